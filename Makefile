@@ -1,0 +1,42 @@
+# make demo   set up .venv and run the main job on this CPU (about 5 minutes after installation)
+# make test   set up .venv and run the tests
+# make setup  only set up
+#
+# PYTHON=python3.12 make setup          another interpreter (3.11 or newer)
+# TORCH_INDEX_URL=https://... make setup   take torch from that index, for example PyTorch's CPU-only one
+
+PYTHON ?= python3
+VENV   ?= .venv
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test setup clean
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:
+	@sed -n 's/^# //p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "These labs need Python 3.11 or newer, and $(PYTHON) is older: run 'make setup PYTHON=python3.12' with one you have." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments: install its venv module (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
+	@echo "Setting up $(VENV): about 2 minutes, and 1 to 6 GB of disk depending on the torch build."
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@if [ -n "$(TORCH_INDEX_URL)" ]; then \
+	  $(VENV)/bin/python -m pip install -q --index-url "$(TORCH_INDEX_URL)" "$$(grep '^torch==' requirements.lock)"; fi
+	@$(VENV)/bin/python -m pip install -q -r requirements.lock
+	@$(VENV)/bin/python -m pip install -q --no-deps -e .
+	@touch $@
+	@echo "Ready: $(VENV)/bin/lab --help, or 'source $(VENV)/bin/activate' and then plain 'lab'."
+
+demo: $(STAMP)
+	@$(VENV)/bin/lab compare --preset cpu-tiny --out runs/demo --fresh
+
+test: $(STAMP)
+	@$(VENV)/bin/python -m pytest
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info

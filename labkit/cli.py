@@ -1,0 +1,87 @@
+"""The `lab` command. Each command imports what it needs when it runs, so that `lab --help` answers at once."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from labkit import __version__
+from labkit.errors import LabError
+
+app = typer.Typer(
+    name="lab", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    help="Labs for distributed training: what this machine can run, and whether FP8 is worth it on it.")
+
+INTERRUPTED = 130     # the shell's convention for a command ended by Ctrl-C (128 + SIGINT)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
+                                                help="Print the version and stop.")] = False) -> None:
+    pass
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
+    """Tell what this machine can run, and how to mend what it cannot."""
+    from labkit import doctor as physician
+    checks = physician.run_doctor()
+    if as_json:
+        typer.echo(physician.to_json(checks))
+    else:
+        physician.render(checks)
+    raise typer.Exit(physician.exit_code(checks))
+
+
+@app.command()
+def compare(
+    preset: Annotated[str, typer.Option(help="What to compare: a preset's name (see --list) or a TOML file.")] = "cpu-tiny",
+    arms: Annotated[Optional[str], typer.Option(help="Only these arms, by comma: bf16,fp8. Default: all of the preset.")] = None,
+    out: Annotated[Optional[Path], typer.Option(help="The run's folder. Default: runs/PRESET.")] = None,
+    set_: Annotated[Optional[list[str]], typer.Option("--set", metavar="KEY=VALUE", help=(
+        "Change one setting of the preset, for example --set train.steps=50. Repeatable."))] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: a run already in the folder is moved aside.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the presets and their arms, then stop.")] = False,
+) -> None:
+    """Train the same model in several precisions, on the same data from the same weights, and give a verdict.
+
+    Arms run one after another. Interrupted? The same command goes on with the arms it has.
+    """
+    from labkit.record import arms as presets
+    if show_list:
+        presets.print_list()
+        return
+    from labkit.record.compare import compare as run
+    raise typer.Exit(run(preset, arms=arms.split(",") if arms else None, out=out, settings=set_ or [], fresh=fresh))
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run's folder, for example runs/demo.")]) -> None:
+    """Draw a run's report again from its record, also of a run that was killed."""
+    from labkit.record.report import report as draw
+    typer.echo(draw(run))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of `lab` and `python -m labkit`. Errors a user can mend are one sentence on stderr and status 2."""
+    try:
+        app(argv)
+    except LabError as error:
+        sys.stdout.flush()
+        print(f"lab: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("lab: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

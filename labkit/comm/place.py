@@ -1,0 +1,47 @@
+"""Where a call came from: file and line, as the author of the code knows them."""
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_names: dict[str, str | None] = {}      # co_filename -> the name to show; None: our own code, look further out
+
+
+def caller() -> str:
+    """"file:line" of the innermost frame outside labkit.comm: the line that its author would call theirs."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        name = _names.get(filename, "")
+        if name == "":
+            name = _names[filename] = None if filename.startswith(_HERE) else shown_path(filename)
+        if name is not None:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
+
+
+def shown_path(filename: str) -> str:
+    """A file's name as a reader knows it: a notebook cell's number, else relative to the working directory if inside it."""
+    if "ipykernel" in filename or filename.startswith("<ipython-input"):
+        try:
+            label, name = sys.modules["IPython"].get_ipython().compile.format_code_name(filename)
+            return f"{label} {name}"
+        except Exception:   # another front end: the raw name is still true
+            return filename
+    try:
+        relative = os.path.relpath(filename)
+    except (OSError, ValueError):
+        return filename
+    return filename if relative.startswith("..") else relative
+
+
+_LIBRARY = tuple({os.path.join(form(path), "") for name in ("stdlib", "platstdlib", "purelib", "platlib")
+                  if (path := sysconfig.get_paths().get(name)) for form in (os.path.abspath, os.path.realpath)}) + (_HERE,)
+
+
+def installed(filename: str) -> bool:
+    """Whether a file belongs to the standard library, an installed package, or labkit.comm: not the author's own code."""
+    return filename.startswith(_LIBRARY)

@@ -1,0 +1,111 @@
+"""`run_ranks`: the same function on N ranks, anywhere.
+
+    def hello(group):
+        return group.all_reduce(torch.tensor([group.rank]))
+
+    results = run_ranks(hello, size=4)          # [tensor([6]), tensor([6]), tensor([6]), tensor([6])]
+
+Three ways to have ranks, one interface:
+
+threads     in this process, over the exchange (labkit.comm.threads). Milliseconds; notebook functions work; shared globals
+            and random generator; no FSDP2.
+processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes). The real thing on one machine.
+torchrun    the ranks that torchrun started, on one machine or many (labkit.comm.torchrun).
+
+A run ends in one of two ways: with `Results`, or with `RanksFailed`, whose text is an autopsy. At the deadline, or shortly
+after one rank has raised or died, all others are ended; nothing is left behind.
+"""
+from __future__ import annotations
+
+import os
+from typing import Any, Callable
+
+from labkit.comm.outcome import RanksFailed, Results
+from labkit.errors import LabError
+
+__all__ = ["run_ranks", "RankPool", "Results", "RanksFailed"]
+
+BACKENDS = ("threads", "processes", "torchrun")
+
+
+def under_torchrun() -> bool:
+    """Whether torchrun (or a launcher that sets the same variables) started this process as one of several ranks."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def run_ranks(fn: Callable, *args: Any, size: int | None = None, backend: str | None = None, timeout: float | None = 5.0,
+              device: str = "cpu") -> Results:
+    """Run `fn(group, *args)` on every rank and return what each returned.
+
+    fn        on processes it must be importable (not a lambda, not defined in a notebook)
+    size      how many ranks; 4 if not given. Under torchrun it is torchrun's, and a different `size` is an error
+    backend   "threads", "processes", "torchrun"; None: torchrun if it started us, else processes
+    timeout   seconds until the run is ended with an autopsy; None: no deadline (for training), but a rank that raises or
+              dies, and a deadlock that is certain, still end it at once
+    device    "cpu" (gloo), or "cuda" (NCCL, rank r on GPU r of its machine)
+
+    Results is a list by rank, with `.ledgers`. Tensors come back by value, on the CPU. Under torchrun every rank calls
+    run_ranks and every rank gets all results, so return small things there.
+    Raises RanksFailed (a LabError) with `.autopsy`, or LabError if the ranks could not be started.
+    """
+    if backend is None:
+        backend = "torchrun" if under_torchrun() else "processes"
+    if backend not in BACKENDS:
+        raise LabError(f"backend={backend!r} is unknown: choose one of {', '.join(BACKENDS)}")
+    if not callable(fn):
+        raise LabError(f"run_ranks needs a function fn(group, *args); got {type(fn).__name__}")
+    check_size(size)
+    check_timeout(timeout)
+    if device not in ("cpu", "cuda"):
+        raise LabError(f"device={device!r} is unknown: choose 'cpu' or 'cuda' (rank r then takes GPU r)")
+    if backend == "torchrun":
+        from labkit.comm import torchrun
+        return torchrun.run(fn, args, size, timeout, device)
+    if backend == "threads":
+        if device != "cpu":
+            raise LabError("ranks on threads move CPU tensors only: use backend='processes' or torchrun for device='cuda'")
+        from labkit.comm import threads
+        return threads.run(fn, args, size or 4, timeout)
+    with RankPool(size or 4, device=device) as pool:
+        return pool.run(fn, *args, timeout=timeout)
+
+
+class RankPool:
+    """`size` rank processes that are kept between jobs, for many short runs in a row.
+
+        with RankPool(4) as pool:
+            results = pool.run(fn, x, timeout=5.0)
+
+    Each job gets a fresh Group and ledger. Modules stay imported and globals stay set from job to job. After a job that
+    failed the processes are gone, and the next job gets new ones.
+    """
+
+    def __init__(self, size: int = 4, *, device: str = "cpu") -> None:
+        check_size(size)
+        from labkit.comm import processes
+        self.size, self.device = size, device
+        self._crew = processes.Crew(size, device)
+
+    def run(self, fn: Callable, *args: Any, timeout: float | None = 5.0) -> Results:
+        """Like `run_ranks(fn, *args, size=pool.size, backend="processes", timeout=timeout)`, without the start-up."""
+        check_timeout(timeout)
+        return self._crew.run(fn, args, timeout)
+
+    def close(self) -> None:
+        self._crew.close()
+
+    def __enter__(self) -> RankPool:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+
+def check_size(size: Any) -> None:
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise LabError(f"size={size!r} must be a whole number of ranks, at least 1")
+
+
+def check_timeout(timeout: Any) -> None:
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise LabError(f"timeout={timeout!r} must be a number of seconds above 0, or None for no deadline")

@@ -1,0 +1,197 @@
+"""What connects the ranks: directed links, and the way from each rank to each other rank.
+
+A link is one direction of a cable. A full-duplex cable is two links, so traffic one way never slows traffic the other
+way. A message from a to b crosses all links on `path(a, b)` at once (cut-through switching: its head arrives while its
+tail is still leaving) and needs, if nothing else is in the way,
+
+    sum of their latencies + bytes / their smallest bandwidth      =  alpha + n * beta     (Hockney's model)
+
+Builders, from simple to real. Latencies are split over a path, so that `alpha` is what a message feels end to end:
+
+    switch(n, alpha, B)        0 ==\\               each rank has a link up to, and a link down from, a switch that is
+                               1 ===[ ]           never the bottleneck: an NVSwitch node
+                               2 ==/
+    shared_root(n, alpha, B)   0 --.              all traffic crosses one and the same link: PCIe cards below one root
+                               1 ---)== root ==   port, or ranks of one laptop that share its memory bus
+                               2 --'
+    two_level(m, p, ...)       [node]==[node]     m nodes of p ranks: a switch in each node, one network card a node
+    from_bandwidth(matrix)     0 === 1            a cable of its own between each two ranks, as a measured matrix says
+
+`load` and `bottleneck` are for choosing a ring's order: which link does an order use most, and how fast can it go?
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Iterable, Sequence
+
+from labkit.errors import LabError
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a cable: `bandwidth` in bytes/s, `latency` in seconds."""
+
+    bandwidth: float
+    latency: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What limits a ring: `bandwidth` in bytes/s that each edge of it can have at once (0: a link is missing), the
+    `link` with the most to carry, and the `edges` (rank pairs) that share it."""
+
+    bandwidth: float
+    link: str
+    edges: tuple[tuple[int, int], ...]
+
+
+class Topology:
+    """`size` ranks, directed `links` by name, and `routes[(a, b)]`, the names of the links from a to b, in order.
+
+    A pair without a route cannot talk. LabError for a route over an unknown link, and for bandwidths that are not
+    positive or latencies that are negative."""
+
+    def __init__(self, size: int, links: dict[str, Link], routes: dict[tuple[int, int], Sequence[str]],
+                 name: str = "topology") -> None:
+        if size < 1:
+            raise LabError(f"a topology needs at least 1 rank, not {size}.")
+        for label, link in links.items():
+            if not (0 < link.bandwidth < math.inf and 0 <= link.latency < math.inf):
+                raise LabError(f"link {label} needs a bandwidth above 0 B/s and a latency of at least 0 s, not {link}.")
+        for (a, b), path in routes.items():
+            if not (0 <= a < size and 0 <= b < size):
+                raise LabError(f"the route {a} -> {b} leaves the {size} ranks of this topology.")
+            for label in path:
+                if label not in links:
+                    raise LabError(f"the route {a} -> {b} names the link {label!r}, which does not exist.")
+        self.size, self.name = size, name
+        self.links = dict(links)
+        self.routes = {pair: tuple(path) for pair, path in routes.items() if pair[0] != pair[1]}
+
+    def connected(self, a: int, b: int) -> bool:
+        """Whether a message can go from rank a to rank b."""
+        return a == b or (a, b) in self.routes
+
+    def path(self, a: int, b: int) -> tuple[str, ...]:
+        """The names of the links from rank a to rank b, in order; () from a rank to itself. LabError if there is
+        no way."""
+        if a == b and 0 <= a < self.size:
+            return ()
+        try:
+            return self.routes[a, b]
+        except KeyError:
+            raise LabError(f"{self.name} has no way from rank {a} to rank {b}; it has {self.size} ranks.") from None
+
+    def alpha(self, a: int, b: int) -> float:
+        """Latency from a to b in seconds: the sum over the path."""
+        return sum(self.links[label].latency for label in self.path(a, b))
+
+    def bandwidth(self, a: int, b: int) -> float:
+        """Bytes/s from a to b if nothing else runs: the smallest on the path; infinite from a rank to itself."""
+        return min((self.links[label].bandwidth for label in self.path(a, b)), default=math.inf)
+
+    def seconds(self, a: int, b: int, size: float) -> float:
+        """Time of one message of `size` bytes from a to b if nothing else runs."""
+        return self.alpha(a, b) + size / self.bandwidth(a, b)
+
+    def matrix(self) -> list[list[float]]:
+        """Bytes/s between each two ranks if nothing else runs; 0 where there is no way and on the diagonal."""
+        return [[self.bandwidth(a, b) if a != b and self.connected(a, b) else 0.0 for b in range(self.size)]
+                for a in range(self.size)]
+
+    def load(self, edges: Iterable[tuple[int, int]]) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Which of the given rank pairs cross each link. Links that nobody crosses are left out."""
+        users: dict[str, tuple[tuple[int, int], ...]] = {}
+        for a, b in edges:
+            for label in self.path(a, b):
+                users[label] = (*users.get(label, ()), (a, b))
+        return users
+
+    def bottleneck(self, order: Sequence[int]) -> Bottleneck:
+        """The bottleneck of the ring order[0] -> order[1] -> ... -> order[0], all of whose edges send at the same time.
+
+        One message crosses a link at a time, and keeps it for as long as the slowest link on its way needs. So a link
+        that edges e, f, ... share gives each of them 1 / (1/B_e + 1/B_f + ...), with B_e the bandwidth of e's whole
+        path. Where no link is shared this is the smallest bandwidth along the ring. Latency is not counted: it does not
+        depend on the chunk's size."""
+        if sorted(order) != list(range(self.size)):
+            raise LabError(f"a ring order names each of the ranks 0 to {self.size - 1} once, not {list(order)}.")
+        edges = [(a, order[(i + 1) % len(order)]) for i, a in enumerate(order)] if len(order) > 1 else []
+        missing = [edge for edge in edges if not self.connected(*edge)]
+        if missing:
+            return Bottleneck(0.0, "no link", tuple(missing))
+        shares = []
+        for label, users in self.load(edges).items():
+            slowest = min(self.bandwidth(*edge) for edge in users)
+            # 1 / sum(1/B), written so that it is exact for equal B
+            share = slowest / sum(slowest / self.bandwidth(*edge) for edge in users)
+            shares.append(Bottleneck(share, label, users))
+        # Of links that give the same, the slower one is to blame, not the one that stands and waits for it.
+        return min(shares, key=lambda share: (share.bandwidth, self.links[share.link].bandwidth),
+                   default=Bottleneck(math.inf, "none", ()))
+
+    def __repr__(self) -> str:
+        return f"Topology({self.name}: {self.size} ranks, {len(self.links)} links)"
+
+    # ---- builders
+
+    @classmethod
+    def switch(cls, n: int, alpha: float, bandwidth: float) -> Topology:
+        """n ranks on a switch that is never the bottleneck. `alpha` s from rank to rank, `bandwidth` B/s for each rank
+        each way."""
+        links = {f"{r}.{way}": Link(bandwidth, alpha / 2) for r in range(n) for way in ("up", "down")}
+        routes = {(a, b): (f"{a}.up", f"{b}.down") for a, b in _pairs(n)}
+        return cls(n, links, routes, f"a switch for {n} ranks")
+
+    @classmethod
+    def shared_root(cls, n: int, alpha: float, bandwidth: float, root_bandwidth: float | None = None) -> Topology:
+        """n ranks whose traffic all crosses one link of `root_bandwidth` B/s (default: `bandwidth`), one message at a
+        time. `alpha` s from rank to rank, `bandwidth` B/s between a rank and the root."""
+        links = {f"{r}.{way}": Link(bandwidth, alpha / 4) for r in range(n) for way in ("up", "down")}
+        links["root"] = Link(bandwidth if root_bandwidth is None else root_bandwidth, alpha / 2)
+        routes = {(a, b): (f"{a}.up", "root", f"{b}.down") for a, b in _pairs(n)}
+        return cls(n, links, routes, f"one shared root link for {n} ranks")
+
+    @classmethod
+    def two_level(cls, nodes: int, per_node: int, *, inner_alpha: float, inner_bandwidth: float, outer_alpha: float,
+                  outer_bandwidth: float) -> Topology:
+        """`nodes` machines with `per_node` ranks each; rank r is on node r // per_node.
+
+        Inside a node: a switch, `inner_alpha` s and `inner_bandwidth` B/s a rank each way. Between nodes: all ranks of
+        a node share its one network card, `outer_bandwidth` B/s each way; a message takes
+        `inner_alpha + outer_alpha` s."""
+        n = nodes * per_node
+        links = {f"{r}.{way}": Link(inner_bandwidth, inner_alpha / 2) for r in range(n) for way in ("up", "down")}
+        for k in range(nodes):
+            links |= {f"node{k}.{way}": Link(outer_bandwidth, outer_alpha / 2) for way in ("out", "in")}
+        routes = {}
+        for a, b in _pairs(n):
+            k, m = a // per_node, b // per_node
+            across = () if k == m else (f"node{k}.out", f"node{m}.in")
+            routes[a, b] = (f"{a}.up", *across, f"{b}.down")
+        return cls(n, links, routes, f"{nodes} nodes of {per_node} ranks")
+
+    @classmethod
+    def from_bandwidth(cls, matrix: Any, alpha: float = 0.0) -> Topology:
+        """A cable of its own from each rank to each other. `matrix[a][b]` is the bandwidth from a to b in B/s (nested
+        lists, numpy or torch), 0 where there is none; the diagonal is not read. `alpha` is every link's
+        latency in s."""
+        rows = matrix.tolist() if hasattr(matrix, "tolist") else [list(row) for row in matrix]
+        n = len(rows)
+        if any(len(row) != n for row in rows):
+            raise LabError(f"a bandwidth matrix is square: {n} rows, but rows of {sorted({len(row) for row in rows})}.")
+        links, routes = {}, {}
+        for a, b in _pairs(n):
+            if not 0 <= rows[a][b] < math.inf:
+                raise LabError(f"the bandwidth from rank {a} to rank {b} is {rows[a][b]}: it must be finite, and at "
+                               "least 0 B/s.")
+            if rows[a][b] > 0:
+                links[f"{a}->{b}"] = Link(float(rows[a][b]), alpha)
+                routes[a, b] = (f"{a}->{b}",)
+        return cls(n, links, routes, f"a graph of {n} ranks")
+
+
+def _pairs(n: int) -> list[tuple[int, int]]:
+    return [(a, b) for a in range(n) for b in range(n) if a != b]

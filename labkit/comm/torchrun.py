@@ -1,0 +1,219 @@
+"""Ranks that torchrun started: this process is one of them.
+
+Every rank calls `run_ranks`, runs the function, and gets the results of all ranks, so that the code after the call is the
+same as on the other backends. Results pass through torchrun's own rendezvous store: return small things.
+
+A failed run ends the program. The first rank to notice collects the others' evidence and reports: if its function raised, by
+raising RanksFailed; at the deadline, by printing the autopsy and leaving with status 1. The others leave after it without a
+word, also from inside a collective that would never return. torchrun then does what it is told to do about failed workers, a restart included. With `timeout=None`
+there is no deadline and no search for deadlocks; a rank that raises still ends all, and one that dies is torchrun's business.
+"""
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+from labkit.comm.diagnose import diagnose, refuse_wrong
+from labkit.comm.group import Group
+from labkit.comm.ledger import Ledger
+from labkit.comm.mail import pack, unpack
+from labkit.comm.outcome import Evidence, RanksFailed, Results, tell
+from labkit.comm.transport import TorchTransport
+from labkit.errors import LabError
+
+ANSWER = 3.0        # seconds that the others get to send their evidence
+LEAVE = 2.0         # seconds after the report before they leave, so that it is printed first
+RECENT = 2000       # events of each ledger that travel on failure
+
+
+class _Home:
+    """What this process keeps between calls: its process group and its line to the store."""
+
+    def __init__(self, device: str) -> None:
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        local = int(os.environ.get("LOCAL_RANK", self.rank))
+        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+            loopback = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
+            if loopback:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)       # one machine: stay inside it
+        self.device, extra = torch.device("cpu"), {}
+        if device == "cuda":
+            if not torch.cuda.is_available() or local >= torch.cuda.device_count():
+                raise LabError(f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start fewer "
+                               f"ranks (--nproc-per-node), or use device='cpu'")
+            self.device = torch.device("cuda", local)
+            torch.cuda.set_device(self.device)
+            extra = {"device_id": self.device}
+        if not dist.is_initialized():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=timedelta(days=7), **extra)
+            atexit.register(self._leave)
+        self.transport = TorchTransport(self.device)
+        # A line of our own: the group's own may stand in a blocking wait while the watch needs to ask something.
+        self.store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                                   wait_for_workers=False, timeout=timedelta(seconds=60))
+        self.jobs, self.failed = 0, False
+
+    def _leave(self) -> None:
+        if not self.failed and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+_home: _Home | None = None
+
+
+def run(fn: Callable, args: tuple, size: int | None, timeout: float | None, device: str) -> Results:
+    """Run `fn(group, *args)` as this process's rank. See labkit.comm.ranks.run_ranks."""
+    global _home
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise LabError(f"backend='torchrun' needs a program started by torchrun ({', '.join(missing)} not set): "
+                       f"torchrun --nproc-per-node {size or 4} ..., or use backend='processes'")
+    world = int(os.environ["WORLD_SIZE"])
+    if size is not None and size != world:
+        raise LabError(f"torchrun started {world} ranks, but size={size} was asked for: leave size out, or start {size}")
+    if _home is None:
+        _home = _Home(device)
+    elif _home.device.type != device:
+        raise LabError(f"these ranks were joined for device={_home.device.type!r}; use the same device in every run_ranks")
+    return _Job(_home, timeout).run(fn, args)
+
+
+class _Job:
+    def __init__(self, home: _Home, timeout: float | None) -> None:
+        self.home, self.timeout = home, timeout
+        home.jobs += 1
+        self.store = dist.PrefixStore(f"labkit/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{home.jobs}", home.store)
+        self.rank, self.size = home.rank, home.size
+        self.state, self.published, self.guard = "running", False, threading.Lock()
+        self.over = threading.Event()
+        self.main = threading.get_ident()
+
+    def run(self, fn: Callable, args: tuple) -> Results:
+        self._meet("start")
+        self.ledger = Ledger(self.rank, self.size)
+        self.deadline = time.perf_counter() + self.timeout if self.timeout is not None else float("inf")
+        watch = threading.Thread(target=self._watch, name="labkit watch", daemon=True)
+        watch.start()
+        try:
+            value = fn(Group(self.home.transport, self.ledger), *args)
+            data = self._pack(value)
+        except (Exception, SystemExit) as error:
+            self._report("raised", error)       # raises RanksFailed, or never returns
+        self.state = "returned"
+        seconds = self.ledger.now()
+        self.store.set(f"value/{self.rank}", data)
+        keys = [f"value/{r}" for r in range(self.size)]
+        while not self.store.check(keys):       # others still run; the watch ends us if one of them fails
+            time.sleep(0.01)
+        self.over.set()
+        watch.join()
+        pairs = [unpack(self.store.get(key)) for key in keys]
+        self._meet("left")
+        if self.rank == 0:
+            for key in keys:
+                self.store.delete_key(key)
+        ledgers = [Ledger.from_json(data) for _, data in pairs]
+        refuse_wrong(ledgers, "torchrun")
+        return Results([value for value, _ in pairs], ledgers, seconds)
+
+    def _pack(self, value: Any) -> bytes:
+        try:
+            return pack((value, self.ledger.to_json()))
+        except Exception as error:
+            raise LabError(f"the return value cannot be sent to the other ranks ({error}): return plain values and "
+                           f"tensors") from None
+
+    def _meet(self, name: str) -> None:
+        """All ranks pass here together."""
+        self.store.add(name, 1)
+        while self.store.add(name, 0) < self.size:
+            time.sleep(0.005)
+
+    # -- failure --------------------------------------------------------------------------------------------------
+    def _watch(self) -> None:
+        """A thread beside the function: keeps the deadline and listens for the failure of others."""
+        pause = 0.1 if self.timeout is not None else 0.5
+        try:
+            while not self.over.wait(pause):
+                if self.store.check(["failed"]):
+                    self._follow()
+                elif time.perf_counter() >= self.deadline:
+                    self._report("deadline")
+        except Exception as error:      # the store is gone, and with it the agent that would have ended us
+            if not self.over.is_set():
+                sys.stderr.write(f"rank {self.rank}: torchrun's store does not answer ({error}); leaving\n")
+                sys.stderr.flush()
+                os._exit(1)
+
+    def _report(self, reason: str, error: BaseException | None = None) -> None:
+        """Be the one who reports, or follow the one who was first. With an error (main thread): raise. Else: print, leave."""
+        self.home.failed = True
+        self._publish(error)
+        if int(self.store.compare_set("failed", "", str(self.rank))) != self.rank:
+            self._follow()
+        self.over.set()
+        failure = RanksFailed(*self._autopsy(reason), error)
+        if error is None:
+            sys.stderr.write(f"{failure}\n")
+            sys.stderr.flush()
+        self.store.set("reported", "1")
+        if error is None:
+            os._exit(1)
+        raise failure from None
+
+    def _follow(self) -> None:
+        """Another rank reports: give evidence, wait until it has, leave without a word."""
+        self._publish()
+        give_up = time.perf_counter() + 2 * ANSWER
+        while not self.store.check(["reported"]) and time.perf_counter() < give_up:
+            time.sleep(0.05)
+        time.sleep(LEAVE)
+        os._exit(1)
+
+    def _publish(self, error: BaseException | None = None) -> None:
+        """Put this rank's evidence into the store. Once: what it was doing first is the truth, later errors follow from it."""
+        with self.guard:
+            if self.published:
+                return
+            self.published = True
+            data = self.ledger.to_json()
+            data["dropped"] += max(0, len(data["events"]) - RECENT)
+            data["events"] = data["events"][-RECENT:]
+            told = tell(error) if error is not None else {"text": "", "traceback": "", "stack": self._stack()}
+            evidence = {**told, "state": "raised" if error is not None else self.state, "now": self.ledger.now(),
+                        "order": time.time(), "ledger": data}
+            self.store.set(f"evidence/{self.rank}", json.dumps(evidence))
+
+    def _stack(self) -> list[tuple[str, int, str]]:
+        frame, stack = sys._current_frames().get(self.main), []
+        while frame is not None:
+            stack.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frame = frame.f_back
+        return stack
+
+    def _autopsy(self, reason: str) -> tuple[Any, list[Ledger]]:
+        keys = [f"evidence/{r}" for r in range(self.size)]
+        give_up = time.perf_counter() + ANSWER
+        while not self.store.check(keys) and time.perf_counter() < give_up:
+            time.sleep(0.05)
+        evidence = []
+        for rank, key in enumerate(keys):
+            if not self.store.check([key]):
+                evidence.append(Evidence(rank, Ledger(rank, self.size), note="It did not answer: its process has died, or a C "
+                                         "call holds the interpreter"))
+                continue
+            d = json.loads(self.store.get(key))
+            evidence.append(Evidence(rank, Ledger.from_json(d["ledger"]), d["state"], now=d["now"], order=d["order"],
+                                     error_text=d["text"], traceback=d["traceback"], stack=[tuple(s) for s in d["stack"]]))
+        autopsy = diagnose(evidence, reason if reason == "deadline" else "", timeout=self.timeout, backend="torchrun")
+        return autopsy, [e.ledger for e in evidence]

@@ -1,0 +1,123 @@
+"""The virtual wire: how long would this communication take on that machine?
+
+`replay(ledgers, topology)` takes what every rank asked for (the ledgers of a real run, in program order, clocks
+ignored) and moves the messages over a topology's links in simulated time. It is deterministic: the same ledgers give
+the same picture on any computer, however loaded. A laptop's clock cannot do that, and often shows the opposite of what
+a cluster would.
+
+The rules, all of them:
+
+1. Computing takes no time. A rank moves on to its next call as soon as its last one is complete.
+2. A message is *ready* when both sides have posted it: sends are rendezvous, so a program that completes here needs no
+   buffers anywhere. The n-th send from a to b meets the n-th receive on b from a.
+3. It starts when it is ready and **all** links on its path are free, and keeps all of them until it ends: one message
+   per link and direction at a time. Among those that could start, the one that was ready first goes first; ties go by
+   sender, receiver, order. A message whose path is free may overtake an older one that still waits for another link.
+4. It takes (sum of the latencies) + bytes / (smallest bandwidth): alpha + n * beta.
+5. A blocking call is complete when all it posted has ended. `isend` and `irecv` are posted, and hold the rank up at
+   `wait`.
+6. `barrier` lines the ranks up and costs nothing (it carries no payload). Other library collectives cannot be replayed:
+   which messages they send is the library's secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Sequence
+
+from labkit.comm.ledger import Ledger
+from labkit.comm.simulation import TICKS, Message, Simulation
+from labkit.comm.topology import Topology
+
+
+class Transfer(NamedTuple):
+    """One message on the wire. Times in seconds: `ready` (both sides posted), `begin`, `end`; `links` it crossed;
+    `where` and `where_received` are the calls, as file:line."""
+
+    src: int
+    dst: int
+    bytes: int
+    ready: float
+    begin: float
+    end: float
+    links: tuple[str, ...]
+    where: str
+    where_received: str
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """What one directed link did: its `busy` intervals (begin, end) in seconds, in order; `bytes` carried;
+    `utilisation`, the busy part of the replay's time (0 to 1)."""
+
+    busy: tuple[tuple[float, float], ...]
+    bytes: int
+    utilisation: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The timeline. `time` is when the last rank was done and the last message had arrived, in seconds.
+
+    transfers   in order of begin
+    ranks       when each rank was done
+    waiting     for each rank, the seconds until it was done in which none of its messages was on the wire
+    links       by name, every link of the topology, also the idle ones
+    """
+
+    time: float
+    transfers: tuple[Transfer, ...]
+    ranks: tuple[float, ...]
+    waiting: tuple[float, ...]
+    links: dict[str, LinkUse]
+    topology: Topology = field(repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """Payload that crossed between different ranks."""
+        return sum(t.bytes for t in self.transfers if t.src != t.dst)
+
+    def busiest(self) -> str | None:
+        """The link with the highest utilisation (the first by name if several), or None if nothing moved."""
+        used = [(-use.utilisation, name) for name, use in self.links.items() if use.busy]
+        return min(used)[1] if used else None
+
+
+def replay(ledgers: Sequence[Ledger], topology: Topology) -> Replay:
+    """Move the messages of `ledgers` (one for each rank, any order) over `topology`.
+
+    LabError if a ledger is incomplete or holds a library collective, if the number of ranks differs, if two matched
+    halves differ in size, if a link is missing, or if the run cannot complete (a deadlock, a message that nobody
+    receives): the error names the ranks that wait, their calls and lines."""
+    return _timeline(Simulation(ledgers, topology).run(), topology)
+
+
+def _timeline(run: Simulation, topology: Topology) -> Replay:
+    total = max([rank.done for rank in run.ranks] + [message.end for message in run.finished])
+    moved = sorted(run.finished, key=lambda m: (m.begin, m.key()))
+    of_link: dict[str, list[Message]] = {name: [] for name in topology.links}
+    of_rank: list[list[Message]] = [[] for _ in run.ranks]
+    for message in moved:
+        for name in message.links:
+            of_link[name].append(message)
+        for r in {message.src, message.dst}:
+            of_rank[r].append(message)
+    links = {}
+    for name, used in of_link.items():
+        share = sum(m.end - m.begin for m in used) / total if total else 0.0
+        busy = tuple((m.begin / TICKS, m.end / TICKS) for m in used)
+        links[name] = LinkUse(busy, sum(m.sent.bytes for m in used), share)
+    transfers = tuple(Transfer(m.src, m.dst, m.sent.bytes, m.ready / TICKS, m.begin / TICKS, m.end / TICKS, m.links,
+                               m.sent.where, m.received.where) for m in moved)
+    waiting = tuple((rank.done - _covered(own, rank.done)) / TICKS for rank, own in zip(run.ranks, of_rank))
+    return Replay(total / TICKS, transfers, tuple(rank.done / TICKS for rank in run.ranks), waiting, links, topology)
+
+
+def _covered(messages: list[Message], until: int) -> int:
+    """Ticks before `until` in which at least one of the messages (sorted by begin) is on the wire."""
+    covered, reached = 0, 0
+    for message in messages:
+        end = min(message.end, until)
+        covered += max(0, end - max(message.begin, reached))
+        reached = max(reached, end)
+    return covered

@@ -1,0 +1,127 @@
+"""Presets: what `lab compare` trains, as TOML files in labkit/presets/ or of your own.
+
+A preset is one `[train]` table and several arms. An arm is the same training with a few settings changed, so that
+whatever an arm does not name is equal by construction: data, order, seed, initial weights, schedule.
+
+    title = "..."            one line for people
+    device = "cpu"           "cpu" or "cuda"
+    world_size = 2           ranks; 0 means every GPU of this machine
+    [train]                  labkit.train.config.TrainConfig
+    [arms.fp8]
+    label = "FP8 tensorwise"
+    role = "candidate"       "baseline" (exactly one), "twin", "candidate", "broken"
+    train.precision = { backend = "torchao", recipe = "tensorwise" }
+"""
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from labkit.errors import LabError
+from labkit.train.config import Config, TrainConfig, strict_validate
+
+PRESETS = Path(__file__).parents[1] / "presets"
+
+
+class Arm(Config):
+    """One training of the comparison, with the settings in which it differs from `[train]`."""
+    label: str
+    role: Literal["baseline", "twin", "candidate", "broken"]
+    train: dict[str, Any] = Field(default_factory=dict)
+
+
+class Preset(Config):
+    """A whole comparison. `name` is the file's stem."""
+    name: str
+    title: str
+    device: Literal["cpu", "cuda"] = "cpu"
+    world_size: int = Field(default=1, ge=0)
+    note: str = ""
+    train: dict[str, Any]
+    arms: dict[str, Arm]
+
+    def config(self, arm: str) -> TrainConfig:
+        """The full training configuration of one arm."""
+        where = f"preset {self.name}, arm {arm}"
+        return strict_validate(TrainConfig, _merge(self.train, self.arms[arm].train), where)
+
+    def baseline(self) -> str:
+        """Name of the arm that the others are held against."""
+        return next(name for name, arm in self.arms.items() if arm.role == "baseline")
+
+    def only(self, names: Iterable[str]) -> Preset:
+        """The preset with these arms alone, in the preset's order; an unknown name is a LabError."""
+        wanted = [name.strip() for name in names if name.strip()]
+        for name in wanted:
+            if name not in self.arms:
+                raise LabError(f"preset {self.name} has no arm '{name}'; it has: {', '.join(self.arms)}")
+        if not wanted:
+            raise LabError(f"--arms names no arm; preset {self.name} has: {', '.join(self.arms)}")
+        return self.model_copy(update={"arms": {k: v for k, v in self.arms.items() if k in wanted}})
+
+
+def available() -> list[str]:
+    """Names of the presets that come with labkit."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
+    """A preset by name or by path of a TOML file, with `KEY=VALUE` settings put over it.
+
+    Raises LabError for an unknown name, a file that is no TOML, an unknown key, a wrong type, or not exactly one baseline.
+    """
+    path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
+    if not path.is_file():
+        raise LabError(f"no file {path}" if name.endswith(".toml") else
+                       f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)")
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LabError(f"{path} is not valid TOML: {error}") from None
+    for setting in settings:
+        _put(raw, setting)
+    preset = strict_validate(Preset, {"name": path.stem, **raw}, f"preset {path.stem}")
+    baselines = [name for name, arm in preset.arms.items() if arm.role == "baseline"]
+    if len(baselines) != 1:
+        raise LabError(f"preset {path.stem} needs exactly one arm with role = \"baseline\"; it has {len(baselines)}")
+    for arm in preset.arms:
+        preset.config(arm)
+    return preset
+
+
+def print_list() -> None:
+    """Print every preset with its arms."""
+    for name in available():
+        preset = load_preset(name)
+        print(f"{name}: {preset.title}")
+        for key, arm in preset.arms.items():
+            print(f"    {key:<12} {arm.label} ({arm.role})")
+
+
+def _merge(base: dict, over: dict) -> dict:
+    """`over` put onto `base`, table by table; neither is changed."""
+    out = dict(base)
+    for key, value in over.items():
+        out[key] = _merge(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
+    return out
+
+
+def _put(raw: dict, setting: str) -> None:
+    """Set `a.b.c=VALUE` in nested tables. VALUE is read as TOML, and as plain text where it is no TOML."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise LabError(f"--set takes KEY=VALUE, for example train.steps=50; got '{setting}'")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *tables, last = key.strip().split(".")
+    for table in tables:
+        raw = raw.setdefault(table, {})
+        if not isinstance(raw, dict):
+            raise LabError(f"--set {key}: '{table}' is a value, not a table")
+    raw[last] = value

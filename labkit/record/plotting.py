@@ -1,0 +1,223 @@
+"""What every picture shares: one look, styles that do not rely on colour, labels that do not overlap, light and dark.
+
+matplotlib is imported when a picture is drawn, with the Agg backend, and its global settings are left as they were.
+A picture is saved twice: PNG for slides and notebooks, SVG for the report. In the SVG the named colours become CSS
+variables with a second value for dark screens, so that one small file serves both.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import numbers
+import statistics
+import textwrap
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WIDTH = 7.4                                              # inches; the report's text column
+
+# light -> dark. The light values double as the names by which the SVG finds them, so each must be unique.
+INK, MUTED, GRID, PAPER, BAND, THIN = "#20242b", "#5b626e", "#dfe3e8", "#fefefe", "#e4ebe3", "#b9c0ca"
+DARK = {INK: "#e8eaee", MUTED: "#a7afbb", GRID: "#363c46", PAPER: "#16191e", BAND: "#26362b", THIN: "#59616e",
+        "#005a9c": "#6db7f2", "#5d6d00": "#c0cf52", "#b34700": "#ff9a57", "#9c1f6d": "#f28cc6", "#007a63": "#4fd0b3",
+        "#6a3fb5": "#bca0f7", "#a11212": "#ff7f7f", "#8a6100": "#e6bd55"}
+CANDIDATES = ("#b34700", "#007a63", "#6a3fb5", "#8a6100", "#9c1f6d")
+DASHES = ("-", (0, (5, 1.6)), (0, (3, 1.2, 1, 1.2)), (0, (8, 2)), (0, (6, 1.2, 1, 1.2, 1, 1.2)))
+MARKS = ("D", "^", "v", "P", "h")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an arm looks in every picture."""
+
+    color: str
+    dash: Any
+    mark: str
+    hatch: str
+
+    def line(self, **more: Any) -> dict:
+        return {"color": self.color, "linestyle": self.dash, "linewidth": 1.7, **more}
+
+    def marks(self, points: int, shift: int = 0, most: int = 14, **more: Any) -> dict:
+        """A line with a marker at some of its `points`; `shift` sets the markers of lines that coincide apart."""
+        stride = max(1, -(-points // most))
+        return self.line(**{"marker": self.mark, "markersize": 4.5, "markerfacecolor": PAPER, "markeredgewidth": 1.2,
+                            "markevery": (shift % stride, stride), **more})
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn picture: `png` and `svg` in the run's figures/, `alt` what it shows in one sentence, `note` how to read
+    it."""
+
+    name: str
+    title: str
+    png: Path
+    svg: Path
+    alt: str
+    note: str = ""
+
+
+def styles(roles: dict[str, str]) -> dict[str, Style]:
+    """A style for each arm by its role; candidates and unknown roles take the next of a list."""
+    out, used = {}, 0
+    for name, role in roles.items():
+        if role in ("baseline", "single"):
+            out[name] = Style("#005a9c", "-", "o", "")
+        elif role == "twin":
+            out[name] = Style("#5d6d00", (0, (4, 1.6)), "s", "//")
+        elif role == "broken":
+            out[name] = Style("#a11212", (0, (1.2, 1.4)), "X", "xx")
+        else:
+            i = used % len(CANDIDATES)
+            out[name] = Style(CANDIDATES[i], DASHES[used % len(DASHES)], MARKS[i], ("..", "\\\\", "--", "++", "oo")[i])
+            used += 1
+    return out
+
+
+@contextmanager
+def look():
+    """matplotlib with our settings, inside the block only. Yields pyplot-free modules: (matplotlib, Figure)."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    settings = {
+        "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 9.5, "axes.titleweight": "bold",
+        "axes.titlelocation": "left", "axes.titlepad": 7, "axes.labelsize": 9, "axes.edgecolor": MUTED,
+        "axes.labelcolor": INK, "axes.titlecolor": INK, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
+        "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "axes.linewidth": 0.8, "axes.spines.top": False,
+        "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.7,
+                "axes.axisbelow": True,
+        "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER, "legend.frameon": False,
+        "legend.fontsize": 8.5, "svg.hashsalt": "labkit", "svg.fonttype": "path", "hatch.linewidth": 0.6,
+        "axes.unicode_minus": True, "text.parse_math": False, "lines.solid_capstyle": "round", "path.simplify": True}
+
+    def figure(width: float, height: float) -> Any:
+        fig = Figure(figsize=(width, height))
+        FigureCanvasAgg(fig)
+        return fig
+
+    with matplotlib.rc_context(settings):
+        yield figure
+
+
+def save(fig: Any, folder: Path, name: str, title: str, alt: str, note: str = "") -> Picture:
+    """Write figures/NAME.png (180 dots per inch) and figures/NAME.svg (light and dark)."""
+    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+    fig.savefig(png, dpi=180, metadata={"Software": None, "Description": alt})
+    buffer = io.StringIO()
+    fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Title": alt})
+    svg.write_text(two_themes(buffer.getvalue()), encoding="utf-8")
+    return Picture(name, title, png, svg, alt, note)
+
+
+def two_themes(svg: str) -> str:
+    """The SVG with each named colour as a CSS variable that has a light and a dark value."""
+    used = [color for color in DARK if color in svg]
+    for color in used:
+        svg = svg.replace(color, f"var(--c{color[1:]})")
+    light = "".join(f"--c{c[1:]}:{c};" for c in used)
+    dark = "".join(f"--c{c[1:]}:{DARK[c]};" for c in used)
+    rule = f"<style>:root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
+    head, defs, rest = svg.partition("<defs>")
+    return head + rule + defs + rest if defs else svg
+
+
+def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: float = 8.5, gap: float = 1.32,
+               reach: float = 0.035) -> None:
+    """Name each line at its right end: (x, y, text, color). Labels stand outside the axes, spread so that none overlap,
+    joined to their line by a thin leader. Call it when limits and margins are final."""
+    if not ends:
+        return
+    height = size / 72 * ax.figure.dpi * gap
+    low, high = ax.transAxes.transform([(0, 0), (1, 1)])[:, 1]
+    placed = []
+    for x, y, text, color in ends:
+        lines = text.count("\n") + 1
+        at = ax.transData.transform((x, y))[1] if math.isfinite(y) else high
+        placed.append([min(max(at, low), high), x, y, text, color, lines * height])
+    placed.sort(key=lambda p: p[0])
+    for _ in range(60):                                  # push neighbours apart until nobody moves
+        moved = False
+        for a, b in zip(placed, placed[1:]):
+            lack = (a[5] + b[5]) / 2 - (b[0] - a[0])
+            if lack > 0.1:
+                a[0] -= lack / 2
+                b[0] += lack / 2
+                moved = True
+        if not moved:
+            break
+    for order, edge, sign in ((placed, low, 1), (placed[::-1], high, -1)):   # neither below the axes nor above them
+        for p in order:
+            p[0] = sign * max(sign * p[0], sign * edge + p[5] / 2 - height / 2)
+            edge = p[0] + sign * (p[5] + height) / 2
+    to_axes = ax.transAxes.inverted()
+    for at, x, y, text, color, _ in placed:
+        frac = to_axes.transform((0, at))[1]
+        y = min(max(y, ax.get_ylim()[0]), ax.get_ylim()[1]) if math.isfinite(y) else ax.get_ylim()[1]
+        ax.annotate(text, xy=(x, y), xycoords="data", xytext=(1 + reach, frac), textcoords="axes fraction", va="center",
+                    ha="left", fontsize=size, color=color, annotation_clip=False, linespacing=1.1,
+                    arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2,
+                                "relpos": (0, 0.5)})
+
+
+def thin(points: list, most: int = 240) -> list:
+    """At most about `most` points, the last kept: a picture has no more pixels than that."""
+    if len(points) <= most:
+        return points
+    stride = math.ceil(len(points) / most)
+    return [*points[::stride], *([points[-1]] if (len(points) - 1) % stride else [])]
+
+
+def running_median(values: Sequence[float], window: int) -> list[float]:
+    """Median of the `window` values around each one, non-finite ones left out (NaN where none is left, and where the
+    value itself is not finite). Centred: a trailing window would lag behind a falling loss."""
+    out, half = [], window // 2
+    for i, value in enumerate(values):
+        reach = min(half, i, len(values) - 1 - i)        # symmetric at the ends too
+        part = finite(values[i - reach: i + reach + 1])
+        out.append(statistics.median(part) if part and math.isfinite(value) else math.nan)
+    return out
+
+
+def finite(values: Sequence[float]) -> list[float]:
+    """Those that are numbers (numpy's too) and neither NaN nor infinite."""
+    return [v for v in values if isinstance(v, numbers.Real) and math.isfinite(v)]
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """For people: 3 significant digits, thousands separated, words for what is no number."""
+    if value is None:
+        return "not recorded"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite" if value > 0 else "-infinite"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) < 1e-4:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+
+
+def join(words: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    words = list(words)
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def lines(text: str, width: int = 18) -> str:
+    """A label in up to three lines of about `width` characters."""
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False)[:3])
+
+
+def ticks(most: int, whole: bool = False) -> Any:
+    """A matplotlib locator for at most `most` round ticks, whole numbers if asked."""
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(most, integer=whole, min_n_ticks=1 if whole else 2)

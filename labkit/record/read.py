@@ -1,0 +1,112 @@
+"""Reading a run folder in whatever state it is: finished, being written, or cut off in the middle of a line."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.record.clean import restore
+
+
+@dataclass
+class RunData:
+    """A record as read. `truncated` counts lines that could not be read (a torn last line, normally 0 or 1). `arms` are
+    the records under arms/, by name. `alive`: a writer holds the folder now; None when that cannot be told."""
+
+    path: Path
+    run: dict
+    steps: list[dict]
+    events: list[dict]
+    truncated: int = 0
+    arms: dict[str, RunData] = field(default_factory=dict)
+    alive: bool | None = None
+
+    @property
+    def status(self) -> str:
+        """run.json's status, except that a run that says "running" and has no writer was "interrupted"."""
+        said = self.run.get("status", "unknown")
+        return "interrupted" if said == "running" and self.alive is False else said
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """[(step, value)] of one numeric field of the step lines, where present."""
+        return [(s["step"], s[name]) for s in self.steps if isinstance(s.get(name), (int, float)) and "step" in s]
+
+
+def read_run(path: str | os.PathLike) -> RunData:
+    """Read a run folder in whatever state it is. Raises LabError only if there is no run.json or it is not one."""
+    path = Path(path)
+    run = load_run(path)
+    steps, torn_steps = _read_lines(path / "steps.jsonl")
+    events, torn_events = _read_lines(path / "events.jsonl")
+    arms = {}
+    for folder in sorted(path.glob("arms/*/run.json")):
+        with suppress(LabError):
+            arms[folder.parent.name] = read_run(folder.parent)
+    order = list((run.get("results") or {}).get("arms") or {})   # the order in which they were run, where it is known
+    arms = {name: arms[name] for name in [*(n for n in order if n in arms), *(n for n in arms if n not in order)]}
+    return RunData(path, run, steps, events, torn_steps + torn_events, arms, is_alive(path))
+
+
+def is_alive(path: str | os.PathLike) -> bool | None:
+    """Does some process have this record open for writing? None when the file system cannot tell."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def load_run(path: Path) -> dict:
+    """run.json of the folder `path`, or a LabError that says what is wrong with it."""
+    file = path / "run.json"
+    try:
+        run = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise LabError(f"there is no run in {path}: it has no run.json.") from None
+    except OSError as error:
+        raise LabError(f"could not read {file}: {error.strerror}.") from None
+    except ValueError:
+        raise LabError(f"{file} is not a run record: it is not valid JSON.") from None
+    if not isinstance(run, dict):
+        raise LabError(f"{file} is not a run record: it holds no JSON object.")
+    return {**run, "results": restore(run.get("results") or {})}
+
+
+def parse(line: bytes) -> dict | None:
+    """One line as a dict, or None if it is not a whole one."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _read_lines(file: Path) -> tuple[list[dict], int]:
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise LabError(f"could not read {file}: {error.strerror}.") from None
+    lines, torn = [], 0
+    for line in content.split(b"\n"):
+        if line.strip():
+            value = parse(line)
+            if value is None:
+                torn += 1
+            else:
+                lines.append(restore(value))
+    return lines, torn

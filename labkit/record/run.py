@@ -1,0 +1,295 @@
+"""The run folder: what a run was, what happened at each step, readable whatever kills it.
+
+    run.json       one object: kind, status, command, config, versions, hardware, seeds, started, finished, results, ...
+    steps.jsonl    one line a step: step, loss, lr, grad_norm, tokens, seconds, tokens_per_s, memory, skipped, ...
+    events.jsonl   one line an event: time, step, kind, message, ...
+    figures/       pictures        report.html   drawn from the above by `labkit.record.report`
+
+How it survives kill -9 at any moment: `run.json` is written beside and renamed over the old one, so a reader sees the
+old or the new, never half of one. A line is one `write` to a file opened for appending; at worst the last line is
+torn. A reader skips and counts a torn line; re-opening a run for resume cuts it off before it appends, so that two
+lines never run together. Nothing is held back in a buffer.
+
+Only rank 0 writes: a record opened with another rank accepts every call and writes nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.record.clean import clean_command, jsonable, typed_command
+from labkit.record.read import RunData, is_alive, load_run, parse, read_run
+
+__all__ = ["RunRecord", "RunData", "read_run", "is_alive", "versions", "now"]
+
+SCHEMA = 1
+PACKAGES = ("torch", "torchao", "transformer-engine", "triton", "numpy", "tokenizers", "pydantic")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class RunRecord:
+    """A run folder being written. Make one with `create` or `open`; it may be pickled (rank processes), used as a
+    context manager (sets the status when the block ends), and written by several objects in turn."""
+
+    def __init__(self, path: str | os.PathLike, rank: int = 0):
+        self.path = Path(path)
+        self.rank = rank
+        self._files: dict[str, int] = {}
+
+    # ---- making and opening
+
+    @classmethod
+    def create(cls, path: str | os.PathLike, *, kind: str, command: str | list[str] | None = None, config: Any = None,
+               seeds: Any = None, rank: int = 0, **extra: Any) -> RunRecord:
+        """Start a record in a new or empty folder. `kind` is "train" or "compare"; `command` defaults to what was
+        typed; `config` may be a pydantic model or a dict; `extra` goes into run.json as it is (pass `hardware={...}`
+        to skip asking the machine). Raises LabError if the folder already holds a run or cannot be written."""
+        self = cls(path, rank)
+        if rank != 0:
+            return self
+        if (self.path / "run.json").exists():
+            raise LabError(f"{self.path} already holds a run: resume it, or choose another folder.")
+        with _explained(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "figures").mkdir(exist_ok=True)
+        run = {"schema": SCHEMA, "kind": kind, "status": "running",
+               "command": clean_command(command) if command is not None else typed_command(),
+               "config": config if config is not None else {}, "seeds": seeds if seeds is not None else {},
+               "versions": versions(), "started": now(), "finished": None, "results": {}, **extra}
+        if "hardware" not in run:
+            from labkit.record import hardware  # asks torch about the GPU: only when a run really starts
+            run["hardware"] = hardware.describe()
+        self._write_run(run)
+        self._append_fd("steps.jsonl")
+        self._append_fd("events.jsonl")
+        self._mark_alive()
+        return self
+
+    @classmethod
+    def open(cls, path: str | os.PathLike, *, resume_from: int | None = None, rank: int = 0) -> RunRecord:
+        """Open an existing record to append to it. A torn last line is cut off. With `resume_from=k`, the next step
+        that will be written is k: step lines with step >= k are dropped, so that no step stands twice. Events stay:
+        they are what happened, also what happened before the interruption. Raises LabError if there is no run."""
+        self = cls(path, rank)
+        if rank != 0:
+            return self
+        load_run(self.path)
+        self._mark_alive()
+        for name in ("steps.jsonl", "events.jsonl"):
+            self._repair(name)
+        if resume_from is not None:
+            dropped = self._drop_steps(resume_from)
+            self.update(status="running", finished=None)
+            self.event("resume", step=resume_from, message=f"resumed before step {resume_from}", dropped_steps=dropped)
+        return self
+
+    # ---- writing
+
+    def step(self, **fields: Any) -> None:
+        """Append one step line, written through to the file before this returns. Needs `step`; the usual fields stand
+        in the module docstring. Losses that are NaN or infinite are fine."""
+        if "step" not in fields:
+            raise TypeError("a step line needs step=")
+        self._append("steps.jsonl", fields)
+
+    def event(self, kind: str, step: int | None = None, message: str = "", **fields: Any) -> None:
+        """Append one event line with the time (UTC)."""
+        self._append("events.jsonl", {"time": now(), "step": step, "kind": kind, "message": message, **fields})
+
+    def update(self, **fields: Any) -> None:
+        """Set top-level keys of run.json (atomically). The file is read again first, so that another writer's keys
+        stay."""
+        if self.rank == 0:
+            self._write_run({**load_run(self.path), **fields})
+
+    def results(self, **fields: Any) -> None:
+        """Merge into run.json["results"]."""
+        if self.rank == 0:
+            self.update(results={**load_run(self.path).get("results", {}), **fields})
+
+    def finish(self, status: str = "finished", **fields: Any) -> None:
+        """Set status ("finished", "failed", "interrupted") and the time, with any further keys; then `close`."""
+        self.update(status=status, finished=now(), **fields)
+        self.close()
+
+    def figure_path(self, name: str) -> Path:
+        """Where the picture `name` (with its suffix; ".png" if it has none) belongs. The folder exists afterwards."""
+        folder = self.path / "figures"
+        if self.rank == 0:
+            with _explained(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+        return folder / (name if Path(name).suffix else f"{name}.png")
+
+    def close(self) -> None:
+        """Close the files. Writing again opens them again."""
+        for fd in self._files.values():
+            with suppress(OSError):
+                os.close(fd)
+        self._files.clear()
+
+    def __enter__(self) -> RunRecord:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if self.rank == 0 and load_run(self.path).get("status") == "running":
+            if kind is None:
+                self.finish()
+            else:
+                stopped = issubclass(kind, (KeyboardInterrupt, SystemExit))
+                with suppress(LabError):                 # a full disk must not hide the error that ended the run
+                    self.event("interrupted" if stopped else "failed", message=f"{kind.__name__}: {error}")
+                    self.finish("interrupted" if stopped else "failed")
+        self.close()
+
+    def __getstate__(self) -> dict:
+        return {"path": self.path, "rank": self.rank, "_files": {}}
+
+    def __del__(self):
+        with suppress(Exception):
+            self.close()
+
+    # ---- inside
+
+    def _append_fd(self, name: str) -> int:
+        if name not in self._files:
+            with _explained(self.path / name):
+                self._files[name] = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
+                                            0o644)
+        return self._files[name]
+
+    def _append(self, name: str, fields: dict) -> None:
+        if self.rank != 0:
+            return
+        line = (json.dumps(jsonable(fields), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        self._mark_alive()
+        fd = self._append_fd(name)
+        with _explained(self.path / name):
+            before, rest = os.fstat(fd).st_size, line
+            try:
+                while rest:                              # one write, unless the disk fills up in the middle of it
+                    rest = rest[os.write(fd, rest):]
+            except OSError:
+                if len(rest) < len(line):
+                    os.ftruncate(fd, before)             # no half line is left behind
+                raise
+
+    def _write_run(self, run: dict) -> None:
+        # The process id keeps two writers from sharing one unfinished file.
+        target, beside = self.path / "run.json", self.path / f".run.json.{os.getpid()}"
+        text = json.dumps(jsonable(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        with _explained(target):
+            try:
+                with open(beside, "w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(beside, target)
+            except BaseException:
+                with suppress(OSError):
+                    beside.unlink()
+                raise
+
+    def _repair(self, name: str) -> None:
+        """Cut off a torn last line: what stands after the last newline. If only the newline is missing, add it."""
+        file = self.path / name
+        if not file.exists():
+            return
+        with _explained(file), open(file, "r+b") as stream:
+            content = stream.read()
+            whole = content.rfind(b"\n") + 1             # 0 if there is none
+            if parse(content[whole:]) is not None:
+                stream.write(b"\n")
+            else:
+                stream.truncate(whole)
+
+    def _drop_steps(self, first: int) -> int:
+        """Drop the step lines from `first` on; they are at the end, since steps are written in order. Cutting the file
+        is as atomic as writing it anew, and works on a full disk."""
+        file, keep, dropped = self.path / "steps.jsonl", 0, 0
+        if not file.exists():
+            return 0
+        with _explained(file), open(file, "r+b") as stream:
+            for line in stream:
+                step = parse(line)
+                if dropped or (step is not None and step.get("step", -1) >= first):
+                    dropped += 1
+                else:
+                    keep += len(line)
+            stream.truncate(keep)
+        return dropped
+
+    def _mark_alive(self) -> None:
+        # A shared lock on the folder for as long as a writer lives; the system releases it however the writer ends.
+        if "lock" not in self._files:
+            with suppress(OSError):                      # a file system without locks: `alive` is then unknown
+                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._files["lock"] = fd
+                fcntl.flock(fd, fcntl.LOCK_SH)           # waits for `is_alive`, which holds it for microseconds
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on, without importing any of it."""
+    import labkit
+
+    found = {"labkit": getattr(labkit, "__version__", "unknown"), "python": platform.python_version(),
+             "system": f"{platform.system()} {platform.machine()}"}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    torch = sys.modules.get("torch")
+    if torch is not None:                                # what really runs; NGC's build and its metadata can differ
+        found["torch"] = str(torch.__version__)
+        cuda = getattr(getattr(torch, "version", None), "cuda", None)
+        if cuda:
+            found["cuda"] = str(cuda)
+    commit = _commit(Path(labkit.__file__).resolve().parent.parent)
+    if commit:
+        found["commit"] = commit
+    return found
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the millisecond."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _commit(root: Path) -> str | None:
+    """The commit of the course checkout, "+changes" if the tree differs from it; None outside a checkout."""
+    if not (root / ".git").exists():
+        return None
+    try:
+        def git(*words: str) -> str:
+            return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=5,
+                                  check=True).stdout.strip()
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+class _explained:
+    """Turns an OSError inside the block into one sentence."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError):
+            if error.errno in _FULL:
+                raise LabError(f"the disk is full: could not write {self.file}; what was recorded before is kept. "
+                               "Free some space and resume.") from error
+            raise LabError(f"could not write {self.file}: {error.strerror or error}.") from error

@@ -1,0 +1,100 @@
+"""What a comparison says at its end: results from the arms' folders, the verdict, a table on the terminal, the report."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from labkit.record.arms import Preset
+from labkit.record.read import RunData, read_run
+from labkit.record.run import RunRecord
+from labkit.record.verdict import judge
+
+GIB = 2 ** 30
+
+
+def summarise(out: Path, preset: Preset, missing: Mapping[str, str], console: Console, record: RunRecord) -> str:
+    """Judge the comparison in `out`, write the results and report.html, print table and verdict; returns the word."""
+    run = read_run(out)
+    arms = {name: row(run.arms.get(name), preset, name, missing) for name in preset.arms}
+    finished = {name: heldout(run.arms[name]) for name in preset.arms if arms[name]["status"] == "finished"}
+    roles = {name: arm.role for name, arm in preset.arms.items() if arms[name]["status"] != "pending"}
+    verdict = judge(finished, roles, {name: arm.label for name, arm in preset.arms.items()}, missing)
+    record.results(arms=arms, verdict=verdict)
+    from labkit.record.report import report
+    with console.status("drawing the report"):
+        page = report(out)
+    console.print()
+    console.print(table(arms, verdict))
+    console.print(f"[bold]{verdict['word'].upper()}[/bold]: {verdict['sentence']}", highlight=False)
+    if preset.note:
+        console.print(preset.note.strip(), highlight=False)
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    return verdict["word"]
+
+
+def heldout(arm: RunData) -> dict[int, float]:
+    """{step: held-out loss}; a run that gave up because nothing was finite counts as infinite at its planned end."""
+    series = dict(arm.series("heldout"))
+    steps = arm.run.get("config", {}).get("steps", 0)
+    if arm.run.get("results", {}).get("stopped") and steps:
+        series[steps] = math.inf
+    return series
+
+
+def row(arm: RunData | None, preset: Preset, name: str, missing: Mapping[str, str]) -> dict[str, Any]:
+    """One arm's line of the table, as plain values; None where there is nothing to tell."""
+    about = {"label": preset.arms[name].label, "role": preset.arms[name].role}
+    if name in missing:
+        return {**about, "status": "failed" if arm else "skipped", "note": missing[name]}
+    if arm is None or arm.status != "finished":
+        return {**about, "status": arm.status if arm else "pending", "note": ""}
+    results, conversion = arm.run.get("results", {}), arm.run.get("conversion") or {}
+    last = heldout(arm)
+    return {**about, "status": "finished", "note": "", "tokens_per_s": results.get("tokens_per_s"),
+            "peak_bytes": max(results.get("peak_bytes") or [0]) or None, "heldout": last[max(last)] if last else None,
+            "sqnr": worst_sqnr(arm), "converted": len(conversion.get("converted", ())),
+            "skipped": len(conversion.get("skipped", {})), "nonfinite": sum(e.get("kind") == "nonfinite" for e in arm.events)}
+
+
+def worst_sqnr(arm: RunData) -> dict[str, Any] | None:
+    """The layer output with the lowest signal-to-quantisation-noise ratio over all probes: {tensor, db, step}."""
+    found = [(stat["sqnr"], name, step["step"]) for step in arm.steps for name, stat in (step.get("scales") or {}).items()
+             if name.endswith(".output") and isinstance(stat.get("sqnr"), (int, float))]
+    if not found:
+        return None
+    db, tensor, step = min(found)
+    return {"tensor": tensor, "db": db, "step": step}
+
+
+def table(arms: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any]) -> Table:
+    """The table that ends a comparison; 80 columns hold it. Arms that were not asked for are left out."""
+    band = verdict.get("band")
+    out = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    out.add_column("\narm", no_wrap=True)
+    for head in ("\ntokens/s", "GiB a\nrank", "held-out\nloss", f"gap %, band\n{band['threshold']:.2g}" if band else "\ngap %",
+                 "worst\nSQNR dB", "conv./\nskipped", "NaN\nevents"):
+        out.add_column(head, justify="right", no_wrap=True)
+    for name, arm in arms.items():
+        if arm["status"] == "pending":
+            continue
+        if arm["status"] != "finished":
+            out.add_row(arm["label"], arm["status"], *[""] * 6)
+            continue
+        judged = verdict["arms"].get(name)
+        word = {"inside": "in", "outside": "OUT", "reference": "twin"}.get((judged or {}).get("word"), "")
+        out.add_row(arm["label"], number(arm["tokens_per_s"], "{:,.0f}"),
+                    number(arm["peak_bytes"] and arm["peak_bytes"] / GIB, "{:.2f}"), number(arm["heldout"], "{:.4f}"),
+                    f"{number(judged['value'], '{:.3f}')} {word:>4}" if judged else "baseline",
+                    number(arm["sqnr"] and arm["sqnr"]["db"], "{:.1f}"), f"{arm['converted']}/{arm['skipped']}",
+                    str(arm["nonfinite"]))
+    return out
+
+
+def number(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value) if math.isfinite(value) else "inf"

@@ -1,0 +1,93 @@
+"""Something costly, built once, by whichever process comes first, and never seen half done.
+
+Many ranks start at once and all want the same folder. Three plain tools make that safe:
+
+  - a **lock file** (flock): one builds, the rest wait. The kernel drops the lock when its holder dies, however it dies,
+    so a killed builder blocks nobody;
+  - **build beside, then rename**: the folder gets its name only when it is complete and on disk; rename is atomic, so a
+    reader sees all of it or nothing;
+  - the next holder of the lock sweeps away what a killed builder left beside.
+
+Where a file system refuses flock (some network ones), everybody builds, the first rename wins and the rest use it.
+"""
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labkit.errors import LabError
+
+
+def cache_root() -> Path:
+    """$LABKIT_CACHE, or ~/.cache/labkit."""
+    return Path(os.environ.get("LABKIT_CACHE") or Path.home() / ".cache" / "labkit").expanduser()
+
+
+def built_once(folder: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool],
+               on_wait: Callable[[], None] = lambda: None) -> Path:
+    """`folder`, built by `build(empty folder)` unless `is_whole(folder)` already.
+
+    A folder that is there but not whole (a damaged disk, a stranger's edit) is replaced. An OSError from `build` or
+    from this function means that the cache cannot be written, and becomes a LabError; nothing half-written stays.
+    """
+    try:
+        if is_whole(folder):
+            return folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(folder.with_name(folder.name + ".lock"), on_wait) as alone:
+            if is_whole(folder):                        # somebody built it while we waited
+                return folder
+            if alone:
+                for left in folder.parent.glob(f"{folder.name}.building-*"):
+                    shutil.rmtree(left, ignore_errors=True)
+            _build_and_rename(folder, build, is_whole)
+    except OSError as err:
+        raise LabError(f"cannot write the cache {folder.parent} ({err.strerror or err}): free some space there, "
+                       "or set LABKIT_CACHE to a folder that can be written") from err
+    return folder
+
+
+def _build_and_rename(folder: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool]) -> None:
+    beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.building-", dir=folder.parent))
+    try:
+        build(beside)
+        for path in beside.iterdir():
+            _to_disk(path)
+        if folder.exists() and not is_whole(folder):
+            shutil.rmtree(folder)
+        try:
+            beside.rename(folder)
+        except OSError as err:                          # only without a lock: another process was first
+            if err.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not is_whole(folder):
+                raise
+    finally:                                            # also on Ctrl-C
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until the file's bytes are on disk: a rename that outlives a power cut must not outlive the contents."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _lock(path: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
+    """Hold an exclusive lock; yields False where the file system has none to give."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as err:
+            if err.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            yield False
+            return
+        yield True                                      # closing the file drops the lock

@@ -1,0 +1,257 @@
+"""Checkpoints: everything a run needs to go on as if nothing had happened.
+
+What "everything" is: the FP32 weights and AdamW's state (sharded: each rank writes its own part), the step, the history of
+the run so far, the state of every rank's random generators, and the state of hooks and precision backend. The data needs
+no state: a step's batch is a function of (seed, step). A run of 6 steps, and a run of 3, a resume and 3 more, are the same
+bit for bit on the same number of ranks. On another number of ranks the parts are cut anew while they are read
+(torch.distributed.checkpoint, DCP, knows where each part lies), and the runs agree up to rounding, since sums are taken in
+another order.
+
+How a save survives a kill at any moment:
+
+    1. every rank writes its part into step-N.partial, waits for the disk, and reads it back: sizes and CRC-32
+    2. the ranks agree that all went well; rank 0 writes the manifest
+    3. rank 0 renames step-N.partial to step-N: now, and only now, it is the newest checkpoint
+    4. rank 0 deletes what is older than `keep`
+
+How a load survives a bad disk: newest first, the ranks check the files against the manifest (each rank a share of them) and
+agree; a damaged checkpoint is passed over and said, and the one before it is used.
+
+On disk: see `labkit.train.manifest`. The folder must be one that all ranks see.
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+
+from labkit.comm.group import Group
+from labkit.errors import LabError
+from labkit.train import manifest, state
+from labkit.train.config import TrainConfig
+from labkit.train.health import agree, gather_text
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What `load` found: the step after which it was saved, and what this rank had passed as `own`."""
+
+    step: int
+    own: dict[str, Any]
+    same_ranks: bool          # False: saved on another number of ranks; the generators were not restored
+
+
+class Checkpoints:
+    """The checkpoints of one run, in `folder`. Every method is called by all ranks together.
+
+    config, data_hash: written into each checkpoint, and compared at load. keep: how many to keep.
+    say(kind, step, message, **fields): told of everything worth a line in the run's events.
+    """
+
+    def __init__(self, folder: str | Path, group: Group, *, config: TrainConfig | None = None, data_hash: str | None = None,
+                 keep: int = 2, say: Callable[..., None] = lambda kind, step, message, **fields: None) -> None:
+        self.folder, self.group, self.keep, self.say = Path(folder), group, keep, say
+        self.about = {"config": state.settings(config) if config else None, "data_hash": data_hash}
+
+    # ---- saving
+
+    def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, own: dict[str, Any]) -> Path:
+        """Write the checkpoint of `step`; returns its folder. own: what belongs to this rank, anything that pickles.
+
+        Raises LabError, on every rank, if it cannot be written (a full disk); earlier checkpoints are then intact.
+        """
+        final = self.folder / manifest.folder_name(step)
+        partial = final.with_name(final.name + manifest.PARTIAL)
+        # AdamW has no state before its first update, and asking for it would make one. Then there is nothing to save.
+        has_state = bool(optimizer.state)
+        tensors, extra = state.tensors_of(model, optimizer if has_state else None)
+        own = {"own": own, "extra": extra, "generators": state.generators(self.group.device)}
+        about = {**self.about, "step": step, "world_size": self.group.size, "optimizer": has_state,
+                 "parameters": state.shapes(model), "torch": torch.__version__}
+        size = self._total(state.local_bytes(tensors, self.group.rank))
+
+        def explain(error: BaseException) -> str:
+            return self._not_written(step, size, error)
+        try:
+            self._together(lambda: self._prepare(partial, size), explain, only_rank_0=True)
+            mine = self._together(lambda: self._write(partial, tensors, own), explain)
+            files: dict[str, dict[str, int]] = {}
+            for part in gather_text(self.group, json.dumps(mine)):
+                files |= json.loads(part)
+            self._together(lambda: self._finish(partial, final, files, about), explain, only_rank_0=True)
+        except LabError:
+            if self.group.rank == 0:
+                shutil.rmtree(partial, ignore_errors=True)          # gives the space back
+            raise
+        self.say("checkpoint", step, f"saved {final.name}", bytes=sum(f["bytes"] for f in files.values()))
+        return final
+
+    def _prepare(self, partial: Path, size: int) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        if shutil.disk_usage(self.folder).free < size:              # said before the disk is filled, not after
+            raise OSError(errno.ENOSPC, "not enough space")
+        partial.mkdir()
+
+    def _write(self, partial: Path, tensors: dict[str, Any], own: dict[str, Any]) -> dict[str, dict[str, int]]:
+        """This rank's files, written and read back. DCP first: it is a collective, and fails on all ranks alike."""
+        with _quiet():
+            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(partial), **self._ranks())
+        buffer = io.BytesIO()
+        torch.save(own, buffer)
+        manifest.write_durably(partial / _own_file(self.group.rank), buffer.getvalue())
+        names = [p.name for p in partial.glob(f"__{self.group.rank}_*")] + [_own_file(self.group.rank)]
+        return {name: manifest.describe(partial / name) for name in names + [".metadata"] * (self.group.rank == 0)}
+
+    def _finish(self, partial: Path, final: Path, files: dict, about: dict) -> None:
+        manifest.write(partial, files, about)
+        manifest.publish(partial, final)
+        for step in manifest.whole_steps(self.folder)[self.keep:]:
+            manifest.retire(self.folder / manifest.folder_name(step))
+        manifest.sweep(self.folder, manifest.PARTIAL, manifest.CORRUPT)
+
+    def _not_written(self, step: int, size: int, error: BaseException) -> str:
+        older = [s for s in manifest.whole_steps(self.folder) if s != step]
+        kept = f"the checkpoint of step {older[0]} is intact" if older else "there is no earlier one"
+        free = shutil.disk_usage(self.folder).free if self.folder.is_dir() else None
+        if _errno(error) in _DISK_FULL or (free is not None and free < size):
+            room = "" if free is None else f" ({size / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
+            return (f"the disk is full: the checkpoint of step {step} could not be written to {self.folder}{room}; {kept}. "
+                    "Free some space and run the same command again.")
+        return f"the checkpoint of step {step} could not be written to {self.folder}: {_cause(error)}; {kept}."
+
+    # ---- loading
+
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Loaded | None:
+        """Fill model, optimizer and this rank's generators from the newest checkpoint that is whole; None if there is none
+        at all. Removes what killed saves left.
+
+        Raises LabError, on every rank, if every checkpoint is damaged, or the newest is of another model or configuration.
+        """
+        damaged: dict[int, str] = {}
+        for step in self._listed():
+            folder = self.folder / manifest.folder_name(step)
+            if problem := agree(self.group, self._damage(folder)):
+                damaged[step] = f"{folder.name}: {problem}"
+                continue
+            loaded = self._restore(folder, model, optimizer)
+            for bad, problem in damaged.items():
+                self._together(lambda: self._set_aside(bad), str, only_rank_0=True)
+                self.say("corrupt_checkpoint", bad, f"passed over {problem}; going on from step {step}")
+            return loaded
+        if damaged:
+            raise LabError(f"no checkpoint in {self.folder} can be used ({'; '.join(damaged.values())}): put back a copy of "
+                           "one, or delete the folder to start from the beginning.")
+        return None
+
+    def refuse_existing(self) -> None:
+        """LabError if the folder holds checkpoints: a run that starts anew must not mix with an earlier one."""
+        if steps := self._listed():
+            raise LabError(f"{self.folder} holds checkpoints of an earlier run (up to step {steps[0]}): resume it, or choose "
+                           "another run folder.")
+
+    def _listed(self) -> list[int]:
+        """Rank 0's list, so that all ranks look at the same folders in the same order."""
+        mine = ""
+        if self.group.rank == 0:
+            manifest.sweep(self.folder, manifest.PARTIAL)
+            mine = json.dumps(manifest.whole_steps(self.folder))
+        return json.loads(gather_text(self.group, mine)[0])
+
+    def _damage(self, folder: Path) -> str | None:
+        body, problem = manifest.read(folder)
+        files = sorted(body.get("files", {}).items())[self.group.rank::self.group.size]       # this rank's share
+        return problem or next((p for name, entry in files if (p := manifest.damage(folder / name, entry))), None)
+
+    def _restore(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Loaded:
+        about, _ = manifest.read(folder)
+        if other := state.difference(about, {**self.about, "parameters": state.shapes(model)}):
+            raise LabError(f"cannot resume from {folder}: {other}; set it back, or choose another run folder.")
+        tensors, _ = state.tensors_of(model, optimizer if about["optimizer"] else None)
+        same_ranks = about["world_size"] == self.group.size
+
+        def read() -> dict[str, Any]:
+            with _quiet():
+                dcp.load(tensors, storage_reader=dcp.FileSystemReader(folder), **self._ranks())
+            # weights_only=False: it is what this program pickled, and its checksum has been verified.
+            return torch.load(folder / _own_file(self.group.rank % about["world_size"]), map_location="cpu",
+                              weights_only=False)
+        mine = self._together(read, lambda error: f"cannot resume from {folder}: {_cause(error)}.")
+        state.put_back(model, optimizer, tensors, mine["extra"])
+        if same_ranks:
+            state.set_generators(mine["generators"], self.group.device)
+        self.say("loaded", about["step"], f"went on from {folder.name}" + ("" if same_ranks else (
+            f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding")))
+        return Loaded(about["step"], mine["own"], same_ranks)
+
+    def _set_aside(self, step: int) -> None:
+        folder = self.folder / manifest.folder_name(step)
+        with contextlib.suppress(OSError):                           # a run can go on from a folder it may not change
+            folder.rename(folder.with_name(folder.name + manifest.CORRUPT))
+
+    # ---- all ranks or none
+
+    def _together(self, work: Callable[[], T], explain: Callable[[BaseException], str], only_rank_0: bool = False) -> T:
+        """Do `work` (on every rank, or on rank 0 for all); if it failed on any rank, the same LabError on all."""
+        result, complaint = None, None
+        if self.group.rank == 0 or not only_rank_0:
+            try:
+                result = work()
+            except (Exception, CheckpointException) as error:        # CheckpointException is no Exception
+                complaint = explain(error)
+        if complaint := agree(self.group, complaint):
+            raise LabError(complaint)
+        return result
+
+    def _total(self, mine: int) -> int:
+        return int(self.group.all_reduce(torch.tensor([mine], dtype=torch.float64).to(self.group.device)).item())
+
+    def _ranks(self) -> dict[str, Any]:
+        """How DCP is told who takes part: nobody else, or the group's ranks."""
+        return {"no_dist": True} if self.group.size == 1 else {"process_group": self.group.device_mesh().get_group()}
+
+
+def _own_file(rank: int) -> str:
+    return f"rank-{rank:05d}.pt"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without DCP's warning that one rank is one rank."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what caused it, those that DCP collected from the ranks included."""
+    while error is not None:
+        yield error
+        for inner, _ in getattr(error, "failures", {}).values():
+            yield from _chain(inner)
+        error = error.__cause__ or error.__context__
+
+
+def _errno(error: BaseException) -> int | None:
+    return next((e.errno for e in _chain(error) if isinstance(e, OSError) and e.errno), None)
+
+
+def _cause(error: BaseException) -> str:
+    root = list(_chain(error))[-1]
+    lines = str(root).strip().splitlines()
+    return f"{type(root).__name__}: {lines[0]}" if lines else type(root).__name__

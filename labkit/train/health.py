@@ -1,0 +1,120 @@
+"""Is this step fit to be applied? Every rank must give the same answer.
+
+One element that is inf or NaN is enough to ruin a run: through the gradient norm, clipping spreads it to every gradient,
+and the next update writes it into every weight. The loss does not warn: it can be finite while a gradient is not (the
+loss was computed before the gradients, and a backward pass can overflow alone). So both are checked, on every step,
+before clipping.
+
+Under FSDP2 a bad element lies in the shard of one rank. If that rank alone skipped the update, the weights would no
+longer be one model. So the ranks agree, in one all-reduce of a short vector in which each rank writes its own numbers:
+
+    [ sum of squares of my gradients,  my loss,  is my loss bad?,  are my gradients bad?,  0 .. my peak memory .. 0 ]
+
+Two details matter. A rank whose number is not finite sends the flag 1 and the number 0: NaN does not survive every
+reduction (gloo's MAX can return a number), a flag does. And the memory has a slot for each rank, zero elsewhere, so that
+the sum is a gather: no second message.
+
+The price: the host must read the answer before it may start the update, so the CPU waits once a step for the GPU, and the
+GPU then waits for the CPU to launch the update (about a millisecond, in steps of hundreds). It can be avoided: compute
+the decision on the GPU and let the update kernel obey (that is what `found_inf` of fused AdamW does for a
+GradScaler). We do not: the loss has to be read once a step anyway, and an `if` that can be read is worth the millisecond.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from labkit.comm.group import Group
+from labkit.train.optim import local_grads
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What all ranks know about a step after `check`. The same on every rank."""
+
+    loss: float             # mean over the global batch; NaN if it is not finite on some rank
+    grad_norm: float        # L2 norm of the whole gradient; NaN likewise
+    bad_loss: int           # number of ranks with a loss that is not finite
+    bad_grad: int           # number of ranks that hold a gradient that is not finite
+    memory: list[int]       # what each rank passed as `memory_bytes`
+
+    @property
+    def finite(self) -> bool:
+        return not (self.bad_loss or self.bad_grad)
+
+
+@torch.no_grad()
+def check(loss: Tensor, parameters: Iterable[Tensor], group: Group, memory_bytes: int = 0) -> Vitals:
+    """Loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce, one wait for the device.
+
+    loss: scalar, this rank's mean loss, on `group.device`. Every rank must call this, also the one that saw a NaN.
+    A gradient tensor with a norm above 1.8e19 may count as not finite: FP32 cannot hold its square.
+    """
+    parameters = [p for p in parameters if p.grad is not None]
+    squares = _sum_of_squares(parameters, group)
+    loss = loss.detach().to(squares)
+    bad_loss, bad_grad = ~loss.isfinite(), ~squares.isfinite()
+
+    memory = torch.zeros(group.size, dtype=torch.float64)
+    memory[group.rank] = memory_bytes                                  # exact: FP64 holds integers up to 2**53
+    vector = torch.stack([torch.where(bad_grad, 0.0, squares), torch.where(bad_loss, 0.0, loss),
+                          bad_loss.double(), bad_grad.double()])
+    vector = torch.cat([vector, memory.to(vector.device, non_blocking=True)])
+    group.all_reduce(vector)
+    squares, loss, bad_loss, bad_grad, *memory = vector.tolist()       # the one wait
+    return Vitals(loss=float("nan") if bad_loss else loss / group.size,
+                  grad_norm=float("nan") if bad_grad else squares ** 0.5,
+                  bad_loss=int(bad_loss), bad_grad=int(bad_grad), memory=[int(m) for m in memory])
+
+
+def _sum_of_squares(parameters: list[Tensor], group: Group) -> Tensor:
+    """This rank's part of |g|^2, such that the parts of all ranks add up to the whole. FP64 scalar on the device.
+
+    An element that c ranks hold a copy of is counted by each of them as 1/c.
+    """
+    grads = local_grads(parameters)
+    if not grads:
+        return torch.zeros((), dtype=torch.float64, device=group.device)
+    norms = torch.stack(torch._foreach_norm(grads)).double()                  # a few launches for all tensors
+    weights = torch.tensor([1 / _copies(p, group) for p in parameters], dtype=torch.float64)
+    return (norms.square() * weights.to(norms.device, non_blocking=True)).sum()
+
+
+def _copies(parameter: Tensor, group: Group) -> float:
+    """How many ranks hold the same element. A plain tensor is taken to be a replica on every rank, its gradient already
+    summed; a lab that splits plain tensors by hand says so with `parameter.copies = 1`."""
+    if (copies := getattr(parameter, "copies", None)) is not None:
+        return copies
+    parts = 1
+    if isinstance(parameter, DTensor):
+        for dim, placement in enumerate(parameter.placements):
+            parts *= parameter.device_mesh.size(dim) if placement.is_shard() else 1
+    return group.size / parts
+
+
+def culprits(model: nn.Module, most: int = 3) -> str:
+    """The parameters whose gradient is not finite on this rank, by name, as text. Waits for the device; for the rare
+    step that was refused."""
+    names = [name for name, p in model.named_parameters() for g in local_grads([p]) if not bool(g.isfinite().all())]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def gather_text(group: Group, text: str) -> list[str]:
+    """Every rank's `text`, in rank order, on every rank. Two all-gathers of bytes; it works on every backend."""
+    mine = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    sizes = group.all_gather(torch.tensor([len(mine)], dtype=torch.int64).to(group.device)).tolist()
+    room = max(1, *sizes)
+    padded = torch.zeros(room, dtype=torch.uint8)
+    padded[:len(mine)] = mine
+    every = group.all_gather(padded.to(group.device)).cpu().view(group.size, room)
+    return [bytes(row[:size].tolist()).decode() for row, size in zip(every, sizes)]
+
+
+def agree(group: Group, complaint: str | None) -> str | None:
+    """The first rank's complaint, on every rank; None if no rank has one. So that all ranks stop together, or none."""
+    return next((text for text in gather_text(group, complaint or "") if text), None)

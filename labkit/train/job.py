@@ -1,0 +1,106 @@
+"""A whole training run as one function of a rank: what `run_ranks` calls, from a config to a result.
+
+    results = run_ranks(train_job, config.model_dump(), "runs/first", size=2, timeout=None)
+    results[0]["heldout"]        # {step: loss}
+
+Importable and picklable, as separate processes need it. Everything is built inside the rank: a corpus is memory-mapped, and
+a model is built on the meta device, converted, sharded and only then given memory (see labkit.train.shard).
+"""
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from labkit.comm.group import Group
+from labkit.errors import LabError
+from labkit.record.clean import jsonable
+from labkit.record.run import RunRecord, read_run
+from labkit.train import state
+from labkit.train.config import TrainConfig, strict_validate
+from labkit.train.corpus import build_corpus
+from labkit.train.hooks import Hook
+from labkit.train.loop import train
+from labkit.train.model import Transformer, init_weights, perturb
+from labkit.train.precision import get_backend
+from labkit.train.shard import materialize
+from labkit.train.transforms import prepare
+
+
+def train_job(group: Group, config: TrainConfig | dict[str, Any], run_dir: str | Path | None = None, *,
+              resume: bool = True, hooks: Sequence[Hook] = (), cache_dir: str | Path | None = None,
+              record_fields: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Build corpus, backend and model, train, and return a summary of plain values, the same on every rank.
+
+    run_dir: the run's folder; rank 0 writes the record into it. An existing run there is resumed (from its newest
+    checkpoint, or from the beginning if it has none). None: no record, no checkpoints. record_fields: further keys of
+    run.json. The summary holds the fields of `TrainResult` and: conversion, evidence, scales (rank 0's last probe),
+    parameters, corpus.
+    """
+    config = config if isinstance(config, TrainConfig) else strict_validate(TrainConfig, config, "the training config")
+    seed_generators(config.seed, group.rank)
+    corpus = build_corpus(config.data, cache_dir)
+    backend = get_backend(config.precision.backend)
+    model, report = build_model(config, group, backend)
+    about = {"conversion": report.to_dict() if report else None, "corpus": corpus.describe(),
+             "parameters": sum(p.numel() for p in model.parameters())}
+
+    record = None
+    if run_dir is not None and group.rank == 0:
+        record = open_record(Path(run_dir), config, {**about, **(record_fields or {})})
+    try:
+        result = train(group, config, corpus, model=model, record=record, run_dir=run_dir, hooks=hooks, backend=backend,
+                       resume=resume)
+        summary = {**asdict(result), **about, "evidence": backend.evidence(model),
+                   "scales": {name: stat.to_dict() for name, stat in backend.scales().items()}}
+        if record:
+            record.results(**{key: value for key, value in summary.items() if key not in ("losses", *about)})
+            record.finish("finished")
+        return summary
+    except BaseException as error:
+        if record:
+            record.__exit__(type(error), error, error.__traceback__)     # "failed" or "interrupted", and why
+        raise
+
+
+def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> RunRecord:
+    """The record of this run: a new one, or the one that an interrupted run of the same configuration left.
+
+    LabError if the folder holds steps of another configuration: they would be lost.
+    """
+    if not (run_dir / "run.json").exists():
+        return RunRecord.create(run_dir, kind="train", config=config, seeds={"run": config.seed}, **about)
+    old = read_run(run_dir)
+    if old.steps:
+        was = strict_validate(TrainConfig, old.run["config"], f"the config in {run_dir / 'run.json'}")
+        now = strict_validate(TrainConfig, jsonable(config), "the training config")       # paths as a record shows them
+        if other := state.difference_in_settings(state.settings(was), state.settings(now)):
+            raise LabError(f"{run_dir} holds another run: {other}; set it back, or choose another run folder.")
+    record = RunRecord.open(run_dir)
+    record.update(status="running", finished=None, config=config, **about)
+    return record
+
+
+def build_model(config: TrainConfig, group: Group, backend: Any) -> tuple[torch.nn.Module, Any]:
+    """The model of a config, converted, sharded and initialised, and the conversion report (None if nothing was)."""
+    with torch.device("meta"):
+        model = Transformer(config.resolved_model)
+    report = prepare(model, config, group, backend)
+
+    def first_values(model: torch.nn.Module) -> None:
+        init_weights(model, config.seed)
+        perturb(model, config.perturb, config.seed)
+
+    return materialize(model, group.device, first_values), report
+
+
+def seed_generators(seed: int, rank: int) -> None:
+    """Seed every generator of this rank. Nothing in the course's training draws from them; a lab's dropout would."""
+    torch.manual_seed(seed * 1_000_003 + rank)          # the GPU's generators too
+    np.random.seed((seed * 1_000_003 + rank) % 2 ** 32)
+    random.seed(seed * 1_000_003 + rank)

@@ -1,0 +1,309 @@
+"""The one training loop: on a laptop, on one GPU, on eight.
+
+One step, from top to bottom of `Loop.run`:
+
+    batch      B sequences that depend on (seed, step) alone; each rank takes its B/N rows, in `accumulation` micro-batches
+    gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches
+    check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device
+    update     clip, AdamW; or, if the check failed, neither: the step is skipped and the event recorded
+    evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run
+    record     one line into steps.jsonl, by rank 0
+
+What makes runs comparable. The loss is a mean over equal parts: the mean over ranks of the mean over micro-batches is the
+mean over the batch. So neither the number of ranks nor `accumulation` changes what is computed, only the order of the
+additions. FSDP2 averages gradients over ranks by itself, in FP32; each micro-batch's gradients are reduced at once, so that
+no rank ever holds a whole gradient. (One reduction for all micro-batches would send less and hold 4 bytes for each
+parameter of the model; a hook can ask for it: `model.set_requires_gradient_sync`.)
+
+Time. A GPU is behind the CPU that feeds it, so a clock is only right where the CPU has just waited for the GPU. The loop
+waits once a step, in the check, and takes its times there: from one check to the next lies exactly one update and one
+forward and backward. Evaluation, checkpoints and the start are not in it.
+
+Steps count from 1. Step k's loss is that of the weights before its update; the held-out loss of step k is that after it.
+"""
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.comm.group import Group
+from labkit.errors import LabError
+from labkit.record import measure
+from labkit.record.run import RunRecord
+from labkit.train import health
+from labkit.train.checkpoint import Checkpoints
+from labkit.train.clock import Clock
+from labkit.train.config import TrainConfig
+from labkit.train.corpus import Corpus
+from labkit.train.hooks import Hook, ProbeScales
+from labkit.train.optim import adamw, clip, learning_rate, set_learning_rate
+from labkit.train.shard import release
+
+HELDOUT_SEED = 0        # not the run's: every run is judged on the same text
+GIVE_UP_AFTER = 20      # skipped steps in a row; the weights, or the recipe, will not recover by themselves
+log = logging.getLogger("labkit.train")
+
+
+@dataclass
+class History:
+    """What a run has done so far. Survives a resume; the same on every rank."""
+
+    losses: dict[int, float] = field(default_factory=dict)        # step: mean training loss
+    heldout: dict[int, float] = field(default_factory=dict)       # step: held-out loss
+    skipped: list[int] = field(default_factory=list)              # steps without an update
+    tokens: int = 0                                               # read by all ranks, targets counted once
+    seconds: float = 0.0                                          # training alone
+
+
+@dataclass
+class TrainResult(History):
+    """What `train` returns, on every rank the same."""
+
+    steps: int = 0                                                # the last step done
+    resumed_from: int = 0                                         # the checkpoint's step; 0: from the beginning
+    stopped: str | None = None                                    # why, if before config.steps
+    tokens_per_s: float | None = None                             # over all ranks, of the median step after two warm-up steps
+    peak_bytes: list[int] = field(default_factory=list)           # of each rank
+
+
+def train(group: Group, config: TrainConfig, corpus: Corpus, *, model: nn.Module,
+          optimizer: torch.optim.Optimizer | None = None, record: RunRecord | None = None,
+          run_dir: str | Path | None = None, hooks: Iterable[Hook] = (), backend: Any = None, resume: bool = True,
+          data_share: tuple[int, int] | None = None) -> TrainResult:
+    """Train `model` for `config.steps` steps; all ranks call this together and get the same result.
+
+    model: `model(tokens_BT, targets_BT)` gives the mean loss. Sharded (labkit.train.shard) or not; if it is not, and there
+        are several ranks, a hook must average the gradients (after_backward).
+    optimizer: default AdamW as configured. backend: a precision backend whose `convert` made the model's linears.
+    record: rank 0's; it writes step lines and events. run_dir: the same on every rank; checkpoints go into it (None: none).
+    resume: go on from run_dir's newest whole checkpoint, if any.
+    data_share: (index, count) of the equal parts of the batch, if ranks do not each take one: ranks of a tensor-parallel
+        group all give the same.
+
+    LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration.
+    """
+    loop = Loop(group, config, corpus, model, optimizer or adamw(model, config), record, hooks, backend,
+                data_share or (group.rank, group.size))
+    if run_dir is not None:
+        checkpoints = Checkpoints(Path(run_dir) / "checkpoints", group, config=config, keep=config.keep_checkpoints,
+                                  data_hash=getattr(corpus, "hash", None), say=loop.say)
+        if resume:
+            loop.resume(checkpoints)
+        else:
+            checkpoints.refuse_existing()
+        loop.checkpoints = checkpoints if config.checkpoint_every else None
+    return loop.run()
+
+
+class Loop:
+    """One training run, as hooks see it. Attributes beyond the arguments: `step`, `lr`, `micro`, `vitals` (this step's
+    loss and gradient norm, after the check), `skipped`, `fields` (goes into this step's line), `history`, `clock`."""
+
+    def __init__(self, group: Group, config: TrainConfig, corpus: Corpus, model: nn.Module,
+                 optimizer: torch.optim.Optimizer, record: RunRecord | None, hooks: Iterable[Hook], backend: Any,
+                 data_share: tuple[int, int]) -> None:
+        self.group, self.config, self.corpus, self.model, self.optimizer = group, config, corpus, model, optimizer
+        self.record, self.backend, self.hooks = record, backend, list(hooks)
+        self.share, self.shares = data_share
+        self.micro_batch = _micro_batch(config, self.shares)
+        if backend is not None:
+            backend.check_tokens(self.micro_batch * config.seq_len)
+            if config.probe_every:
+                self.hooks.append(ProbeScales(backend, config.probe_every))
+        self.step, self.micro, self.lr = 0, 0, 0.0
+        self.skipped, self.fields, self.stopped = False, {}, None
+        self.vitals: health.Vitals | None = None
+        self.history, self.resumed_from, self.seconds = History(), 0, []
+        self.clock = Clock(group.device)
+        self.checkpoints: Checkpoints | None = None
+        self._rewind = False
+
+    def run(self) -> TrainResult:
+        config = self.config
+        measure.reset_peak(self.group.device)
+        self.model.train()
+        self._call("on_start")
+        self.clock.lap()
+        while self.step < config.steps and self.stopped is None:
+            self.step += 1
+            self.lr, self.fields, self.skipped = learning_rate(config, self.step), {}, False
+            self._call("before_step")
+
+            loss = self._gradients()
+            self._call("after_backward")
+
+            self.vitals = health.check(loss, self.model.parameters(), self.group, self._peak())
+            self.seconds.append(self.clock.lap())
+            if self.vitals.finite:
+                clip(self.model.parameters(), self.vitals.grad_norm, config.clip_norm)
+                set_learning_rate(self.optimizer, self.lr)
+                self.optimizer.step()
+            else:
+                self._refuse_step()
+            self.optimizer.zero_grad(set_to_none=True)
+
+            history = self.history
+            history.losses[self.step] = self.vitals.loss
+            history.tokens += config.batch_size * config.seq_len
+            history.seconds += self.seconds[-1]
+            self._call("after_step")
+            if config.eval_every and (self.step % config.eval_every == 0 or self.step == config.steps):
+                with self.clock.pause():
+                    history.heldout[self.step] = self.fields["heldout"] = heldout = self.evaluate()
+                    if not math.isfinite(heldout):
+                        self.say("nonfinite", self.step, f"the held-out loss is {heldout}")
+                    self._call("after_eval")
+            self._write_line()
+            if self._rewind:
+                with self.clock.pause():
+                    self._rewind = False
+                    self.resume(self.checkpoints)
+            elif self.checkpoints and (self.step % config.checkpoint_every == 0 or self.step == config.steps
+                                       or self.stopped):
+                with self.clock.pause():
+                    self.checkpoints.save(self.step, self.model, self.optimizer, self._state())
+        self._call("on_end")
+        return self._result()
+
+    def _gradients(self) -> Tensor:
+        """Forward and backward of this rank's part of the batch. Returns its mean loss, scalar, on the device; the
+        parameters' `grad` hold the gradient of the mean over the whole batch."""
+        tokens = self.corpus.batch(self.step, self.config.batch_size, self.config.seq_len, self.config.seed)
+        total = torch.zeros((), device=self.group.device)
+        for self.micro, (inputs_BT, targets_BT) in enumerate(self._my_micro_batches(tokens)):
+            with ExitStack() as around:
+                for hook in self.hooks:
+                    around.enter_context(hook.around_micro(self))
+                with self._autocast():
+                    loss = self.model(inputs_BT, targets_BT)
+                # Outside of autocast: Transformer Engine demands it, and the backward's types follow the forward's anyway.
+                (loss / self.config.accumulation).backward()
+            total += loss.detach() / self.config.accumulation
+        return total
+
+    def _my_micro_batches(self, tokens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's rows of a global batch [B, T + 1], as (inputs [b, T], targets [b, T]) on the device."""
+        rows = self.config.batch_size // self.shares
+        mine = tokens[self.share * rows:(self.share + 1) * rows]
+        if self.group.device.type == "cuda":
+            mine = mine.pin_memory()               # pageable memory would make the CPU wait for the GPU here
+        mine = mine.to(self.group.device, non_blocking=True)
+        for part in mine.split(self.micro_batch):
+            yield part[:, :-1], part[:, 1:]
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """Mean loss over `eval_batches` held-out batches: the same ones each time, for every seed and every number of ranks.
+        All ranks take part; all get the mean."""
+        self.model.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.group.device)
+        for index in range(self.config.eval_batches):
+            tokens = self.corpus.batch(index, self.config.batch_size, self.config.seq_len, HELDOUT_SEED, "heldout")
+            for inputs_BT, targets_BT in self._my_micro_batches(tokens):
+                with self._autocast():
+                    total += self.model(inputs_BT, targets_BT)
+        self.model.train()
+        release(self.model)
+        parts = self.config.eval_batches * self.config.accumulation * self.group.size
+        return self.group.all_reduce(total).item() / parts
+
+    def stop(self, reason: str) -> None:
+        """End the run after this step. All ranks must call it in the same step."""
+        self.stopped = reason
+        self.say("stopped", self.step, reason)
+
+    def rewind(self) -> None:
+        """After this step, go back to the newest checkpoint and go on from there. All ranks must call it in the same step.
+
+        The same steps will do the same again, unless the hook that calls this changes something (`loop.lr`, say).
+        """
+        if not self.checkpoints:
+            raise LabError("going back needs a checkpoint: set checkpoint_every, and train with a run folder")
+        self._rewind = True
+        self.say("rewind", self.step, "going back to the newest checkpoint")
+
+    def say(self, kind: str, step: int | None, message: str, **fields: Any) -> None:
+        """An event: into events.jsonl, and, unless all is well, to the person watching. Rank 0's words count."""
+        if self.group.rank == 0:
+            if kind not in ("checkpoint", "loaded"):
+                log.warning("step %s: %s", step, message)
+            if self.record:
+                self.record.event(kind, step=step, message=message, **fields)
+
+    def resume(self, checkpoints: Checkpoints) -> None:
+        """Take up where the newest whole checkpoint ended; from the beginning if there is none."""
+        loaded = checkpoints.load(self.model, self.optimizer)
+        if loaded:
+            self.step = self.resumed_from = loaded.step
+            self.history = History(**loaded.own["history"])
+            for name, part in self._stateful().items():
+                if state := loaded.own["parts"].get(name):
+                    part.load_state_dict(state)
+        if self.record and self.group.rank == 0 and (self.record.path / "steps.jsonl").stat().st_size:
+            # The lines of steps that are done again now are dropped: no step stands in the record twice.
+            self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
+
+    def _refuse_step(self) -> None:
+        self.skipped = True
+        self.history.skipped.append(self.step)
+        names = [text for text in health.gather_text(self.group, health.culprits(self.model)) if text]
+        what = "the loss" if self.vitals.bad_loss else "the gradient"
+        where = f" (gradients of {names[0]})" if names else ""
+        self.say("nonfinite", self.step, f"{what} is not finite on {max(self.vitals.bad_loss, self.vitals.bad_grad)} of "
+                 f"{self.group.size} ranks{where}: no update in this step", bad_loss_ranks=self.vitals.bad_loss,
+                 bad_gradient_ranks=self.vitals.bad_grad)
+        if self.history.skipped[-GIVE_UP_AFTER:] == list(range(self.step - GIVE_UP_AFTER + 1, self.step + 1)):
+            self.stop(f"{GIVE_UP_AFTER} steps in a row were not finite: lower the learning rate or use another recipe")
+
+    def _write_line(self) -> None:
+        if self.record:
+            seconds = self.seconds[-1]
+            self.record.step(step=self.step, loss=self.vitals.loss, lr=self.lr, grad_norm=self.vitals.grad_norm,
+                             tokens=self.history.tokens, seconds=seconds,
+                             tokens_per_s=self.config.batch_size * self.config.seq_len / seconds,
+                             memory={"peak_bytes": max(self.vitals.memory)}, skipped=self.skipped, **self.fields)
+
+    def _state(self) -> dict[str, Any]:
+        return {"history": asdict(self.history), "parts": {name: p.state_dict() for name, p in self._stateful().items()}}
+
+    def _stateful(self) -> dict[str, Any]:
+        """Hooks and backend that take part in checkpoints, under names that tell a changed list of hooks."""
+        return {f"{i}.{type(part).__name__}": part for i, part in enumerate((*self.hooks, self.backend))
+                if hasattr(part, "load_state_dict")}
+
+    def _result(self) -> TrainResult:
+        slots = torch.zeros(self.group.size, dtype=torch.float64)
+        slots[self.group.rank] = self._peak()
+        peaks = self.group.all_reduce(slots.to(self.group.device)).tolist()
+        speed = measure.throughput(self.seconds, self.config.batch_size * self.config.seq_len, warmup=2)
+        return TrainResult(**asdict(self.history), steps=self.step, resumed_from=self.resumed_from, stopped=self.stopped,
+                           tokens_per_s=speed.tokens_per_s, peak_bytes=[int(p) for p in peaks])
+
+    def _peak(self) -> int:
+        return measure.memory(self.group.device)["peak_bytes"]
+
+    def _autocast(self):
+        return self.backend.autocast() if self.backend is not None else nullcontext()
+
+    def _call(self, name: str) -> None:
+        for hook in self.hooks:
+            getattr(hook, name)(self)
+
+
+def _micro_batch(config: TrainConfig, shares: int) -> int:
+    """Sequences per micro-batch and rank; LabError if the batch does not come out even."""
+    parts = shares * config.accumulation
+    if config.batch_size % parts:
+        below = config.batch_size // parts * parts
+        fitting = f"{below} or {below + parts}" if below else f"{parts}"
+        raise LabError(f"batch_size {config.batch_size} does not divide by {shares} ranks x {config.accumulation} "
+                       f"micro-batches = {parts}: use batch_size {fitting}, or change accumulation")
+    return config.batch_size // parts

@@ -1,0 +1,71 @@
+"""The optimizer and its learning rate: AdamW, warm-up, cosine, clipping.
+
+AdamW (arXiv:1711.05101) keeps, beside each weight w, a running mean m of its gradient g and a running mean v of g * g:
+
+    m <- beta1 m + (1 - beta1) g          v <- beta2 v + (1 - beta2) g g
+    w <- w - lr * ( m^ / (sqrt(v^) + eps) + weight_decay * w )          (m^, v^: m, v corrected for starting at zero)
+
+Weights, m and v are FP32 whatever precision the forward computes in: 4 + 4 + 4 bytes a parameter. An update is often a
+thousandth of a weight or less, and BF16 with its 8 significant bits would round it away. Under FSDP2 all three are
+sharded; each rank updates its own part, and nothing is sent.
+
+Matrices decay, norm weights (one-dimensional) do not: a norm's scale has no reason to be pulled towards zero.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from labkit.train.config import TrainConfig
+
+
+def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    """AdamW over the model's parameters, in two groups: with weight decay (matrices) and without (vectors).
+
+    Call it after sharding: fully_shard replaces the parameters. On CUDA the update is one fused kernel per group.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [{"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+              {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}]
+    fused = any(p.device.type == "cuda" for p in parameters)
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=config.betas, eps=config.adam_eps,
+                             fused=fused)
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """The learning rate of step 1, 2, ..., config.steps.
+
+    Linear from lr / warmup_steps up to lr at step warmup_steps, then half a cosine down to lr * min_lr_ratio at the last
+    step (arXiv:1608.03983, equation 5, without restarts).
+    """
+    if step <= config.warmup_steps:
+        return config.lr * step / config.warmup_steps
+    done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)          # (0, 1]
+    lowest = config.lr * config.min_lr_ratio
+    return lowest + (config.lr - lowest) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Use `lr` in the next update. A group's `lr_scale`, where a lab sets one, multiplies it."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_scale", 1.0)
+
+
+def local_grads(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The gradients this rank holds, as plain tensors: under FSDP2 its shards (possibly empty), otherwise all of each."""
+    return [g.to_local() if isinstance(g, DTensor) else g for g in (p.grad for p in parameters) if g is not None]
+
+
+@torch.no_grad()
+def clip(parameters: Iterable[Tensor], grad_norm: float, clip_norm: float) -> None:
+    """Scale all gradients, in place, so that their common norm is at most `clip_norm` (arXiv:1211.5063). 0: off.
+
+    `grad_norm` is the norm over all ranks, so every rank scales by the same number. It must be finite: scaling by
+    clip_norm / inf would turn the one infinite element into NaN and every other gradient into 0.
+    """
+    if clip_norm and grad_norm > clip_norm and (grads := local_grads(parameters)):
+        torch._foreach_mul_(grads, clip_norm / grad_norm)

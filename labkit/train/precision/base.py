@@ -1,0 +1,290 @@
+"""Seam (e): what a precision backend is, and what all backends do the same way.
+
+A backend replaces the linears of a model by linears that compute in another format, keeps the weights as they are, and
+can say afterwards what it did:
+
+    backend = get_backend("torchao")
+    report = backend.convert(model, "tensorwise", skip=["head"])     # which linears, into what; which not, and why
+    with backend.autocast():                                         # around the forward pass only
+        loss = model(tokens, targets)
+    loss.backward()                                                  # outside: Transformer Engine demands it
+    backend.evidence(model)                                          # what the model really holds, counted now
+
+    with backend.probe():                                            # at probe steps, around forward and backward
+        ...
+    backend.scales()                                                 # {"layers.0.attn.wq.input": ScaleStat, ...}
+
+What ran is told from `evidence`, never from the flag that asked for it.
+"""
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from labkit.errors import LabError
+from labkit.train.precision.formats import Format
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Can this machine run it? If not: why, and what to do about it, each in one line."""
+
+    ok: bool
+    reason: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return "available" if self.ok else f"{self.reason}: {self.fix}" if self.fix else self.reason
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """What `convert` did. `skipped` maps the name of every linear left alone to the reason; `note` is what a reader of
+    the results must know (for example that a backend emulates)."""
+
+    backend: str
+    recipe: str
+    module_type: str
+    converted: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        left = f", {len(self.skipped)} left ({', '.join(self.skipped)})" if self.skipped else ""
+        return f"{self.backend} {self.recipe}: {len(self.converted)} linears are {self.module_type}{left}"
+
+
+@dataclass(frozen=True)
+class ScaleStat:
+    """One tensor at one probe step. All five are finite floats.
+
+    scale      the factor in force; with several per tensor (rows, blocks) the smallest, which serves the largest values
+    amax       max |x|, before scaling; an overflowed (inf) or NaN tensor gives the largest fp32 number
+    overflow   per cent of the elements beyond the format's largest value under that scale (they saturate)
+    underflow  per cent of the elements that were not zero and became zero
+    sqnr       dB, of the quantised tensor against the tensor; for ".output": of the layer's output against fp32
+    """
+
+    scale: float
+    amax: float
+    overflow: float
+    underflow: float
+    sqnr: float
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+class Backend:
+    """A precision backend. Subclasses set the names and fill in `_availability` and `replace`.
+
+    An instance serves one model: it remembers what it converted. Get a fresh one from `get_backend`.
+    """
+
+    name = ""
+    recipes: tuple[str, ...] = ()          # the first is the default
+    param_dtype = torch.bfloat16           # what FSDP2 gathers weights in; linears compute from this
+    alignment = 16                         # in_features, out_features and tokens must be multiples of this
+    compiles = "block"                     # torch.compile takes a "block" whole, or only what is "between" linears
+    note = ""
+
+    def __init__(self) -> None:
+        self.recipe: str | None = None
+        self.modules: dict[str, nn.Module] = {}        # name -> converted linear
+        self._stats: dict[str, ScaleStat] = {}
+
+    # What a subclass says.
+
+    def _availability(self, recipe: str, device: torch.device | None) -> Availability:
+        """May raise anything: `availability` turns it into words."""
+        return Availability(True)
+
+    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+        """The linear that computes like `recipe`, holding the very same Parameter objects as `linear`."""
+        raise NotImplementedError
+
+    def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
+        """(format, scale) in force for slot "input", "weight" or "grad" of a converted linear; None: not quantised.
+
+        x: [rows, columns]. The scale is fp32 and broadcasts against x.
+        """
+        return None
+
+    def autocast(self) -> AbstractContextManager:
+        """Around the forward pass, and only there."""
+        return nullcontext()
+
+    def checkpoint(self, forward, *args):
+        """forward(*args), its activations recomputed in backward instead of kept."""
+        from torch.utils.checkpoint import checkpoint
+        return checkpoint(forward, *args, use_reentrant=False)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """This rank's scaling state that weights do not hold, as plain CPU tensors: delayed scaling's histories."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Put back what `state_dict` gave; call it after `convert`."""
+
+    # What all backends do the same way.
+
+    def availability(self, recipe: str | None = None, device: torch.device | str | None = None) -> Availability:
+        """Can this machine run `recipe` on `device` (default: the GPU if there is one)? Never raises."""
+        try:
+            return self._availability(self.check_recipe(recipe), torch.device(device) if device else None)
+        except LabError as error:
+            return Availability(False, str(error))
+        except (Exception, SystemExit) as error:     # a broken install raises whatever it likes, SystemExit included
+            return Availability(False, f"{self.name} cannot be used: {in_words(error)}",
+                                "choose another backend or repair the installation")
+
+    def check_recipe(self, recipe: str | None) -> str:
+        """The recipe's name, the default for None; LabError naming the nearest one if there is no such recipe."""
+        if recipe is None:
+            return self.recipes[0]
+        if recipe not in self.recipes:
+            raise LabError(f"precision backend '{self.name}' has no recipe '{recipe}'{nearest(recipe, self.recipes)}")
+        return recipe
+
+    def needs_alignment(self, recipe: str) -> int:
+        """What dims and tokens must be multiples of under this recipe; 1: anything goes."""
+        return self.alignment
+
+    def convert(self, model: nn.Module, recipe: str | None = None, skip: Iterable[str] = (),
+                device: torch.device | str | None = None) -> ConversionReport:
+        """Replace every nn.Linear of `model` that no pattern of `skip` names; in place; weights are kept, not copied.
+
+        A pattern is a module's name, the last parts of it ("head", "attn.wo"), a module above it ("layers.0"), or a
+        glob ("layers.*.ffn.w2"). Call it before checkpointing, compiling and sharding. Works on the meta device; then
+        `device` says where the model will live (default: the GPU if there is one).
+        LabError: unavailable backend, unknown recipe, a pattern that names no module, dims that do not divide, nothing
+        left to convert.
+        """
+        recipe, skip = self.check_recipe(recipe), list(skip)
+        device = device or next((p.device for p in model.parameters() if not p.is_meta), None)
+        able = self.availability(recipe, device)
+        if not able.ok:
+            raise LabError(f"precision backend '{self.name}' ({recipe}) cannot run here: {able}")
+        if self.modules:
+            raise LabError(f"this '{self.name}' backend has converted a model: take a fresh one from get_backend")
+        wanted, skipped = choose_linears(model, skip)
+        if not wanted:
+            raise LabError(f"precision backend '{self.name}' finds nothing to convert: "
+                           + (f"the skip list {skip} names all {len(skipped)} linears" if skipped else
+                              "the model has no nn.Linear (was it converted before?)"))
+        check_dims(wanted, self.needs_alignment(recipe), f"{self.name} {recipe}")
+        self.recipe = recipe
+        for name, linear in wanted.items():
+            new = self.replace(linear, recipe)
+            new.train(linear.training)
+            self.modules[name] = new
+            if new is not linear:
+                parent, _, child = name.rpartition(".")
+                setattr(model.get_submodule(parent), child, new)
+        return ConversionReport(self.name, recipe, type_name(next(iter(self.modules.values()))),
+                                list(self.modules), skipped, self.note)
+
+    def check_tokens(self, tokens: int) -> None:
+        """LabError if a micro-batch of so many tokens per rank does not fit: weight gradients sum over them."""
+        need = self.needs_alignment(self.recipe or self.recipes[0])
+        if tokens % need:
+            raise LabError(f"{self.name} {self.recipe} needs micro-batches of a multiple of {need} tokens per rank, "
+                           f"not {tokens}: change batch_size, seq_len or accumulation")
+
+    def probe(self) -> AbstractContextManager:
+        """Around forward and backward of one micro-batch: collects what `scales` then returns. No hooks outside it."""
+        from labkit.train.precision.probe import Probe
+        return Probe(self)
+
+    def scales(self) -> dict[str, ScaleStat]:
+        """The last probe: "<module>.input", ".weight", ".grad" and ".output". This rank's tensors only."""
+        return dict(self._stats)
+
+    def evidence(self, model: nn.Module) -> dict:
+        """What the model holds now: {"backend", "recipe", "converted", "module_types": {type: count}}.
+
+        Counted over the model, not remembered: linears converted and later replaced by something else do not count.
+        """
+        present = {id(module) for module in model.modules()}
+        alive = [module for module in self.modules.values() if id(module) in present]
+        kinds = Counter(type_name(m) for m in model.modules() if is_linear(m))
+        return {"backend": self.name, "recipe": self.recipe, "converted": len(alive),
+                "module_types": dict(sorted(kinds.items()))}
+
+
+def choose_linears(model: nn.Module, skip: Iterable[str]) -> tuple[dict[str, nn.Linear], dict[str, str]]:
+    """(linears to convert, {name: why not}) in the model's order. LabError: a pattern that names no module at all.
+
+    The default pattern "head" may miss: not every model has one.
+    """
+    patterns = list(skip)
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in patterns:
+        if pattern != "head" and not any(_names(pattern, name) for name in names):
+            known = dict.fromkeys(part for name in names for part in (name, name.rpartition(".")[2]))
+            raise LabError(f"the skip list names '{pattern}', but the model has no such module"
+                           f"{nearest(pattern, known)}")
+    wanted, skipped = {}, {}
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear):
+            continue
+        by = next((p for p in patterns if any(_names(p, above) for above in _prefixes(name))), None)
+        if by is not None:
+            skipped[name] = f"named by '{by}' in the skip list"
+        elif type(module) is not nn.Linear:
+            skipped[name] = f"is a {type(module).__name__} already"
+        else:
+            wanted[name] = module
+    return wanted, skipped
+
+
+def check_dims(linears: dict[str, nn.Linear], multiple: int, who: str) -> None:
+    """LabError naming every linear whose in or out features are no multiple."""
+    bad = [f"{name} ({m.in_features} -> {m.out_features})" for name, m in linears.items()
+           if m.in_features % multiple or m.out_features % multiple]
+    if bad:
+        raise LabError(f"{who} needs in and out features that are multiples of {multiple}; these are not: "
+                       f"{', '.join(bad)}: change the model's dims or add them to [precision] skip")
+
+
+def nearest(wrong: str, valid: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name."""
+    valid = list(valid)
+    close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else f"; there are: {', '.join(valid[:12])}"
+
+
+def in_words(error: BaseException) -> str:
+    """An exception as one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+def type_name(module: nn.Module) -> str:
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Anything that maps in_features to out_features with a weight: nn.Linear, te.Linear, a student's."""
+    return hasattr(module, "in_features") and hasattr(module, "out_features")
+
+
+def _names(pattern: str, name: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or name.endswith("." + pattern)
+
+
+def _prefixes(name: str) -> list[str]:
+    """"a.b.c" -> ["a", "a.b", "a.b.c"]: a skipped module skips everything below it."""
+    parts = name.split(".")
+    return [".".join(parts[:i + 1]) for i in range(len(parts))]

@@ -1,0 +1,165 @@
+"""Transformer Engine (2.20): te.Linear, under `te.autocast` with one of its recipes.
+
+    bf16       te.Linear without FP8: the yardstick that tells FP8's gain from Transformer Engine's other kernels
+    delayed    DelayedScaling: the scale of a tensor comes from its largest amax of the last 1024 steps; E4M3 / E5M2
+    current    Float8CurrentScaling: the scale comes from the tensor at hand; E4M3 / E5M2
+    block      Float8BlockScaling: one power-of-two scale per 1x128 (activations, gradients) or 128x128 (weights);
+               E4M3 throughout; Hopper and CUDA 12.9 or newer; dims and tokens must divide by 128
+
+What it needs, and what is done about it here:
+
+- **The same weights.** te.Linear draws its own initial weights. It is built on the meta device and then given the very
+  Parameter of the nn.Linear it replaces: nothing to copy, ties stay tied, nothing is allocated.
+- **autocast around the forward alone.** The backward finds its recipe in what the forward saved.
+- **Its own recomputation.** Delayed scaling would take the scale of another step when a forward runs again in backward;
+  `te.checkpoint` puts the old one back. torch's checkpoint does not know of it.
+- **Scaling state outside the model's state dict.** Transformer Engine pickles it into the state dict as `_extra_state`,
+  which a loader refuses unless pickles are allowed, and which has no fixed size. Here the class keeps none, so that
+  BF16 and FP8 checkpoints have the same keys, and `state_dict` below gives scales and histories as plain tensors.
+- **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.
+- **Delayed scaling starts blind.** Scale 1 and an empty history: in the first step small gradients are flushed to zero.
+
+With several ranks delayed scaling takes the largest amax over all of them (Transformer Engine reduces over the default
+process group when the autocast region is left), so that all ranks round the gathered weights alike.
+"""
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from labkit.train.precision.base import Availability, Backend, in_words
+from labkit.train.precision.formats import E4M3, E5M2, Format, scale_for
+from labkit.train.precision.torchao_backend import gpu_can_fp8
+
+TESTED = "2.20"
+INSTALL = f"on a CUDA machine: pip install 'transformer-engine[pytorch]>={TESTED}', or use NVIDIA's PyTorch container"
+RECIPES = {"delayed": "DelayedScaling", "current": "Float8CurrentScaling", "block": "Float8BlockScaling"}
+BLOCK = 128
+# Where Transformer Engine keeps a linear's quantisation state: fp8_meta[direction], entry number.
+STATE = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("scaling_bwd", 0)}
+
+
+class TransformerEngine(Backend):
+    name = "te"
+    recipes = ("current", "delayed", "block", "bf16")
+    compiles = "between"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._recipe = None                       # Transformer Engine's recipe object; one for the whole run
+
+    def _availability(self, recipe: str, device: torch.device | None) -> Availability:
+        if device is not None and device.type != "cuda":
+            return Availability(False, f"Transformer Engine needs a CUDA GPU, the model is on '{device}'", INSTALL)
+        try:
+            te = _te()
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] == "transformer_engine":
+                return Availability(False, "Transformer Engine is not installed", INSTALL)
+            return Availability(False, f"Transformer Engine lacks a module ({in_words(error)})", INSTALL)
+        except (Exception, SystemExit) as error:
+            # No driver: OSError from a missing library; no extension: FileNotFoundError; another torch: ImportError;
+            # a torch or cuDNN too old: AssertionError, RuntimeError.
+            return Availability(False, f"Transformer Engine does not import ({in_words(error)})", INSTALL)
+        missing = [name for name in ("autocast", "Linear", "checkpoint") if not hasattr(te, name)]
+        if missing:
+            return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL)
+        if not torch.cuda.is_available():
+            return Availability(False, "Transformer Engine needs a CUDA GPU, and torch sees none",
+                                "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'")
+        if recipe == "bf16":
+            return Availability(True)
+        able = gpu_can_fp8(device)
+        if not able.ok:
+            return able
+        ask = te.is_fp8_block_scaling_available if recipe == "block" else te.is_fp8_available
+        ok, why = ask(return_reason=True)
+        return Availability(ok) if ok else Availability(ok, f"Transformer Engine: {why}",
+                                                        "take recipe 'current' or 'bf16'")
+
+    def needs_alignment(self, recipe: str) -> int:
+        return {"bf16": 1, "block": BLOCK}.get(recipe, self.alignment)
+
+    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+        new = _linear_type(_te().Linear)(linear.in_features, linear.out_features, bias=linear.bias is not None,
+                             params_dtype=linear.weight.dtype, device="meta")
+        new.weight = linear.weight
+        if linear.bias is not None:
+            new.bias = linear.bias
+        return new
+
+    def autocast(self) -> AbstractContextManager:
+        if self.recipe in (None, "bf16"):
+            return _te().autocast(enabled=False)
+        if self._recipe is None:
+            self._recipe = te_recipe(self.recipe)
+        return _te().autocast(enabled=True, recipe=self._recipe)
+
+    def checkpoint(self, forward, *args):
+        return _te().checkpoint(forward, *args, use_reentrant=False)
+
+    def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
+        if self.recipe == "bf16":
+            return None
+        if self.recipe == "block":
+            return E4M3, block_scale(x, square=slot == "weight")
+        fmt = E5M2 if slot == "grad" else E4M3
+        if self.recipe == "delayed":               # what Transformer Engine will use, or has just used
+            direction, entry = STATE[slot]
+            state = linear.fp8_meta.get(direction)
+            return fmt, torch.ones((), device=x.device) if state is None else state.scale[entry].clone()
+        return fmt, scale_for(x.abs().amax().float(), fmt)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Delayed scaling only: for each linear "<name>/<direction>/scale" and ".../amax_history", CPU."""
+        state = {}
+        for name, module in self.modules.items() if self.recipe == "delayed" else ():
+            for direction in ("scaling_fwd", "scaling_bwd"):
+                if direction in module.fp8_meta:
+                    state[f"{name}/{direction}/scale"] = module.fp8_meta[direction].scale.cpu()
+                    state[f"{name}/{direction}/amax_history"] = module.fp8_meta[direction].amax_history.cpu()
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if self.recipe != "delayed" or not state:
+            return
+        with self.autocast():                      # the recipe in force decides what state a module builds
+            for name, module in self.modules.items():
+                module.init_fp8_metadata()
+                for direction in ("scaling_fwd", "scaling_bwd"):
+                    for what in ("scale", "amax_history"):
+                        getattr(module.fp8_meta[direction], what).copy_(state[f"{name}/{direction}/{what}"])
+
+
+def te_recipe(name: str):
+    """Transformer Engine's recipe object for "delayed", "current" or "block", with its defaults."""
+    return getattr(importlib.import_module("transformer_engine.common.recipe"), RECIPES[name])()
+
+
+def block_scale(x: Tensor, square: bool) -> Tensor:
+    """Power-of-two E4M3 scales per 1x128 block of x [M, N], or per 128x128 (`square`), one per element: [M, N]."""
+    M, N = x.shape
+    rows, columns = (BLOCK if square else 1), BLOCK
+    padded = torch.nn.functional.pad(x.float(), (0, -N % columns, 0, -M % rows))
+    blocks = padded.abs().view(padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
+    scale = scale_for(blocks.amax(dim=(1, 3)), E4M3, power_of_two=True)
+    return scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[:M, :N]
+
+
+def _te():
+    with warnings.catch_warnings():               # it warns of what it cannot find before it raises for it
+        warnings.simplefilter("ignore")
+        return importlib.import_module("transformer_engine.pytorch")
+
+
+@functools.cache
+def _linear_type(base: type) -> type:
+    """te.Linear without `_extra_state`: see "Scaling state" above."""
+    return type("TELinear", (base,), {"__doc__": "te.Linear that leaves its scaling state out of the state dict.",
+                                      "__module__": __name__, "get_extra_state": nn.Module.get_extra_state,
+                                      "set_extra_state": nn.Module.set_extra_state})

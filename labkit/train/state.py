@@ -1,0 +1,109 @@
+"""What a checkpoint consists of: the tensors of a model and its optimizer, by name; the generators; the configuration.
+
+Kept apart from `labkit.train.checkpoint`, which is about writing all this safely.
+"""
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (get_model_state_dict, get_optimizer_state_dict,
+                                                     set_model_state_dict, set_optimizer_state_dict)
+from torch.distributed.tensor import DTensor
+
+from labkit.train.config import TrainConfig
+
+EXTRA = "_extra_state"       # Transformer Engine's per-module scaling state: it belongs to a rank, not to the model
+
+# What may change between save and resume: none of it changes what is computed, beyond the order of additions.
+MAY_CHANGE = {"eval_every", "eval_batches", "probe_every", "checkpoint_every", "keep_checkpoints", "accumulation",
+              "activation_checkpointing", "compile"}
+
+
+def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """({"model": ..., "optimizer": ...}, this rank's extra state). The tensors are the live ones, not copies.
+
+    Under the parameters' own names: wrappers (compile, checkpointing) and the order of parameters leave no trace, so a
+    checkpoint fits however the model is wrapped and sharded next time.
+    """
+    weights = get_model_state_dict(model)
+    extra = {name: weights.pop(name) for name in list(weights) if name.endswith(EXTRA)}
+    tensors = {"model": weights}
+    if optimizer is not None:
+        tensors["optimizer"] = get_optimizer_state_dict(model, optimizer)
+    return tensors, extra
+
+
+def put_back(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Any], extra: dict[str, Any]) -> None:
+    """The inverse of `tensors_of`, after the tensors were filled."""
+    set_model_state_dict(model, {**tensors["model"], **extra})
+    if "optimizer" in tensors:
+        set_optimizer_state_dict(model, optimizer, tensors["optimizer"])
+
+
+def shapes(model: nn.Module) -> dict[str, list[int]]:
+    """{name: shape} of the whole weights."""
+    return {name: list(value.shape) for name, value in get_model_state_dict(model).items()
+            if isinstance(value, torch.Tensor) and not name.endswith(EXTRA)}
+
+
+def local_bytes(tensors: Any, rank: int) -> int:
+    """Bytes that this rank will write. A tensor that is not sharded is written by rank 0 alone."""
+    if isinstance(tensors, dict):
+        return sum(local_bytes(value, rank) for value in tensors.values())
+    if isinstance(tensors, DTensor):
+        return tensors.to_local().nbytes
+    return tensors.nbytes if isinstance(tensors, torch.Tensor) and rank == 0 else 0
+
+
+def settings(config: TrainConfig) -> dict[str, Any]:
+    """The configuration as flat {"model.d_model": 256, ...}, JSON values; a model given by name as its shape."""
+    def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                yield from flat(inner, f"{path}.{key}" if path else key)
+        else:
+            yield path, value
+    return dict(flat({**config.model_dump(mode="json"), "model": config.resolved_model.model_dump(mode="json")}, ""))
+
+
+def difference_in_settings(was: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """The first setting that differs and may not, as a sentence without its end."""
+    for key in sorted({*was, *now}):
+        if key not in MAY_CHANGE and was.get(key) != now.get(key):
+            return f"it was made with {key} = {was.get(key)!r} and the configuration now says {now.get(key)!r}"
+    return None
+
+
+def difference(was: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """The first thing in which a checkpoint's run and this one differ, as a sentence without its end; None if they agree.
+
+    Both: {"config": settings() or None, "data_hash": ... or None, "parameters": shapes()}.
+    """
+    if was["config"] and now["config"] and (other := difference_in_settings(was["config"], now["config"])):
+        return other
+    if was["data_hash"] and now["data_hash"] and was["data_hash"] != now["data_hash"]:
+        return "the training text is not the one it was made with (the files of the source have changed)"
+    for name in sorted({*was["parameters"], *now["parameters"]}):
+        old, new = was["parameters"].get(name), now["parameters"].get(name)
+        if old != new:
+            return f"its weight {name} is {old or 'missing'} and the model's is {new or 'missing'}"
+    return None
+
+
+def generators(device: torch.device) -> dict[str, Any]:
+    """The state of every random generator of this rank."""
+    states = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_generators(states: dict[str, Any], device: torch.device) -> None:
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

@@ -1,0 +1,83 @@
+"""Bad input gets one clear sentence and a non-zero exit, and nothing is lost. Each test is what a user would type."""
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "record"))
+from comparing import MICRO, lab, one_sentence, preset  # noqa: E402
+
+from labkit.record.read import read_run  # noqa: E402
+
+
+@pytest.mark.parametrize("change, told", [
+    (("steps = 8", "stepps = 8"), ("stepps", "did you mean 'steps'")),
+    (("steps = 8", 'steps = "eight"'), ("steps", "whole number")),
+    (("batch_size = 4", "batch_size = 3"), ("batch_size 3", "2 ranks")),
+    (("d_ffn = 64", "d_ffn = 72"), ("multiples of 16", "layers.0.ffn.w1 (32 -> 72)")),
+    (('backend = "torchao"', 'backend = "torchoa"'), ("torchoa", "did you mean 'torchao'")),
+    (('recipe = "tensorwise"', 'recipe = "tensorwide"'), ("tensorwide", "did you mean 'tensorwise'")),
+    (('role = "baseline"', 'role = "twin"'), ("exactly one arm", "baseline")),
+    (('title = "micro"', 'title = "micro'), ("not valid TOML",)),
+])
+def test_preset_with_a_mistake(tmp_path, change, told):
+    assert change[0] in MICRO
+    # --arms fp8 asks for the arm by name, so that what it cannot do is an error and not a skipped arm
+    arms = ("--arms", "bf16,fp8") if "baseline" not in change[0] and "title" not in change[0] else ()
+    one_sentence(lab(tmp_path, "compare", "--preset", preset(tmp_path, MICRO.replace(*change)), "--out", "out", *arms), *told)
+    assert not (tmp_path / "out").exists(), "refused before anything started"
+
+
+@pytest.mark.parametrize("words, told", [
+    (("--preset", "cpu-tniy"), ("cpu-tniy", "cpu-tiny")),
+    (("--preset", "nowhere.toml"), ("nowhere.toml",)),
+    (("--preset", "cpu-tiny", "--arms", "bf61"), ("bf61", "bf16")),
+    (("--preset", "cpu-tiny", "--set", "train.steps"), ("KEY=VALUE",)),
+    (("--preset", "gpu-check"), ("CUDA", "lab doctor")),
+])
+def test_command_line_with_a_mistake(tmp_path, words, told):
+    import torch
+    if "gpu-check" in words and torch.cuda.is_available():
+        words = ("--preset", "gpu-check", "--set", "world_size=4096")
+        told = ("4096",)
+    one_sentence(lab(tmp_path, "compare", *words), *told)
+
+
+def test_missing_backend_is_told_before_anything_starts(tmp_path):
+    """Transformer Engine without a GPU or without its package: why, in words, whatever its import raised."""
+    wanting = MICRO.replace('backend = "torchao", recipe = "tensorwise"', 'backend = "te", recipe = "delayed"')
+    one_sentence(lab(tmp_path, "compare", "--preset", preset(tmp_path, wanting), "--out", "out", "--arms", "bf16,fp8"),
+                 "fp8", "cannot run")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_backend_skips_its_arm_where_it_was_not_asked_for_by_name(tmp_path):
+    wanting = MICRO.replace('backend = "torchao", recipe = "tensorwise"', 'backend = "te", recipe = "delayed"')
+    done = lab(tmp_path, "compare", "--preset", preset(tmp_path, wanting), "--out", "out", "--set", "train.steps=2")
+    assert "FP8: skipped" in done.stdout and read_run(tmp_path / "out").run["results"]["arms"]["fp8"]["status"] == "skipped"
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    one_sentence(lab(tmp_path, "compare", "--preset", preset(tmp_path), "--out", "out"), "no run")
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+    one_sentence(lab(tmp_path, "report", "out"), "out")
+
+
+def test_full_disk_is_one_sentence_and_keeps_what_was_recorded(tmp_path):
+    """A limit on the size of a file stands for a full disk: writing beyond it fails in the same place."""
+    long = preset(tmp_path, MICRO.replace("steps = 8", "steps = 400").replace("probe_every = 4", "probe_every = 1"))
+    warm = lab(tmp_path, "compare", "--preset", long, "--out", "warm", "--arms", "bf16", "--set", "train.steps=1")
+    assert warm.returncode == 0, warm.stderr                      # the corpus is in the cache now
+    limit = 60_000
+    done = lab(tmp_path, "compare", "--preset", long, "--out", "out", "--arms", "bf16",
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    assert done.returncode not in (0, -25), (done.returncode, done.stderr)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "disk is full" in said and "Traceback" not in said, said[-2000:]
+    arm = read_run(tmp_path / "out").arms["bf16"]
+    assert arm.truncated == 0 and len(arm.steps) >= 3 and [s["step"] for s in arm.steps] == list(range(1, len(arm.steps) + 1))

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import glob
+import os
+import tempfile
+import threading
+import time
+
+import pytest
+
+from labkit.comm import forkserver
+
+
+@pytest.fixture(scope="session")
+def helper():
+    """The helper that forks ranks, up and warm, so that its start counts for no test."""
+    forkserver.WORTH_SHARING.append("pytest")       # test files import it, in every rank again
+    forkserver.server().request({"do": "signal", "pids": [], "signal": 0})
+
+
+@pytest.fixture(autouse=True)
+def own_temp(tmp_path, monkeypatch):
+    """A temp directory of the test's own, so that what a run leaves in it can be seen."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def nothing_left(own_temp, helper):
+    """After the test: no rank process, no rank thread, no file, and nobody burns CPU."""
+    others = set(rank_processes())      # pools that other tests share
+    yield
+    assert set(rank_processes()) - others == set()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("rank ")] == []
+    assert glob.glob(f"{own_temp}/*labkit*") == []
+    before, wall = time.process_time(), time.perf_counter()
+    time.sleep(0.1)
+    # A spinning thread would use all of it; a busy machine can only make the share smaller.
+    assert time.process_time() - before < 0.7 * (time.perf_counter() - wall)
+
+
+def rank_processes() -> list[int]:
+    """Children of this program's helper, as the kernel lists them."""
+    helper = forkserver._server
+    if helper is None or not helper.alive():
+        return []
+    path = f"/proc/{helper.process.pid}/task/{helper.process.pid}/children"
+    if not os.path.exists(path):
+        pytest.skip("this kernel does not list children")
+    with open(path) as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+@pytest.fixture(scope="session")
+def pools(helper):
+    """Rank processes kept between tests: run(fn, *args, size=...)."""
+    from labkit.comm.ranks import RankPool
+    kept: dict[int, RankPool] = {}
+
+    def run(fn, *args, size=2, timeout=60.0):
+        if size not in kept:
+            kept[size] = RankPool(size)
+        return kept[size].run(fn, *args, timeout=timeout)
+
+    yield run
+    for pool in kept.values():
+        pool.close()
+
+
+@pytest.fixture(params=["threads", "processes"])
+def run(request):
+    """The same test on both: run(fn, *args, size=...) -> Results."""
+    if request.param == "processes":
+        return request.getfixturevalue("pools")
+    from labkit.comm.ranks import run_ranks
+    return lambda fn, *args, size=2, timeout=60.0: run_ranks(fn, *args, size=size, backend="threads", timeout=timeout)

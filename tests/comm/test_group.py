@@ -1,0 +1,290 @@
+"""What every call of a Group returns, on threads and on processes alike."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+from labkit.comm.group import Group, Handle, Recv, Send
+from labkit.errors import LabError
+
+FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+MOVABLE = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32,
+           torch.int64, torch.bool, torch.complex64, *FLOAT8]
+REDUCIBLE = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64]
+
+
+def same(a, b):
+    """Equal values, shape and dtype; float8 has no equality of its own."""
+    assert (a.shape, a.dtype) == (b.shape, b.dtype)
+    if a.dtype in FLOAT8:
+        a, b = a.float(), b.float()
+    assert torch.equal(a, b)
+
+
+def tensors(dtype):
+    """Awkward tensors with small whole values, exact in every dtype."""
+    base = torch.arange(24).reshape(4, 6).remainder(5).to(dtype)
+    return {"plain": base, "transposed": base.t(), "strided": base[:, ::2], "empty": base[:0], "scalar": base[1, 1],
+            "one row": base[2]}
+
+
+# -- messages -------------------------------------------------------------------------------------------------------------
+def exchange_all(group, dtype):
+    other, got = 1 - group.rank, {}
+    for name, x in tensors(dtype).items():
+        got[name] = group.sendrecv(x, to=other, frm=other)
+        if group.rank == 0:
+            group.send(x, 1)
+        else:
+            got[name + " recv"] = group.recv(0, like=x)
+            out = torch.zeros(12, 12, dtype=dtype)[:x.shape[0], ::2][:, :x.shape[1]] if x.dim() == 2 else torch.empty_like(x)
+            assert group.recv(0, out=out) is out
+            got[name + " out"] = out
+        if group.rank == 0:
+            group.send(x, 1)
+    return got
+
+
+@pytest.mark.parametrize("dtype", MOVABLE, ids=str)
+def test_messages_of_every_dtype(run, dtype):
+    for got in run(exchange_all, dtype):
+        for name, x in tensors(dtype).items():
+            for kind in ("", " recv", " out"):
+                if name + kind in got:
+                    same(got[name + kind], x)
+
+
+def different_shapes(group):
+    mine = torch.full((group.rank + 1, 2), float(group.rank))
+    frm = (group.rank - 1) % group.size
+    return group.sendrecv(mine, to=(group.rank + 1) % group.size, frm=frm, like=torch.empty(frm + 1, 2))
+
+
+def test_sendrecv_takes_the_shape_from_like(run):
+    results = run(different_shapes, size=3)
+    for rank, got in enumerate(results):
+        frm = (rank - 1) % 3
+        same(got, torch.full((frm + 1, 2), float(frm)))
+
+
+def both_ways(group):
+    left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+    x = torch.tensor([float(group.rank)])
+    out = torch.empty(1)
+    got = group.batch([Recv(left, like=x), Send(x * 10, right), Send(x * 100, left), Recv(right, out=out)])
+    assert got[1] is None and got[2] is None and got[3] is out
+    return got[0], got[3]
+
+
+def test_batch_goes_both_ways_and_keeps_the_order(run):
+    for rank, (from_left, from_right) in enumerate(run(both_ways, size=4)):
+        assert from_left.item() == 10 * ((rank - 1) % 4) and from_right.item() == 100 * ((rank + 1) % 4)
+
+
+def test_messages_keep_their_order(run):
+    assert run(in_order) == [None, [0, 1, 2, 3, 4]]
+
+
+def in_order(group):
+    if group.rank == 0:
+        handles = [group.isend(torch.tensor([i]), 1) for i in range(5)]
+        for handle in handles:
+            assert isinstance(handle, Handle) and handle.wait() is None
+        return None
+    handles = [group.irecv(0, like=torch.tensor([0])) for _ in range(5)]
+    assert handles[4].wait().item() == 4        # waited for in another order
+    values = [handle.wait() for handle in handles]
+    assert handles[0].wait() is values[0]       # a second wait gives the same
+    return [v.item() for v in values]
+
+
+# -- collectives ----------------------------------------------------------------------------------------------------------
+def reduce_all(group, dtype, op):
+    x = (torch.arange(8).reshape(4, 2) % 3 + 1 + group.rank).to(dtype)
+    wide = torch.zeros(4, 4, dtype=dtype)
+    wide[:, ::2] = x
+    inplace, strided, scalar = x.clone(), wide[:, ::2], x[0, 0].clone()
+    assert group.all_reduce(inplace, op=op) is inplace
+    assert group.all_reduce(strided, op=op) is strided
+    group.all_reduce(scalar, op=op)
+    group.all_reduce(x[:0].clone(), op=op)
+    part = group.reduce_scatter(x, op=op)
+    assert torch.equal(wide[:, 1::2], torch.zeros(4, 2, dtype=dtype))     # what lies between is not touched
+    assert group.reduce_scatter(x[:0], op=op).shape == (0, 2)
+    handles = [group.all_reduce(x.clone(), op=op, async_op=True), group.reduce_scatter(x, op=op, async_op=True)]
+    return inplace, strided.clone(), scalar, part, [h.wait() for h in handles]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "prod"])
+def test_reductions(run, op, size):
+    for dtype in REDUCIBLE:
+        if op == "mean" and not dtype.is_floating_point:
+            continue
+        inputs = torch.stack([torch.arange(8).reshape(4, 2) % 3 + 1 + r for r in range(size)])
+        # At most 6 ** 4 = 1296: int8 and uint8 wrap, float16 and bfloat16 round each partial product to 8 or 11 bits.
+        want = {"sum": lambda t: t.sum(0), "mean": lambda t: t.sum(0) / size, "max": lambda t: t.amax(0),
+                "min": lambda t: t.amin(0), "prod": lambda t: t.prod(0)}[op](inputs)
+        if dtype == torch.bfloat16 and op == "prod" and size == 4:
+            continue
+        want = want.to(dtype)
+        for rank, (inplace, strided, scalar, part, handles) in enumerate(run(reduce_all, dtype, op, size=size)):
+            same(inplace, want)
+            same(strided, want)
+            same(scalar, want[0, 0])
+            same(part, want.chunk(size)[rank])
+            same(handles[0], want)
+            same(handles[1], want.chunk(size)[rank])
+
+
+def gather_all(group, dtype):
+    x = torch.arange(6).reshape(3, 2).add(group.rank).remainder(4).to(dtype)
+    handle = group.all_gather(x, async_op=True)
+    return group.all_gather(x), group.all_gather(x.t()), group.all_gather(x[0, 0]), group.all_gather(x[:0]), handle.wait()
+
+
+@pytest.mark.parametrize("dtype", MOVABLE, ids=str)
+def test_all_gather(run, dtype):
+    xs = [torch.arange(6).reshape(3, 2).add(r).remainder(4).to(dtype) for r in range(3)]
+    for plain, transposed, scalar, empty, waited in run(gather_all, dtype, size=3):
+        want = torch.cat([x.float() if dtype in FLOAT8 else x for x in xs]).to(dtype)
+        same(plain, want)
+        same(waited, want)
+        same(transposed, torch.cat([x.float().t() if dtype in FLOAT8 else x.t() for x in xs]).to(dtype))
+        assert scalar.shape == (3,) and empty.shape == (0, 2)
+
+
+def broadcast_all(group, dtype):
+    got = []
+    for root in range(group.size):
+        for x in tensors(dtype).values():
+            y = x.clone() if group.rank == root else torch.zeros(x.shape, dtype=dtype)
+            assert group.broadcast(y, root=root) is y
+            got.append(y)
+        wide = torch.full((3, 4), float(group.rank)).to(dtype)
+        group.broadcast(wide[:, 1::2], root=root)
+        got.append(wide)
+        got.append(group.broadcast(torch.tensor([group.rank]), root, async_op=True).wait())
+    group.barrier()
+    return got
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn, torch.int16, torch.bool], ids=str)
+def test_broadcast(run, dtype):
+    per_root = len(tensors(dtype)) + 2
+    for rank, got in enumerate(run(broadcast_all, dtype, size=3)):
+        for root in range(3):
+            mine = got[root * per_root:(root + 1) * per_root]
+            for x, y in zip(tensors(dtype).values(), mine):
+                same(x, y)
+            wide = torch.full((3, 4), float(rank))
+            wide[:, 1::2] = root
+            same(wide.to(dtype), mine[-2])      # only the columns that were passed
+            assert mine[-1].item() == root
+
+
+def many(group):
+    """Collectives under way together, and messages between them."""
+    a, b = torch.tensor([1.0]), torch.tensor([2.0])
+    first, second = group.all_reduce(a, async_op=True), group.all_gather(b, async_op=True)
+    got = group.sendrecv(b, to=(group.rank + 1) % group.size, frm=(group.rank - 1) % group.size)
+    return second.wait(), first.wait(), got
+
+
+def test_several_at_once(run):
+    for gathered, summed, got in run(many, size=4):
+        assert gathered.tolist() == [2.0] * 4 and summed.item() == 4.0 and got.item() == 2.0
+
+
+def with_gradients(group):
+    w = torch.nn.Parameter(torch.full((2,), float(group.rank)))
+    group.all_reduce(w)
+    got = group.sendrecv(w * 2, to=1 - group.rank, frm=1 - group.rank)
+    return w.detach().clone(), got.requires_grad, group.all_gather(w).requires_grad, w.is_leaf
+
+
+def test_no_gradient_goes_through(run):
+    for w, received, gathered, leaf in run(with_gradients):
+        assert w.tolist() == [1.0, 1.0] and not received and not gathered and leaf
+
+
+def alone(group):
+    x = torch.arange(4.0)
+    group.barrier()
+    with pytest.raises(LabError, match="rank 0 itself"):
+        group.send(x, 0)
+    return (group.all_reduce(x.clone(), "mean"), group.all_gather(x), group.reduce_scatter(x), group.broadcast(x.clone()),
+            group.batch([]))
+
+
+def test_a_group_of_one(run):
+    (reduced, gathered, scattered, broadcast, nothing), = run(alone, size=1)
+    for t in (reduced, gathered, scattered, broadcast):
+        same(t, torch.arange(4.0))
+    assert nothing == []
+
+
+# -- mistakes: one sentence, and nothing has been posted --------------------------------------------------------------------
+X = torch.ones(4)
+MISTAKES = {
+    "to=2 is no rank of this group": lambda g: g.send(X, 2),
+    "frm=-1 is no rank": lambda g: g.recv(-1, like=X),
+    "root=7 is no rank": lambda g: g.broadcast(X, root=7),
+    "cannot message itself": lambda g: g.sendrecv(X, to=g.rank, frm=1 - g.rank),
+    "to= must be a rank, an int": lambda g: g.send(X, 1.0),
+    "frm= must be a rank": lambda g: g.recv(True, like=X),
+    "tensor must be a torch.Tensor; got list": lambda g: g.all_reduce([1.0]),
+    "tensor is on meta, but this group moves tensors on cpu": lambda g: g.send(X.to("meta"), 1 - g.rank),
+    "needs like=": lambda g: g.recv(1 - g.rank),
+    "like must be a torch.Tensor": lambda g: g.recv(1 - g.rank, like=(4,)),
+    "out must be a torch.Tensor": lambda g: g.recv(1 - g.rank, out=4),
+    "op='avg' is unknown: choose one of sum, mean, max, min, prod": lambda g: g.all_reduce(X, op="avg"),
+    "the mean of int32 is no integer": lambda g: g.all_reduce(X.int(), op="mean"),
+    "the mean of uint8": lambda g: g.reduce_scatter(X.byte(), op="mean"),
+    "float8_e4m3fn cannot be reduced": lambda g: g.all_reduce(X.to(torch.float8_e4m3fn)),
+    "bool cannot be reduced": lambda g: g.all_reduce(X.bool()),
+    r"2 equal parts; shape \[3\] cannot be cut so": lambda g: g.reduce_scatter(X[:3]),
+    r"shape \[\] cannot": lambda g: g.reduce_scatter(X[0]),
+    "batch takes Send": lambda g: g.batch([X]),
+    "shares memory": lambda g: g.sendrecv(X, to=1 - g.rank, frm=1 - g.rank, out=X[2:].new_empty(0).set_(X)),
+    "shares memory with another": lambda g: g.batch([Recv(1 - g.rank, out=X[:3]), Recv(1 - g.rank, out=X[2:])]),
+}
+
+
+def make_mistakes(group):
+    told = {}
+    for words, mistake in MISTAKES.items():
+        try:
+            mistake(group)
+        except LabError as error:
+            told[words] = str(error)
+    assert not group.ledger.events
+    return told, group.all_reduce(torch.ones(1)).item()
+
+
+def test_mistakes_are_told_in_one_sentence(run):
+    import re
+    for told, total in run(make_mistakes):
+        for words in MISTAKES:
+            assert words in told and re.search(words, told[words]), (words, told.get(words))
+            assert "\n" not in told[words]
+        assert total == 2.0
+
+
+def halves(group):
+    x = torch.arange(4.0) + 10 * group.rank
+    group.sendrecv(x[:2], to=1 - group.rank, frm=1 - group.rank, out=x[2:])     # side by side is not overlapping
+    return x
+
+
+def test_parts_of_one_tensor(run):
+    assert [t.tolist() for t in run(halves)] == [[0, 1, 10, 11], [10, 11, 0, 1]]
+
+
+def what_it_is(group):
+    assert isinstance(group, Group)
+    return group.rank, group.size, str(group.device), repr(group)
+
+
+def test_rank_size_device(run):
+    assert run(what_it_is) == [(0, 2, "cpu", "Group(rank 0 of 2, cpu)"), (1, 2, "cpu", "Group(rank 1 of 2, cpu)")]

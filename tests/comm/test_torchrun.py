@@ -1,0 +1,81 @@
+"""Ranks under torchrun: the same interface, and an autopsy instead of a hang."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = str(Path(__file__).resolve().parents[2])
+PROGRAM = """
+import json, os, sys, time, torch
+from labkit.comm.ranks import RanksFailed, run_ranks
+from labkit.errors import LabError
+
+def work(group, what):
+    x = group.all_reduce(torch.tensor([group.rank + 1.0]))
+    open(f"{sys.argv[2]}/pid{group.rank}", "w").write(str(os.getpid()))
+    group.barrier()
+    if what == "raise" and group.rank == 1:
+        raise ValueError("boom")
+    if what == "send":
+        group.send(x, 1 - group.rank)           # both send
+    if what == "die" and group.rank == 1:
+        os.kill(os.getpid(), 9)
+    if what != "ok":
+        group.barrier()
+    return {"sum": x, "rank": group.rank, "size": group.size, "device": str(group.device)}
+
+if __name__ == "__main__":
+    try:
+        run_ranks(work, "ok", size=5)
+    except LabError as error:
+        assert "torchrun started 2 ranks, but size=5" in str(error), error
+    a, b = results = run_ranks(work, "ok", size=2)
+    assert a["sum"].item() == b["sum"].item() == 3 and (a["rank"], b["rank"], a["size"], a["device"]) == (0, 1, 2, "cpu")
+    assert [e.kind for e in results.ledgers[1].events] == ["all_reduce", "barrier"]
+    print("FINE", flush=True)
+    try:
+        run_ranks(work, sys.argv[1], timeout=None if sys.argv[1] == "die" else 3.0)
+    except RanksFailed as failure:
+        print("AUTOPSY", json.dumps(failure.autopsy.to_json()), flush=True)
+        raise
+"""
+
+
+def torchrun(tmp_path, what):
+    """Start two ranks with a free port of the system's choice. Returns (exit status, stdout, stderr, seconds)."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         str(tmp_path / "program.py"), what, str(tmp_path)], capture_output=True, text=True, timeout=200,
+        env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"})
+    for rank in range(2):
+        pid = int((tmp_path / f"pid{rank}").read_text())
+        assert not os.path.exists(f"/proc/{pid}")
+    return done.returncode, done.stdout, done.stderr, time.monotonic() - start
+
+
+def test_a_rank_raises(tmp_path):
+    code, out, err, _ = torchrun(tmp_path, "raise")
+    assert out.count("FINE") == 2, err      # the run before it: every rank got the results of all
+    assert code != 0 and out.count("AUTOPSY") == 1
+    autopsy = json.loads(out.split("AUTOPSY", 1)[1])
+    assert (autopsy["reason"], autopsy["guilty"], autopsy["backend"]) == ("raised", 1, "torchrun")
+    assert "program.py:11" in autopsy["call"] and [r["state"] for r in autopsy["ranks"]] == ["waiting", "raised"]
+    assert "Rank 1 raised ValueError: boom" in err
+
+
+def test_send_send_at_the_deadline(tmp_path):
+    code, _, err, _ = torchrun(tmp_path, "send")
+    words = ["did not end within 3 s", "Deadlock of ranks 0 and 1", "program.py:13", "sendrecv"]
+    assert code != 0 and all(word in err for word in words), err
+    assert err.count("waits in") <= 4       # told once, not by every rank
+
+
+def test_a_killed_rank_ends_all(tmp_path):
+    code, _, err, _ = torchrun(tmp_path, "die")     # torchrun's own business; nobody stays
+    assert code != 0 and "SIGKILL" in err

@@ -1,0 +1,372 @@
+"""The virtual wire's rules, on ledgers written by hand. All expected times are worked out in the comments.
+
+Unless said otherwise the wire is a switch with alpha = 2 us and 1000 bytes per us, so that `n` bytes take
+2 us + n/1000 us.
+"""
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+
+from labkit.comm.ledger import Ledger
+from labkit.comm.topology import Topology
+from labkit.comm.wire import replay
+from labkit.errors import LabError
+
+US = 1e-6
+
+
+def switch(n: int, alpha_us: float = 2.0) -> Topology:
+    return Topology.switch(n, alpha_us * US, 1e9)
+
+
+def programs(*ranks: list) -> list[Ledger]:
+    """Ledgers from little programs. A step is ("send", peer, bytes), ("recv", peer, bytes), ("isend", peer, bytes,
+    name), ("irecv", peer, bytes, name), ("wait", name), ("barrier",), or a list of sends and receives: one batch."""
+    ledgers = []
+    for rank, steps in enumerate(ranks):
+        ledger, handles = Ledger(rank, len(ranks), start=0.0), {}
+        for line, step in enumerate(steps, start=1):
+            where, batch = f"rank{rank}.py:{line}", None
+            for kind, *rest in step if isinstance(step, list) else [step]:
+                if kind == "wait":
+                    ledger.begin("wait", of=handles[rest[0]].index, where=where)
+                elif kind == "barrier":
+                    ledger.begin("barrier", where=where)
+                elif kind in ("isend", "irecv"):
+                    handles[rest[2]] = ledger.begin(kind[1:], rest[0], rest[1], blocking=False, where=where)
+                else:
+                    event = ledger.begin(kind, rest[0], rest[1], batch=batch, where=where)
+                    batch = event.batch
+        ledgers.append(ledger)
+    return ledgers
+
+
+def spans(result, unit: float = US) -> list[tuple]:
+    """(src, dst, begin, end) of each transfer, in us."""
+    return [(t.src, t.dst, pytest.approx(t.begin / unit), pytest.approx(t.end / unit)) for t in result.transfers]
+
+
+def us(seconds) -> object:
+    return pytest.approx(seconds / US)
+
+
+# ---- one message, two messages
+
+def test_one_message():
+    result = replay(programs([("send", 1, 4000)], [("recv", 0, 4000)]), switch(2))
+    (t,) = result.transfers
+    assert (t.src, t.dst, t.bytes, t.links) == (0, 1, 4000, ("0.up", "1.down"))
+    assert us(t.begin) == 0 and us(t.end) == 6                       # 2 + 4
+    assert (t.where, t.where_received) == ("rank0.py:1", "rank1.py:1")
+    assert us(result.time) == 6 and result.bytes == 4000
+    assert [us(end) for end in result.ranks] == [6, 6] and result.waiting == (0.0, 0.0)
+    assert result.links["0.up"].utilisation == 1.0 and result.links["0.up"].bytes == 4000
+    assert result.links["1.up"].busy == () and result.links["1.up"].utilisation == 0.0
+    assert result.busiest() in ("0.up", "1.down")
+
+
+def test_nothing_at_all():
+    result = replay(programs([], []), switch(2))
+    assert result.time == 0.0 and result.transfers == () and result.busiest() is None
+    assert all(use.utilisation == 0.0 for use in result.links.values())
+
+
+def test_zero_bytes_cost_the_latency_and_a_message_to_oneself_nothing():
+    assert us(replay(programs([("send", 1, 0)], [("recv", 0, 0)]), switch(2)).time) == 2
+    result = replay(programs([[("send", 0, 999), ("recv", 0, 999)]]), switch(1))
+    assert result.time == 0.0 and len(result.transfers) == 1 and result.bytes == 0
+
+
+def test_both_directions_at_once():
+    both = programs(*([[("send", 1 - r, 4000), ("recv", 1 - r, 4000)]] for r in (0, 1)))
+    assert us(replay(both, switch(2)).time) == 6                     # full duplex: not 12
+    turns = programs([("send", 1, 4000), ("recv", 1, 4000)], [("recv", 0, 4000), ("send", 0, 4000)])
+    assert us(replay(turns, switch(2)).time) == 12
+
+
+def test_two_into_one_share_the_last_link():
+    # Both senders are ready at 0; rank 1 goes first (lower number), rank 2 waits for the link down to rank 0.
+    result = replay(programs([[("recv", 2, 4000), ("recv", 1, 4000)]], [("send", 0, 4000)], [("send", 0, 4000)]),
+                    switch(3))
+    assert spans(result) == [(1, 0, 0, 6), (2, 0, 6, 12)]
+    assert result.links["0.down"].utilisation == 1.0 and result.links["2.up"].utilisation == pytest.approx(0.5)
+    assert result.links["0.down"].busy == (pytest.approx((0.0, 6 * US)), pytest.approx((6 * US, 12 * US)))
+    # Rank 2 waited 6 of its 12 us with nothing on the wire.
+    assert [us(w) for w in result.waiting] == [0, 0, 6]
+
+
+def test_a_receive_posted_late_holds_the_message():
+    # Rank 1 first receives 8000 bytes from rank 2 (10 us), then asks for rank 0's message.
+    result = replay(programs([("send", 1, 4000)], [("recv", 2, 8000), ("recv", 0, 4000)], [("send", 1, 8000)]),
+                    switch(3))
+    assert spans(result) == [(2, 1, 0, 10), (0, 1, 10, 16)]
+    assert us(result.transfers[1].ready) == 10
+    assert [us(w) for w in result.waiting] == [10, 0, 0]
+    assert [us(r) for r in result.ranks] == [16, 16, 10]
+
+
+# ---- who goes first
+
+def test_ready_first_goes_first():
+    # To rank 0: 2 and 3 are ready at 0, rank 1 only at 3 (it first sends 1000 bytes to rank 4). 2 goes first by number;
+    # at 6 both 1 and 3 wait: 3 has waited longer.
+    result = replay(programs([[("recv", r, 4000) for r in (1, 2, 3)]], [("send", 4, 1000), ("send", 0, 4000)],
+                             [("send", 0, 4000)], [("send", 0, 4000)], [("recv", 1, 1000)]), switch(5))
+    assert spans(result) == [(1, 4, 0, 3), (2, 0, 0, 6), (3, 0, 6, 12), (1, 0, 12, 18)]
+
+
+def test_waiting_for_one_link_does_not_block_the_others():
+    # 2 -> 0 waits for the link down to 0, which 1 -> 0 uses. Rank 2's link up is free meanwhile: 2 -> 3 overtakes.
+    result = replay(programs([[("recv", 1, 4000), ("recv", 2, 4000)]], [("send", 0, 4000)],
+                             [[("send", 0, 4000), ("send", 3, 4000)]], [("recv", 2, 4000)]), switch(4))
+    assert spans(result) == [(1, 0, 0, 6), (2, 3, 0, 6), (2, 0, 6, 12)]
+
+
+def test_a_message_needs_its_whole_path():
+    # At 6 the link down to 0 is free, but rank 2's link up is busy until 10 (2 -> 3, 8000 bytes): 2 -> 0 waits for
+    # both.
+    result = replay(programs([[("recv", 1, 4000), ("recv", 2, 4000)]], [("send", 0, 4000)],
+                             [[("send", 3, 8000), ("send", 0, 4000)]], [("recv", 2, 8000)]), switch(4))
+    assert spans(result) == [(1, 0, 0, 6), (2, 3, 0, 10), (2, 0, 10, 16)]
+
+
+def test_three_wait_for_one_link_in_different_queues():
+    # All ready at 0: 1 2 3 4 -> 6, and 2 -> 0, 3 -> 5 which keep the links up from 2 and 3 busy until 6, as 1 -> 6
+    # keeps the link down to 6. At 6 the links of 2 -> 6 and of 3 -> 6 get free at once, and only one of the two can go.
+    result = replay(programs([("recv", 2, 4000)], [("send", 6, 4000)], [[("send", 0, 4000), ("send", 6, 4000)]],
+                             [[("send", 5, 4000), ("send", 6, 4000)]], [("send", 6, 4000)], [("recv", 3, 4000)],
+                             [[("recv", r, 4000) for r in (1, 2, 3, 4)]]), switch(7))
+    assert spans(result) == [(1, 6, 0, 6), (2, 0, 0, 6), (3, 5, 0, 6), (2, 6, 6, 12), (3, 6, 12, 18), (4, 6, 18, 24)]
+
+
+def test_the_next_in_line_goes_if_the_first_still_cannot():
+    # 1 -> 0 until 6; 2 -> 0 and 3 -> 0 wait. Meanwhile 2 -> 4 (8000 bytes) becomes ready at 3, when 4 is done with 5,
+    # and takes the link up from 2 until 13. So at 6 the first in line, 2 -> 0, cannot go, and 3 -> 0 can.
+    result = replay(programs([[("recv", r, 4000) for r in (1, 2, 3)]], [("send", 0, 4000)],
+                             [[("send", 0, 4000), ("send", 4, 8000)]], [("send", 0, 4000)],
+                             [("recv", 5, 1000), ("recv", 2, 8000)], [("send", 4, 1000)]), switch(6))
+    assert spans(result) == [(1, 0, 0, 6), (5, 4, 0, 3), (2, 4, 3, 13), (3, 0, 6, 12), (2, 0, 13, 19)]
+
+
+def test_messages_of_one_pair_stay_in_order():
+    result = replay(programs([[("send", 1, 1000), ("send", 1, 2000), ("send", 1, 0)]],
+                             [("recv", 0, 1000), ("recv", 0, 2000), ("recv", 0, 0)]), switch(2))
+    assert [t.bytes for t in result.transfers] == [1000, 2000, 0]
+    assert us(result.time) == 9                                      # 3 + 4 + 2
+
+
+def test_equal_on_paper_is_equal_here():
+    # Rank 1 is ready for rank 0 after three messages of 0.1 s, rank 3 after one of 0.3 s; the link to rank 0 gets free
+    # at 0.3 s too. All three at once: the lower number goes first. In floats, 0.1 + 0.1 + 0.1 > 0.3.
+    result = replay(programs([[("recv", r, 100) for r in (1, 2, 3)]], [("send", 4, 100)] * 3 + [("send", 0, 100)],
+                             [("send", 0, 100)], [("send", 5, 300), ("send", 0, 100)],
+                             [("recv", 1, 100)] * 3, [("recv", 3, 300)]),
+                    Topology(6, *_direct_but_one_door(0, {(1, 4): 1000, (3, 5): 1000, (1, 0): 1000, (2, 0): 1000 / 3,
+                                                          (3, 0): 1000})))
+    into_0 = [(t.src, pytest.approx(t.begin)) for t in result.transfers if t.dst == 0]
+    assert into_0 == [(2, 0.0), (1, 0.3), (3, 0.4)]
+
+
+def _direct_but_one_door(rank: int, bandwidth: dict):
+    """A cable for each pair, and one more link, "door", that all messages into `rank` share."""
+    from labkit.comm.topology import Link
+    links = {f"{a}->{b}": Link(w) for (a, b), w in bandwidth.items()} | {"door": Link(1e30)}
+    return links, {(a, b): (f"{a}->{b}",) + (("door",) if b == rank else ()) for a, b in bandwidth}
+
+
+# ---- blocking, not blocking, batches
+
+def test_blocking_sends_take_turns_and_posted_ones_overlap():
+    cables = Topology.from_bandwidth([[0, 1e9, 1e9], [1e9, 0, 0], [1e9, 0, 0]], alpha=2 * US)    # a cable to each peer
+    peers = [("recv", 0, 4000)], [("recv", 0, 4000)]
+    assert us(replay(programs([("send", 1, 4000), ("send", 2, 4000)], *peers), cables).time) == 12
+    posted = [("isend", 1, 4000, "a"), ("isend", 2, 4000, "b"), ("wait", "a"), ("wait", "b")]
+    assert us(replay(programs(posted, *peers), cables).time) == 6
+    assert us(replay(programs([[("send", 1, 4000), ("send", 2, 4000)]], *peers), cables).time) == 6
+
+
+def test_wait_is_where_a_rank_stands_still():
+    # The message to 1 takes 10 us, the one to 2 takes 3 us. Waiting first (10, then 3) or last (both at once: 10).
+    cables = Topology.from_bandwidth([[0, 1e9, 1e9], [1e9, 0, 0], [1e9, 0, 0]], alpha=2 * US)
+    peers = [("recv", 0, 8000)], [("recv", 0, 1000)]
+    first = replay(programs([("isend", 1, 8000, "a"), ("wait", "a"), ("send", 2, 1000)], *peers), cables)
+    assert spans(first) == [(0, 1, 0, 10), (0, 2, 10, 13)]
+    last = replay(programs([("isend", 1, 8000, "a"), ("send", 2, 1000), ("wait", "a")], *peers), cables)
+    assert spans(last) == [(0, 1, 0, 10), (0, 2, 0, 3)] and us(last.ranks[0]) == 10
+
+
+def test_a_send_that_nobody_waits_for_still_arrives():
+    # Rank 0 returns at once; the message needs 6 us, and the replay lasts as long.
+    result = replay(programs([("isend", 1, 4000, "a")], [("recv", 0, 4000)]), switch(2))
+    assert result.ranks[0] == 0.0 and us(result.time) == 6 and result.waiting[0] == 0.0
+    # With an unawaited receive on the other side too.
+    result = replay(programs([("isend", 1, 4000, "a")], [("irecv", 0, 4000, "b")]), switch(2))
+    assert result.ranks == (0.0, 0.0) and us(result.time) == 6
+
+
+def test_a_batch_ends_with_its_last_part():
+    # Rank 0 posts 1000 bytes to 1 (3 us) and 8000 from 2 (10 us); only then it sends again.
+    result = replay(programs([[("send", 1, 1000), ("recv", 2, 8000)], ("send", 1, 1000)],
+                             [("recv", 0, 1000), ("recv", 0, 1000)], [("send", 0, 8000)]), switch(3))
+    assert spans(result) == [(0, 1, 0, 3), (2, 0, 0, 10), (0, 1, 10, 13)]
+
+
+def test_a_barrier_lines_up_and_costs_nothing():
+    # Rank 2 reaches the barrier at 0, ranks 0 and 1 at 6. Then 2 sends to 0: from 6 to 9.
+    result = replay(programs([("send", 1, 4000), ("barrier",), ("recv", 2, 1000)], [("recv", 0, 4000), ("barrier",)],
+                             [("barrier",), ("send", 0, 1000)]), switch(3))
+    assert spans(result) == [(0, 1, 0, 6), (2, 0, 6, 9)] and us(result.ranks[1]) == 6
+    # A message posted before the barrier goes on across it. Its end does not open the barrier: that does rank 2, at 10.
+    result = replay(programs([("isend", 1, 4000, "a"), ("barrier",), ("send", 1, 1000)],
+                             [("irecv", 0, 4000, "b"), ("barrier",), ("recv", 0, 1000)],
+                             [("recv", 3, 8000), ("barrier",)], [("send", 2, 8000), ("barrier",)]), switch(4))
+    assert spans(result) == [(0, 1, 0, 6), (3, 2, 0, 10), (0, 1, 10, 13)]
+    result = replay(programs([("isend", 1, 4000, "a"), ("barrier",), ("wait", "a")],
+                             [("irecv", 0, 4000, "b"), ("barrier",), ("wait", "b")]), switch(2))
+    assert us(result.time) == 6
+
+
+# ---- always the same
+
+def lively(n: int = 5, steps: int = 30) -> list[Ledger]:
+    """Random but matched traffic: each round, ranks are paired at random and exchange."""
+    rng, steps_of = random.Random(0), [[] for _ in range(n)]
+    for k in range(steps):
+        order = rng.sample(range(n), n)
+        for a, b in zip(order[::2], order[1::2]):
+            size = rng.choice([0, 100, 5000])
+            if rng.random() < 0.5:
+                steps_of[a].append([("send", b, size), ("recv", b, size)])
+                steps_of[b].append([("send", a, size), ("recv", a, size)])
+            else:
+                steps_of[a] += [("isend", b, size, f"s{k}"), ("wait", f"s{k}")]
+                steps_of[b] += [("irecv", a, size, f"r{k}"), ("wait", f"r{k}")]
+    return programs(*steps_of)
+
+
+def test_real_clocks_and_the_order_of_ledgers_do_not_matter():
+    ledgers, topology = lively(), Topology.shared_root(5, 2 * US, 1e9)
+    before = replay(ledgers, topology)
+    rng = random.Random(1)
+    for ledger in ledgers:
+        for event in ledger.events:
+            event.begin, event.end = rng.random(), rng.choice([None, rng.random()])
+    rng.shuffle(ledgers)
+    assert replay(ledgers, topology) == before
+    # And after a trip through JSON.
+    again = [Ledger.from_json(json.loads(json.dumps(ledger.to_json()))) for ledger in ledgers]
+    assert replay(again, topology) == before
+
+
+def test_replay_leaves_the_ledgers_alone():
+    ledgers = lively()
+    before = [ledger.to_json() for ledger in ledgers]
+    replay(ledgers, switch(5))
+    assert [ledger.to_json() for ledger in ledgers] == before
+
+
+@pytest.mark.parametrize("topology", [Topology.switch(5, 2e-6, 1e9), Topology.shared_root(5, 2e-6, 1e9),
+                                      Topology.two_level(5, 1, inner_alpha=0, inner_bandwidth=1e9, outer_alpha=1e-6,
+                                                         outer_bandwidth=1e8)])
+def test_what_must_hold_in_every_replay(topology):
+    result = replay(lively(), topology)
+    for name, use in result.links.items():
+        assert all(a[1] <= b[0] for a, b in zip(use.busy, use.busy[1:])), f"two messages at once on {name}"
+        assert 0 <= use.utilisation <= 1
+        assert use.bytes == sum(t.bytes for t in result.transfers if name in t.links)
+    for t in result.transfers:
+        assert t.ready <= t.begin <= t.end <= result.time
+        assert t.links == topology.path(t.src, t.dst)
+        assert t.end - t.begin == pytest.approx(topology.seconds(t.src, t.dst, t.bytes))
+    assert [t.begin for t in result.transfers] == sorted(t.begin for t in result.transfers)
+    # Nobody dawdles: a message that began later than it was ready found one of its links busy until just then.
+    busy_until = {(name, end) for name, use in result.links.items() for _, end in use.busy}
+    assert all(t.begin == t.ready or any((name, t.begin) in busy_until for name in t.links) for t in result.transfers)
+
+
+@pytest.mark.parametrize("kind", ["ring", "flood"])
+def test_many_events_are_quick(kind):
+    n, k = 8, 4000
+    if kind == "ring":      # 8 ranks x 8000 events, all through one link
+        ranks = [[[("send", (r + 1) % n, 8), ("recv", (r - 1) % n, 8)] for _ in range(k)] for r in range(n)]
+    else:                   # 28,000 messages ready at once for one rank: the queue must not be searched over and over
+        ranks = [[[("recv", r, 8) for _ in range(k) for r in range(1, n)]]]
+        ranks += [[[("send", 0, 8)] * k] for _ in range(1, n)]
+    ledgers = programs(*ranks)
+    begin = time.perf_counter()
+    result = replay(ledgers, Topology.shared_root(n, 1 * US, 1e9))
+    # Well under a second on an idle laptop; a quadratic search would need minutes.
+    assert time.perf_counter() - begin < 20
+    # One link carries them all, each for 1 us + 8 ns, and never idles.
+    assert result.time == pytest.approx(len(result.transfers) * 1.008 * US)
+
+
+# ---- what cannot be replayed
+
+def refused(ledgers, topology=None) -> str:
+    with pytest.raises(LabError) as caught:
+        replay(ledgers, topology or switch(len(ledgers)))
+    return str(caught.value)
+
+
+def test_send_send():
+    text = refused(programs([("send", 1, 8), ("recv", 1, 8)], [("send", 0, 8), ("recv", 0, 8)]))
+    assert "rank 0 waits in send to rank 1 (rank0.py:1)" in text
+    assert "rank 1 waits in send to rank 0 (rank1.py:1)" in text
+    assert "nobody receives" in text and "sendrecv" in text
+
+
+def test_everybody_receives_first():
+    text = refused(programs(*([("recv", (r - 1) % 3, 8), ("send", (r + 1) % 3, 8)] for r in range(3))))
+    assert "rank 2 waits in recv from rank 1 (rank2.py:1)" in text and "in a circle" in text
+
+
+def test_one_step_more_than_the_others():
+    text = refused(programs([("send", 1, 8)], [("recv", 0, 8), ("recv", 0, 8)]))
+    assert "rank 1 waits in recv from rank 0 (rank1.py:2)" in text and "rank 0 waits" not in text
+    assert "Rank 0 has already returned" in text and "number of steps" in text
+
+
+def test_a_wait_names_what_it_waits_for():
+    text = refused(programs([("isend", 1, 8, "a"), ("wait", "a")], [("barrier",)]))
+    assert "rank 0 waits in send to rank 1 (rank0.py:1)" in text
+    assert "rank 1 waits in barrier (rank1.py:1)" in text and "rank 0 is not there" in text
+
+
+def test_a_lost_message():
+    assert "rank 0's send to rank 1 (rank0.py:1) is never received" in refused(programs([("isend", 1, 8, "a")], []))
+    assert "rank 1's receive from rank 0 (rank1.py:1) is never sent" in refused(programs([], [("irecv", 0, 8, "a")]))
+
+
+def test_halves_of_different_size():
+    text = refused(programs([("send", 1, 8)], [("recv", 0, 12)]))
+    assert text == "rank 0 sends 8 bytes to rank 1 (rank0.py:1), which expects 12 (rank1.py:1): make both sides agree."
+
+
+def test_library_collectives():
+    ledgers = programs([], [])
+    ledgers[1].begin("all_reduce", bytes=8, op="sum", where="mine.py:7")
+    text = refused(ledgers)
+    assert "rank 1 calls all_reduce (mine.py:7)" in text and "write it from send and recv" in text
+
+
+def test_no_way():
+    one_way = Topology.from_bandwidth([[0, 1], [0, 0]])
+    assert "no way from rank 1 to rank 0" in refused(programs([("recv", 1, 8)], [("send", 0, 8)]), one_way)
+    assert "no way from rank 0 to rank 5" in refused(programs([("send", 5, 8)], []))
+
+
+def test_incomplete_ledgers():
+    ledgers = programs([("send", 1, 8)], [("recv", 0, 8)])
+    with ledgers[0].off():
+        ledgers[0].begin("send", 1, 8)
+    assert "the ledger of rank 0 is not complete" in refused(ledgers)
+
+
+@pytest.mark.parametrize("ranks", [[0], [0, 1, 1], [0, 2], [0, 0]])
+def test_other_ranks_than_the_topology_has(ranks):
+    assert "one ledger for each of the topology's 2 ranks" in refused([Ledger(r, 2) for r in ranks], switch(2))

@@ -1,0 +1,73 @@
+"""A comparison small enough for tests: two micro decoders on two ranks, a few steps, text from this repository."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+MICRO = f"""
+title = "micro"
+device = "cpu"
+world_size = 2
+[train]
+model = {{ vocab_size = 300, d_model = 32, n_layers = 2, n_heads = 2, n_kv_heads = 1, d_ffn = 64, max_seq_len = 32 }}
+steps = 8
+seq_len = 32
+batch_size = 4
+lr = 1e-3
+eval_every = 2
+eval_batches = 1
+probe_every = 4
+data = {{ source = ["{ROOT / 'labkit' / 'train'}"], vocab_size = 300, heldout_fraction = 0.2 }}
+[arms.bf16]
+label = "BF16"
+role = "baseline"
+train.precision = {{ backend = "bf16" }}
+[arms.twin]
+label = "twin"
+role = "twin"
+train.precision = {{ backend = "bf16" }}
+train.perturb = 0.001953125
+[arms.fp8]
+label = "FP8"
+role = "candidate"
+train.precision = {{ backend = "torchao", recipe = "tensorwise" }}
+[arms.broken]
+label = "broken"
+role = "broken"
+train.precision = {{ backend = "broken-unscaled" }}
+"""
+
+
+def preset(folder: Path, text: str = MICRO) -> Path:
+    path = folder / "micro.toml"
+    path.write_text(text)
+    return path
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "LABKIT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1", "COLUMNS": "100", **more}
+
+
+def lab(folder: Path, *words: object, timeout: float = 200, **more) -> subprocess.CompletedProcess:
+    """`lab words...` in `folder`, as a user would type it."""
+    return subprocess.run([sys.executable, "-m", "labkit", *map(str, words)], cwd=folder, env=environment(folder),
+                          capture_output=True, text=True, timeout=timeout, **more)
+
+
+def start(folder: Path, *words: object) -> subprocess.Popen:
+    """The same, left running."""
+    return subprocess.Popen([sys.executable, "-m", "labkit", *map(str, words)], cwd=folder, env=environment(folder),
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+
+def one_sentence(done: subprocess.CompletedProcess, *told: str) -> None:
+    """A refusal: non-zero exit, one line on stderr that says `told`, no traceback."""
+    assert done.returncode == 2, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
+    lines = [line for line in done.stderr.splitlines() if line.startswith("lab: ")]
+    assert len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
+    for word in told:
+        assert word in lines[0], lines[0]

@@ -1,0 +1,148 @@
+"""Numbers that are reported as measured must be what they say: time of the work, tokens of the steps, memory of the
+tree."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+
+import pytest
+
+from labkit.record import measure
+from labkit.record.measure import (PeakMemory, Stopwatch, efficiency, peak_rss_bytes, percentile, rss_bytes, throughput,
+                                   throughput_of, tree_rss_bytes)
+
+needs_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def test_stopwatch_times_each_step_and_leaves_pauses_out():
+    watch = Stopwatch()
+    watch.start()
+    time.sleep(0.02)
+    first = watch.lap()
+    watch.lap(wait=False)
+    watch.pause()
+    time.sleep(0.05)
+    watch.start()
+    time.sleep(0.01)
+    third = watch.lap()
+    laps = watch.laps()
+    assert laps == [first, laps[1], third]
+    # sleep() never returns early; how late it returns is the machine's business, but the pause of 50 ms is in no lap,
+    # and the second lap is two clock reads.
+    assert first >= 0.02 and third >= 0.01 and laps[1] < first
+
+
+def test_stopwatch_wants_a_start():
+    with pytest.raises(RuntimeError, match="before start"):
+        Stopwatch().lap()
+
+
+def test_stopwatch_on_cuda_waits_for_the_event_and_tells_seconds(monkeypatch):
+    # No GPU needed: what matters is that events are recorded, waited for before they are read, and that CUDA's
+    # milliseconds become seconds.
+    class Event:
+        stamps = iter([100.0, 350.0, 350.5])
+
+        def __init__(self, enable_timing=False):
+            assert enable_timing
+            self.waited = False
+
+        def record(self, stream):
+            self.at = next(self.stamps)
+
+        def synchronize(self):
+            self.waited = True
+
+        def elapsed_time(self, end):
+            assert end.waited, "read before the GPU got there"
+            return end.at - self.at
+
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    watch = Stopwatch("cuda:0")
+    watch.start()
+    assert watch.lap() == 0.25
+    assert watch.lap(wait=False) is None
+    assert watch.laps() == [0.25, 0.0005]
+
+
+def test_throughput_leaves_warm_up_out_and_takes_the_median_step():
+    told = throughput([50.0, 1.0, 1.0, 1.0, 5.0], 100, warmup=1)
+    assert told.tokens_per_s == 100                      # the slow step does not move it
+    assert told.mean_tokens_per_s == 400 / 8             # but an hour costs this
+    assert told.steps == 4 and told.step_p50 == 1.0 and told.step_p90 == pytest.approx(3.8)
+
+
+def test_throughput_with_nothing_to_count_is_none():
+    for seconds in ([], [1.0, 1.0], [math.nan] * 5, [0.0] * 5):
+        assert throughput(seconds, 10, warmup=2).tokens_per_s is None
+
+
+def test_throughput_refuses_lists_that_do_not_match():
+    with pytest.raises(ValueError, match="2 steps but tokens for 3"):
+        throughput([1, 1], [1, 1, 1])
+
+
+def test_throughput_of_step_lines_reads_cumulative_tokens():
+    lines = [{"tokens": 10 * (i + 1), "seconds": 2.0 if i else 9.0} for i in range(6)]
+    assert throughput_of(lines, warmup=2).tokens_per_s == 5.0
+    # A record that lost lines: the jump in tokens belongs to several steps, so each line's own rate counts.
+    gap = [{"tokens": t, "seconds": 2.0, "tokens_per_s": 5.0} for t in (10, 20, 500, 510)]
+    assert throughput_of(gap, warmup=0).mean_tokens_per_s == 5.0
+
+
+def test_percentile_interpolates():
+    assert [percentile([4, 1, 3, 2], p) for p in (0, 50, 100)] == [1, 2.5, 4]
+
+
+@needs_proc
+def test_memory_of_the_tree_counts_children():
+    child = subprocess.Popen([sys.executable, "-c", "x = bytearray(96 << 20); print(len(x), flush=True); input()"],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        child.stdout.readline()
+        alone = rss_bytes(child.pid)
+        with PeakMemory(every=0.01) as memory:
+            pass
+        # bytearray is zero-filled by writing, so its pages are resident
+        assert alone > 96 << 20
+        # This process and the child at least; other tests' children may add to it.
+        assert tree_rss_bytes() >= alone and memory.peak_bytes >= alone + (rss_bytes() or 0) // 2
+    finally:
+        child.communicate(b"\n")
+    assert rss_bytes(child.pid) is None
+
+
+@needs_proc
+def test_peak_stays_when_memory_was_given_back():
+    code = ("from labkit.record.measure import peak_rss_bytes, rss_bytes\n"
+            "x = bytearray(200 << 20); del x\n"
+            "print(peak_rss_bytes() - rss_bytes())")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(out) > 150 << 20                          # most of the 200 MiB was returned, and the peak remembers it
+    assert measure.memory("cpu")["peak_bytes"] == pytest.approx(peak_rss_bytes(), rel=0.2)
+
+
+def test_efficiency_names_convention_and_peak():
+    told = efficiency(80_000, {"causal": 8e9, "full": 9e9}, "NVIDIA H200", gpus=2)
+    assert told.flops_per_s == {"causal": 80_000 * 8e9 / 2, "full": 80_000 * 9e9 / 2}
+    assert told.mfu[("causal", "bf16")] == pytest.approx(3.2e14 / 989e12)
+    assert told.mfu[("full", "fp8")] == pytest.approx(3.6e14 / 1979e12)
+    assert "bf16 989 TFLOP/s" in told.note and "fp8 1,979 TFLOP/s" in told.note
+    assert "causal FLOPs / bf16 peak" in told.to_json()["mfu"]
+
+
+@pytest.mark.parametrize("gpu, says", [("NVIDIA Unheard 9000", "peak unknown"), (None, "no GPU")])
+def test_no_peak_no_mfu(gpu, says):
+    told = efficiency(80_000, {"causal": 8e9}, gpu)
+    assert told.mfu == {} and says in told.note and "MFU not given" in told.note
+    assert told.flops_per_s["causal"] == 80_000 * 8e9
+
+
+def test_a_gpu_without_fp8_gets_the_bf16_share_only():
+    assert {kind for _, kind in efficiency(1e3, {"causal": 8e9}, "NVIDIA A100-SXM4-80GB").mfu} == {"bf16"}

@@ -1,0 +1,57 @@
+"""The three ways to install give one set: pyproject.toml (ranges), requirements.lock (pins), environment.yml (conda)."""
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+
+
+def lock() -> dict[str, Version]:
+    lines = [line.strip() for line in (ROOT / "requirements.lock").read_text().splitlines()]
+    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {name.lower().replace("_", "-"): Version(version) for name, version in pins}
+
+
+def test_lock_pins_torch_exactly():
+    assert str(lock()["torch"]) == "2.13.0", "a local build tag such as +cpu would refuse everybody else's torch"
+
+
+@pytest.mark.parametrize("extra", [None, "student", "dev"])
+def test_lock_satisfies_every_range_in_pyproject(extra):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
+    pins = lock()
+    for requirement in map(Requirement, wanted):
+        pin = pins.get(requirement.name.lower().replace("_", "-"))
+        assert pin is not None, f"{requirement.name} is in pyproject.toml and not in requirements.lock"
+        assert pin in requirement.specifier, f"requirements.lock has {requirement.name} {pin}, not in {requirement.specifier}"
+
+
+def test_environment_yml_installs_the_lock_and_nothing_else():
+    lines = [line.strip(" -") for line in (ROOT / "environment.yml").read_text().splitlines()
+             if line.startswith(("  -", "      -"))]
+    assert lines[-3:] == ["pip:", "r requirements.lock", "e ."]
+    conda = dict(line.partition("=")[::2] for line in lines[:-3])
+    assert set(conda) == {"python", "make", "pip"}, "a package named here would escape requirements.lock"
+    minimum = Requirement("python" + tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    assert Version(conda["python"]) in minimum.specifier
+
+
+def test_import_and_help_stay_light():
+    """`import labkit` and `lab --help` must not pay for torch: students call `lab` all day."""
+    code = "import sys, labkit, labkit.cli; sys.exit(any(m in sys.modules for m in ('torch', 'matplotlib', 'numpy')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_every_module_names_its_purpose():
+    """A file is one idea, and says which in its docstring."""
+    for path in sorted((ROOT / "labkit").rglob("*.py")):
+        assert re.match(r'\s*(#.*\n)*\s*r?"""\S', path.read_text()), f"{path.relative_to(ROOT)} has no docstring"

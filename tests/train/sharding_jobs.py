@@ -1,0 +1,92 @@
+"""What the rank processes of test_shard.py run. No test in here."""
+from __future__ import annotations
+
+import torch
+import training_jobs as jobs
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from labkit.train.model import Transformer, init_weights
+from labkit.train.shard import materialize, shard
+
+
+def parts(group):
+    model = jobs.sharded_model(jobs.small_config(), group)
+    return {n: p.to_local().detach().clone() for n, p in model.named_parameters()}
+
+
+def gathered(model):
+    """Which of the wrapped modules hold whole weights now."""
+    return {name or "root" for name, m in model.named_modules() if isinstance(m, FSDPModule)
+            and any(not isinstance(p, DTensor) for p in _own(m))}
+
+
+def _own(module):
+    children = {id(p) for m in module.modules() if m is not module and isinstance(m, FSDPModule) for p in m.parameters()}
+    return [p for p in module.parameters() if id(p) not in children]
+
+
+def batch(group):
+    tokens = jobs.CountingCorpus().batch(1, 2, 16, 0)
+    mine = tokens[group.rank:group.rank + 1]
+    return mine[:, :-1], mine[:, 1:]
+
+
+def inside_a_block(group):
+    model = jobs.sharded_model(jobs.small_config(), group, torch.bfloat16)
+    seen = {"rotary tables": set(), "gathered while layers.0 runs": set()}
+    block = model.layers[0]
+
+    def look(module, args):
+        x, cos, sin = args
+        seen["weights inside"] = {(str(block.ffn.w1.weight.dtype), tuple(block.ffn.w1.weight.shape))}
+        seen["activations"] = str(x.dtype)
+        seen["rotary tables"] |= {str(cos.dtype), str(sin.dtype)}
+    block.register_forward_pre_hook(look)
+    block.ffn.register_forward_hook(lambda *_: seen["gathered while layers.0 runs"].update(gathered(model)))
+    loss = model(*batch(group))
+    seen["gathered after forward"] = gathered(model)
+    loss.backward()
+    seen["gathered after backward"] = gathered(model)
+    seen["gradients"] = {str(p.grad.dtype) for p in model.parameters()}
+    return seen
+
+
+def kept_for_backward(group):
+    model = jobs.plain_model(jobs.small_config())
+    shard(model, group, reshard_after_forward=False)
+    model(*batch(group))
+    return gathered(model)
+
+
+def fp32_reduction(group):
+    """(largest difference from the fp32 mean of both ranks' own bf16 gradients, largest gradient) of one weight."""
+    model = jobs.sharded_model(jobs.small_config(), group, torch.bfloat16)
+    model(*batch(group)).backward()
+    got = model.layers[0].ffn.w1.weight.grad.full_tensor()
+
+    own = jobs.plain_model(jobs.small_config()).bfloat16()
+    own(*batch(group)).backward()
+    mine = own.layers[0].ffn.w1.weight.grad.float()
+    want = group.all_gather(mine[None]).sum(0) / 2
+    return (got - want).abs().max().item(), want.abs().max().item()
+
+
+def tied_from_meta(group):
+    config = jobs.small_config(model=dict(tie_embeddings=True))
+    with torch.device("meta"):
+        model = Transformer(config.resolved_model)
+    shard(model, group, param_dtype=torch.float32)
+    materialize(model, group.device, lambda m: init_weights(m, config.seed))
+    tied = model.head.weight is model.tok_embed.weight
+    weights = jobs.whole(model)
+    model(*batch(group)).backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    together = (model.head.weight is model.tok_embed.weight
+                and not torch.equal(model.head.weight.full_tensor(), weights["tok_embed.weight"]))
+    return weights, tied, sum(p.is_meta for p in model.parameters()), together
+
+
+def half_precision_master(group):
+    model = jobs.plain_model(jobs.small_config()).bfloat16()
+    shard(model, group)

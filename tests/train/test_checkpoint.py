@@ -1,0 +1,366 @@
+"""Checkpoints: nothing lost by a resume, a kill, a full disk or a bad one."""
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))          # rank processes import the jobs by this name
+import training_jobs as jobs  # noqa: E402
+from training_jobs import Accident, small_config  # noqa: E402
+
+from labkit.comm.ranks import RankPool, RanksFailed, run_ranks  # noqa: E402
+from labkit.errors import LabError  # noqa: E402
+from labkit.record.run import read_run  # noqa: E402
+from labkit.train import manifest  # noqa: E402
+
+# The same additions in another order (see test_loop.py).
+SUMMATION = dict(rtol=0, atol=2e-4)
+
+
+@pytest.fixture(scope="module")
+def pools():
+    with RankPool(1) as one, RankPool(2) as two:
+        yield {1: one, 2: two}
+
+
+def sharded(pools, size, config, *args, **how):
+    return pools[size].run(partial(jobs.run_sharded, **how), config, *args, timeout=120.0)
+
+
+def accident(config, run_dir, before):
+    """A run of its own processes, in which something bad happens."""
+    return run_ranks(partial(jobs.run_sharded, before=before), config, run_dir, size=2, backend="processes", timeout=120.0)
+
+
+def here(config, *args, **how):
+    return run_ranks(partial(jobs.run, **how), config, *args, size=1, backend="threads", timeout=120.0)[0]
+
+
+def saving(every=2, **changes):
+    return small_config(**{**dict(checkpoint_every=every, eval_every=2, eval_batches=1, model=dict(tie_embeddings=True)),
+                           **changes})
+
+
+def folders(run_dir):
+    return sorted(p.name for p in (run_dir / "checkpoints").iterdir())
+
+
+def newest(run_dir):
+    return max((run_dir / "checkpoints").glob("step-*"))
+
+
+def identical(a, b):
+    assert a["losses"] == b["losses"] and a["heldout"] == b["heldout"] and a["tokens"] == b["tokens"]
+    for name in a["weights"]:
+        assert torch.equal(a["weights"][name], b["weights"][name]), name
+
+
+@pytest.fixture(scope="module")
+def straight(pools):
+    """Six steps without a stop, on two ranks under FSDP2."""
+    return sharded(pools, 2, saving(3))[0]
+
+
+# ---- resuming
+
+def test_three_steps_a_resume_and_three_more_are_six_bit_for_bit(pools, straight, tmp_path):
+    for result in sharded(pools, 2, saving(3), tmp_path, hooks=(jobs.StopAt(3),)):
+        assert result["steps"] == 3 and result["resumed_from"] == 0
+    for result in sharded(pools, 2, saving(3), tmp_path):
+        assert result["resumed_from"] == 3
+        identical(result, straight)
+    record = read_run(tmp_path)
+    assert [line["step"] for line in record.steps] == [1, 2, 3, 4, 5, 6]
+    assert [e["kind"] for e in record.events] == ["stopped", "checkpoint", "loaded", "resume", "checkpoint"]
+
+
+def test_going_back_within_a_run(pools, straight, tmp_path):
+    # From step 4, just after an evaluation, to the checkpoint of step 3: what the evaluation gathered must not be used.
+    for result in sharded(pools, 2, saving(3), tmp_path, hooks=(jobs.Rewind(4),)):
+        identical(result, straight)
+    record = read_run(tmp_path)
+    assert [line["step"] for line in record.steps] == [1, 2, 3, 4, 5, 6]
+    assert [e["kind"] for e in record.events] == ["checkpoint", "rewind", "loaded", "resume", "checkpoint"]
+
+
+def test_going_back_needs_checkpoints():
+    with pytest.raises(LabError, match="set checkpoint_every"):
+        here(small_config(), hooks=(jobs.Rewind(3),))
+
+
+@pytest.mark.parametrize("first, then", [(2, 1), (1, 2)])
+def test_resuming_on_another_number_of_ranks(pools, straight, tmp_path, first, then):
+    sharded(pools, first, saving(3), tmp_path, hooks=(jobs.StopAt(3),))
+    result = sharded(pools, then, saving(3), tmp_path)[-1]
+    assert result["resumed_from"] == 3
+    assert result["losses"] == pytest.approx(straight["losses"], rel=1e-5)
+    for name, weight in straight["weights"].items():
+        torch.testing.assert_close(result["weights"][name], weight, **SUMMATION)
+    assert any(f"saved on {first} ranks and now on {then}" in e["message"] for e in read_run(tmp_path).events)
+
+
+def test_generators_and_hooks_go_on(pools, tmp_path):
+    whole = sharded(pools, 2, saving(3), tmp_path / "a", hooks=(jobs.Dice(),))
+    sharded(pools, 2, saving(3), tmp_path / "b", hooks=(jobs.Dice(), jobs.StopAt(3)))
+    resumed = sharded(pools, 2, saving(3), tmp_path / "b", hooks=(jobs.Dice(),))
+    for rank in (0, 1):
+        assert resumed[rank]["hooks"][0].drawn == whole[rank]["hooks"][0].drawn     # the earlier ones from its state
+        assert len(resumed[rank]["hooks"][0].drawn) == 6
+    assert whole[0]["hooks"][0].drawn != whole[1]["hooks"][0].drawn
+
+
+def test_a_run_that_was_killed_between_checkpoints_repeats_its_steps(tmp_path):
+    reference = here(saving(2))
+    here(saving(2), tmp_path, hooks=(jobs.StopAt(3),))
+    shutil.rmtree(newest(tmp_path))                                  # as if killed after step 3, before its checkpoint
+    assert folders(tmp_path) == ["step-00000002"]
+    result = here(saving(2), tmp_path)
+    assert result["resumed_from"] == 2
+    identical(result, reference)
+    assert [line["step"] for line in read_run(tmp_path).steps] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_without_a_checkpoint_starts_again(tmp_path):
+    here(small_config(), tmp_path, hooks=(jobs.StopAt(3),))
+    result = here(small_config(), tmp_path)
+    assert result["resumed_from"] == 0 and result["steps"] == 6
+    assert [line["step"] for line in read_run(tmp_path).steps] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    first = here(saving(), tmp_path)
+    again = here(saving(), tmp_path)
+    assert again["resumed_from"] == 6
+    identical(first, again)
+
+
+def test_a_checkpoint_before_the_first_update(tmp_path):
+    # All steps so far were refused: AdamW has no state, and a resume must not give it one.
+    spoil = jobs.Spoil({1, 2}, rank=0)
+    reference = here(saving(2), hooks=(spoil,))
+    here(saving(2), tmp_path, hooks=(spoil, jobs.StopAt(2)))
+    resumed = here(saving(2), tmp_path, hooks=(spoil,))
+    assert resumed["skipped"] == [1, 2] and resumed["resumed_from"] == 2
+    assert resumed["losses"][6] == reference["losses"][6]
+    for name, weight in reference["weights"].items():
+        assert torch.equal(resumed["weights"][name], weight)
+
+
+def test_only_so_many_are_kept(tmp_path):
+    here(saving(1, keep_checkpoints=2), tmp_path)
+    assert folders(tmp_path) == ["step-00000005", "step-00000006"]
+
+
+def test_starting_anew_in_a_used_folder_is_refused(tmp_path):
+    here(saving(), tmp_path)
+    with pytest.raises(LabError, match="holds checkpoints of an earlier run .up to step 6.: resume it, or choose another"):
+        here(saving(), tmp_path, resume=False)
+
+
+# ---- another configuration
+
+@pytest.mark.parametrize("change, names", [
+    (dict(model=dict(d_model=64, tie_embeddings=True)), "model.d_model = 32 and the configuration now says 64"),
+    (dict(lr=5e-3), "lr = 0.01 and the configuration now says 0.005"),
+    (dict(steps=8), "steps = 6 and the configuration now says 8"),
+    (dict(precision={"backend": "fp32"}), "precision.backend = 'bf16' and the configuration now says 'fp32'"),
+])
+def test_another_configuration_is_named(tmp_path, change, names):
+    here(saving(), tmp_path)
+    with pytest.raises(LabError, match=re.escape(names)):
+        here(saving(**change), tmp_path)
+
+
+def test_what_does_not_change_the_numbers_may_change(tmp_path):
+    here(saving(), tmp_path, hooks=(jobs.StopAt(2),))
+    changed = saving(3, accumulation=2, keep_checkpoints=5)
+    changed = changed.replace(eval_every=1, eval_batches=3)
+    assert here(changed, tmp_path)["resumed_from"] == 2
+
+
+class OtherText(jobs.CountingCorpus):
+    hash = "another"
+
+
+def test_another_corpus_is_refused(tmp_path):
+    here(saving(), tmp_path)
+    with pytest.raises(LabError, match="training text is not the one"):
+        here(saving(), tmp_path, corpus=OtherText())
+
+
+def test_another_model_under_the_same_configuration_is_refused(tmp_path):
+    from labkit.comm.ranks import run_ranks as on_ranks
+    from labkit.train.checkpoint import Checkpoints
+    from labkit.train.optim import adamw
+
+    def job(group, how):
+        config = small_config(**how)
+        model = jobs.plain_model(config)
+        store, optimizer = Checkpoints(tmp_path, group), adamw(model, config)
+        return store.load(model, optimizer) or store.save(1, model, optimizer, {})
+    on_ranks(job, {}, size=1, backend="threads", timeout=60.0)
+    with pytest.raises(LabError, match=r"its weight layers.0.ffn.w1.weight is \[48, 32\] and the model's is \[64, 32\]"):
+        on_ranks(job, dict(model=dict(d_ffn=64)), size=1, backend="threads", timeout=60.0)
+
+
+# ---- damage
+
+def truncate(folder):
+    file = folder / "__1_0.distcp"
+    file.write_bytes(file.read_bytes()[:-100])
+    return "__1_0.distcp has"
+
+
+def flip_a_bit(folder):
+    file = folder / "__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    return "__0_0.distcp has changed since it was written"
+
+
+def lose_a_file(folder):
+    (folder / "rank-00001.pt").unlink()
+    return "rank-00001.pt is missing"
+
+
+def lose_the_manifest(folder):
+    (folder / "manifest.json").unlink()
+    return "manifest.json is missing"
+
+
+def change_the_manifest(folder):
+    file = folder / "manifest.json"
+    file.write_text(file.read_text().replace('"step": 6', '"step": 7'))
+    return "manifest.json does not match its own checksum"
+
+
+def cut_the_manifest(folder):
+    file = folder / "manifest.json"
+    file.write_bytes(file.read_bytes()[:200])
+    return "manifest.json cannot be read"
+
+
+@pytest.fixture(scope="module")
+def saved(pools, tmp_path_factory):
+    """A finished run on two ranks with checkpoints of steps 3 and 6."""
+    run_dir = tmp_path_factory.mktemp("saved")
+    sharded(pools, 2, saving(3), run_dir)
+    assert folders(run_dir) == ["step-00000003", "step-00000006"]
+    return run_dir
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    return Path(shutil.copytree(saved, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("harm", [truncate, flip_a_bit, lose_a_file, lose_the_manifest, change_the_manifest, cut_the_manifest])
+def test_a_damaged_newest_checkpoint_is_passed_over_and_said(pools, straight, copy, harm):
+    says = harm(newest(copy))
+    for result in sharded(pools, 2, saving(3), copy):
+        assert result["resumed_from"] == 3
+        identical(result, straight)
+    (event,) = [e for e in read_run(copy).events if e["kind"] == "corrupt_checkpoint"]
+    assert event["step"] == 6 and says in event["message"] and "going on from step 3" in event["message"]
+    assert folders(copy) == ["step-00000003", "step-00000006"]          # written anew, and the damaged one cleared away
+
+
+def test_when_all_are_damaged_it_says_so_and_keeps_them(pools, copy):
+    truncate(copy / "checkpoints" / "step-00000006")
+    flip_a_bit(copy / "checkpoints" / "step-00000003")
+    for _ in range(2):                                                  # and does not start from the beginning later
+        with pytest.raises(LabError, match="no checkpoint in .* can be used .step-00000006: __1_0.distcp has .*bytes instead "
+                                           "of.*; step-00000003: __0_0.distcp has changed.*put back a copy"):
+            sharded(pools, 2, saving(3), copy)
+    assert folders(copy) == ["step-00000003", "step-00000006"]
+
+
+# ---- killed while saving
+
+@pytest.mark.parametrize("how", ["killed_while_writing", "killed_before_publishing"])
+def test_killed_while_saving(pools, straight, tmp_path, how):
+    with pytest.raises(RanksFailed):
+        accident(saving(3), tmp_path, Accident(how, step=6, rank=0))
+    assert folders(tmp_path) == ["step-00000003", "step-00000006.partial"]
+    for result in sharded(pools, 2, saving(3), tmp_path):
+        assert result["resumed_from"] == 3
+        identical(result, straight)
+    assert folders(tmp_path) == ["step-00000003", "step-00000006"]
+
+
+def test_killed_while_deleting_an_old_one(pools, straight, tmp_path):
+    with pytest.raises(RanksFailed):
+        accident(saving(3, keep_checkpoints=1), tmp_path, Accident("killed_while_deleting_old_ones", step=6, rank=0))
+    assert folders(tmp_path) == ["step-00000003.old.partial", "step-00000006"]
+    result = sharded(pools, 2, saving(3, keep_checkpoints=1), tmp_path)[0]
+    assert result["resumed_from"] == 6
+    identical(result, straight)
+    assert folders(tmp_path) == ["step-00000006"]
+
+
+# ---- a full disk
+
+FULL = ("the disk is full: the checkpoint of step 6 could not be written to .*needed, .*free.; the checkpoint of step 3 is "
+        "intact. Free some space and run the same command again.$")
+
+
+@pytest.mark.parametrize("how, rank", [("full_while_dcp_writes", 0), ("full_while_dcp_writes", 1), ("full_while_rank_writes", 1),
+                                       ("full_while_rank_writes", 0)])
+def test_a_disk_that_fills_up_while_saving(pools, straight, tmp_path, how, rank):
+    with pytest.raises(RanksFailed) as caught:
+        accident(saving(3), tmp_path, Accident(how, step=6, rank=rank))
+    assert re.search(FULL, str(caught.value)), caught.value
+    assert folders(tmp_path) == ["step-00000003"]                       # intact, and the space given back
+    result = sharded(pools, 2, saving(3), tmp_path)[0]
+    assert result["resumed_from"] == 3
+    identical(result, straight)
+
+
+def test_too_little_space_is_said_before_the_disk_is_filled(tmp_path):
+    with pytest.raises(RanksFailed) as caught:
+        accident(saving(3), tmp_path, Accident("little_space", step=3))
+    assert re.search("the disk is full: the checkpoint of step 3 .*0.[0-9] MB needed, 0.0 MB free.; there is no earlier one",
+                     str(caught.value))
+    assert folders(tmp_path) == []
+
+
+# ---- the folder and its manifest, without ranks
+
+def test_only_whole_folders_count(tmp_path):
+    for name in ("step-00000003", "step-00000012", "step-00000020.partial", "step-00000030.corrupt", "notes", "step-x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-00000040").write_text("a file")
+    assert manifest.whole_steps(tmp_path) == [12, 3]
+    assert manifest.whole_steps(tmp_path / "missing") == []
+    manifest.sweep(tmp_path, manifest.PARTIAL)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "notes", "step-00000003", "step-00000012", "step-00000030.corrupt", "step-00000040", "step-x"]
+
+
+def test_manifest_round_trip(tmp_path):
+    (tmp_path / "a").write_bytes(b"123456789")
+    files = {"a": manifest.describe(tmp_path / "a")}
+    assert files["a"] == {"bytes": 9, "crc32": 0xCBF43926}              # the check value of CRC-32
+    manifest.write(tmp_path, files, {"step": 3, "config": {"lr": 1e-3, "betas": [0.9, 0.95]}})
+    body, problem = manifest.read(tmp_path)
+    assert problem is None and body["files"] == files and body["config"]["lr"] == 1e-3
+    assert manifest.damage(tmp_path / "a", files["a"]) is None
+    (tmp_path / "manifest.json").write_text(json.dumps([1]))
+    assert manifest.read(tmp_path)[1] == "manifest.json cannot be read (TypeError)"
+
+
+def test_publishing_over_a_damaged_folder(tmp_path):
+    old, new = tmp_path / "step-00000006", tmp_path / "step-00000006.partial"
+    for folder, text in ((old, "old"), (new, "new")):
+        folder.mkdir()
+        (folder / "file").write_text(text)
+    manifest.publish(new, old)
+    assert (old / "file").read_text() == "new" and [p.name for p in tmp_path.iterdir()] == ["step-00000006"]

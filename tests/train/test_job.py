@@ -1,0 +1,102 @@
+"""`train_job`: from a config to a record and a summary, with the real corpus, backends and transforms."""
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_jobs import MODEL, StopAt  # noqa: E402
+
+from labkit.comm.ranks import RankPool  # noqa: E402
+from labkit.errors import LabError  # noqa: E402
+from labkit.record.run import read_run  # noqa: E402
+from labkit.train.job import train_job  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def two():
+    with RankPool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A few Python files, so that the corpus is built in a moment; and a place for its cache."""
+    folder = tmp_path_factory.mktemp("text")
+    for i in range(40):
+        (folder / f"m{i}.py").write_text("\n".join(f"def f{i}_{j}(x):\n    return x * {j} + {i}\n" for j in range(30)))
+    return folder, tmp_path_factory.mktemp("cache")
+
+
+def config(text, **changes):
+    return {**dict(model={**MODEL, "vocab_size": 320}, data={"source": [str(text[0])], "heldout_fraction": 0.2}, steps=4,
+                   seq_len=16, batch_size=4, accumulation=2, lr=1e-2, eval_every=2, eval_batches=1, checkpoint_every=2,
+                   precision={"backend": "fp32"}), **changes}
+
+
+def job(pool, text, changes=None, run_dir=None, **how):
+    return pool.run(partial(train_job, cache_dir=text[1], **how), config(text, **(changes or {})), run_dir, timeout=180.0)
+
+
+def test_summary_and_record(two, text, tmp_path):
+    results = job(two, text, run_dir=tmp_path / "run")
+    assert results[0]["heldout"] == results[1]["heldout"] and list(results[0]["heldout"]) == [2, 4]
+    summary = results[0]
+    assert summary["conversion"]["backend"] == "fp32" and summary["evidence"]["converted"] == 14    # 7 in each of 2 blocks
+    assert summary["parameters"] > 0 and summary["corpus"]["hash"]
+    record = read_run(tmp_path / "run")
+    assert record.status == "finished" and record.run["kind"] == "train" and record.run["config"]["lr"] == 0.01
+    assert record.run["conversion"]["converted"] == summary["conversion"]["converted"]
+    assert record.run["results"]["heldout"] == {"2": summary["heldout"][2], "4": summary["heldout"][4]}
+    assert record.run["results"]["peak_bytes"] == summary["peak_bytes"] and len(summary["peak_bytes"]) == 2
+    assert [line["step"] for line in record.steps] == [1, 2, 3, 4]
+
+
+def test_an_interrupted_run_goes_on(two, text, tmp_path):
+    straight = job(two, text)[0]
+    job(two, text, run_dir=tmp_path / "run", hooks=(StopAt(2),))
+    resumed = job(two, text, run_dir=tmp_path / "run")[0]
+    assert resumed["resumed_from"] == 2 and resumed["losses"] == straight["losses"]
+    again = job(two, text, run_dir=tmp_path / "run")[0]
+    assert again["resumed_from"] == 4 and again["heldout"] == straight["heldout"]
+
+
+def test_fp8_on_two_ranks_with_scales(two, text, tmp_path):
+    changes = dict(precision={"backend": "torchao"}, probe_every=4, activation_checkpointing="block")
+    result = job(two, text, changes, tmp_path / "run")[0]
+    assert result["evidence"]["converted"] == 14 and any("Float8" in kind for kind in result["evidence"]["module_types"])
+    assert result["losses"][4] < result["losses"][1]
+    scales = read_run(tmp_path / "run").steps[3]["scales"]
+    assert set(scales["layers.0.attn.wq.input"]) == {"scale", "amax", "overflow", "underflow", "sqnr"}
+
+
+def test_the_twin_differs_by_rounding(two, text):
+    plain, twin = job(two, text)[0], job(two, text, dict(perturb=2 ** -9))[0]
+    gaps = [abs(twin["losses"][k] - plain["losses"][k]) / plain["losses"][k] for k in plain["losses"]]
+    assert 0 < max(gaps) < 0.01          # a relative change of weights by at most 0.2 %
+
+
+def test_a_failed_run_says_so_in_its_record(two, text, tmp_path):
+    with pytest.raises(LabError, match="batch_size 3 does not divide by 2 ranks"):
+        job(two, text, dict(batch_size=3, accumulation=1), tmp_path / "run")
+    record = read_run(tmp_path / "run")
+    assert record.status == "failed" and "batch_size 3" in record.events[-1]["message"]
+
+
+def test_a_folder_with_another_run_is_refused_and_one_without_steps_is_not(two, text, tmp_path):
+    with pytest.raises(LabError):
+        job(two, text, dict(batch_size=3, accumulation=1), tmp_path / "run")        # nothing lost if it is used again
+    job(two, text, dict(checkpoint_every=0), tmp_path / "run")
+    record = read_run(tmp_path / "run")
+    assert record.run["config"]["batch_size"] == 4 and record.status == "finished"
+    with pytest.raises(LabError, match="holds another run: it was made with lr = 0.01 and the configuration now says 0.02"):
+        job(two, text, dict(checkpoint_every=0, lr=0.02), tmp_path / "run")
+    assert len(read_run(tmp_path / "run").steps) == 4
+
+
+def test_a_wrong_config_is_named(two, text):
+    with pytest.raises(LabError, match="learning_rat"):
+        job(two, text, dict(learning_rat=1.0))

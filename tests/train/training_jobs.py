@@ -1,0 +1,214 @@
+"""What the rank processes of the training tests import: a small corpus, a small model, jobs. No test in here."""
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from labkit.record.run import RunRecord
+from labkit.train import manifest
+from labkit.train.checkpoint import Checkpoints
+from labkit.train.config import ModelConfig, TrainConfig
+from labkit.train.hooks import Hook
+from labkit.train.job import seed_generators
+from labkit.train.loop import train
+from labkit.train.model import Transformer, init_weights
+from labkit.train.shard import materialize, shard
+
+MODEL = dict(vocab_size=257, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=16)
+
+
+def small_config(**changes) -> TrainConfig:
+    model = ModelConfig(**{**MODEL, **changes.pop("model", {})})
+    return TrainConfig(**{**dict(model=model, steps=6, seq_len=16, batch_size=8, lr=1e-2, warmup_steps=2, eval_every=3,
+                                 eval_batches=2), **changes})
+
+
+class CountingCorpus:
+    """Rows that count upwards by 3 from a start that depends on (seed, step, split, row) alone; learnable in a few steps."""
+
+    hash = "counting"
+
+    def batch(self, step, batch_size, seq_len, seed, split="train"):
+        generator = torch.Generator().manual_seed(step * 1009 + seed * 7 + (split == "heldout") * 500_009)
+        start = torch.randint(0, 97, (batch_size, 1), generator=generator)
+        return (start + 3 * torch.arange(seq_len + 1)) % 97
+
+
+class Average(Hook):
+    """Data parallelism in one hook: for ranks whose model is not sharded."""
+
+    def after_backward(self, loop):
+        for p in loop.model.parameters():
+            loop.group.all_reduce(p.grad, "mean")
+
+
+class GradNorms(Hook):
+    def __init__(self):
+        self.norms = []
+
+    def after_step(self, loop):
+        self.norms.append(loop.vitals.grad_norm)
+
+
+class StopAt(Hook):
+    def __init__(self, step):
+        self.at = step
+
+    def after_step(self, loop):
+        if loop.step == self.at:
+            loop.stop("enough")
+
+
+class Spoil(Hook):
+    """Puts `value` into one gradient of one rank, after the backward of the given steps."""
+
+    def __init__(self, steps, rank, value=float("inf"), name="layers.0.ffn.w1.weight"):
+        self.steps, self.rank, self.value, self.name = steps, rank, value, name
+
+    def after_backward(self, loop):
+        if loop.step in self.steps and loop.group.rank == self.rank:
+            grad = dict(loop.model.named_parameters())[self.name].grad
+            (grad.to_local() if hasattr(grad, "to_local") else grad).view(-1)[0] = self.value
+
+
+class Rewind(Hook):
+    """Goes back once, at step `at`."""
+
+    def __init__(self, at):
+        self.at, self.done = at, False
+
+    def after_eval(self, loop):
+        if loop.step == self.at and not self.done:
+            self.done = True
+            loop.rewind()
+
+
+class Dice(Hook):
+    """Draws from every generator at each step."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def after_step(self, loop):
+        import random
+
+        import numpy
+        self.drawn.append((random.random(), float(numpy.random.rand()), float(torch.rand(()))))
+
+    def state_dict(self):
+        return {"drawn": list(self.drawn)}
+
+    def load_state_dict(self, state):
+        self.drawn = state["drawn"]
+
+
+def plain_model(config):
+    return init_weights(Transformer(config.resolved_model), config.seed)
+
+
+def sharded_model(config, group, param_dtype=torch.float32):
+    with torch.device("meta"):
+        model = Transformer(config.resolved_model)
+    shard(model, group, param_dtype=param_dtype)
+    return materialize(model, group.device, lambda m: init_weights(m, config.seed))
+
+
+def whole(model):
+    """{name: full fp32 tensor}. All ranks together."""
+    return {n: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for n, p in model.named_parameters()}
+
+
+def open_record(group, run_dir):
+    if run_dir is None or group.rank:
+        return None
+    if (Path(run_dir) / "run.json").exists():
+        return RunRecord.open(run_dir)
+    return RunRecord.create(run_dir, kind="train", command="test", hardware={})
+
+
+def run(group, config, run_dir=None, hooks=(), sharded=False, corpus=None, before=None, **how):
+    """Train; return the result as a dict, with the weights. `before()` is called first, in the rank."""
+    if before:
+        before(group)
+    seed_generators(config.seed, group.rank)
+    model = sharded_model(config, group) if sharded else plain_model(config)
+    seen = GradNorms()
+    result = train(group, config, corpus or CountingCorpus(), model=model, record=open_record(group, run_dir), run_dir=run_dir,
+                   hooks=(*hooks, seen), **how)
+    return {**asdict(result), "weights": whole(model), "hooks": hooks, "grad_norms": seen.norms}
+
+
+def run_sharded(group, config, run_dir=None, hooks=(), before=None, **how):
+    return run(group, config, run_dir, hooks, True, None, before, **how)
+
+
+# ---- accidents, to be called in a rank
+
+class Accident:
+    """Picklable `before`: replaces a function so that something bad happens in the save of `step`, on one rank or all."""
+
+    def __init__(self, what, step, rank=None):
+        self.what, self.step, self.rank = what, step, rank
+
+    def __call__(self, group):
+        if self.rank is None or group.rank == self.rank:
+            getattr(self, self.what)()
+
+    def killed_before_publishing(self):
+        original = manifest.publish
+
+        def publish(partial, final):
+            if final.name == manifest.folder_name(self.step):
+                os.kill(os.getpid(), signal.SIGKILL)
+            original(partial, final)
+        manifest.publish = publish
+
+    def killed_while_writing(self):
+        original = Checkpoints._write
+
+        def write(self_, partial, tensors, own):
+            if partial.name.startswith(manifest.folder_name(self.step)):
+                (partial / "__0_0.distcp").write_bytes(b"half a file")
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(self_, partial, tensors, own)
+        Checkpoints._write = write
+
+    def killed_while_deleting_old_ones(self):
+        import shutil
+        original = shutil.rmtree
+
+        def rmtree(path, *args, **kwargs):
+            if str(path).endswith(".old.partial") and Path(path).exists():
+                next(Path(path).iterdir()).unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(path, *args, **kwargs)
+        manifest.shutil.rmtree = rmtree
+
+    def full_while_dcp_writes(self):
+        """The tensors go to /dev/full: the system itself says "no space left on device"."""
+        from torch.distributed.checkpoint import filesystem
+        original = filesystem.FileSystem.create_stream
+
+        def create_stream(fs, path, mode):
+            into = "/dev/full" if "w" in mode and manifest.folder_name(self.step) in str(path) else path
+            return original(fs, into, mode)
+        filesystem.FileSystem.create_stream = create_stream
+
+    def full_while_rank_writes(self):
+        import errno
+        original = manifest.write_durably
+
+        def write_durably(file, content):
+            if file.parent.name.startswith(manifest.folder_name(self.step)):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            original(file, content)
+        manifest.write_durably = write_durably
+
+    def little_space(self):
+        import shutil
+        usage = shutil.disk_usage("/")
+        manifest.shutil.disk_usage = lambda path: usage._replace(free=1000)
