@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Mutant:
     """In `function` of `module`, the line(s) `old` become `new`.
 
-    task    whose checks run, together with those of the tasks that stand on it (these must all pass: no cascade)
+    task    whose checks run
     fails   checks that must fail: "test_name" (all its cases) or "test_name[part of a case's name"
     may     checks that may fail: a wrong answer can be right by luck in a chunk of one number
     causes  beginnings of sentences: every printed cause must begin with one, and each must be printed at least once
@@ -28,6 +28,7 @@ class Mutant:
     causes: tuple[str, ...] = ()
     verdicts: tuple[str, ...] = ("wrong",)
     may: tuple[str, ...] = ()
+    cascade: bool = False       # run the tasks that stand on this one as well: none of their checks may fail
     deadline: float = 20.0      # seconds for a call: only an endless loop needs a short one
 
     def apply(self, text: str) -> str:
@@ -66,7 +67,7 @@ SCATTER_VALUES = (*SCATTER_SUMS, "test_reduce_scatter_op", "test_reduce_scatter_
 TINY = ("test_reduce_scatter[shorter",)
 REDUCE_SCATTER = [
     Mutant("off-by-one chunk", *SCATTER, "finish_(chunk[r], op, N)", "finish_(chunk[(r + 1) % N], op, N)", SCATTER_VALUES,
-           ("chunk r+1 without rank r+1's numbers",)),
+           ("chunk r+1 without rank r+1's numbers",), cascade=True),
     Mutant("one step short", *SCATTER, "range(N - 1)", "range(N - 2)", (*SCATTER_VALUES, "test_reduce_scatter_traffic"),
            ("your own chunk, nothing added",)),
     Mutant("remainder ignored", *SCATTER, "chunk = x_L.tensor_split(N)", "chunk = x_L[:x_L.numel() // N * N].tensor_split(N)",
@@ -113,7 +114,7 @@ GATHER = ("13.3", "collectives", "ring_all_gather")
 GATHER_SUMS = ("test_all_gather[even", "test_all_gather[ragged", "test_all_gather[shorter", "test_all_gather_bf16")
 ALL_GATHER = [
     Mutant("one step short", *GATHER, "range(N - 1)", "range(N - 2)", (*GATHER_SUMS, "test_all_gather_into_out", "test_all_gather_traffic"),
-           ("chunk r+1 was never stored",)),
+           ("chunk r+1 was never stored",), cascade=True),
     Mutant("own chunk not stored", *GATHER, "chunk[r].copy_(shard)", "pass", ("test_all_gather", "test_all_gather_bf16"),
            ("your own chunk was never stored",)),
     Mutant("the result in other memory", *GATHER, "shard.new_empty(numel) if out is None else out", "shard.new_empty(numel)",

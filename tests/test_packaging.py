@@ -54,4 +54,4 @@ def test_import_and_help_stay_light():
 def test_every_module_names_its_purpose():
     """A file is one idea, and says which in its docstring."""
     for path in sorted((ROOT / "labkit").rglob("*.py")):
-        assert re.match(r'\s*(#.*\n)*\s*r?"""\S', path.read_text()), f"{path.relative_to(ROOT)} has no docstring"
+        assert re.match(r"\s*(#.*\n)*\s*r?(\"{3}|'{3})\S", path.read_text()), f"{path.relative_to(ROOT)} has no docstring"

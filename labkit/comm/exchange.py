@@ -1,12 +1,12 @@
 """The exchange: where ranks that live on threads of one process meet.
 
-A message is a rendezvous: a send and its recv find each other here, whoever comes second copies the bytes, both go on. There
-is no buffer in between, so two ranks that both send first deadlock at any size, as they may on a GPU. A collective is a slot
-that collects one contribution per rank; the last to come computes for all, reducing in rank order, so results are the same
-on every run.
+A message is a rendezvous: a send and its recv find each other here, whoever comes second copies the bytes, both go
+on. There is no buffer in between, so two ranks that both send first deadlock at any size, as they may on a GPU. A
+collective is a slot that collects one contribution per rank; the last to come computes for all, reducing in rank
+order, so results are the same on every run.
 
-Nothing here outlives the run: `end()` wakes every waiting rank with `RankEnded`. Ranks that disagree (another collective,
-another size, another dtype) are told in words at the moment they meet.
+Nothing here outlives the run: `end()` wakes every waiting rank with `RankEnded`. Ranks that disagree (another
+collective, another size, another dtype) are told in words at the moment they meet.
 """
 from __future__ import annotations
 

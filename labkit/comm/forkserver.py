@@ -3,9 +3,9 @@
 Importing torch takes seconds, forking milliseconds. Forking the caller itself would be as fast, but a process that has
 computed with torch (its thread pools are running) hangs in the child, so the helper does nothing but import and fork.
 
-It leaves nothing behind. When the caller ends, in whatever way, the socket between them closes: the helper kills its ranks,
-removes their directories and exits. Each rank asks the kernel to be killed with the helper (Linux). Each rank leads its own
-session, so what it starts itself is killed with it.
+It leaves nothing behind. When the caller ends, in whatever way, the socket between them closes: the helper kills its
+ranks, removes their directories and exits. Each rank asks the kernel to be killed with the helper (Linux). Each rank
+leads its own session, so what it starts itself is killed with it.
 
 One helper serves all runs of a program; it starts with the first and stays until the program ends, or `shutdown()`.
 """

@@ -1,17 +1,19 @@
 """`Group`: the only way a lab communicates.
 
-N ranks run the same function; each holds a Group that knows its own `rank` and the `size`. A message goes from one rank's
-tensor to another's (`send`, `recv`, `sendrecv`, `isend`, `irecv`, `batch`), or all ranks take part in a collective
-(`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `barrier`). The group is passed as an argument, never global.
+N ranks run the same function; each holds a Group that knows its own `rank` and the `size`. A message goes from one
+rank's tensor to another's (`send`, `recv`, `sendrecv`, `isend`, `irecv`, `batch`), or all ranks take part in a
+collective (`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `barrier`). The group is passed as an argument,
+never global.
 
 Rules that hold on every backend:
 
-- `send` may wait until its receiver has come: never rely on a buffer in between. Two ranks that both send first wait for each
-  other for ever; `sendrecv` posts both directions together.
+- `send` may wait until its receiver has come: never rely on a buffer in between. Two ranks that both send first wait
+  for each other for ever; `sendrecv` posts both directions together.
 - A message has no header: the receiver says what it expects, by `like=` (a tensor of that shape and dtype) or `out=`.
 - Every rank calls the same collectives in the same order, with equal shapes and dtypes.
-- Any dtype can be sent, gathered and broadcast, float8 too. Reductions need arithmetic: float16, bfloat16, float32, float64,
-  int8, uint8, int32 and int64; "mean" is the sum divided by N in the tensor's own dtype, so integers have none.
+- Any dtype can be sent, gathered and broadcast, float8 too. Reductions need arithmetic: float16, bfloat16, float32,
+  float64, int8, uint8, int32 and int64; "mean" is the sum divided by N in the tensor's own dtype, so integers have
+  none.
 - On gloo, a max or min that meets a NaN may return a number: reduce a flag "is not finite" instead.
 - Tensors may be non-contiguous or empty. They carry no gradient through the group.
 
@@ -51,7 +53,8 @@ class Recv:
 
 
 class Handle:
-    """What `isend`, `irecv` and `async_op=True` return. `wait()` returns the tensor (None for a send); call it once or more.
+    """What `isend`, `irecv` and `async_op=True` return. `wait()` returns the tensor (None for a send); call it once
+    or more.
 
     Until then the tensor must not be touched: it may still be read, or written."""
 

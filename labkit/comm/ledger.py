@@ -1,22 +1,23 @@
 """The ledger: what one rank asked its group to do, in program order.
 
-Every call on a `Group` leaves an `Event` here: what kind, with whom, how many bytes, from which line, from when to when.
-Checks assert on it, timelines draw it, the virtual wire replays it, and the autopsy of a hang is read from it.
+Every call on a `Group` leaves an `Event` here: what kind, with whom, how many bytes, from which line, from when to
+when. Checks assert on it, timelines draw it, the virtual wire replays it, and the autopsy of a hang is read from it.
 
 What replay needs is exact, clocks aside:
 
-- `index` is the rank's program order. Events that one call posts together (the two halves of a `sendrecv`, all parts of a
-  `batch`) share a `batch` id, and no other event has it.
-- `blocking=True`: the rank went on only after this event was complete. `blocking=False` (`isend`, `irecv`, `async_op`): the
-  rank went on at once; a later event of kind "wait" with `of=<index>` is where it stood still until completion.
-- `seq` counts messages: the n-th send from a to b meets the n-th recv on b from a, and the n-th collective meets the n-th
-  collective of every other rank. Matching needs nothing else.
+- `index` is the rank's program order. Events that one call posts together (the two halves of a `sendrecv`, all parts
+  of a `batch`) share a `batch` id, and no other event has it.
+- `blocking=True`: the rank went on only after this event was complete. `blocking=False` (`isend`, `irecv`,
+  `async_op`): the rank went on at once; a later event of kind "wait" with `of=<index>` is where it stood still until
+  completion.
+- `seq` counts messages: the n-th send from a to b meets the n-th recv on b from a, and the n-th collective meets the
+  n-th collective of every other rank. Matching needs nothing else.
 
-What `bytes` means. For "send" and "recv" it is what crosses: elements times element size, no header (the tests hold it
-against the kernel's own TCP counters). For a library collective it is the payload as nccl-tests counts it (all_reduce and
-broadcast: the tensor; all_gather: the gathered result; reduce_scatter: the whole input); how many bytes really cross is the
-library's choice of algorithm, and the ledger does not claim to know it. Traffic that does not pass through `Group` (what
-FSDP2 does on a `device_mesh()`) is not here at all.
+What `bytes` means. For "send" and "recv" it is what crosses: elements times element size, no header (the tests hold
+it against the kernel's own TCP counters). For a library collective it is the payload as nccl-tests counts it
+(all_reduce and broadcast: the tensor; all_gather: the gathered result; reduce_scatter: the whole input); how many
+bytes really cross is the library's choice of algorithm, and the ledger does not claim to know it. Traffic that does
+not pass through `Group` (what FSDP2 does on a `device_mesh()`) is not here at all.
 
 On CUDA the host's `begin` and `end` say when the call was made and when it returned, not when the GPU did it; with
 `device_clock` on, `device_begin` and `device_end` are measured by CUDA events on the rank's current stream.

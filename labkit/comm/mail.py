@@ -24,8 +24,8 @@ HEADER = struct.Struct("!4sQ")      # what it is, and how many bytes follow
 
 
 class _Pickler(pickle.Pickler):
-    """Notes what a rank will have to import: the main script, and the files of modules that only this process can find by
-    name (a test runner loads test files so)."""
+    """Notes what a rank will have to import: the main script, and the files of modules that only this process can
+    find by name (a test runner loads test files so)."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
@@ -91,7 +91,8 @@ def unpack(data: bytes) -> Any:
 
 
 def pack_job(fn: Callable, args: tuple) -> tuple[bytes, dict[str, Any]]:
-    """The job, and what a rank needs to unpack it: {"main": how to import the main script, or None, "files": {module: path}}.
+    """The job, and what a rank needs to unpack it: {"main": how to import the main script, or None, "files": {module:
+    path}}.
 
     LabError if it cannot travel."""
     file = io.BytesIO()

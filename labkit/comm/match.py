@@ -1,7 +1,8 @@
 """Ledgers laid side by side: which call of one rank meets which of another.
 
-The n-th send from a to b meets the n-th recv on b from a, and the n-th collective of a rank meets the n-th collective of every
-other. So a call is stuck exactly when its counterpart has not been made, and it is wrong when the counterpart differs.
+The n-th send from a to b meets the n-th recv on b from a, and the n-th collective of a rank meets the n-th collective
+of every other. So a call is stuck exactly when its counterpart has not been made, and it is wrong when the
+counterpart differs.
 """
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ class Match:
     def __init__(self, ledgers: list[Ledger]) -> None:
         self.size = len(ledgers)
         self.usable = not any(ledger.gaps for ledger in ledgers)
-        self.sends: dict[tuple[int, int], dict[int, Event]] = {}
-        self.recvs: dict[tuple[int, int], dict[int, Event]] = {}
+        self.sends: dict[tuple[int, int], dict[int, Event]] = {}        # (from, to): number: event
+        self.recvs: dict[tuple[int, int], dict[int, Event]] = {}        # (from, to), too
         self.collectives: list[dict[int, Event]] = [{} for _ in ledgers]
         for rank, ledger in enumerate(ledgers):
             for event in list(ledger.events):
@@ -37,13 +38,17 @@ class Match:
                     self.recvs.setdefault((event.peer, rank), {})[event.seq] = event
                 elif event.kind in COLLECTIVES:
                     self.collectives[rank][event.seq] = event
+        # How many of each have been made: the highest number seen, since old events may have been dropped.
+        self.sent = {channel: max(numbers) + 1 for channel, numbers in self.sends.items()}
+        self.received = {channel: max(numbers) + 1 for channel, numbers in self.recvs.items()}
+        self.joined = [max(numbers, default=-1) + 1 for numbers in self.collectives]
 
     def missing(self, rank: int, event: Event) -> list[int]:
         """The ranks that have not made the call that `event` of `rank` needs."""
         if event.kind in COLLECTIVES:
-            return [r for r in range(self.size) if r != rank and _begun(self.collectives[r]) <= event.seq]
-        other = self.recvs.get((rank, event.peer), {}) if event.kind == "send" else self.sends.get((event.peer, rank), {})
-        return [] if _begun(other) > event.seq else [event.peer]
+            return [r for r in range(self.size) if r != rank and self.joined[r] <= event.seq]
+        made = self.received.get((rank, event.peer), 0) if event.kind == "send" else self.sent.get((event.peer, rank), 0)
+        return [] if made > event.seq else [event.peer]
 
     def mismatch(self) -> Mismatch | None:
         """The first meeting of calls that do not fit, if any."""
@@ -77,10 +82,6 @@ class Match:
                     odd[0], sorted(calls), calls[odd[0]].where,
                     f"The ranks' collective number {seq + 1} differs: {told}; {blame}.")
                 return
-
-
-def _begun(by_seq: dict[int, Event]) -> int:
-    return max(by_seq) + 1 if by_seq else 0
 
 
 def say_ranks(ranks: list[int]) -> str:

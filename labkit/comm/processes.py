@@ -1,8 +1,9 @@
 """Ranks as processes of their own: what the caller does.
 
-A `Crew` has `size` rank processes forked by the helper (labkit.comm.forkserver) and joined to one process group. For each job
-it sends the function, reads results, output and exit statuses as they come, keeps the deadline, and, when a run fails, takes
-the evidence (the ledgers on disk, tracebacks asked for by a signal, exit statuses), ends the ranks and writes the autopsy.
+A `Crew` has `size` rank processes forked by the helper (labkit.comm.forkserver) and joined to one process group. For
+each job it sends the function, reads results, output and exit statuses as they come, keeps the deadline, and, when a
+run fails, takes the evidence (the ledgers on disk, tracebacks asked for by a signal, exit statuses), ends the ranks
+and writes the autopsy.
 
 The deadline counts from the moment all ranks have imported what the job needs: a slow `import` is not a slow algorithm.
 What ranks print appears on the caller's stdout and stderr, line by line with the rank in front, so it shows up in the

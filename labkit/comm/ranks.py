@@ -12,8 +12,8 @@ threads     in this process, over the exchange (labkit.comm.threads). Millisecon
 processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes). The real thing on one machine.
 torchrun    the ranks that torchrun started, on one machine or many (labkit.comm.torchrun).
 
-A run ends in one of two ways: with `Results`, or with `RanksFailed`, whose text is an autopsy. At the deadline, or shortly
-after one rank has raised or died, all others are ended; nothing is left behind.
+A run ends in one of two ways: with `Results`, or with `RanksFailed`, whose text is an autopsy. At the deadline, or
+shortly after one rank has raised or died, all others are ended; nothing is left behind.
 """
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ LIMIT = 8 << 20     # bytes; a longer file is started anew with the last events,
 class Sink:
     """The append-only file. One `os.write` a record: what was written before a SIGKILL is in the kernel, not lost.
 
-    Records are marshalled tuples (a third of JSON's time). Thirteen entries: an event begins. Two: (index, end). None: a gap.
-    Nothing here may fail the run: on a full disk the sink falls silent and the autopsy knows less."""
+    Records are marshalled tuples (a third of JSON's time). Thirteen entries: an event begins. Two: (index, end).
+    None: a gap. Nothing here may fail the run: on a full disk the sink falls silent and the autopsy knows less."""
 
     def __init__(self, path: str, ledger: Ledger) -> None:
         self.ledger, self.written, self.quiet = ledger, 0, False

@@ -1,12 +1,13 @@
 """Ranks that torchrun started: this process is one of them.
 
-Every rank calls `run_ranks`, runs the function, and gets the results of all ranks, so that the code after the call is the
-same as on the other backends. Results pass through torchrun's own rendezvous store: return small things.
+Every rank calls `run_ranks`, runs the function, and gets the results of all ranks, so that the code after the call is
+the same as on the other backends. Results pass through torchrun's own rendezvous store: return small things.
 
-A failed run ends the program. The first rank to notice collects the others' evidence and reports: if its function raised, by
-raising RanksFailed; at the deadline, by printing the autopsy and leaving with status 1. The others leave after it without a
-word, also from inside a collective that would never return. torchrun then does what it is told to do about failed workers, a restart included. With `timeout=None`
-there is no deadline and no search for deadlocks; a rank that raises still ends all, and one that dies is torchrun's business.
+A failed run ends the program. The first rank to notice collects the others' evidence and reports: if its function
+raised, by raising RanksFailed; at the deadline, by printing the autopsy and leaving with status 1. The others leave
+after it without a word, also from inside a collective that would never return. torchrun then does what it is told to
+do about failed workers, a restart included. With `timeout=None` there is no deadline and no search for deadlocks; a
+rank that raises still ends all, and one that dies is torchrun's business.
 """
 from __future__ import annotations
 

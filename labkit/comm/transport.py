@@ -1,20 +1,20 @@
 """What stands behind a `Group`: a transport that moves bytes and reduces tensors.
 
-`Group` checks arguments, keeps the ledger and hides shapes; a transport does the rest, with two verbs. A broker outside a
-grading sandbox, which sees every message and can refuse a collective, is a third transport beside the two here: it needs
-`post` (carry these bytes), `collective` (or a LabError) and nothing else.
+`Group` checks arguments, keeps the ledger and hides shapes; a transport does the rest, with two verbs. A broker
+outside a grading sandbox, which sees every message and can refuse a collective, is a third transport beside the two
+here: it needs `post` (carry these bytes), `collective` (or a LabError) and nothing else.
 
 Contract of a transport:
 
-- `post(ops)` starts all of them together and returns a function that waits until all are complete. Messages from a to b are
-  received in the order in which they were sent. A buffer belongs to the transport until the wait has returned.
+- `post(ops)` starts all of them together and returns a function that waits until all are complete. Messages from a to
+  b are received in the order in which they were sent. A buffer belongs to the transport until the wait has returned.
 - `collective(call)` starts one and returns a function that waits. Every rank issues the same ones in the same order.
 - Tensors arrive contiguous, on `device`, detached. The transport neither reshapes nor keeps them.
 - A wait ends when the run ends: by returning, by raising, or with the process.
 
 Sub-groups, when a week needs them: `Group.split(ranks)` asks the transport for `split(ranks) -> Transport` (torch:
-`new_group`; threads: an exchange of its own), the new Group keeps the rank's one ledger, and `Event` gains the name of the
-group, by which `seq` then counts. Nothing else here would change.
+`new_group`; threads: an exchange of its own), the new Group keeps the rank's one ledger, and `Event` gains the name
+of the group, by which `seq` then counts. Nothing else here would change.
 """
 from __future__ import annotations
 

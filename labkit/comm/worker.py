@@ -1,8 +1,8 @@
 """One rank process: what it does from its birth in the helper to its end.
 
-It joins the process group of its crew, then takes jobs from the caller: import what the job names, wait for "go", run the
-function, send the return value and the ledger back. The ledger's file and the traceback file in the crew's directory are
-there for the case that it can no longer speak for itself.
+It joins the process group of its crew, then takes jobs from the caller: import what the job names, wait for "go", run
+the function, send the return value and the ledger back. The ledger's file and the traceback file in the crew's
+directory are there for the case that it can no longer speak for itself.
 """
 from __future__ import annotations
 

@@ -283,15 +283,16 @@ def _count(value: Any) -> str:
 
 
 def _gib(value: Any) -> str:
-    return _number(value / 2**30 if isinstance(value, (int, float)) else None, "{:.2f} GiB")
+    return _number(value / 2**30 if isinstance(value, (int, float)) else None, "{:.2f}\N{NO-BREAK SPACE}GiB")
 
 
 def _percent(value: Any) -> str:
-    return _number(value, "{:.4f} %" if isinstance(value, (int, float)) and abs(value) < 0.1 else "{:.3f} %")
+    return _number(value, "{:.4f}\N{NO-BREAK SPACE}%" if isinstance(value, (int, float)) and abs(value) < 0.1 else
+                   "{:.3f}\N{NO-BREAK SPACE}%")
 
 
 def _db(value: Any) -> str:
-    return _number(value, "{:.1f} dB")
+    return _number(value, "{:.1f}\N{NO-BREAK SPACE}dB")
 
 
 def _dict(value: Any) -> dict:

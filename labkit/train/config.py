@@ -151,12 +151,12 @@ class TrainConfig(Config):
 
 
 def sizes() -> dict[str, ModelConfig]:
-    """The named decoder shapes: `tiny` (5.0 M parameters), `124m`, `1b` (1.14 B), `8b` (Llama-3-8B's shape)."""
+    """The named decoder shapes: `tiny` (1.3 M parameters), `124m`, `1b` (1.14 B), `8b` (Llama-3-8B's shape)."""
     return dict(_SIZES)
 
 
 _SIZES = {
-    "tiny": ModelConfig(vocab_size=4096, d_model=256, n_layers=4, n_heads=8, n_kv_heads=4, d_ffn=704, max_seq_len=256),
+    "tiny": ModelConfig(vocab_size=2048, d_model=128, n_layers=4, n_heads=4, n_kv_heads=2, d_ffn=384, max_seq_len=256),
     "124m": ModelConfig(vocab_size=50304, d_model=768, n_layers=12, n_heads=12, n_kv_heads=12, d_ffn=2048,
                         max_seq_len=2048, tie_embeddings=True),
     "1b": ModelConfig(vocab_size=32768, d_model=2048, n_layers=16, n_heads=16, n_kv_heads=8, d_ffn=8192,

@@ -14,10 +14,11 @@ Two details matter. A rank whose number is not finite sends the flag 1 and the n
 reduction (gloo's MAX can return a number), a flag does. And the memory has a slot for each rank, zero elsewhere, so that
 the sum is a gather: no second message.
 
-The price: the host must read the answer before it may start the update, so the CPU waits once a step for the GPU, and the
-GPU then waits for the CPU to launch the update (about a millisecond, in steps of hundreds). It can be avoided: compute
-the decision on the GPU and let the update kernel obey (that is what `found_inf` of fused AdamW does for a
-GradScaler). We do not: the loss has to be read once a step anyway, and an `if` that can be read is worth the millisecond.
+The price: the host must read the answer before it may start the update. So once a step the CPU waits for the GPU, and the
+GPU then waits while the CPU launches clipping and AdamW: 3.5 ms on an H200 for the 124m model's 111 parameters (torch
+2.11, 2026-11-21), whatever the batch: under 1 % of a step of half a second. It can be avoided: compute the decision on
+the GPU and let the update kernel obey it (that is what `found_inf` of fused AdamW does for a GradScaler). We do not: the
+loss has to be read once a step anyway, and an `if` that can be read is worth the milliseconds.
 """
 from __future__ import annotations
 

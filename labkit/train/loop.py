@@ -244,9 +244,12 @@ class Loop:
         if loaded:
             self.step = self.resumed_from = loaded.step
             self.history = History(**loaded.own["history"])
-            for name, part in self._stateful().items():
-                if state := loaded.own["parts"].get(name):
-                    part.load_state_dict(state)
+            parts = self._stateful()
+            for name, state in loaded.own["parts"].items():
+                if name in parts and state:
+                    parts[name].load_state_dict(state)
+                elif state:
+                    self.say("state_dropped", loaded.step, f"the checkpoint holds state of {name}, which this run has not")
         if self.record and self.group.rank == 0 and (self.record.path / "steps.jsonl").stat().st_size:
             # The lines of steps that are done again now are dropped: no step stands in the record twice.
             self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
@@ -275,9 +278,12 @@ class Loop:
         return {"history": asdict(self.history), "parts": {name: p.state_dict() for name, p in self._stateful().items()}}
 
     def _stateful(self) -> dict[str, Any]:
-        """Hooks and backend that take part in checkpoints, under names that tell a changed list of hooks."""
-        return {f"{i}.{type(part).__name__}": part for i, part in enumerate((*self.hooks, self.backend))
-                if hasattr(part, "load_state_dict")}
+        """Hooks and backend that take part in checkpoints. Named by type, so that other hooks may come and go."""
+        parts: dict[str, Any] = {"backend": self.backend} if hasattr(self.backend, "load_state_dict") else {}
+        for hook in self.hooks:
+            same = sum(type(hook) is type(other) for other in parts.values())
+            parts[f"hook {type(hook).__name__} {same}"] = hook
+        return parts
 
     def _result(self) -> TrainResult:
         slots = torch.zeros(self.group.size, dtype=torch.float64)

@@ -213,6 +213,7 @@ def test_a_record_can_be_sent_to_a_rank_process(tmp_path):
     record.step(step=0)
     there = pickle.loads(pickle.dumps(record))
     there.step(step=1)
+    record.update(first=True)
     there.update(there=True)
     record.update(here=True)                             # must not undo what the other one wrote
     data = read_run(tmp_path / "r")

@@ -116,6 +116,37 @@ def test_generators_and_hooks_go_on(pools, tmp_path):
     assert whole[0]["hooks"][0].drawn != whole[1]["hooks"][0].drawn
 
 
+class Scaling:
+    """A precision backend with a state of its own."""
+
+    def __init__(self):
+        self.forwards = 0
+
+    def check_tokens(self, tokens):
+        pass
+
+    def autocast(self):
+        from contextlib import nullcontext
+        self.forwards += 1
+        return nullcontext()
+
+    def state_dict(self):
+        return {"forwards": self.forwards}
+
+    def load_state_dict(self, state):
+        self.forwards = state["forwards"]
+
+
+def test_the_backend_s_state_goes_on_whatever_hooks_there_are(tmp_path):
+    straight, resumed = Scaling(), Scaling()
+    here(saving(3), backend=straight)
+    here(saving(3), tmp_path, backend=Scaling(), hooks=(jobs.StopAt(3), jobs.Dice()))
+    here(saving(3), tmp_path, backend=resumed, hooks=())
+    assert resumed.forwards == straight.forwards == 6 + 3
+    (event,) = [e for e in read_run(tmp_path).events if e["kind"] == "state_dropped"]
+    assert "state of hook Dice 0" in event["message"]
+
+
 def test_a_run_that_was_killed_between_checkpoints_repeats_its_steps(tmp_path):
     reference = here(saving(2))
     here(saving(2), tmp_path, hooks=(jobs.StopAt(3),))

@@ -52,7 +52,7 @@ MISTAKES = {
     "accumulation": ({"batch_size": 8, "accumulation": 3}, ["batch_size (8)", "multiple of accumulation (3)"]),
     "window longer than the model's": ({"seq_len": 512}, ["seq_len (512)", "max_seq_len (256)"]),
     "warm-up longer than the run": ({"steps": 5, "warmup_steps": 6}, ["warmup_steps (6)", "steps (5)"]),
-    "vocabulary larger than the model's": ({"data": {"vocab_size": 5000}}, ["vocab_size (5000)", "(4096)"]),
+    "vocabulary larger than the model's": ({"data": {"vocab_size": 5000}}, ["vocab_size (5000)", "(2048)"]),
     "vocabulary smaller than bytes": ({"data": {"vocab_size": 256}}, ["[data]", "vocab_size must be at least 257"]),
     "heads do not divide the width": ({"model": SHAPE | {"n_heads": 6, "n_kv_heads": 6}}, ["[model]", "n_heads (6)"]),
     "heads do not divide into groups": ({"model": SHAPE | {"n_kv_heads": 3}}, ["[model]", "n_kv_heads (3)"]),
@@ -131,14 +131,14 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 def test_edges_that_are_allowed() -> None:
     TrainConfig(seq_len=256, steps=5, warmup_steps=5, batch_size=6, accumulation=6, min_lr_ratio=1.0, clip_norm=0.0)
-    TrainConfig(data=DataConfig(vocab_size=4096), precision=PrecisionConfig(backend="fp32"))
+    TrainConfig(data=DataConfig(vocab_size=2048), precision=PrecisionConfig(backend="fp32"))
 
 
 def test_the_vocabulary_follows_the_model_unless_given() -> None:
     assert TrainConfig(model="1b").data.vocab_size == 32768
     assert TrainConfig(model="1b", data=DataConfig(vocab_size=1000)).data.vocab_size == 1000
     assert TrainConfig(model="1b", data={"source": ["x"]}).data == DataConfig(source=["x"], vocab_size=32768)
-    assert TrainConfig(model="1b", data={"source": ["x"]}).replace(model="tiny").data.vocab_size == 4096
+    assert TrainConfig(model="1b", data={"source": ["x"]}).replace(model="tiny").data.vocab_size == 2048
     assert DataConfig().vocab_size == 4096
 
 

@@ -153,7 +153,8 @@ def test_long_texts_are_cut_at_line_ends(text: Path, tmp_path: Path, monkeypatch
     long = text / "long.py"
     long.write_text("".join(f"line {i} of a file longer than a piece\n" for i in range(400)))
     (text / "one_line.py").write_text("x = 1; " * 700)
-    pieces = list(corpus_files._pieces([f for f in find_files(config(text)) if f.path == str(long)], set(), [], most=1000))
+    only_long = [f for f in find_files(config(text)) if f.path == str(long)]
+    pieces = list(corpus_files._pieces(only_long, set(), [], most=1000))
     assert "".join(p.text for p in pieces) == long.read_text()
     assert all(len(p.text) <= 1000 and p.text.endswith("\n") for p in pieces) and len(pieces) > 10
     assert [p.last for p in pieces] == [False] * (len(pieces) - 1) + [True]

@@ -39,7 +39,7 @@ def test_the_scheme() -> None:
             assert torch.equal(value, torch.ones_like(value)), name
             continue
         std = 0.02 / math.sqrt(2 * 4) if name.endswith(("attn.wo.weight", "ffn.w2.weight")) else 0.02
-        # n samples: the mean is off by about std / sqrt(n), the deviation by std / sqrt(2 n); five times that is far out.
+        # n samples: the mean is off by about std / sqrt(n), the deviation by std / sqrt(2 n); five times that is far.
         assert abs(value.mean()) < 5 * std / math.sqrt(value.numel()), name
         assert abs(value.std() / std - 1) < 5 / math.sqrt(2 * value.numel()), name
         assert value.abs().max() > 3 * std, f"{name}: a normal distribution has tails"
