@@ -41,7 +41,9 @@ class RankReport:
     note: str = ""
 
     def __str__(self) -> str:
-        if self.state == "waiting":
+        if self.state == "waiting" and not self.calls:
+            text = f"stands in a call of the group at {self.where} that its ledger, switched off, does not know"
+        elif self.state == "waiting":
             first = self.calls[0]
             more = f" (and {len(self.calls) - 1} more of the same call)" if len(self.calls) > 1 else ""
             size = f" ({first.bytes} bytes)" if first.kind != "barrier" else ""
@@ -92,15 +94,15 @@ class Autopsy:
         return asdict(self)
 
     def __str__(self) -> str:
-        head = {"deadline": f"The ranks did not end within {self.timeout:g} s. " if self.timeout is not None else "",
-                }.get(self.reason, "")
+        late = self.reason == "deadline" and self.timeout is not None
+        head = f"The ranks did not end within {self.timeout:g} s. " if late else ""
         width = len(str(len(self.ranks)))
         lines = [head + self.cause, ""]
         lines += [f"  rank {report.rank:>{width}}  {report}" for report in self.ranks]
         if self.edges:
-            shown = self.edges if len(self.edges) <= 16 else self.edges[:16]
-            arrows = ", ".join(f"{e.waiter} -> {e.on} ({e.kind}, {e.where})" for e in shown)
-            lines += ["", f"  waits for: {arrows}" + (f" and {len(self.edges) - 16} more" if len(self.edges) > 16 else "")]
+            arrows = ", ".join(f"{e.waiter} -> {e.on} ({e.kind}, {e.where})" for e in self.edges[:16])
+            more = f" and {len(self.edges) - 16} more" if len(self.edges) > 16 else ""
+            lines += ["", f"  waits for: {arrows}{more}"]
         guilty = next((r for r in self.ranks if r.rank == self.guilty), None)
         if guilty is not None and guilty.traceback:
             lines += ["", f"Rank {self.guilty}'s traceback:", guilty.traceback.rstrip()]

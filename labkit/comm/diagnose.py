@@ -5,6 +5,7 @@ cycles, and the ranks at its ends, are the causes, unless a rank raised or died,
 """
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 
@@ -17,213 +18,182 @@ from labkit.comm.place import installed, shown_path
 # What a library says when the *other* side is gone: a consequence, never the cause.
 _CONSEQUENCES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed",
                  "remote process exited", "NCCL communicator was aborted", "Connection refused", "Application timeout")
+_GROUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "group.py")
+_BUSY = "an endless loop, a slow computation, or a call that does not return"
 
 
 def diagnose(evidence: list[Evidence], reason: str, *, timeout: float | None = None, backend: str = "",
              fault: str | None = None) -> Autopsy:
     """Make the autopsy of a run from one Evidence per rank.
 
-    reason   "deadline", "raised", "died", or "" where none of these has happened (yet): then see `certain`
+    reason   "deadline", "mismatch", or "" where the evidence itself will tell (see `Autopsy.certain`)
     fault    what the transport itself found wrong, in words; used where the ledger was off
     """
     evidence = sorted(evidence, key=lambda e: e.rank)
     match = Match([e.ledger for e in evidence])
     reports = [_report(e, match) for e in evidence]
-    edges = [Edge(r.rank, on, call.kind, call.where) for r in reports for call in r.calls for on in call.waits_for]
-    autopsy = Autopsy(reason, "", None, [], "", reports, _unique(edges), timeout=timeout, backend=backend)
-    _blame(autopsy, evidence, match, fault)
-    return autopsy
+    edges = {(r.rank, on): Edge(r.rank, on, call.kind, call.where)
+             for r in reports for call in reversed(r.calls) for on in call.waits_for}
+    a = Autopsy(reason, "", None, [], "", reports, list(edges.values()), timeout=timeout, backend=backend)
+    mismatch = match.mismatch() if match.usable else None
+    if not _blame_failure(a, evidence, mismatch):
+        if mismatch is not None:
+            a.reason = a.reason or "mismatch"
+            _set(a, mismatch.guilty, mismatch.involved, mismatch.call, mismatch.cause, True)
+        elif fault is not None:
+            a.reason = a.reason or "mismatch"
+            _set(a, None, [], "", fault[:1].upper() + fault[1:] + ".", True)
+        else:
+            _blame_waiting(a)
+    return a
 
 
 def _report(e: Evidence, match: Match) -> RankReport:
+    """What one rank was doing."""
     calls = []
+    events = list(e.ledger.events)
     if e.state == "running":
-        by_index = {event.index: event for event in list(e.ledger.events)}
+        by_index = {event.index: event for event in events}
         for event in e.ledger.open():
             subject = by_index.get(event.of, event) if event.kind == "wait" else event
-            calls.append(Call(subject.kind, subject.peer, subject.bytes, event.where, round(max(0.0, e.now - event.begin), 3),
-                              subject.seq + 1, match.missing(e.rank, subject) if match.usable else [],
-                              event.kind == "wait"))
+            calls.append(Call(subject.kind, subject.peer, subject.bytes, event.where,
+                              round(max(0.0, e.now - event.begin), 3), subject.seq + 1,
+                              match.missing(e.rank, subject) if match.usable else [], event.kind == "wait"))
         calls.sort(key=lambda call: not call.waits_for)     # what is really missing first
-    file_line = _own_line(e.stack)
-    ended = [event.end for event in list(e.ledger.events) if event.end is not None]
+    inside = e.state == "running" and any(file == _GROUP for file, _, _ in e.stack)
     error = e.error_text
     if e.state == "died":
-        error = f"killed by {_signal_name(e.signal)}" if e.signal else f"its process ended with exit status {e.exitcode}"
-    return RankReport(e.rank, "waiting" if calls else e.state, calls, "" if calls else file_line,
-                      round(max(0.0, e.now - max(ended, default=0.0)), 3), error, e.traceback,
-                      len(e.ledger.events) + e.ledger.dropped, e.output, e.note)
+        error = f"killed by {_signal_name(e.signal)}" if e.signal else f"its process ended with status {e.exitcode}"
+    last = max((event.end for event in events if event.end is not None), default=0.0)
+    return RankReport(e.rank, "waiting" if calls or inside else e.state, calls, "" if calls else _own_line(e.stack),
+                      round(max(0.0, e.now - last), 3), error, e.traceback, len(events) + e.ledger.dropped, e.output,
+                      e.note)
 
 
-def _blame(a: Autopsy, evidence: list[Evidence], match: Match, fault: str | None) -> None:
-    """Fill guilty, involved, call, cause and certain: the most direct cause first."""
-    mismatch = match.mismatch() if match.usable else None
-    died = sorted((e for e in evidence if e.state == "died"), key=lambda e: e.order)
-    raised = sorted((e for e in evidence if e.state == "raised"), key=lambda e: e.order)
-    first_hand = [e for e in raised if not any(mark in e.error_text for mark in _CONSEQUENCES)] or ([] if died else raised)
-    failed = sorted(died + first_hand, key=lambda e: e.order)
-    if failed:
-        e = failed[0]
-        report = a.ranks[e.rank]
-        a.reason = e.state
-        _set(a, e.rank, [e.rank], report.where or _last_call(e), _failure_sentence(e, report, mismatch), True)
-        if mismatch is not None and e.signal == signal.SIGABRT:     # the library aborted the victim, not the culprit
-            a.guilty, a.involved, a.call = mismatch.guilty, sorted({e.rank, *mismatch.involved}), mismatch.call
-    elif mismatch is not None:
-        a.reason = a.reason or "mismatch"
-        _set(a, mismatch.guilty, mismatch.involved, mismatch.call, mismatch.cause, True)
-    elif fault is not None:
-        a.reason = a.reason or "mismatch"
-        _set(a, None, [], "", _cap(fault) + ".", True)
-    else:
-        _blame_waiting(a)
+# -- a rank raised or died --------------------------------------------------------------------------------------------
+def _blame_failure(a: Autopsy, evidence: list[Evidence], mismatch: Mismatch | None) -> bool:
+    died = [e for e in evidence if e.state == "died"]
+    raised = [e for e in evidence if e.state == "raised"]
+    first_hand = [e for e in raised if not any(words in e.error_text for words in _CONSEQUENCES)]
+    failed = sorted(died + (first_hand or ([] if died else raised)), key=lambda e: e.order)
+    if not failed:
+        return False
+    e, report = failed[0], a.ranks[failed[0].rank]
+    last = e.ledger.events[-1].where if e.ledger.events else ""
+    a.reason = e.state
+    _set(a, e.rank, [e.rank], report.where or last, _failure(e, report.where, last, mismatch), True)
+    if mismatch is not None and e.signal == signal.SIGABRT:     # the library aborted the victim, not the culprit
+        a.guilty, a.involved, a.call = mismatch.guilty, sorted({e.rank, *mismatch.involved}), mismatch.call
+    return True
 
 
+def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> str:
+    if e.state == "raised":
+        text = f"Rank {e.rank} raised {e.error_text}" + (f" ({where})" if where else "")
+        return text if text.endswith((".", ")", "!", "?")) else text + "."
+    place = f" at {where}" if where else f", in or after the call at {last}" if last else ""
+    if mismatch is not None and e.signal == signal.SIGABRT:
+        return f"Rank {e.rank} was aborted by the communication library{place}. {mismatch.cause}"
+    if e.signal == signal.SIGKILL:
+        return (f"Rank {e.rank} was killed by SIGKILL{place}: by someone's kill, or by the kernel because memory "
+                f"ran out.")
+    if e.signal:
+        return f"Rank {e.rank} died by {_signal_name(e.signal)}{place}."
+    return f"Rank {e.rank}'s process ended by itself with status {e.exitcode}{place}, without returning."
+
+
+# -- nobody failed: the wait-for graph --------------------------------------------------------------------------------
 def _blame_waiting(a: Autopsy) -> None:
+    """A cycle, a rank that has returned, a rank that does not come, or only slow: the most certain first."""
     state = {report.rank: report for report in a.ranks}
+    pull = Counter(edge.on for edge in a.edges)     # how many wait for this rank
     cycle = _cycle(a.edges)
-    pull = Counter(edge.on for edge in a.edges)
-    gone = [r for r in pull if state[r].state == "returned"]
-    busy = [r for r in pull if state[r].state == "running"]
-    running = [r for r in a.ranks if r.state == "running"]
-    waiting = [r for r in a.ranks if r.state == "waiting"]
+    gone = [rank for rank in pull if state[rank].state == "returned"]
+    late = [rank for rank in pull if state[rank].state == "running"]
     if cycle:
         a.reason = a.reason or "deadlock"
-        steps = "; ".join(f"rank {r} waits in {_call_on(state[r], on)} at {_where_on(state[r], on)}"
-                          for r, on in zip(cycle, cycle[1:] + cycle[:1]))
-        _set(a, min(cycle), sorted(cycle), _where_on(state[min(cycle)], cycle[(cycle.index(min(cycle)) + 1) % len(cycle)]),
-             f"Deadlock of {say_ranks(sorted(cycle))}: {steps}. {_advice(state, cycle)}", True)
+        _blame_cycle(a, state, cycle)
     elif gone:
         a.reason = a.reason or "deadlock"
         rank = max(gone, key=lambda r: (pull[r], -r))
-        waiter = next(e for e in a.edges if e.on == rank)
-        call = next(c for c in state[waiter.waiter].calls if rank in c.waits_for)
-        _set(a, rank, sorted({rank, *(e.waiter for e in a.edges if e.on == rank)}), waiter.where,
-             f"Rank {rank} returned early: {say_ranks(sorted({e.waiter for e in a.edges if e.on == rank}))} still "
-             f"wait{'s' if pull[rank] == 1 else ''} for it, rank {waiter.waiter} in {call} at {call.where} "
-             f"({_ordinal(call)}), which rank {rank} never {_counter_verb(call.kind)}.", True)
-    elif busy:
-        rank = max(busy, key=lambda r: (pull[r], -r))
-        r = state[rank]
-        _set(a, rank, [rank], r.where, f"Rank {rank} did not come: it runs its own code at {r.where or '?'} "
-             f"(an endless loop, a slow computation, or a call that does not return), while "
-             f"{say_ranks(sorted({e.waiter for e in a.edges if e.on == rank}))} wait{'s' if pull[rank] == 1 else ''} for it.")
-    elif waiting and not running:
-        r = waiting[0]
-        _set(a, None, [w.rank for w in waiting], r.calls[0].where,
-             f"{_cap(say_ranks([w.rank for w in waiting]))} had met their partners and were still transferring ({r.calls[0]}, "
-             f"{r.calls[0].bytes} bytes, at {r.calls[0].where}): give it more time with timeout=, or send less.")
-    elif running:
-        r = max(running, key=lambda r: (r.seconds, -r.rank))
-        _set(a, r.rank, [x.rank for x in running], r.where,
-             f"{_cap(say_ranks([x.rank for x in running]))} did not finish; rank {r.rank} runs its own code at {r.where or '?'} (an "
-             f"endless loop, a slow computation, or a call that does not return).")
+        waiters, verb = _waiters(a, rank)
+        call = _call_on(state[waiters[0]], rank)
+        which = "collective number" if call.kind in COLLECTIVES else "message number"
+        _set(a, rank, sorted([rank, *waiters]), call.where,
+             f"Rank {rank} returned early: {say_ranks(waiters)} still {verb} for it, rank {waiters[0]} in {call} at "
+             f"{call.where} ({which} {call.number}), which rank {rank} never {_counter_verb(call.kind)}.", True)
+    elif late:
+        rank = max(late, key=lambda r: (pull[r], -r))
+        waiters, verb = _waiters(a, rank)
+        where = state[rank].where
+        _set(a, rank, [rank], where, f"Rank {rank} did not come: it runs its own code at {where or '?'} ({_BUSY}), "
+             f"while {say_ranks(waiters)} {verb} for it.")
     else:
-        _set(a, None, [], "", "Every rank returned.", False)
+        _blame_slow(a)
 
 
-def _set(a: Autopsy, guilty: int | None, involved: list[int], call: str, cause: str, certain: bool = False) -> None:
-    a.guilty, a.involved, a.call, a.cause, a.certain = guilty, involved, call, cause, certain
+def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> None:
+    first = cycle.index(min(cycle))
+    cycle = cycle[first:] + cycle[:first]
+    calls = [_call_on(state[rank], on) for rank, on in zip(cycle, cycle[1:] + cycle[:1])]
+    steps = "; ".join(f"rank {rank} waits in {call} at {call.where}" for rank, call in zip(cycle, calls))
+    kinds = {call.kind for call in calls}
+    if kinds == {"send"}:
+        advice = ("All of them send first, and a send waits for its receiver: use sendrecv, which posts both "
+                  "directions together.")
+    elif kinds == {"recv"}:
+        advice = "All of them receive first, and nobody sends: use sendrecv, or let one side send first."
+    else:
+        advice = "They do not make matching calls in the same order."
+    _set(a, cycle[0], sorted(cycle), calls[0].where, f"Deadlock of {say_ranks(sorted(cycle))}: {steps}. {advice}", True)
 
 
-def _failure_sentence(e: Evidence, report: RankReport, mismatch: Mismatch | None) -> str:
-    if e.state == "raised":
-        text = f"Rank {e.rank} raised {e.error_text}" + (f" ({report.where})" if report.where else "")
-        text += "" if text.endswith((".", ")", "!", "?")) else "."
-        return text
-    last = _last_call(e)
-    doing = f" at {report.where}" if report.where else f", in or after the call at {last}" if last else ""
-    if mismatch is not None and e.signal == signal.SIGABRT:
-        return f"Rank {e.rank} was aborted by the communication library{doing}. {mismatch.cause}"
-    if e.signal == signal.SIGKILL:
-        return (f"Rank {e.rank} was killed by SIGKILL{doing}: by someone's kill, or by the kernel because memory ran out.")
-    if e.signal:
-        return f"Rank {e.rank} died by {_signal_name(e.signal)}{doing}."
-    return f"Rank {e.rank}'s process ended by itself with exit status {e.exitcode}{doing}, without returning."
+def _blame_slow(a: Autopsy) -> None:
+    """Nobody waits for a call that is missing."""
+    running = [r for r in a.ranks if r.state == "running"]
+    waiting = [r for r in a.ranks if r.state == "waiting" and r.calls]
+    unknown = [r for r in a.ranks if r.state == "waiting" and not r.calls]
+    if running:
+        r = max(running, key=lambda r: (r.seconds, -r.rank))
+        who = say_ranks([x.rank for x in running])
+        _set(a, r.rank, [x.rank for x in running], r.where,
+             f"R{who[1:]} did not finish; rank {r.rank} runs its own code at {r.where or '?'} ({_BUSY}).")
+    elif unknown:
+        who, places = say_ranks([r.rank for r in unknown]), ", ".join(sorted({r.where for r in unknown}))
+        _set(a, None, [r.rank for r in unknown], unknown[0].where,
+             f"R{who[1:]} did not come out of the group's calls at {places}; the ledger was off, so it is not known "
+             f"who waits for whom: leave it on to learn more.")
+    elif waiting:
+        r, who = waiting[0], say_ranks([r.rank for r in waiting])
+        _set(a, None, [r.rank for r in waiting], r.calls[0].where,
+             f"R{who[1:]} had met their partners and were still transferring ({r.calls[0]}, {r.calls[0].bytes} bytes, "
+             f"at {r.calls[0].where}): give it more time with timeout=, or send less.")
+    else:
+        _set(a, None, [], "", "Every rank returned.")
 
 
-# -- small words ----------------------------------------------------------------------------------------------------
 def _cycle(edges: list[Edge]) -> list[int]:
-    """The ranks of one cycle of the wait-for graph, in order, or []."""
+    """The ranks of one cycle of the wait-for graph, in order, or []. Depth first, without recursion."""
     graph: dict[int, list[int]] = {}
     for edge in edges:
         graph.setdefault(edge.waiter, []).append(edge.on)
     done: set[int] = set()
     for start in sorted(graph):
-        path, stack = [], [(start, iter(graph.get(start, ())))]
-        on_path = {start}
-        path.append(start)
-        while stack:
-            node, rest = stack[-1]
-            nxt = next(rest, None)
-            if nxt is None:
-                stack.pop()
-                path.pop()
-                on_path.discard(node)
-                done.add(node)
-            elif nxt in on_path:
-                return path[path.index(nxt):]
-            elif nxt not in done:
-                stack.append((nxt, iter(graph.get(nxt, ()))))
-                path.append(nxt)
-                on_path.add(nxt)
+        path, rest = [start], [iter(graph[start])]
+        while path:
+            following = next(rest[-1], None)
+            if following is None:
+                done.add(path.pop())
+                rest.pop()
+            elif following in path:
+                return path[path.index(following):]
+            elif following not in done:
+                path.append(following)
+                rest.append(iter(graph.get(following, ())))
     return []
 
 
-def _advice(state: dict[int, RankReport], cycle: list[int]) -> str:
-    kinds = {next(c.kind for c in state[r].calls if on in c.waits_for)
-             for r, on in zip(cycle, cycle[1:] + cycle[:1])}
-    if kinds == {"send"}:
-        return "All of them send first, and a send waits for its receiver: use sendrecv, which posts both directions together."
-    if kinds == {"recv"}:
-        return "All of them receive first, and nobody sends: use sendrecv, or let one side send first."
-    return "They do not make matching calls in the same order."
-
-
-def _call_on(report: RankReport, on: int) -> Call:
-    return next(c for c in report.calls if on in c.waits_for)
-
-
-def _where_on(report: RankReport, on: int) -> str:
-    return _call_on(report, on).where
-
-
-def _unique(edges: list[Edge]) -> list[Edge]:
-    return list({(e.waiter, e.on): e for e in reversed(edges)}.values())[::-1]
-
-
-def _cap(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _ordinal(call: Call) -> str:
-    return f"collective number {call.number}" if call.kind in COLLECTIVES else f"message number {call.number} between them"
-
-
-def _counter_verb(kind: str) -> str:
-    return {"send": "received", "recv": "sent"}.get(kind, "joined")
-
-
-def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _last_call(e: Evidence) -> str:
-    return e.ledger.events[-1].where if e.ledger.events else ""
-
-
-def _own_line(stack: list[tuple[str, int, str]]) -> str:
-    """The innermost line of the user's code: not the standard library, an installed package, or labkit.comm."""
-    for file, line, _ in stack:
-        if not installed(file) and not file.startswith("<frozen"):
-            return f"{shown_path(file)}:{line}"
-    return f"{shown_path(stack[0][0])}:{stack[0][1]}" if stack else ""
-
-
-# -- runs that ended, but are wrong ------------------------------------------------------------------------------------
+# -- runs that ended, but are wrong -----------------------------------------------------------------------------------
 def examine(ledgers: list[Ledger]) -> Autopsy | None:
     """What is wrong with a run whose ranks all returned, or None.
 
@@ -240,9 +210,10 @@ def examine(ledgers: list[Ledger]) -> Autopsy | None:
             missing = match.missing(rank, e) if e.kind != "wait" else []
             if missing:
                 autopsy = diagnose(evidence, "mismatch")
-                what = str(Call(e.kind, e.peer, e.bytes, e.where, 0.0, e.seq + 1))
-                _set(autopsy, rank, [rank, *missing], e.where, f"Rank {rank} called {what} at {e.where}, which "
-                     f"{say_ranks(missing)} never {_counter_verb(e.kind)}; all have returned, so it was for nothing.", True)
+                call = Call(e.kind, e.peer, e.bytes, e.where, 0.0, e.seq + 1)
+                _set(autopsy, rank, sorted([rank, *missing]), e.where,
+                     f"Rank {rank} called {call} at {e.where}, which {say_ranks(missing)} never "
+                     f"{_counter_verb(e.kind)}; all have returned, so it was for nothing.", True)
                 return autopsy
     return None
 
@@ -253,3 +224,35 @@ def refuse_wrong(ledgers: list[Ledger], backend: str) -> None:
     if autopsy is not None:
         autopsy.backend = backend
         raise RanksFailed(autopsy, ledgers)
+
+
+# -- small words ------------------------------------------------------------------------------------------------------
+def _set(a: Autopsy, guilty: int | None, involved: list[int], call: str, cause: str, certain: bool = False) -> None:
+    a.guilty, a.involved, a.call, a.cause, a.certain = guilty, involved, call, cause, certain
+
+
+def _waiters(a: Autopsy, rank: int) -> tuple[list[int], str]:
+    waiters = sorted(edge.waiter for edge in a.edges if edge.on == rank)
+    return waiters, "waits" if len(waiters) == 1 else "wait"
+
+
+def _call_on(report: RankReport, on: int) -> Call:
+    return next(call for call in report.calls if on in call.waits_for)
+
+
+def _counter_verb(kind: str) -> str:
+    return {"send": "received", "recv": "sent"}.get(kind, "joined")
+
+
+def _signal_name(number: int | None) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _own_line(stack: list[tuple[str, int, str]]) -> str:
+    """The innermost line of the author's own code; of any code, if there is none."""
+    own = [(file, line) for file, line, _ in stack if not installed(file) and not file.startswith("<frozen")]
+    file, line = (own or [(file, line) for file, line, _ in stack] or [("", 0)])[0]
+    return f"{shown_path(file)}:{line}" if file else ""

@@ -21,7 +21,7 @@ from labkit.errors import LabError
 
 
 class RankEnded(BaseException):
-    """Raised inside a rank when its run is over. Not an Exception: `except Exception` must not keep a dead rank alive."""
+    """Raised inside a rank when its run is over. Not an Exception: `except Exception` must not keep the rank alive."""
 
 
 class _Pending:

@@ -29,8 +29,8 @@ from labkit.errors import LabError
 
 LENGTH = struct.Struct("!I")
 START_LIMIT = 180.0     # seconds for importing torch on a busy machine
-# Heavy modules that ranks may need: imported once in the helper if the caller has them, instead of once per rank. Append to
-# it what only imports and starts no thread.
+# Heavy modules that ranks may need: imported once in the helper if the caller has them, instead of once per rank.
+# Append only what starts no thread when imported.
 WORTH_SHARING = ["numpy", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
                  "torch.distributed.checkpoint"]
 
@@ -66,8 +66,8 @@ class ForkServer:
                 answer, _ = _receive(self.socket)
             except (OSError, EOFError, ValueError) as error:
                 self.close()
-                raise LabError(f"the helper process that starts ranks ended or does not answer ({error or 'it exited'}): "
-                               f"{self._last_words()}") from error
+                raise LabError(f"the helper process that starts ranks ended or does not answer "
+                               f"({error or 'it exited'}): {self._last_words()}") from error
             except BaseException:       # Ctrl-C between question and answer: the next answer would be the wrong one
                 self.close()
                 raise

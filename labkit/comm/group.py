@@ -53,8 +53,7 @@ class Recv:
 
 
 class Handle:
-    """What `isend`, `irecv` and `async_op=True` return. `wait()` returns the tensor (None for a send); call it once
-    or more.
+    """What `isend`, `irecv` and `async_op=True` return. `wait()` returns the tensor (None for a send).
 
     Until then the tensor must not be touched: it may still be read, or written."""
 
@@ -111,7 +110,7 @@ class Group:
         return self._together([Send(tensor, to), Recv(frm, like, out)])[1]
 
     def batch(self, parts: Sequence[Send | Recv]) -> list[torch.Tensor | None]:
-        """Post all `parts` together, wait for all. Returns one entry a part: the received tensor, or None for a Send."""
+        """Post all `parts` together, wait for all. Returns one entry a part: the received tensor; None for a Send."""
         parts = list(parts)
         for part in parts:
             if not isinstance(part, (Send, Recv)):
@@ -157,8 +156,8 @@ class Group:
         events, batch = [], None
         for op in ops:
             t = op.tensor
-            event = self.ledger.begin(op.kind, op.peer, t.numel() * t.element_size(), dtype=_dtype(t), shape=tuple(t.shape),
-                                      batch=batch, blocking=blocking, where=where)
+            event = self.ledger.begin(op.kind, op.peer, _bytes(t), dtype=_dtype(t), shape=tuple(t.shape), batch=batch,
+                                      blocking=blocking, where=where)
             batch = event.batch if event is not None else None
             events.append(event)
         wait = self.transport.post(ops)
@@ -185,7 +184,8 @@ class Group:
                 tensor.detach().copy_(work)
             return tensor
 
-        return self._collective(Collective("all_reduce", work, op=_wire_op(op)), tensor, _bytes(work), finish, async_op, op)
+        return self._collective(Collective("all_reduce", work, op=_wire_op(op)), tensor, _bytes(work), finish,
+                                async_op, op)
 
     def all_gather(self, tensor: torch.Tensor, async_op: bool = False) -> torch.Tensor | Handle:
         """[L, ...] on each rank -> [N*L, ...] on all, in rank order. A scalar counts as [1]."""
@@ -259,7 +259,8 @@ class Group:
     def _check_peer(self, rank: int, name: str) -> None:
         self._check_rank(rank, name)
         if rank == self.rank:
-            raise LabError(f"{name}={rank} is rank {self.rank} itself: a rank cannot message itself, keep the tensor instead")
+            raise LabError(f"{name}={rank} is rank {self.rank} itself: a rank cannot message itself, keep the tensor "
+                           f"instead")
 
     def _check_tensor(self, tensor: Any, name: str = "tensor") -> None:
         if not isinstance(tensor, torch.Tensor):
@@ -310,5 +311,5 @@ def _check_overlap(ops: Sequence[Op]) -> None:
     for i, (a, b, kind) in enumerate(spans):
         for c, d, other in spans[i + 1:]:
             if a < d and c < b and "recv" in (kind, other):
-                raise LabError("out= shares memory with another tensor of the same call: it would be overwritten while it is "
-                               "read; receive into a tensor of its own")
+                raise LabError("out= shares memory with another tensor of the same call: it would be overwritten while "
+                               "it is read; receive into a tensor of its own")

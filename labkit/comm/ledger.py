@@ -62,7 +62,7 @@ class Ledger:
     """The events of one rank. `events` is an ordinary list; reading it while the rank runs is safe.
 
     rank, size   whose ledger, and of how many ranks
-    start        `time.perf_counter()` at the start of the run, the zero of all times (one clock for all processes of a host)
+    start        `time.perf_counter()` at the start of the run, the zero of all times (one clock for a whole machine)
     sink         path of an append-only file that gets every begin and end as it happens; it survives SIGKILL
     keep         events kept in memory; older ones are dropped (`dropped` says how many, the totals still count them)
     """

@@ -39,7 +39,7 @@ class _Pickler(pickle.Pickler):
                 return _tensor, (pickle.PickleBuffer(flat.numpy()), obj.dtype, tuple(obj.shape),
                                  obj.requires_grad and obj.is_leaf, type(obj) is torch.nn.Parameter)
             if hasattr(obj, "full_tensor"):
-                raise pickle.PicklingError("a DTensor lives on its mesh; return x.full_tensor() or x.to_local() instead")
+                raise pickle.PicklingError("a DTensor lives on its mesh: return x.full_tensor() or x.to_local()")
         elif isinstance(obj, (type, types.FunctionType)):
             name = obj.__module__
             if name in ("__main__", "__mp_main__"):
@@ -91,8 +91,7 @@ def unpack(data: bytes) -> Any:
 
 
 def pack_job(fn: Callable, args: tuple) -> tuple[bytes, dict[str, Any]]:
-    """The job, and what a rank needs to unpack it: {"main": how to import the main script, or None, "files": {module:
-    path}}.
+    """The job, and what a rank needs to unpack it: {"main": main_module() or None, "files": {module: path}}.
 
     LabError if it cannot travel."""
     file = io.BytesIO()
@@ -102,8 +101,8 @@ def pack_job(fn: Callable, args: tuple) -> tuple[bytes, dict[str, Any]]:
         pickler.dump((fn, args))
     except Exception as error:
         what = f"the function {name}" if "<" in name or "." in name else f"{name} or one of its arguments"
-        raise LabError(f"{what} cannot be sent to rank processes ({error}): define functions at the top level of a .py file "
-                       f"and pass plain values, or use backend='threads'") from error
+        raise LabError(f"{what} cannot be sent to rank processes ({error}): define functions at the top level of a .py "
+                       f"file and pass plain values, or use backend='threads'") from error
     return file.getvalue(), {"main": main_module() if pickler.needs_main else None, "files": pickler.files}
 
 

@@ -47,7 +47,8 @@ class Match:
         """The ranks that have not made the call that `event` of `rank` needs."""
         if event.kind in COLLECTIVES:
             return [r for r in range(self.size) if r != rank and self.joined[r] <= event.seq]
-        made = self.received.get((rank, event.peer), 0) if event.kind == "send" else self.sent.get((event.peer, rank), 0)
+        sending = event.kind == "send"
+        made = self.received.get((rank, event.peer), 0) if sending else self.sent.get((event.peer, rank), 0)
         return [] if made > event.seq else [event.peer]
 
     def mismatch(self) -> Mismatch | None:
@@ -63,8 +64,9 @@ class Match:
                 if recv is not None and (send.bytes, send.dtype) != (recv.bytes, recv.dtype):
                     yield max(send.begin, recv.begin), Mismatch(
                         src, [src, dst], send.where,
-                        f"Rank {src} sends {_what(send)} to rank {dst} ({send.where}), but rank {dst} expects {_what(recv)} "
-                        f"there ({recv.where}): the two must agree on what their message number {seq + 1} is.")
+                        f"Rank {src} sends {_what(send)} to rank {dst} ({send.where}), but rank {dst} expects "
+                        f"{_what(recv)} there ({recv.where}): the two must agree on what their message number "
+                        f"{seq + 1} is.")
 
     def _collective_mismatches(self) -> Iterator[tuple[float, Mismatch]]:
         for seq in sorted(set().union(*self.collectives)):
@@ -75,7 +77,8 @@ class Match:
             if len(groups) > 1:
                 most, *others = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks))
                 odd = [rank for ranks in others for rank in ranks]
-                told = "; ".join(f"{say_ranks(ranks)} called {_described(calls[ranks[0]])}" for ranks in [most, *others])
+                told = "; ".join(f"{say_ranks(ranks)} called {_described(calls[ranks[0]])}"
+                                 for ranks in [most, *others])
                 tie = len(most) == len(others[0])
                 blame = "one of them is wrong" if tie else f"{say_ranks(odd)} left the common order"
                 yield max(e.begin for e in calls.values()), Mismatch(

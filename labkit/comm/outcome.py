@@ -50,14 +50,13 @@ class Evidence:
     stack: list[tuple[str, int, str]] = field(default_factory=list)     # (file, line, function), innermost first
     output: str = ""                # the last lines it wrote to stderr
     note: str = ""                  # what could not be done about it
-    waits: bool = False             # it stands in the group, also where the ledger is off
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def tell(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: {"text", "traceback", "stack"}, without the frames that only called the rank's function."""
+    """An exception as plain data: {"text", "traceback", "stack"}, without the frames that only called the function."""
     tb = error.__traceback__
     while tb is not None and tb.tb_next is not None and tb.tb_frame.f_code.co_filename.startswith(_HERE):
         tb = tb.tb_next

@@ -24,7 +24,7 @@ def caller() -> str:
 
 
 def shown_path(filename: str) -> str:
-    """A file's name as a reader knows it: a notebook cell's number, else relative to the working directory if inside it."""
+    """A file's name as a reader knows it: a notebook cell's number, else relative to the working directory if in it."""
     if "ipykernel" in filename or filename.startswith("<ipython-input"):
         try:
             label, name = sys.modules["IPython"].get_ipython().compile.format_code_name(filename)
@@ -39,9 +39,10 @@ def shown_path(filename: str) -> str:
 
 
 _LIBRARY = tuple({os.path.join(form(path), "") for name in ("stdlib", "platstdlib", "purelib", "platlib")
-                  if (path := sysconfig.get_paths().get(name)) for form in (os.path.abspath, os.path.realpath)}) + (_HERE,)
+                  if (path := sysconfig.get_paths().get(name))
+                  for form in (os.path.abspath, os.path.realpath)}) + (_HERE,)
 
 
 def installed(filename: str) -> bool:
-    """Whether a file belongs to the standard library, an installed package, or labkit.comm: not the author's own code."""
+    """Whether a file is the standard library's, an installed package's or labkit.comm's: not the author's own code."""
     return filename.startswith(_LIBRARY)

@@ -34,7 +34,7 @@ STILL = 1.0         # seconds without any progress before a deadlock is believed
 LOOK = 0.25         # seconds between two looks at the ranks' progress
 START_LIMIT = 120.0     # seconds for joining the process group
 LOAD_LIMIT = 120.0      # seconds for importing what the job needs
-OUTPUT_LIMIT = 4 << 20  # bytes that a rank may print in a job with a deadline: an endless print must not flood a notebook
+OUTPUT_LIMIT = 4 << 20  # bytes that a rank may print in a job with a deadline: an endless print floods no notebook
 
 
 class Crew:
@@ -49,8 +49,8 @@ class Crew:
     def run(self, fn: Callable, args: tuple, timeout: float | None) -> Results:
         """One job on all ranks. See labkit.comm.ranks.run_ranks."""
         if worker.importing_main:
-            raise LabError('this script starts ranks while it is being imported: put the lines that call run_ranks under '
-                           '`if __name__ == "__main__":` (every rank imports the script to find its functions)')
+            raise LabError('this script starts ranks while it is being imported: put the lines that call run_ranks '
+                           'under `if __name__ == "__main__":` (every rank imports the script to find its functions)')
         sys.modules.setdefault("__mp_main__", sys.modules["__main__"])      # results may hold the script's own classes
         job, needs = pack_job(fn, args)
         if any(_readable(m.report) for m in self.members):      # one died between two jobs
@@ -225,7 +225,8 @@ class Crew:
         for e, m in zip(evidence, self.members):
             if m.state == "died":
                 e.stack = parse_trace(os.path.join(self.directory, f"trace{m.rank}"))
-                e.traceback = "".join(f'  File "{file}", line {line}, in {name}\n' for file, line, name in reversed(e.stack))
+                e.traceback = "".join(f'  File "{file}", line {line}, in {name}\n'
+                                      for file, line, name in reversed(e.stack))
             elif m.rank in stacks:
                 e.stack = stacks[m.rank]
             m.forward(m.err, last=True)
@@ -258,7 +259,8 @@ class Crew:
             error = _unpack_error(failed.failure)
             if isinstance(error, LabError):
                 raise error
-            raise LabError(f"rank {failed.rank} {what}: {failed.failure['text']}\n{failed.failure['traceback']}") from error
+            raise LabError(f"rank {failed.rank} {what}: {failed.failure['text']}\n"
+                           f"{failed.failure['traceback']}") from error
         failed.forward(failed.err, last=True)
         words = failed.last_words.decode("utf-8", "replace").strip().splitlines()[-3:]
         raise LabError(f"rank {failed.rank} {what}: its process died (wait status {failed.status}) " + " ".join(words))

@@ -7,9 +7,10 @@
 
 Three ways to have ranks, one interface:
 
-threads     in this process, over the exchange (labkit.comm.threads). Milliseconds; notebook functions work; shared globals
-            and random generator; no FSDP2.
-processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes). The real thing on one machine.
+threads     in this process, over the exchange (labkit.comm.threads). Milliseconds; notebook functions work; shared
+            globals and random generator; no FSDP2.
+processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes). The real thing on one
+            machine.
 torchrun    the ranks that torchrun started, on one machine or many (labkit.comm.torchrun).
 
 A run ends in one of two ways: with `Results`, or with `RanksFailed`, whose text is an autopsy. At the deadline, or
@@ -33,15 +34,16 @@ def under_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def run_ranks(fn: Callable, *args: Any, size: int | None = None, backend: str | None = None, timeout: float | None = 5.0,
-              device: str = "cpu") -> Results:
+def run_ranks(fn: Callable, *args: Any, size: int | None = None, backend: str | None = None,
+              timeout: float | None = 5.0, device: str = "cpu") -> Results:
     """Run `fn(group, *args)` on every rank and return what each returned.
 
     fn        on processes it must be importable (not a lambda, not defined in a notebook)
     size      how many ranks; 4 if not given. Under torchrun it is torchrun's, and a different `size` is an error
     backend   "threads", "processes", "torchrun"; None: torchrun if it started us, else processes
-    timeout   seconds until the run is ended with an autopsy; None: no deadline (for training), but a rank that raises or
-              dies, and a deadlock that is certain, still end it at once
+    timeout   seconds until the run is ended with an autopsy, counted from when all ranks have imported what they need;
+              None: no deadline (for training), but a rank that raises or dies, and a deadlock that is certain, still
+              end it at once
     device    "cpu" (gloo), or "cuda" (NCCL, rank r on GPU r of its machine)
 
     Results is a list by rank, with `.ledgers`. Tensors come back by value, on the CPU. Under torchrun every rank calls
@@ -63,7 +65,8 @@ def run_ranks(fn: Callable, *args: Any, size: int | None = None, backend: str | 
         return torchrun.run(fn, args, size, timeout, device)
     if backend == "threads":
         if device != "cpu":
-            raise LabError("ranks on threads move CPU tensors only: use backend='processes' or torchrun for device='cuda'")
+            raise LabError("ranks on threads move CPU tensors only: device='cuda' needs backend='processes' or "
+                           "'torchrun'")
         from labkit.comm import threads
         return threads.run(fn, args, size or 4, timeout)
     with RankPool(size or 4, device=device) as pool:

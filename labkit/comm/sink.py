@@ -24,8 +24,8 @@ class Sink:
         self.fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
     def begin(self, e: Event) -> None:
-        self._write((e.index, e.kind, e.peer, e.bytes, e.begin, e.where, e.dtype, e.shape, e.op, e.batch, e.blocking, e.of,
-                     e.seq))
+        self._write((e.index, e.kind, e.peer, e.bytes, e.begin, e.where, e.dtype, e.shape, e.op, e.batch, e.blocking,
+                     e.of, e.seq))
 
     def end(self, e: Event) -> None:
         self._write((e.index, e.end))

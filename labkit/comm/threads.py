@@ -42,7 +42,7 @@ class _Rank(threading.Thread):
     def run(self) -> None:
         try:
             self._run()
-            for _ in range(50):     # an exception that was already on its way arrives here, and not in threading's own code
+            for _ in range(50):     # an exception that is already on its way arrives here, not in threading's own code
                 pass
         except RankEnded:
             pass
@@ -86,13 +86,13 @@ def run(fn: Callable, args: tuple, size: int, timeout: float | None) -> Results:
             ledgers = [r.group.ledger for r in ranks]
             refuse_wrong(ledgers, "threads")
             return Results([r.value for r in ranks], ledgers, time.perf_counter() - start)
-        evidence = [_evidence(r, exchange) for r in ranks]     # before anything is ended: afterwards nobody waits any more
+        evidence = [_evidence(r) for r in ranks]        # before anything is ended: afterwards nobody waits any more
     finally:
         _end(ranks, exchange)       # also when the reader presses Ctrl-C
     for rank, e in zip(ranks, evidence):
         if rank.is_alive():
-            e.note = ("This thread could not be ended: it stands in a C call, or it catches every exception, and it may go on "
-                      "using the CPU until the kernel is restarted; with backend='processes' it would have been ended")
+            e.note = ("This thread could not be ended: it stands in a C call, or it catches every exception. It may go "
+                      "on using the CPU until the kernel is restarted; backend='processes' would have ended it")
     autopsy = diagnose(evidence, "" if reason in ("deadlock", "raised") else reason, timeout=timeout, backend="threads",
                        fault=exchange.fault)
     error = next((e.error for e in evidence if e.rank == autopsy.guilty), None)
@@ -128,14 +128,13 @@ def _watch(ranks: list[_Rank], exchange: Exchange, changed: threading.Condition,
             continue
         elif now >= deadline:
             return "deadline"
-        elif blocked and now - since > STILL and diagnose([_evidence(r, exchange) for r in ranks], "").certain:
+        elif blocked and now - since > STILL and diagnose([_evidence(r) for r in ranks], "").certain:
             return "deadlock"
 
 
-def _evidence(rank: _Rank, exchange: Exchange) -> Evidence:
+def _evidence(rank: _Rank) -> Evidence:
     ledger = rank.group.ledger
-    e = Evidence(rank.group.rank, ledger, rank.state, now=ledger.now(), order=rank.failed_at, error=rank.error,
-                 waits=bool(exchange.waiting[rank.group.rank]))
+    e = Evidence(rank.group.rank, ledger, rank.state, now=ledger.now(), order=rank.failed_at, error=rank.error)
     if rank.state == "ended":       # a mismatch ended it inside the call; its open event says which
         e.state = "running"
     elif rank.error is not None:

@@ -50,13 +50,14 @@ class _Home:
         self.device, extra = torch.device("cpu"), {}
         if device == "cuda":
             if not torch.cuda.is_available() or local >= torch.cuda.device_count():
-                raise LabError(f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start fewer "
-                               f"ranks (--nproc-per-node), or use device='cpu'")
+                raise LabError(f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start "
+                               f"fewer ranks (--nproc-per-node), or use device='cpu'")
             self.device = torch.device("cuda", local)
             torch.cuda.set_device(self.device)
             extra = {"device_id": self.device}
         if not dist.is_initialized():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=timedelta(days=7), **extra)
+            backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=timedelta(days=7), **extra)
             atexit.register(self._leave)
         self.transport = TorchTransport(self.device)
         # A line of our own: the group's own may stand in a blocking wait while the watch needs to ask something.
@@ -81,11 +82,13 @@ def run(fn: Callable, args: tuple, size: int | None, timeout: float | None, devi
                        f"torchrun --nproc-per-node {size or 4} ..., or use backend='processes'")
     world = int(os.environ["WORLD_SIZE"])
     if size is not None and size != world:
-        raise LabError(f"torchrun started {world} ranks, but size={size} was asked for: leave size out, or start {size}")
+        raise LabError(f"torchrun started {world} ranks, but size={size} was asked for: leave size out, or start "
+                       f"{size}")
     if _home is None:
         _home = _Home(device)
     elif _home.device.type != device:
-        raise LabError(f"these ranks were joined for device={_home.device.type!r}; use the same device in every run_ranks")
+        raise LabError(f"these ranks were joined for device={_home.device.type!r}: use the same device in every "
+                       f"run_ranks")
     return _Job(_home, timeout).run(fn, args)
 
 
@@ -93,7 +96,8 @@ class _Job:
     def __init__(self, home: _Home, timeout: float | None) -> None:
         self.home, self.timeout = home, timeout
         home.jobs += 1
-        self.store = dist.PrefixStore(f"labkit/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{home.jobs}", home.store)
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.store = dist.PrefixStore(f"labkit/{restart}/{home.jobs}", home.store)
         self.rank, self.size = home.rank, home.size
         self.state, self.published, self.guard = "running", False, threading.Lock()
         self.over = threading.Event()
@@ -157,7 +161,8 @@ class _Job:
                 os._exit(1)
 
     def _report(self, reason: str, error: BaseException | None = None) -> None:
-        """Be the one who reports, or follow the one who was first. With an error (main thread): raise. Else: print, leave."""
+        """Be the one who reports, or follow the one who was first. With an error (main thread): raise. Else: print and
+        leave."""
         self.home.failed = True
         self._publish(error)
         if int(self.store.compare_set("failed", "", str(self.rank))) != self.rank:
@@ -182,7 +187,8 @@ class _Job:
         os._exit(1)
 
     def _publish(self, error: BaseException | None = None) -> None:
-        """Put this rank's evidence into the store. Once: what it was doing first is the truth, later errors follow from it."""
+        """Put this rank's evidence into the store. Once: what it was doing first is the truth, later errors follow from
+        it."""
         with self.guard:
             if self.published:
                 return
@@ -210,11 +216,12 @@ class _Job:
         evidence = []
         for rank, key in enumerate(keys):
             if not self.store.check([key]):
-                evidence.append(Evidence(rank, Ledger(rank, self.size), note="It did not answer: its process has died, or a C "
-                                         "call holds the interpreter"))
+                evidence.append(Evidence(rank, Ledger(rank, self.size), note="It did not answer: its process has died, "
+                                         "or a C call holds the interpreter"))
                 continue
             d = json.loads(self.store.get(key))
             evidence.append(Evidence(rank, Ledger.from_json(d["ledger"]), d["state"], now=d["now"], order=d["order"],
-                                     error_text=d["text"], traceback=d["traceback"], stack=[tuple(s) for s in d["stack"]]))
+                                     error_text=d["text"], traceback=d["traceback"],
+                                     stack=[tuple(s) for s in d["stack"]]))
         autopsy = diagnose(evidence, reason if reason == "deadline" else "", timeout=self.timeout, backend="torchrun")
         return autopsy, [e.ledger for e in evidence]

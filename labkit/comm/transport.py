@@ -82,18 +82,17 @@ class TorchTransport:
         self._mesh = None
 
     def post(self, ops: Sequence[Op]) -> Wait:
+        start = {"send": dist.isend, "recv": dist.irecv}
         if self.device.type == "cuda":
             # One NCCL group call: posted one by one, a send and a recv between the same two ranks could wait in turn.
-            works = dist.batch_isend_irecv([
-                dist.P2POp(dist.isend if op.kind == "send" else dist.irecv, as_bytes(op.tensor), op.peer) for op in ops])
+            works = dist.batch_isend_irecv([dist.P2POp(start[op.kind], as_bytes(op.tensor), op.peer) for op in ops])
         else:
             # Receives first: a message that finds its buffer posted is not stored in between.
             works = [None] * len(ops)
             for wanted in ("recv", "send"):
                 for i, op in enumerate(ops):
                     if op.kind == wanted:
-                        start = dist.irecv if wanted == "recv" else dist.isend
-                        works[i] = start(as_bytes(op.tensor), op.peer)
+                        works[i] = start[wanted](as_bytes(op.tensor), op.peer)
         return lambda: _wait_all(works)
 
     def collective(self, call: Collective) -> Wait:

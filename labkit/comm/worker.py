@@ -55,7 +55,7 @@ def _one_job(link: socket.socket, payload: bytes, transport: Any, rank: int, set
     from labkit.comm.ledger import Ledger
     header, job = unpack(payload)
     if any(_modified(path) != when for path, when in read_sources.items()):
-        link.sendall(frame("load", b"stale"))       # the caller starts new processes, which read the files as they are now
+        link.sendall(frame("load", b"stale"))       # the caller starts new processes, which read the files anew
         return
     try:
         sys.path[:] = header["path"]

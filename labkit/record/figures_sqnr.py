@@ -14,10 +14,10 @@ from labkit.record.plotting import (INK, MUTED, PAPER, WIDTH, Picture, Style, fi
 
 SHOWN = (*QUANTISED, "output")                           # in the SQNR picture
 KIND_MARKS = {"input": "o", "weight": "s", "grad": "^", "output": "d"}
-# A mantissa of m bits rounds x = f 2^e (1 <= f < 2) with error variance (2^(e-m))^2 / 12. With log f uniform,
-# E[f^2] = 1.5 / ln 2, so that SQNR = 12 * 2^(2m) * 1.5 / ln 2 as long as nothing over- or underflows.
-ROUNDING_DB = {"E4M3": 10 * math.log10(12 * 4**3 * 1.5 / math.log(2)), "E5M2": 10
-               * math.log10(12 * 4**2 * 1.5 / math.log(2))}
+# What rounding alone gives. A mantissa of m bits rounds x = f 2^e (1 <= f < 2) with variance (2^(e-m))^2 / 12. That
+# is x^2 4^-u / (12 * 4^m) with u = log2 f. A tensor's values span many octaves and its scale may be any number, so u is
+# spread evenly over [0, 1], where 4^-u has the mean 3 / (8 ln 2): SQNR = 12 * 4^m * 8 ln 2 / 3.
+ROUNDING_DB = {name: 10 * math.log10(12 * 4**bits * 8 * math.log(2) / 3) for name, bits in (("E4M3", 3), ("E5M2", 2))}
 
 
 def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Picture | None:
@@ -81,7 +81,7 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Pictu
         return save(fig, folder, "sqnr", "Signal to quantisation noise", f"SQNR at the last probe. {'. '.join(told)}.",
                     "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor "
                     "that was cast, against itself. Dashed: what rounding alone gives, nothing over- or underflowing, "
-                    f"{ROUNDING_DB['E4M3']:.0f} dB with E4M3's 3 mantissa bits and {ROUNDING_DB['E5M2']:.0f} dB with "
+                    f"{ROUNDING_DB['E4M3']:.1f} dB with E4M3's 3 mantissa bits and {ROUNDING_DB['E5M2']:.1f} dB with "
                     "E5M2's 2. Named: the worst tensor."
                     + (f" Not drawn, the worst output of arms that cast nothing: {join(others)}." if others else ""))
 

@@ -22,9 +22,10 @@ def summarise(out: Path, preset: Preset, missing: Mapping[str, str], console: Co
     """Judge the comparison in `out`, write the results and report.html, print table and verdict; returns the word."""
     run = read_run(out)
     arms = {name: row(run.arms.get(name), preset, name, missing) for name in preset.arms}
-    finished = {name: heldout(run.arms[name]) for name in preset.arms if arms[name]["status"] == "finished"}
-    roles = {name: arm.role for name, arm in preset.arms.items() if arms[name]["status"] != "pending"}
-    verdict = judge(finished, roles, {name: arm.label for name, arm in preset.arms.items()}, missing)
+    arms = {name: arm for name, arm in arms.items() if arm["status"] != "pending"}         # those nobody asked for
+    finished = {name: heldout(run.arms[name]) for name in arms if arms[name]["status"] == "finished"}
+    verdict = judge(finished, {name: arm["role"] for name, arm in arms.items()},
+                    {name: arm.label for name, arm in preset.arms.items()}, missing)
     record.results(arms=arms, verdict=verdict)
     from labkit.record.report import report
     with console.status("drawing the report"):
@@ -56,10 +57,13 @@ def row(arm: RunData | None, preset: Preset, name: str, missing: Mapping[str, st
         return {**about, "status": arm.status if arm else "pending", "note": ""}
     results, conversion = arm.run.get("results", {}), arm.run.get("conversion") or {}
     last = heldout(arm)
+    converted, skipped = len(conversion.get("converted", ())), len(conversion.get("skipped", {}))
+    if conversion.get("backend") in ("bf16", "fp32"):          # plain nn.Linear before and after: nothing was converted
+        converted, skipped = 0, converted + skipped
     return {**about, "status": "finished", "note": "", "tokens_per_s": results.get("tokens_per_s"),
             "peak_bytes": max(results.get("peak_bytes") or [0]) or None, "heldout": last[max(last)] if last else None,
-            "sqnr": worst_sqnr(arm), "converted": len(conversion.get("converted", ())),
-            "skipped": len(conversion.get("skipped", {})), "nonfinite": sum(e.get("kind") == "nonfinite" for e in arm.events)}
+            "sqnr": worst_sqnr(arm), "converted": converted, "skipped": skipped,
+            "nonfinite": sum(event.get("kind") == "nonfinite" for event in arm.events)}
 
 
 def worst_sqnr(arm: RunData) -> dict[str, Any] | None:
@@ -73,16 +77,14 @@ def worst_sqnr(arm: RunData) -> dict[str, Any] | None:
 
 
 def table(arms: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any]) -> Table:
-    """The table that ends a comparison; 80 columns hold it. Arms that were not asked for are left out."""
+    """The table that ends a comparison; 80 columns hold it."""
     band = verdict.get("band")
     out = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     out.add_column("\narm", no_wrap=True)
-    for head in ("\ntokens/s", "GiB a\nrank", "held-out\nloss", f"gap %, band\n{band['threshold']:.2g}" if band else "\ngap %",
-                 "worst\nSQNR dB", "conv./\nskipped", "NaN\nevents"):
+    gap = f"gap %, band\n{band['threshold']:.2g}" if band else "\ngap %"
+    for head in ("\ntokens/s", "GiB a\nrank", "held-out\nloss", gap, "worst\nSQNR dB", "conv./\nskipped", "NaN\nevents"):
         out.add_column(head, justify="right", no_wrap=True)
     for name, arm in arms.items():
-        if arm["status"] == "pending":
-            continue
         if arm["status"] != "finished":
             out.add_row(arm["label"], arm["status"], *[""] * 6)
             continue

@@ -87,11 +87,12 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
     # Several twins are several draws of the same error: their mean square is the better estimate.
     twin = math.sqrt(sum(v * v for v in twins) / len(twins))
     drowned = twin > PUBLISHED
-    threshold = max(ROUNDING_RATIO * twin, NOISE_FLOOR) if drowned else min(max(ROUNDING_RATIO * twin, NOISE_FLOOR), PUBLISHED)
-    capped = not drowned and ROUNDING_RATIO * twin > PUBLISHED
+    explained = max(ROUNDING_RATIO * twin, NOISE_FLOOR)
+    capped = not drowned and explained > PUBLISHED
+    threshold = PUBLISHED if capped else explained
     out["band"] = {
         "low": -threshold, "high": threshold, "threshold": threshold, "from": of_role["twin"][0],
-        "name": f"{PUBLISHED} %, the published limit" if capped else f"{ROUNDING_RATIO} x the twin's {_percent(twin)}"}
+        "name": "the published limit" if capped else f"{ROUNDING_RATIO} x the twin's {_percent(twin)}"}
 
     for arm in of_role["twin"]:
         out["arms"][arm]["sentence"] = (f"{labels[arm]}: a rounding error in the initial weights moved the held-out loss "

@@ -1,11 +1,11 @@
 """Checkpoints: everything a run needs to go on as if nothing had happened.
 
-What "everything" is: the FP32 weights and AdamW's state (sharded: each rank writes its own part), the step, the history of
-the run so far, the state of every rank's random generators, and the state of hooks and precision backend. The data needs
-no state: a step's batch is a function of (seed, step). A run of 6 steps, and a run of 3, a resume and 3 more, are the same
-bit for bit on the same number of ranks. On another number of ranks the parts are cut anew while they are read
-(torch.distributed.checkpoint, DCP, knows where each part lies), and the runs agree up to rounding, since sums are taken in
-another order.
+What "everything" is: the FP32 weights and AdamW's state (sharded: each rank writes its own part), the step, the
+history of the run so far, the state of every rank's random generators, and the state of hooks and precision backend.
+The data needs no state: a step's batch is a function of (seed, step). A run of 6 steps, and a run of 3, a resume and 3
+more, are the same bit for bit on the same number of ranks. On another number of ranks the parts are cut anew while
+they are read (torch.distributed.checkpoint, DCP, knows where each part lies), and the runs agree up to rounding, since
+sums are taken in another order.
 
 How a save survives a kill at any moment:
 
@@ -14,8 +14,8 @@ How a save survives a kill at any moment:
     3. rank 0 renames step-N.partial to step-N: now, and only now, it is the newest checkpoint
     4. rank 0 deletes what is older than `keep`
 
-How a load survives a bad disk: newest first, the ranks check the files against the manifest (each rank a share of them) and
-agree; a damaged checkpoint is passed over and said, and the one before it is used.
+How a load survives a bad disk: newest first, the ranks check the files against the manifest (each rank a share of
+them) and agree; a damaged checkpoint is passed over and said, and the one before it is used.
 
 On disk: see `labkit.train.manifest`. The folder must be one that all ranks see.
 """
@@ -138,10 +138,11 @@ class Checkpoints:
     # ---- loading
 
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Loaded | None:
-        """Fill model, optimizer and this rank's generators from the newest checkpoint that is whole; None if there is none
-        at all. Removes what killed saves left.
+        """Fill model, optimizer and this rank's generators from the newest checkpoint that is whole; None if there is
+        none at all. Removes what killed saves left.
 
-        Raises LabError, on every rank, if every checkpoint is damaged, or the newest is of another model or configuration.
+        Raises LabError, on every rank, if every checkpoint is damaged, or the newest is of another model or
+        configuration.
         """
         damaged: dict[int, str] = {}
         for step in self._listed():

@@ -1,9 +1,9 @@
 """Is this step fit to be applied? Every rank must give the same answer.
 
-One element that is inf or NaN is enough to ruin a run: through the gradient norm, clipping spreads it to every gradient,
-and the next update writes it into every weight. The loss does not warn: it can be finite while a gradient is not (the
-loss was computed before the gradients, and a backward pass can overflow alone). So both are checked, on every step,
-before clipping.
+One element that is inf or NaN is enough to ruin a run: through the gradient norm, clipping spreads it to every
+gradient, and the next update writes it into every weight. The loss does not warn: it can be finite while a gradient is
+not (the loss was computed before the gradients, and a backward pass can overflow alone). So both are checked, on every
+step, before clipping.
 
 Under FSDP2 a bad element lies in the shard of one rank. If that rank alone skipped the update, the weights would no
 longer be one model. So the ranks agree, in one all-reduce of a short vector in which each rank writes its own numbers:
@@ -11,14 +11,14 @@ longer be one model. So the ranks agree, in one all-reduce of a short vector in 
     [ sum of squares of my gradients,  my loss,  is my loss bad?,  are my gradients bad?,  0 .. my peak memory .. 0 ]
 
 Two details matter. A rank whose number is not finite sends the flag 1 and the number 0: NaN does not survive every
-reduction (gloo's MAX can return a number), a flag does. And the memory has a slot for each rank, zero elsewhere, so that
-the sum is a gather: no second message.
+reduction (gloo's MAX can return a number), a flag does. And the memory has a slot for each rank, zero elsewhere, so
+that the sum is a gather: no second message.
 
-The price: the host must read the answer before it may start the update. So once a step the CPU waits for the GPU, and the
-GPU then waits while the CPU launches clipping and AdamW: 3.5 ms on an H200 for the 124m model's 111 parameters (torch
-2.11, 2026-11-21), whatever the batch: under 1 % of a step of half a second. It can be avoided: compute the decision on
-the GPU and let the update kernel obey it (that is what `found_inf` of fused AdamW does for a GradScaler). We do not: the
-loss has to be read once a step anyway, and an `if` that can be read is worth the milliseconds.
+The price: the host must read the answer before it may start the update. So once a step the CPU waits for the GPU, and
+the GPU then waits while the CPU launches clipping and AdamW: 3 ms on an H200 for the 124m model's 110 parameters
+(torch 2.11, 2026-11-21), whatever the batch: under 1 % of a step of half a second. It can be avoided: compute the
+decision on the GPU and let the update kernel obey it (that is what `found_inf` of fused AdamW does for a GradScaler).
+We do not: the loss has to be read once a step anyway, and an `if` that can be read is worth the milliseconds.
 """
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Vitals:
 
 @torch.no_grad()
 def check(loss: Tensor, parameters: Iterable[Tensor], group: Group, memory_bytes: int = 0) -> Vitals:
-    """Loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce, one wait for the device.
+    """Loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce, one wait for the
+    device.
 
     loss: scalar, this rank's mean loss, on `group.device`. Every rank must call this, also the one that saw a NaN.
     A gradient tensor with a norm above 1.8e19 may count as not finite: FP32 cannot hold its square.

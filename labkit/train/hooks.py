@@ -11,9 +11,9 @@ Sharding by hand, a precision switch, a recovery rule, a progress line: each is 
                   after_eval, if it did     -> the loop writes the step's line, and a checkpoint, if it is time
     on_end
 
-Two rules. Every rank calls the same hooks in the same places, so a hook may communicate, and then must do so on every rank.
-And what steers the run (`loop.stop`, a changed learning rate) must be decided alike on every rank: decide on numbers
-that are the same everywhere, such as `loop.vitals`, or agree first (`labkit.train.health.agree`).
+Two rules. Every rank calls the same hooks in the same places, so a hook may communicate, and then must do so on every
+rank. And what steers the run (`loop.stop`, a changed learning rate) must be decided alike on every rank: decide on
+numbers that are the same everywhere, such as `loop.vitals`, or agree first (`labkit.train.health.agree`).
 """
 from __future__ import annotations
 

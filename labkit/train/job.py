@@ -3,8 +3,9 @@
     results = run_ranks(train_job, config.model_dump(), "runs/first", size=2, timeout=None)
     results[0]["heldout"]        # {step: loss}
 
-Importable and picklable, as separate processes need it. Everything is built inside the rank: a corpus is memory-mapped, and
-a model is built on the meta device, converted, sharded and only then given memory (see labkit.train.shard).
+Importable and picklable, as separate processes need it. Everything is built inside the rank: a corpus is
+memory-mapped, and a model is built on the meta device, converted, sharded and only then given memory (see
+labkit.train.shard).
 """
 from __future__ import annotations
 

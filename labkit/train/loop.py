@@ -2,24 +2,25 @@
 
 One step, from top to bottom of `Loop.run`:
 
-    batch      B sequences that depend on (seed, step) alone; each rank takes its B/N rows, in `accumulation` micro-batches
-    gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches
-    check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device
-    update     clip, AdamW; or, if the check failed, neither: the step is skipped and the event recorded
-    evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run
-    record     one line into steps.jsonl, by rank 0
+    batch      B sequences that depend on (seed, step) alone; each rank takes its B/N rows, in `accumulation`
+    micro-batches gradients  forward under the precision backend's autocast, backward outside it, summed over the
+    micro-batches check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait
+    for the device update     clip, AdamW; or, if the check failed, neither: the step is skipped and the event recorded
+    evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run record
+    one line into steps.jsonl, by rank 0
 
-What makes runs comparable. The loss is a mean over equal parts: the mean over ranks of the mean over micro-batches is the
-mean over the batch. So neither the number of ranks nor `accumulation` changes what is computed, only the order of the
-additions. FSDP2 averages gradients over ranks by itself, in FP32; each micro-batch's gradients are reduced at once, so that
-no rank ever holds a whole gradient. (One reduction for all micro-batches would send less and hold 4 bytes for each
-parameter of the model; a hook can ask for it: `model.set_requires_gradient_sync`.)
+What makes runs comparable. The loss is a mean over equal parts: the mean over ranks of the mean over micro-batches is
+the mean over the batch. So neither the number of ranks nor `accumulation` changes what is computed, only the order of
+the additions. FSDP2 averages gradients over ranks by itself, in FP32; each micro-batch's gradients are reduced at
+once, so that no rank ever holds a whole gradient. (One reduction for all micro-batches would send less and hold 4
+bytes for each parameter of the model; a hook can ask for it: `model.set_requires_gradient_sync`.)
 
-Time. A GPU is behind the CPU that feeds it, so a clock is only right where the CPU has just waited for the GPU. The loop
-waits once a step, in the check, and takes its times there: from one check to the next lies exactly one update and one
-forward and backward. Evaluation, checkpoints and the start are not in it.
+Time. A GPU is behind the CPU that feeds it, so a clock is only right where the CPU has just waited for the GPU. The
+loop waits once a step, in the check, and takes its times there: from one check to the next lies exactly one update and
+one forward and backward. Evaluation, checkpoints and the start are not in it.
 
-Steps count from 1. Step k's loss is that of the weights before its update; the held-out loss of step k is that after it.
+Steps count from 1. Step k's loss is that of the weights before its update; the held-out loss of step k is that after
+it.
 """
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from labkit.train.checkpoint import Checkpoints
 from labkit.train.clock import Clock
 from labkit.train.config import TrainConfig
 from labkit.train.corpus import Corpus
+from labkit.train.history import History, TrainResult
 from labkit.train.hooks import Hook, ProbeScales
 from labkit.train.optim import adamw, clip, learning_rate, set_learning_rate
 from labkit.train.shard import release
@@ -52,40 +54,18 @@ GIVE_UP_AFTER = 20      # skipped steps in a row; the weights, or the recipe, wi
 log = logging.getLogger("labkit.train")
 
 
-@dataclass
-class History:
-    """What a run has done so far. Survives a resume; the same on every rank."""
-
-    losses: dict[int, float] = field(default_factory=dict)        # step: mean training loss
-    heldout: dict[int, float] = field(default_factory=dict)       # step: held-out loss
-    skipped: list[int] = field(default_factory=list)              # steps without an update
-    tokens: int = 0                                               # read by all ranks, targets counted once
-    seconds: float = 0.0                                          # training alone
-
-
-@dataclass
-class TrainResult(History):
-    """What `train` returns, on every rank the same."""
-
-    steps: int = 0                                                # the last step done
-    resumed_from: int = 0                                         # the checkpoint's step; 0: from the beginning
-    stopped: str | None = None                                    # why, if before config.steps
-    tokens_per_s: float | None = None                             # over all ranks, of the median step after two warm-up steps
-    peak_bytes: list[int] = field(default_factory=list)           # of each rank
-
-
 def train(group: Group, config: TrainConfig, corpus: Corpus, *, model: nn.Module,
           optimizer: torch.optim.Optimizer | None = None, record: RunRecord | None = None,
           run_dir: str | Path | None = None, hooks: Iterable[Hook] = (), backend: Any = None, resume: bool = True,
           data_share: tuple[int, int] | None = None) -> TrainResult:
     """Train `model` for `config.steps` steps; all ranks call this together and get the same result.
 
-    model: `model(tokens_BT, targets_BT)` gives the mean loss. Sharded (labkit.train.shard) or not; if it is not, and there
-        are several ranks, a hook must average the gradients (after_backward).
+    model: `model(tokens_BT, targets_BT)` gives the mean loss. Sharded (labkit.train.shard) or not; if it is not, and
+        there are several ranks, a hook must average the gradients (after_backward).
     optimizer: default AdamW as configured. backend: a precision backend whose `convert` made the model's linears.
-    record: rank 0's; it writes step lines and events. run_dir: the same on every rank; checkpoints go into it (None: none).
-    resume: go on from run_dir's newest whole checkpoint, if any.
-    data_share: (index, count) of the equal parts of the batch, if ranks do not each take one: ranks of a tensor-parallel
+    record: rank 0's; it writes step lines and events. run_dir: the same on every rank; checkpoints go into it (None:
+    none). resume: go on from run_dir's newest whole checkpoint, if any. data_share: (index, count) of the equal parts
+    of the batch, if ranks do not each take one: ranks of a tensor-parallel
         group all give the same.
 
     LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration.
@@ -165,7 +145,8 @@ class Loop:
             if self._rewind:
                 with self.clock.pause():
                     self._rewind = False
-                    self.resume(self.checkpoints)
+                    if not self.resume(self.checkpoints):
+                        self.say("rewind", self.step, "there is no checkpoint yet: going on")
             elif self.checkpoints and (self.step % config.checkpoint_every == 0 or self.step == config.steps
                                        or self.stopped):
                 with self.clock.pause():
@@ -201,7 +182,8 @@ class Loop:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Mean loss over `eval_batches` held-out batches: the same ones each time, for every seed and every number of ranks.
+        """Mean loss over `eval_batches` held-out batches: the same ones each time, for every seed and every number of
+        ranks.
         All ranks take part; all get the mean."""
         self.model.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.group.device)
@@ -221,7 +203,8 @@ class Loop:
         self.say("stopped", self.step, reason)
 
     def rewind(self) -> None:
-        """After this step, go back to the newest checkpoint and go on from there. All ranks must call it in the same step.
+        """After this step, go back to the newest checkpoint and go on from there. All ranks must call it in the same
+        step.
 
         The same steps will do the same again, unless the hook that calls this changes something (`loop.lr`, say).
         """
@@ -238,8 +221,8 @@ class Loop:
             if self.record:
                 self.record.event(kind, step=step, message=message, **fields)
 
-    def resume(self, checkpoints: Checkpoints) -> None:
-        """Take up where the newest whole checkpoint ended; from the beginning if there is none."""
+    def resume(self, checkpoints: Checkpoints) -> bool:
+        """Take up where the newest whole checkpoint ended. False if there is none: then all stays as it is."""
         loaded = checkpoints.load(self.model, self.optimizer)
         if loaded:
             self.step = self.resumed_from = loaded.step
@@ -253,6 +236,7 @@ class Loop:
         if self.record and self.group.rank == 0 and (self.record.path / "steps.jsonl").stat().st_size:
             # The lines of steps that are done again now are dropped: no step stands in the record twice.
             self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
+        return loaded is not None
 
     def _refuse_step(self) -> None:
         self.skipped = True

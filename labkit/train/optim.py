@@ -39,8 +39,8 @@ def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 def learning_rate(config: TrainConfig, step: int) -> float:
     """The learning rate of step 1, 2, ..., config.steps.
 
-    Linear from lr / warmup_steps up to lr at step warmup_steps, then half a cosine down to lr * min_lr_ratio at the last
-    step (arXiv:1608.03983, equation 5, without restarts).
+    Linear from lr / warmup_steps up to lr at step warmup_steps, then half a cosine down to lr * min_lr_ratio at the
+    last step (arXiv:1608.03983, equation 5, without restarts).
     """
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps

@@ -11,20 +11,21 @@ for as long as it is used:
     update                 every rank updates its 1/N of the FP32 weights; nothing is sent
 
 **Why per block.** `fully_shard` makes one gather of all parameters of the module it is given. One gather for the whole
-model would hold the whole model, and nothing would be saved; one per linear would be many small messages, each paying the
-start-up time. A block is large enough to use the links fully and small enough that two of them fit (the one computing, and
-the next one, already on its way: FSDP2 gathers block i+1 while block i computes). Blocks are wrapped first, the root
-last: the root takes what no block has taken, the embedding, the last norm and the head.
+model would hold the whole model, and nothing would be saved; one per linear would be many small messages, each paying
+the start-up time. A block is large enough to use the links fully and small enough that two of them fit (the one
+computing, and the next one, already on its way: FSDP2 gathers block i+1 while block i computes). Blocks are wrapped
+first, the root last: the root takes what no block has taken, the embedding, the last norm and the head.
 
-**What stays.** The root's weights are gathered at the start of the forward and kept until the backward, which begins with
-the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does the same
-for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that fit). A number
-n keeps them spread over groups of n ranks instead (a second gather inside one machine).
+**What stays.** The root's weights are gathered at the start of the forward and kept until the backward, which begins
+with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does the
+same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that fit). A
+number n keeps them spread over groups of n ranks instead (a second gather inside one machine).
 
 **Precision.** The sharded weights are FP32 and stay FP32: they are the master weights. What is gathered is a copy in
 `param_dtype`; what is reduced is in `reduce_dtype`, since a sum over many ranks in BF16 would lose what the small ones
-say. Inputs of the blocks are not cast (FSDP2 would, by default): activations are BF16 already, since the embedding's copy
-is, and the rotary tables that every block is handed must stay FP32, or neighbouring positions would turn by the same angle.
+say. Inputs of the blocks are not cast (FSDP2 would, by default): activations are BF16 already, since the embedding's
+copy is, and the rotary tables that every block is handed must stay FP32, or neighbouring positions would turn by the
+same angle.
 
 A world of one rank runs the same code, so that one GPU and eight differ in nothing but the messages.
 """
@@ -63,9 +64,9 @@ def shard(model: nn.Module, group: Group, param_dtype: torch.dtype | None = torc
 def materialize(model: nn.Module, device: torch.device, init: Callable[[nn.Module], object]) -> nn.Module:
     """Give a model built on the meta device its memory on `device`, then its values: `init(model)`. Returns the model.
 
-    Built on `meta`, a model has shapes and no memory, so the 8b size (32 GB in FP32) is never whole anywhere: it is sharded
-    first, then each rank allocates its 1/N and `init` fills it (`labkit.train.weights.init_weights` draws the same
-    values whatever the sharding). A model that already has memory is only moved and initialised.
+    Built on `meta`, a model has shapes and no memory, so the 8b size (32 GB in FP32) is never whole anywhere: it is
+    sharded first, then each rank allocates its 1/N and `init` fills it (`labkit.train.weights.init_weights` draws the
+    same values whatever the sharding). A model that already has memory is only moved and initialised.
     """
     if any(t.is_meta for t in (*model.parameters(), *model.buffers())):
         ties = _ties(model)
@@ -82,8 +83,8 @@ def materialize(model: nn.Module, device: torch.device, init: Callable[[nn.Modul
 def release(model: nn.Module) -> None:
     """Free the gathered weights that a forward without a backward (an evaluation) leaves behind: the root's, at least.
 
-    They would cost memory, and whoever looks at the parameters next would find copies in the compute type. Nothing to do
-    for a model that is not sharded.
+    They would cost memory, and whoever looks at the parameters next would find copies in the compute type. Nothing to
+    do for a model that is not sharded.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):

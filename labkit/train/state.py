@@ -80,7 +80,8 @@ def difference_in_settings(was: dict[str, Any], now: dict[str, Any]) -> str | No
 
 
 def difference(was: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first thing in which a checkpoint's run and this one differ, as a sentence without its end; None if they agree.
+    """The first thing in which a checkpoint's run and this one differ, as a sentence without its end; None if they
+    agree.
 
     Both: {"config": settings() or None, "data_hash": ... or None, "parameters": shapes()}.
     """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import glob
+import inspect
+import json
 import os
 import tempfile
 import threading
@@ -74,3 +76,49 @@ def run(request):
         return request.getfixturevalue("pools")
     from labkit.comm.ranks import run_ranks
     return lambda fn, *args, size=2, timeout=60.0: run_ranks(fn, *args, size=size, backend="threads", timeout=timeout)
+
+
+DEADLINE = 1.5      # seconds; no test passes or fails by it, only ranks that would never end meet it
+
+
+@pytest.fixture
+def fails(request):
+    """fails(fn, *args, backend=...) -> Autopsy of a run that must fail, and soon."""
+    from labkit.comm.ranks import RanksFailed, run_ranks
+
+    def run(fn, *args, backend, size=3, timeout=DEADLINE):
+        start = time.perf_counter()
+        with pytest.raises(RanksFailed) as caught:
+            run_ranks(fn, *args, size=size, backend=backend, timeout=timeout)
+        assert time.perf_counter() - start < 20     # generous for a busy machine, far below "for ever"
+        json.dumps(caught.value.autopsy.to_json())      # plain data
+        return caught.value.autopsy
+
+    return run
+
+
+@pytest.fixture
+def at():
+    """at(fn, text) -> "file:line" of the first line of fn that contains text."""
+    def find(fn, text):
+        lines, start = inspect.getsourcelines(fn)
+        line = next(start + i for i, line in enumerate(lines) if text in line)
+        return f"{os.path.basename(inspect.getsourcefile(fn))}:{line}"
+    return find
+
+
+@pytest.fixture
+def gone():
+    """gone(pid) -> whether that process ends soon (a zombie that nobody has collected counts)."""
+    def wait(pid, within=20.0):
+        give_up = time.monotonic() + within
+        while time.monotonic() < give_up:
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    if file.read().rpartition(")")[2].split()[0] == "Z":
+                        return True
+            except OSError:
+                return True
+            time.sleep(0.05)
+        return False
+    return wait

@@ -8,9 +8,9 @@ from labkit.comm.group import Group, Handle, Recv, Send
 from labkit.errors import LabError
 
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
-MOVABLE = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32,
-           torch.int64, torch.bool, torch.complex64, *FLOAT8]
-REDUCIBLE = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64]
+REDUCIBLE = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.uint8, torch.int32,
+             torch.int64]
+MOVABLE = [*REDUCIBLE, torch.int16, torch.bool, torch.complex64, *FLOAT8]
 
 
 def same(a, b):
@@ -28,7 +28,7 @@ def tensors(dtype):
             "one row": base[2]}
 
 
-# -- messages -------------------------------------------------------------------------------------------------------------
+# -- messages ---------------------------------------------------------------------------------------------------------
 def exchange_all(group, dtype):
     other, got = 1 - group.rank, {}
     for name, x in tensors(dtype).items():
@@ -37,7 +37,9 @@ def exchange_all(group, dtype):
             group.send(x, 1)
         else:
             got[name + " recv"] = group.recv(0, like=x)
-            out = torch.zeros(12, 12, dtype=dtype)[:x.shape[0], ::2][:, :x.shape[1]] if x.dim() == 2 else torch.empty_like(x)
+            out = torch.empty_like(x)
+            if x.dim() == 2:
+                out = torch.zeros(12, 12, dtype=dtype)[:x.shape[0], ::2][:, :x.shape[1]]
             assert group.recv(0, out=out) is out
             got[name + " out"] = out
         if group.rank == 0:
@@ -98,7 +100,7 @@ def in_order(group):
     return [v.item() for v in values]
 
 
-# -- collectives ----------------------------------------------------------------------------------------------------------
+# -- collectives ------------------------------------------------------------------------------------------------------
 def reduce_all(group, dtype, op):
     x = (torch.arange(8).reshape(4, 2) % 3 + 1 + group.rank).to(dtype)
     wide = torch.zeros(4, 4, dtype=dtype)
@@ -140,7 +142,8 @@ def test_reductions(run, op, size):
 def gather_all(group, dtype):
     x = torch.arange(6).reshape(3, 2).add(group.rank).remainder(4).to(dtype)
     handle = group.all_gather(x, async_op=True)
-    return group.all_gather(x), group.all_gather(x.t()), group.all_gather(x[0, 0]), group.all_gather(x[:0]), handle.wait()
+    return (group.all_gather(x), group.all_gather(x.t()), group.all_gather(x[0, 0]), group.all_gather(x[:0]),
+            handle.wait())
 
 
 @pytest.mark.parametrize("dtype", MOVABLE, ids=str)
@@ -213,8 +216,8 @@ def alone(group):
     group.barrier()
     with pytest.raises(LabError, match="rank 0 itself"):
         group.send(x, 0)
-    return (group.all_reduce(x.clone(), "mean"), group.all_gather(x), group.reduce_scatter(x), group.broadcast(x.clone()),
-            group.batch([]))
+    return (group.all_reduce(x.clone(), "mean"), group.all_gather(x), group.reduce_scatter(x),
+            group.broadcast(x.clone()), group.batch([]))
 
 
 def test_a_group_of_one(run):
@@ -224,7 +227,7 @@ def test_a_group_of_one(run):
     assert nothing == []
 
 
-# -- mistakes: one sentence, and nothing has been posted --------------------------------------------------------------------
+# -- mistakes: one sentence, and nothing has been posted --------------------------------------------------------------
 X = torch.ones(4)
 MISTAKES = {
     "to=2 is no rank of this group": lambda g: g.send(X, 2),

@@ -65,7 +65,7 @@ def test_program_order_and_fields(run):
     assert all(e.where.split(":")[0].endswith("test_ledger.py") for e in ledger.events)
     e = ledger.events
     assert (e[2].dtype, e[2].shape, e[10].op, e[11].shape) == ("bfloat16", (1, 2), "max", (3, 2))
-    # Times: everything ended, after it began; a posted event ends when its wait does; blocking calls follow one another.
+    # Times: everything ended after it began; a posted event ends when its wait does; blocking calls follow one another.
     assert all(x.end is not None and x.end >= x.begin >= 0 for x in e)
     assert e[3].end == e[8].end and e[2].end == e[9].end and e[11].end == e[12].end
     assert all(b.begin >= a.begin for a, b in zip(e, e[1:])) and e[16].begin >= e[15].end

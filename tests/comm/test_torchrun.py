@@ -34,7 +34,8 @@ if __name__ == "__main__":
     except LabError as error:
         assert "torchrun started 2 ranks, but size=5" in str(error), error
     a, b = results = run_ranks(work, "ok", size=2)
-    assert a["sum"].item() == b["sum"].item() == 3 and (a["rank"], b["rank"], a["size"], a["device"]) == (0, 1, 2, "cpu")
+    assert a["sum"].item() == b["sum"].item() == 3
+    assert (a["rank"], b["rank"], a["size"], a["device"]) == (0, 1, 2, "cpu")
     assert [e.kind for e in results.ledgers[1].events] == ["all_reduce", "barrier"]
     print("FINE", flush=True)
     try:

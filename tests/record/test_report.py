@@ -144,7 +144,7 @@ def test_a_gpu_report_gives_ratio_and_mfu_with_both_conventions_and_peaks(tmp_pa
         assert part in seen, part
 
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $x_{ & {{ 7 * 7 }}"
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $x_{$ & {{ 7 * 7 }}"
 
 
 def test_hostile_text_in_a_record_stays_text(tmp_path):
@@ -173,7 +173,7 @@ def test_hostile_text_in_a_record_stays_text(tmp_path):
     assert all(a.get("src", "data:").startswith("data:") and not any(n.startswith("on") for n in a) for _,
                a in tags.found)
     assert "<script>" not in text and "{{ 7 * 7 }}" in html.unescape(text)
-    assert "could not be drawn" not in text              # "$x_{" is no formula to matplotlib either
+    assert "could not be drawn" not in text              # "$x_{$" is no formula to matplotlib either
 
 
 # ---- runs that were cut short
@@ -290,11 +290,16 @@ def test_no_run_is_one_sentence(tmp_path):
 def test_a_full_disk_is_one_sentence_and_keeps_the_old_page(tmp_path, no_pictures, monkeypatch):
     synthetic.arm(tmp_path / "run", "bf16", steps=12)
     old = report(tmp_path / "run").read_text()
-    monkeypatch.setattr(Path, "write_text", lambda *a, **k: (_ for _ in ()).throw(OSError(28,
-                                                                                          "No space left on device")))
+
+    def fill_up(self, text, **_):
+        self.write_bytes(text[:100].encode())            # some of it still fits
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fill_up)
     with pytest.raises(LabError, match="No space left on device"):
         report(tmp_path / "run")
     assert (tmp_path / "run" / "report.html").read_text() == old
+    assert not list((tmp_path / "run").glob(".report*"))
 
 
 def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):

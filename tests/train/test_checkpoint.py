@@ -90,6 +90,12 @@ def test_going_back_within_a_run(pools, straight, tmp_path):
     assert [e["kind"] for e in record.events] == ["checkpoint", "rewind", "loaded", "resume", "checkpoint"]
 
 
+def test_going_back_before_the_first_checkpoint_is_going_on(tmp_path):
+    result = here(saving(6), tmp_path, hooks=(jobs.Rewind(2),))
+    identical(result, here(saving(6)))
+    assert [e["message"] for e in read_run(tmp_path).events if e["kind"] == "rewind"][-1] == "there is no checkpoint yet: going on"
+
+
 def test_going_back_needs_checkpoints():
     with pytest.raises(LabError, match="set checkpoint_every"):
         here(small_config(), hooks=(jobs.Rewind(3),))
@@ -302,6 +308,14 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(pools, straight, co
     (event,) = [e for e in read_run(copy).events if e["kind"] == "corrupt_checkpoint"]
     assert event["step"] == 6 and says in event["message"] and "going on from step 3" in event["message"]
     assert folders(copy) == ["step-00000003", "step-00000006"]          # written anew, and the damaged one cleared away
+
+
+def test_a_damaged_checkpoint_is_not_one_of_those_kept(pools, copy):
+    truncate(newest(copy))
+    config = saving(4, keep_checkpoints=2)                              # the next one is of an earlier step: 4
+    for result in sharded(pools, 2, config, copy, hooks=(jobs.StopAt(4),)):
+        assert result["resumed_from"] == 3
+    assert folders(copy) == ["step-00000003", "step-00000004"]
 
 
 def test_when_all_are_damaged_it_says_so_and_keeps_them(pools, copy):

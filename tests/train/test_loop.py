@@ -103,9 +103,6 @@ def test_ranks_that_share_a_part_of_the_batch(reference):
 
 
 def test_every_row_is_used_once():
-    class Seen(jobs.CountingCorpus):
-        rows = []
-
     def model_rows(group):
         from labkit.train.loop import Loop
         config = small_config(accumulation=2)

@@ -54,7 +54,6 @@ class Probe:
     def __exit__(self, *error) -> None:
         for handle in self.handles:
             handle.remove()
-        self.handles.clear()
         self.eager.close()
         if error == (None, None, None):          # a step that failed has only half of its numbers
             self.backend._stats = self._read()

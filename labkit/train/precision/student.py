@@ -35,10 +35,11 @@ class Student(Backend):
         """Found, and able to run one small forward and backward pass?"""
         module, _, attribute = PARTS[self.name].partition(":")
         try:
-            linear = _look_up(self.name)
-            new = _like(linear, nn.Linear(16, 32, bias=False, device=device))
-            x = torch.ones(16, 16, device=device, requires_grad=True)
-            new(x).sum().backward()
+            kind = _look_up(self.name)
+            with torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")):     # not the caller's "meta"
+                new = _like(kind, nn.Linear(16, 32, bias=False))
+                x = torch.ones(16, 16, requires_grad=True)
+                new(x).sum().backward()
         except NotImplementedError:
             return UNFINISHED
         except ModuleNotFoundError as error:

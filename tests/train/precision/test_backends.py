@@ -174,6 +174,7 @@ def test_whatever_the_import_does_is_told_in_words(body, package, backend, tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     able = availability(backend)
     assert not able.ok and able.reason and able.fix and "\n" not in str(able)
+    assert "does not import" in able.reason or "lacks a module" in able.reason or " has no " in able.reason
     if "'" in body:
         assert body.split("'")[1] in able.reason
     with pytest.raises(LabError, match="cannot run here"):
@@ -199,17 +200,34 @@ def test_a_gpu_that_is_too_old(monkeypatch):
     assert availability("torchao", "tensorwise").ok and "9.0" in availability("torchao", "rowwise").reason
 
 
+def test_whatever_a_driver_does_is_told_in_words(monkeypatch):
+    def broken(device=None):
+        raise RuntimeError("CUDA driver initialization failed")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", broken)
+    able = availability("torchao")
+    assert not able.ok and "CUDA driver initialization failed" in able.reason and able.fix
+
+
 NOT_FINISHED = "your FP8 linear is not finished: arm skipped"
-GOOD = "import torch\nclass FP8Linear(torch.nn.Linear):\n    pass\n"
+GOOD = """
+import torch
+class FP8Linear(torch.nn.Linear):
+    def forward(self, x):
+        assert x.max().item() is not None
+        return super().forward(x)
+"""
+BODY = GOOD[GOOD.index("assert"):]
 
 
 @pytest.mark.parametrize("source, reason", [
     (GOOD, ""),
-    (GOOD.replace("pass", "def forward(self, x): raise NotImplementedError('Task 16.4')"), NOT_FINISHED),
+    (GOOD.replace(BODY, "raise NotImplementedError('Task 16.4')"), NOT_FINISHED),
     ("", NOT_FINISHED),
     ("raise NotImplementedError('Task 16.1')", NOT_FINISHED),
-    (GOOD.replace("pass", "def forward(self, x): return x @ 3"), "your FP8 linear fails (TypeError"),
-    (GOOD.replace("pass", "def forward(self, x): return x.sum()"), "gives no gradient to its weight: arm skipped"),
+    (GOOD.replace(BODY, "return x @ 3"), "your FP8 linear fails (TypeError"),
+    (GOOD.replace(BODY, "return x.sum()"), "gives no gradient to its weight: arm skipped"),
     ("import no_such_part", "does not import"), ("1 +", "fails (SyntaxError"), (None, "arm skipped")])
 def test_the_students_linear(source, reason, tmp_path, monkeypatch, hide):
     if source is not None:
@@ -217,12 +235,15 @@ def test_the_students_linear(source, reason, tmp_path, monkeypatch, hide):
     monkeypatch.setitem(student.PARTS, "week16", "students_part:FP8Linear")
     monkeypatch.syspath_prepend(tmp_path)
     hide("students_part")
-    able = availability("week16")
+    with torch.device("meta"):                                           # as when a model is built without memory
+        able = availability("week16")
     assert able.ok == (reason == "") and reason in able.reason
     if able.ok:
         model, backend = decoder(), get_backend("week16")
         report = backend.convert(model, None, ["head"])
         assert report.module_type == "students_part.FP8Linear"
+        biased = nn.Linear(16, 32)
+        assert get_backend("week16").replace(biased, "yours").bias is biased.bias
         with backend.probe():
             loss_of(model, backend, tokens()).backward()
         assert len(backend.scales()) == 4 * LINEARS

@@ -167,7 +167,8 @@ def test_probe(name, recipe):
 def test_probe_numbers_by_hand():
     backend, module = linear("emulated")
     x, w, g = operands()
-    x[0, 0] = 1000.0                                     # the rest is some hundredths of E4M3's steps: flushed
+    x[0, 0] = 1000.0                                     # most of the rest falls among E4M3's subnormals
+    x[1] = 0.0                                           # what was zero before is not flushed
     with backend.probe():
         products(module, x, g)
     stat = backend.scales()["only.input"]
@@ -180,6 +181,21 @@ def test_probe_numbers_by_hand():
     reference = x.float() @ w.float().t()
     y = module(x)
     assert backend.scales()["only.output"].sqnr == pytest.approx(sqnr(reference, y), abs=1e-3)
+
+
+def test_probe_of_rows():
+    """torchao's rowwise scales, by hand: a power of two for each token of x and dy, and each output feature of w."""
+    backend, module = linear("torchao", "rowwise")
+    x, w, g = operands()
+    x *= torch.logspace(-3, 3, M).bfloat16()[:, None]
+    g *= torch.logspace(-3, 3, N).bfloat16()
+    with backend.probe():
+        products(module, x, g)
+    for slot, t in (("input", x), ("weight", w), ("grad", g)):
+        s = scale_for(t.float().abs().amax(1, keepdim=True), E4M3, power_of_two=True)
+        stat = backend.scales()[f"only.{slot}"]
+        assert stat.scale == s.min() and stat.amax == t.abs().max()
+        assert stat.sqnr == pytest.approx(sqnr(t, quantise(t.float() * s, E4M3) / s), abs=1e-3)
 
 
 def test_probe_sees_the_scale_in_force_and_not_the_right_one():

@@ -65,6 +65,7 @@ def test_weights_are_the_very_same(te):
             new = backend.replace(linear, "current")
             assert new.weight is before[f"{name}.weight"] and new.weight.dtype == torch.float32
             assert (new.in_features, new.out_features) == (linear.in_features, linear.out_features)
+    assert backend.replace(nn.Linear(16, 32, bias=False, dtype=torch.bfloat16), "current").bias.dtype == torch.bfloat16
     biased = nn.Linear(16, 32, dtype=torch.bfloat16)
     new = backend.replace(biased, "current")
     assert new.use_bias and new.bias is biased.bias and new.weight.dtype == torch.bfloat16

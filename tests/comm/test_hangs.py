@@ -1,0 +1,212 @@
+"""Ranks that deadlock, loop or die: the run ends, the autopsy names the guilty, nothing is left behind."""
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+both = pytest.mark.parametrize("backend", ["threads", "processes"])
+
+
+# -- deadlocks --------------------------------------------------------------------------------------------------------
+def send_send(group, n):
+    other = 1 - group.rank
+    group.send(torch.ones(n), other)
+    group.recv(other, like=torch.ones(n))
+
+
+@both
+@pytest.mark.parametrize("n", [1, 1 << 20])
+def test_send_send(fails, at, backend, n, nothing_left):
+    a = fails(send_send, n, backend=backend, size=2, timeout=60)
+    assert a.reason == "deadlock" and a.certain and a.involved == [0, 1]
+    assert a.call.endswith(at(send_send, "group.send"))
+    assert "sendrecv" in a.cause
+    call = a.ranks[0].calls[0]
+    assert (call.kind, call.peer, call.bytes, call.waits_for) == ("send", 1, 4 * n, [1]) and call.seconds > 0
+    assert {(e.waiter, e.on) for e in a.edges} == {(0, 1), (1, 0)}
+
+
+def ring_of_recvs(group):
+    group.recv((group.rank - 1) % group.size, like=torch.ones(1))
+    group.send(torch.ones(1), (group.rank + 1) % group.size)
+
+
+@both
+def test_everybody_receives_first(fails, backend, nothing_left):
+    a = fails(ring_of_recvs, backend=backend, timeout=60)
+    assert a.involved == [0, 1, 2] and "receive first" in a.cause
+
+
+def crossed(group):
+    if group.rank == 0:
+        group.all_reduce(torch.ones(1))
+    elif group.rank == 1:
+        group.recv(0, like=torch.ones(1))
+    else:
+        for _ in range(600):
+            time.sleep(0.1)
+
+
+@both
+def test_crossed_order_is_seen_beside_a_busy_rank(fails, backend, nothing_left):
+    a = fails(crossed, backend=backend)
+    assert a.involved == [0, 1] and "same order" in a.cause
+
+
+def waits_on_a_handle(group):
+    if group.rank == 0:
+        handle = group.irecv(1, like=torch.ones(5))
+        handle.wait()       # for ever
+
+
+@both
+def test_a_handle_that_waits(fails, at, backend, nothing_left):
+    a = fails(waits_on_a_handle, backend=backend, timeout=60)
+    call = a.ranks[0].calls[0]
+    assert a.guilty == 1 and call.handle and (call.kind, call.peer, call.bytes) == ("recv", 1, 20)
+    assert call.where.endswith(at(waits_on_a_handle, "for ever"))
+
+
+# -- endless loops ----------------------------------------------------------------------------------------------------
+def endless(group):
+    if group.rank == 1:
+        while True:
+            pass        # endless
+    group.barrier()
+
+
+def endless_and_deaf(group):
+    while group.rank == 1:
+        try:
+            for _ in range(10**12):
+                pass
+        except Exception:
+            pass
+    group.barrier()
+
+
+def endless_alone(group):
+    while group.rank == 2:
+        pass
+
+
+@both
+@pytest.mark.parametrize("fn, guilty", [(endless, 1), (endless_and_deaf, 1), (endless_alone, 2)])
+def test_endless_loop(fails, at, backend, fn, guilty, nothing_left):
+    a = fails(fn, backend=backend)
+    assert (a.reason, a.guilty) == ("deadline", guilty)
+    assert "did not end within 1.5 s" in str(a) and "endless loop" in a.cause
+    file, _, line = a.call.rpartition(":")
+    first = int(at(fn, "def ").rpartition(":")[2])
+    assert file.endswith("test_hangs.py") and first < int(line) <= first + 7
+    assert a.ranks[guilty].state == "running"
+
+
+def swallows_everything(group):
+    n = 0
+    while group.rank == 0:
+        try:
+            n += 1
+        except BaseException:
+            pass
+
+
+@both
+def test_endless_loop_that_catches_everything(fails, backend, nothing_left):
+    # On threads the exception escapes where the loop jumps back, outside of the try.
+    assert fails(swallows_everything, backend=backend).guilty == 0
+
+
+def stuck_in_c(group, seconds):
+    if group.rank == 0:
+        time.sleep(seconds)     # stuck
+    group.barrier()
+
+
+def test_stuck_c_call_on_processes(fails, at, nothing_left):
+    a = fails(stuck_in_c, 600, backend="processes")
+    assert a.guilty == 0 and a.call.endswith(at(stuck_in_c, "# stuck")) and a.ranks[0].note == ""
+
+
+def test_stuck_c_call_on_threads_says_what_it_cannot_do(fails):
+    a = fails(stuck_in_c, 4, backend="threads")
+    assert a.guilty == 0 and "could not be ended" in a.ranks[0].note and "backend='processes'" in str(a)
+    for thread in threading.enumerate():
+        if thread.name == "rank 0":
+            thread.join(60)     # once the call returns, the exception that waits for it ends the thread
+            assert not thread.is_alive()
+
+
+def hidden_deadlock(group):
+    with group.ledger.off():
+        group.send(torch.ones(1), 1 - group.rank)       # hidden
+
+
+@both
+def test_a_hang_while_the_ledger_is_off(fails, at, backend, nothing_left):
+    a = fails(hidden_deadlock, backend=backend, size=2)
+    assert a.involved == [0, 1] and a.call.endswith(at(hidden_deadlock, "# hidden")) and "ledger was off" in a.cause
+    assert [r.state for r in a.ranks] == ["waiting", "waiting"] and "switched off" in str(a)
+
+
+def hidden_mismatch(group):
+    with group.ledger.off():
+        group.all_reduce(torch.ones(2 + group.rank))
+
+
+def test_a_mismatch_while_the_ledger_is_off(fails, nothing_left):
+    a = fails(hidden_mismatch, backend="threads", size=2)
+    assert "collective number 1" in a.cause and "all_reduce (sum, [2] of float32" in a.cause
+
+
+# -- a rank dies ------------------------------------------------------------------------------------------------------
+def dies(group, how):
+    group.barrier()
+    if group.rank == 1:
+        how()
+    group.recv(1, like=torch.ones(1)) if group.rank == 0 else group.barrier()
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segfault():
+    import ctypes
+    ctypes.string_at(0)
+
+
+def leave():
+    os._exit(3)
+
+
+@pytest.mark.parametrize("how, words", [(kill, "SIGKILL"), (segfault, "SIGSEGV"), (leave, "status 3")])
+@pytest.mark.parametrize("timeout", [60, None])
+def test_a_rank_dies(fails, at, how, words, timeout, nothing_left):
+    a = fails(dies, how, backend="processes", timeout=timeout)
+    assert (a.reason, a.guilty) == ("died", 1) and words in a.cause
+    if how is not segfault:
+        assert a.call.endswith(at(dies, "group.barrier()"))     # its last call; nothing more is known
+    assert a.ranks[1].state == "died"
+
+
+def test_a_crash_shows_where(fails, at, nothing_left):
+    a = fails(dies, segfault, backend="processes", timeout=60)
+    assert a.call.endswith(at(segfault, "string_at")) and "Rank 1's traceback" in str(a)
+
+
+def complains(group):
+    if group.rank == 1:
+        os.write(2, b"the disk is on fire\n")
+        os.abort()
+    group.barrier()
+
+
+def test_last_words(fails, nothing_left):
+    a = fails(complains, backend="processes", timeout=60)
+    assert "the disk is on fire" in a.ranks[1].output and "last words on stderr:\nthe disk is on fire" in str(a)

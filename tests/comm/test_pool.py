@@ -1,0 +1,122 @@
+"""Rank processes that are kept between jobs, several runs at once, and what a rank leaves behind."""
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+
+import pytest
+import torch
+
+from labkit.comm import forkserver
+from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
+
+
+def pid(group):
+    return os.getpid()
+
+
+def fail(group):
+    raise ValueError("once")
+
+
+def forgets(group):
+    if group.rank == 0:
+        with group.ledger.off():
+            group.isend(torch.ones(3), 1)
+    return os.getpid()
+
+
+def die_later(group):
+    threading.Timer(0.2, os._exit, [5]).start()
+    return os.getpid()
+
+
+def test_pool_keeps_its_processes_until_a_job_fails(gone, nothing_left):
+    with RankPool(2) as pool:
+        first = pool.run(pid)
+        assert pool.run(pid) == first and len(set(first)) == 2
+        with pytest.raises(RanksFailed, match="once"):
+            pool.run(fail)
+        second = pool.run(pid)
+        assert not set(first) & set(second)
+        assert pool.run(forgets) == second
+        third = pool.run(pid)       # a message that no ledger shows may still be under way: not with these processes
+        assert not set(second) & set(third)
+        assert pool.run(die_later) == third
+        assert all(gone(p) for p in third)
+        time.sleep(0.5)     # and the helper has collected them
+        assert len(pool.run(pid)) == 2      # dead between two jobs: new ones
+        assert len(pool.run(pid).ledgers) == 2
+    assert len(pool.run(pid)) == 2
+    pool.close()
+
+
+def test_pool_never_runs_old_code(helper, tmp_path, monkeypatch):
+    import importlib
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in {"labkit_test_inner": "X = 1\n", "labkit_test_outer":
+                       "def job(group):\n    import labkit_test_inner\n    return labkit_test_inner.X\n"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+    import labkit_test_outer
+    with RankPool(2) as pool:
+        pids = pool.run(pid)
+        assert pool.run(labkit_test_outer.job) == [1, 1]
+        (tmp_path / "labkit_test_inner.py").write_text("X = 2  # edited\n")
+        assert pool.run(labkit_test_outer.job) == [2, 2]
+        assert pool.run(pid) != pids
+
+
+def floods(group):
+    while True:
+        print("y" * 1000)
+
+
+def test_an_endless_print_does_not_flood(helper, capsys, nothing_left):
+    with pytest.raises(RanksFailed, match="endless loop"):
+        run_ranks(floods, size=2, backend="processes", timeout=1.0)
+    out = capsys.readouterr().out
+    assert len(out) < 2 * (5 << 20) and out.count("the rest of its output is dropped") == 2
+
+
+def nested(group):
+    return run_ranks(pid, size=2, backend="threads") == [os.getpid()] * 2
+
+
+def test_threads_inside_a_rank(pools):
+    assert pools(nested) == [True, True]
+
+
+def test_from_two_threads_at_once(helper, nothing_left):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(run_ranks(pid, size=2, backend="processes", timeout=60)))
+               for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2 and len({p for pids in found for p in pids}) == 4
+
+
+def starts_children(group):
+    child = subprocess.Popen(["sleep", "600"])
+    print(f"child {child.pid}")
+    if group.rank == 1:
+        raise ValueError("leaves a child behind")
+
+
+def test_children_of_ranks_end_with_them(gone, helper, capsys, nothing_left):
+    with pytest.raises(RanksFailed):
+        run_ranks(starts_children, size=2, backend="processes", timeout=60)
+    pids = [int(line.split()[-1]) for line in capsys.readouterr().out.splitlines() if "child" in line]
+    assert len(pids) == 2 and all(gone(p) for p in pids)
+
+
+def test_shutdown_and_again(nothing_left):
+    run_ranks(pid, size=2, backend="processes", timeout=60)
+    process = forkserver._server.process
+    forkserver.shutdown()
+    assert process.poll() is not None
+    assert len(run_ranks(pid, size=1, backend="processes", timeout=60)) == 1

@@ -1,0 +1,139 @@
+"""Whole programs that run ranks: with and without a main guard, interrupted, killed."""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit.comm.ranks import run_ranks
+
+ROOT = str(Path(__file__).resolve().parents[2])
+ENV = {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"}
+
+
+def script(path, text, *args, timeout=120, **options):
+    path.write_text(text)
+    return subprocess.run([sys.executable, str(path), *args], capture_output=True, text=True, timeout=timeout, env=ENV,
+                          **options)
+
+
+JOB = """
+import os, sys, time
+from labkit.comm.ranks import run_ranks
+class Answer:
+    def __init__(self, rank): self.rank = rank
+def job(group, directory=None):
+    if directory:
+        open(f"{directory}/pid{group.rank}", "w").write(str(os.getpid()))
+        group.barrier()
+        while group.rank == 0: pass
+        time.sleep(600)
+    return Answer(group.rank)
+"""
+
+
+def test_script_with_guard(tmp_path):
+    done = script(tmp_path / "s.py", JOB + """
+if __name__ == "__main__":
+    print([type(a) is Answer and a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
+""")
+    assert done.stdout.strip() == "[0, 1]", done.stderr
+
+
+def test_script_without_guard_gets_one_sentence(tmp_path):
+    done = script(tmp_path / "s.py", JOB + """
+print(run_ranks(job, size=2, backend="processes", timeout=60))
+""")
+    assert done.returncode != 0
+    assert done.stderr.strip().splitlines()[-1].startswith("labkit.errors.LabError: this script starts ranks")
+    assert '`if __name__ == "__main__":`' in done.stderr
+
+
+def test_script_without_guard_whose_function_is_elsewhere_and_broken_imports(tmp_path):
+    (tmp_path / "elsewhere.py").write_text(JOB)
+    # In ranks only: they lead their own sessions.
+    (tmp_path / "broken.py").write_text(JOB + "if os.getsid(0) == os.getpid(): import no_such_module\n")
+    done = script(tmp_path / "s.py", """
+import broken
+from elsewhere import job, run_ranks
+print([a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
+run_ranks(broken.job, size=2, backend="processes", timeout=60)
+""")
+    assert done.stdout.strip() == "[0, 1]", done.stderr
+    assert "could not load the job: ModuleNotFoundError: No module named 'no_such_module'" in done.stderr
+
+
+WAITING = JOB + """
+if __name__ == "__main__":
+    import tempfile
+    tempfile.tempdir = sys.argv[1]
+    try:
+        run_ranks(job, sys.argv[1], size=2, backend="processes", timeout=None)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def started(tmp_path):
+    """A program whose ranks run for ever: (process, pids of the ranks and of the helper)."""
+    (tmp_path / "s.py").write_text(WAITING)
+    process = subprocess.Popen([sys.executable, str(tmp_path / "s.py"), str(tmp_path)], env=ENV,
+                               stdout=subprocess.PIPE, text=True)
+    give_up = time.monotonic() + 120
+    while time.monotonic() < give_up:
+        texts = [(tmp_path / f"pid{r}").read_text() for r in range(2) if (tmp_path / f"pid{r}").exists()]
+        if len(texts) == 2 and all(texts):
+            break
+        time.sleep(0.05)
+    pids = [int(text) for text in texts]
+    with open(f"/proc/{pids[0]}/stat") as file:
+        helper = int(file.read().rpartition(")")[2].split()[1])
+    return process, [*pids, helper]
+
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@linux
+def test_a_killed_program_leaves_nothing_behind(gone, tmp_path):
+    process, pids = started(tmp_path)
+    process.kill()
+    process.wait()
+    assert all(gone(p) for p in pids)
+    assert not list(tmp_path.glob("labkit-*"))
+
+
+@linux
+def test_a_killed_helper_leaves_no_ranks_behind(gone, tmp_path):
+    process, pids = started(tmp_path)
+    os.kill(pids[-1], signal.SIGKILL)
+    assert all(gone(p) for p in pids)
+    assert process.wait(60) != 0
+    assert not list(tmp_path.glob("labkit-*"))
+
+
+@linux
+def test_ctrl_c_leaves_nothing_behind(gone, tmp_path):
+    process, pids = started(tmp_path)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert out.strip() == "interrupted" and process.returncode == 0
+    assert all(gone(p) for p in pids)
+    assert not list(tmp_path.glob("labkit-*"))
+
+
+def test_ctrl_c_on_threads_leaves_no_thread(nothing_left):
+    def spin(group):
+        while True:
+            pass
+    timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_ranks(spin, size=2, backend="threads", timeout=None)
+    timer.join()
