@@ -8,12 +8,15 @@ from typing import Annotated, Optional
 import typer
 
 from labkit import __version__
+from labkit.checks.commands import add_commands as add_check_commands
 from labkit.errors import LabError
 
 app = typer.Typer(
     name="lab", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
     help="Labs for distributed training: what this machine can run, and whether FP8 is worth it on it.")
 
+# Tools that live in a week's folder, by name and not by import: labkit stands on no week.
+BENCH = "week13_allreduce.bench:main"
 INTERRUPTED = 130     # the shell's convention for a command ended by Ctrl-C (128 + SIGINT)
 
 
@@ -68,6 +71,30 @@ def report(run: Annotated[Path, typer.Argument(help="A run's folder, for example
     """Draw a run's report again from its record, also of a run that was killed."""
     from labkit.record.report import report as draw
     typer.echo(draw(run))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+             add_help_option=False)
+def bench(context: typer.Context) -> None:
+    """Time all-reduce on this machine: the library's beside yours. `lab bench --help` tells its options."""
+    raise typer.Exit(_named(BENCH)(context.args))
+
+
+def _named(path: str):
+    """The function that "module:function" names; LabError if the folder it lives in is not here."""
+    import importlib
+    module, _, function = path.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")         # the week's folder stands in the course's root, where commands are typed
+    try:
+        return getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        if error.name not in (module, module.split(".")[0]):
+            raise
+        raise LabError(f"there is no {module.split('.')[0]}/ here: run this from the course's root folder") from None
+
+
+add_check_commands(app)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -62,12 +62,11 @@ def test_mutant(mutant, week, student):
             assert case.verdict in mutant.verdicts, f"{name_of(case)}: {case.verdict}: {case.text}"
     for name in mutant.fails:
         assert any(named(case, [name]) for case in outcome.cases), f"{name} means no check"
-    # A printed cause is the right one; several at once are honest ("cannot
-    # tell them apart") if the right one is among them.
+    # A printed cause is the right one; several ("cannot tell them apart") are honest if the right one is among them.
     for case in failed:
         if case.cause:
-            assert any(sentence.startswith(mutant.causes)
-                       for sentence in case.cause), f"{name_of(case)} tells {case.cause}"
+            right = any(sentence.startswith(mutant.causes) for sentence in case.cause)
+            assert right, f"{name_of(case)} tells {case.cause}"
             assert case.cause[0] in case.text
         elif case.verdict == "wrong":
             assert case.text.endswith("cause unknown")
@@ -99,3 +98,17 @@ def test_traffic_is_at_most_a_third(week, student):
     outcome = run_checks(["13.2", "13.3", "13.4"], weeks=[week], runner=runner, seed=1, deadline=DEADLINE)
     for task in outcome.tasks:
         assert sum(c.possible for c in outcome.of(task.id) if "traffic" in c.test) * 3 <= task.points
+
+
+def test_a_broken_file_costs_its_own_tasks_only(week, student):
+    folder, runner = student
+    path = folder / "timing.py"
+    original = path.read_text()
+    path.write_text("def broken(:\n")
+    try:
+        outcome = run_checks(["13.1", "13.5", "13.6"], weeks=[week], runner=runner, seed=1, deadline=DEADLINE)
+    finally:
+        path.write_text(original)
+    for case in outcome.cases:
+        assert (case.verdict == PASSED) == (case.task != "13.5"), f"{name_of(case)}: {case.text}"
+        assert case.task != "13.5" or "timing.py" in case.text and "SyntaxError" in case.text

@@ -93,7 +93,7 @@ def run(fn: Callable, args: tuple, size: int, timeout: float | None) -> Results:
         if rank.is_alive():
             e.note = ("This thread could not be ended: it stands in a C call, or it catches every exception. It may go "
                       "on using the CPU until the kernel is restarted; backend='processes' would have ended it")
-    autopsy = diagnose(evidence, "" if reason in ("deadlock", "raised") else reason, timeout=timeout, backend="threads",
+    autopsy = diagnose(evidence, "deadline" if reason == "deadline" else "", timeout=timeout, backend="threads",
                        fault=exchange.fault)
     error = next((e.error for e in evidence if e.rank == autopsy.guilty), None)
     raise RanksFailed(autopsy, [r.group.ledger for r in ranks], error)
@@ -118,12 +118,11 @@ def _watch(ranks: list[_Rank], exchange: Exchange, changed: threading.Condition,
         if exchange.version != version:
             version, since = exchange.version, now
         blocked = all(exchange.waiting[r.group.rank] for r in ranks if r.state == "running")
-        if exchange.fault:
-            return "mismatch"
-        if "raised" in states:
+        if exchange.fault or "raised" in states:
+            # A moment for the others: who disagrees with whom is only seen once all have come.
             failed_at = failed_at or now
-            if now >= failed_at + GRACE or (blocked and now - since > 0.05):
-                return "raised"
+            if now >= failed_at + GRACE or "running" not in states or (blocked and now - since > 0.05):
+                return "mismatch" if exchange.fault else "raised"
         elif "running" not in states:
             continue
         elif now >= deadline:

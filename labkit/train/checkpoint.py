@@ -63,8 +63,9 @@ class Checkpoints:
     say(kind, step, message, **fields): told of everything worth a line in the run's events.
     """
 
-    def __init__(self, folder: str | Path, group: Group, *, config: TrainConfig | None = None, data_hash: str | None = None,
-                 keep: int = 2, say: Callable[..., None] = lambda kind, step, message, **fields: None) -> None:
+    def __init__(self, folder: str | Path, group: Group, *, config: TrainConfig | None = None,
+                 data_hash: str | None = None, keep: int = 2,
+                 say: Callable[..., None] = lambda kind, step, message, **fields: None) -> None:
         self.folder, self.group, self.keep, self.say = Path(folder), group, keep, say
         self.about = {"config": state.settings(config) if config else None, "data_hash": data_hash}
 
@@ -131,8 +132,8 @@ class Checkpoints:
         free = shutil.disk_usage(self.folder).free if self.folder.is_dir() else None
         if _errno(error) in _DISK_FULL or (free is not None and free < size):
             room = "" if free is None else f" ({size / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
-            return (f"the disk is full: the checkpoint of step {step} could not be written to {self.folder}{room}; {kept}. "
-                    "Free some space and run the same command again.")
+            return (f"the disk is full: the checkpoint of step {step} could not be written to {self.folder}{room}; "
+                    f"{kept}. Free some space and run the same command again.")
         return f"the checkpoint of step {step} could not be written to {self.folder}: {_cause(error)}; {kept}."
 
     # ---- loading
@@ -156,15 +157,15 @@ class Checkpoints:
                 self.say("corrupt_checkpoint", bad, f"passed over {problem}; going on from step {step}")
             return loaded
         if damaged:
-            raise LabError(f"no checkpoint in {self.folder} can be used ({'; '.join(damaged.values())}): put back a copy of "
-                           "one, or delete the folder to start from the beginning.")
+            raise LabError(f"no checkpoint in {self.folder} can be used ({'; '.join(damaged.values())}): put back a "
+                           "copy of one, or delete the folder to start from the beginning.")
         return None
 
     def refuse_existing(self) -> None:
         """LabError if the folder holds checkpoints: a run that starts anew must not mix with an earlier one."""
         if steps := self._listed():
-            raise LabError(f"{self.folder} holds checkpoints of an earlier run (up to step {steps[0]}): resume it, or choose "
-                           "another run folder.")
+            raise LabError(f"{self.folder} holds checkpoints of an earlier run (up to step {steps[0]}): resume it, or "
+                           "choose another run folder.")
 
     def _listed(self) -> list[int]:
         """Rank 0's list, so that all ranks look at the same folders in the same order."""

@@ -20,7 +20,7 @@ class Clock:
         self.device, self._last, self._paused = device, time.perf_counter(), 0.0
 
     def lap(self) -> float:
-        """Seconds since the last lap (or since the clock was made). Call it where the host has just waited for the device."""
+        """Seconds since the last lap (or the clock's making). Call it where the host has just waited for the device."""
         now = time.perf_counter()
         seconds, self._last, self._paused = now - self._last - self._paused, now, 0.0
         return seconds

@@ -50,8 +50,7 @@ class Vitals:
 
 @torch.no_grad()
 def check(loss: Tensor, parameters: Iterable[Tensor], group: Group, memory_bytes: int = 0) -> Vitals:
-    """Loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce, one wait for the
-    device.
+    """Loss and gradient norm over all ranks, and whether anything is not finite. One all-reduce, one wait.
 
     loss: scalar, this rank's mean loss, on `group.device`. Every rank must call this, also the one that saw a NaN.
     A gradient tensor with a norm above 1.8e19 may count as not finite: FP32 cannot hold its square.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Does nothing. Override what you need. What `state_dict` returns (not {}) is in every checkpoint, for each rank."""
+    """Does nothing. Override what you need. What `state_dict` returns goes into every checkpoint, rank by rank."""
 
     def on_start(self, loop: Loop) -> None:
         """Once, after a resume if there was one, before the first step."""

@@ -2,12 +2,12 @@
 
 One step, from top to bottom of `Loop.run`:
 
-    batch      B sequences that depend on (seed, step) alone; each rank takes its B/N rows, in `accumulation`
-    micro-batches gradients  forward under the precision backend's autocast, backward outside it, summed over the
-    micro-batches check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait
-    for the device update     clip, AdamW; or, if the check failed, neither: the step is skipped and the event recorded
-    evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run record
-    one line into steps.jsonl, by rank 0
+    batch      B sequences that depend on (seed, step) alone; each rank takes B/N rows, in `accumulation` micro-batches
+    gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches
+    check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device
+    update     clip, AdamW; or, if the check failed, neither: the step is skipped and the event recorded
+    evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run
+    record     one line into steps.jsonl, by rank 0
 
 What makes runs comparable. The loss is a mean over equal parts: the mean over ranks of the mean over micro-batches is
 the mean over the batch. So neither the number of ranks nor `accumulation` changes what is computed, only the order of
@@ -63,10 +63,10 @@ def train(group: Group, config: TrainConfig, corpus: Corpus, *, model: nn.Module
     model: `model(tokens_BT, targets_BT)` gives the mean loss. Sharded (labkit.train.shard) or not; if it is not, and
         there are several ranks, a hook must average the gradients (after_backward).
     optimizer: default AdamW as configured. backend: a precision backend whose `convert` made the model's linears.
-    record: rank 0's; it writes step lines and events. run_dir: the same on every rank; checkpoints go into it (None:
-    none). resume: go on from run_dir's newest whole checkpoint, if any. data_share: (index, count) of the equal parts
-    of the batch, if ranks do not each take one: ranks of a tensor-parallel
-        group all give the same.
+    record: rank 0's; it writes step lines and events. run_dir: the same on every rank, or None; checkpoints go into it.
+    resume: go on from run_dir's newest whole checkpoint, if any.
+    data_share: (index, count) of the equal parts of the batch, if ranks do not each take one: ranks of a
+        tensor-parallel group all give the same.
 
     LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration.
     """
@@ -165,7 +165,7 @@ class Loop:
                     around.enter_context(hook.around_micro(self))
                 with self._autocast():
                     loss = self.model(inputs_BT, targets_BT)
-                # Outside of autocast: Transformer Engine demands it, and the backward's types follow the forward's anyway.
+                # Outside of autocast: Transformer Engine demands it, and the backward's types follow the forward's.
                 (loss / self.config.accumulation).backward()
             total += loss.detach() / self.config.accumulation
         return total
@@ -182,8 +182,7 @@ class Loop:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Mean loss over `eval_batches` held-out batches: the same ones each time, for every seed and every number of
-        ranks.
+        """Mean loss over `eval_batches` held-out batches: the same each time, for every seed and number of ranks.
         All ranks take part; all get the mean."""
         self.model.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.group.device)
@@ -203,8 +202,7 @@ class Loop:
         self.say("stopped", self.step, reason)
 
     def rewind(self) -> None:
-        """After this step, go back to the newest checkpoint and go on from there. All ranks must call it in the same
-        step.
+        """After this step, go back to the newest checkpoint and on from there. All ranks must call it in one step.
 
         The same steps will do the same again, unless the hook that calls this changes something (`loop.lr`, say).
         """
@@ -232,7 +230,7 @@ class Loop:
                 if name in parts and state:
                     parts[name].load_state_dict(state)
                 elif state:
-                    self.say("state_dropped", loaded.step, f"the checkpoint holds state of {name}, which this run has not")
+                    self.say("state_dropped", loaded.step, f"the checkpoint has state of {name}, and this run has none")
         if self.record and self.group.rank == 0 and (self.record.path / "steps.jsonl").stat().st_size:
             # The lines of steps that are done again now are dropped: no step stands in the record twice.
             self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
@@ -244,9 +242,9 @@ class Loop:
         names = [text for text in health.gather_text(self.group, health.culprits(self.model)) if text]
         what = "the loss" if self.vitals.bad_loss else "the gradient"
         where = f" (gradients of {names[0]})" if names else ""
-        self.say("nonfinite", self.step, f"{what} is not finite on {max(self.vitals.bad_loss, self.vitals.bad_grad)} of "
-                 f"{self.group.size} ranks{where}: no update in this step", bad_loss_ranks=self.vitals.bad_loss,
-                 bad_gradient_ranks=self.vitals.bad_grad)
+        ranks = max(self.vitals.bad_loss, self.vitals.bad_grad)
+        self.say("nonfinite", self.step, f"{what} is not finite on {ranks} of {self.group.size} ranks{where}: no "
+                 "update in this step", bad_loss_ranks=self.vitals.bad_loss, bad_gradient_ranks=self.vitals.bad_grad)
         if self.history.skipped[-GIVE_UP_AFTER:] == list(range(self.step - GIVE_UP_AFTER + 1, self.step + 1)):
             self.stop(f"{GIVE_UP_AFTER} steps in a row were not finite: lower the learning rate or use another recipe")
 
@@ -259,7 +257,8 @@ class Loop:
                              memory={"peak_bytes": max(self.vitals.memory)}, skipped=self.skipped, **self.fields)
 
     def _state(self) -> dict[str, Any]:
-        return {"history": asdict(self.history), "parts": {name: p.state_dict() for name, p in self._stateful().items()}}
+        return {"history": asdict(self.history),
+                "parts": {name: part.state_dict() for name, part in self._stateful().items()}}
 
     def _stateful(self) -> dict[str, Any]:
         """Hooks and backend that take part in checkpoints. Named by type, so that other hooks may come and go."""
@@ -274,8 +273,8 @@ class Loop:
         slots[self.group.rank] = self._peak()
         peaks = self.group.all_reduce(slots.to(self.group.device)).tolist()
         speed = measure.throughput(self.seconds, self.config.batch_size * self.config.seq_len, warmup=2)
-        return TrainResult(**asdict(self.history), steps=self.step, resumed_from=self.resumed_from, stopped=self.stopped,
-                           tokens_per_s=speed.tokens_per_s, peak_bytes=[int(p) for p in peaks])
+        return TrainResult(**asdict(self.history), steps=self.step, resumed_from=self.resumed_from,
+                           stopped=self.stopped, tokens_per_s=speed.tokens_per_s, peak_bytes=[int(p) for p in peaks])
 
     def _peak(self) -> int:
         return measure.memory(self.group.device)["peak_bytes"]

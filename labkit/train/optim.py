@@ -56,7 +56,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def local_grads(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The gradients this rank holds, as plain tensors: under FSDP2 its shards (possibly empty), otherwise all of each."""
+    """The gradients this rank holds, as plain tensors: under FSDP2 its (possibly empty) shards, otherwise whole."""
     return [g.to_local() if isinstance(g, DTensor) else g for g in (p.grad for p in parameters) if g is not None]
 
 

@@ -38,7 +38,8 @@ def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tup
     return tensors, extra
 
 
-def put_back(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Any], extra: dict[str, Any]) -> None:
+def put_back(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Any],
+             extra: dict[str, Any]) -> None:
     """The inverse of `tensors_of`, after the tensors were filled."""
     set_model_state_dict(model, {**tensors["model"], **extra})
     if "optimizer" in tensors:

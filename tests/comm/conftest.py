@@ -17,7 +17,9 @@ from labkit.comm import forkserver
 def helper():
     """The helper that forks ranks, up and warm, so that its start counts for no test."""
     forkserver.WORTH_SHARING.append("pytest")       # test files import it, in every rank again
-    forkserver.server().request({"do": "signal", "pids": [], "signal": 0})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONUNBUFFERED", raising=False)     # it would hide output that is lost in a buffer
+        forkserver.server().request({"do": "signal", "pids": [], "signal": 0})
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from labkit.comm.group import Recv
 from labkit.comm.ranks import RanksFailed, run_ranks
 
 both = pytest.mark.parametrize("backend", ["threads", "processes"])
@@ -92,6 +93,21 @@ def test_a_rank_returns_early(fails, at, backend, nothing_left):
     assert "Rank 0 returned early" in a.cause and "message number 2" in a.cause and "never sent" in a.cause
     assert [r.state for r in a.ranks] == ["returned", "waiting", "returned"]
     assert [(e.waiter, e.on, e.kind) for e in a.edges] == [(1, 0, "recv")]
+
+
+def one_of_two(group):
+    if group.rank == 1:
+        group.send(torch.ones(1), 0)
+    elif group.rank == 0:
+        group.batch([Recv(1, like=torch.ones(1)), Recv(2, like=torch.ones(3))])
+
+
+@both
+def test_the_part_of_a_batch_that_is_missing_is_named(fails, backend, nothing_left):
+    a = fails(one_of_two, backend=backend, timeout=60)
+    assert a.guilty == 2 and a.involved == [0, 2] and "recv from rank 2" in a.cause
+    assert [(c.peer, c.waits_for) for c in a.ranks[0].calls] == [(2, [2]), (1, [])]
+    assert "waits in recv from rank 2 (12 bytes)" in str(a) and "1 more of the same call" in str(a)
 
 
 def skips_the_barrier(group):

@@ -22,7 +22,8 @@ def gathered(model):
 
 
 def _own(module):
-    children = {id(p) for m in module.modules() if m is not module and isinstance(m, FSDPModule) for p in m.parameters()}
+    inner = [m for m in module.modules() if m is not module and isinstance(m, FSDPModule)]
+    children = {id(p) for m in inner for p in m.parameters()}
     return [p for p in module.parameters() if id(p) not in children]
 
 

@@ -21,7 +21,7 @@ from labkit.record.run import read_run  # noqa: E402
 from labkit.train import manifest  # noqa: E402
 
 # The same additions in another order (see test_loop.py).
-SUMMATION = dict(rtol=0, atol=2e-4)
+SUMMATION = dict(rtol=0, atol=2e-5)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,8 @@ def sharded(pools, size, config, *args, **how):
 
 def accident(config, run_dir, before):
     """A run of its own processes, in which something bad happens."""
-    return run_ranks(partial(jobs.run_sharded, before=before), config, run_dir, size=2, backend="processes", timeout=120.0)
+    return run_ranks(partial(jobs.run_sharded, before=before), config, run_dir, size=2, backend="processes",
+                     timeout=120.0)
 
 
 def here(config, *args, **how):
@@ -44,8 +45,8 @@ def here(config, *args, **how):
 
 
 def saving(every=2, **changes):
-    return small_config(**{**dict(checkpoint_every=every, eval_every=2, eval_batches=1, model=dict(tie_embeddings=True)),
-                           **changes})
+    return small_config(**{**dict(checkpoint_every=every, eval_every=2, eval_batches=1,
+                                  model=dict(tie_embeddings=True)), **changes})
 
 
 def folders(run_dir):
@@ -93,7 +94,8 @@ def test_going_back_within_a_run(pools, straight, tmp_path):
 def test_going_back_before_the_first_checkpoint_is_going_on(tmp_path):
     result = here(saving(6), tmp_path, hooks=(jobs.Rewind(2),))
     identical(result, here(saving(6)))
-    assert [e["message"] for e in read_run(tmp_path).events if e["kind"] == "rewind"][-1] == "there is no checkpoint yet: going on"
+    said = [e["message"] for e in read_run(tmp_path).events if e["kind"] == "rewind"]
+    assert said == ["going back to the newest checkpoint", "there is no checkpoint yet: going on"]
 
 
 def test_going_back_needs_checkpoints():
@@ -150,7 +152,7 @@ def test_the_backend_s_state_goes_on_whatever_hooks_there_are(tmp_path):
     here(saving(3), tmp_path, backend=resumed, hooks=())
     assert resumed.forwards == straight.forwards == 6 + 3
     (event,) = [e for e in read_run(tmp_path).events if e["kind"] == "state_dropped"]
-    assert "state of hook Dice 0" in event["message"]
+    assert "has state of hook Dice 0" in event["message"]
 
 
 def test_a_run_that_was_killed_between_checkpoints_repeats_its_steps(tmp_path):
@@ -197,7 +199,7 @@ def test_only_so_many_are_kept(tmp_path):
 
 def test_starting_anew_in_a_used_folder_is_refused(tmp_path):
     here(saving(), tmp_path)
-    with pytest.raises(LabError, match="holds checkpoints of an earlier run .up to step 6.: resume it, or choose another"):
+    with pytest.raises(LabError, match="holds checkpoints of an earlier run .up to step 6.: resume it, or"):
         here(saving(), tmp_path, resume=False)
 
 
@@ -243,7 +245,8 @@ def test_another_model_under_the_same_configuration_is_refused(tmp_path):
         store, optimizer = Checkpoints(tmp_path, group), adamw(model, config)
         return store.load(model, optimizer) or store.save(1, model, optimizer, {})
     on_ranks(job, {}, size=1, backend="threads", timeout=60.0)
-    with pytest.raises(LabError, match=r"its weight layers.0.ffn.w1.weight is \[48, 32\] and the model's is \[64, 32\]"):
+    message = r"its weight layers.0.ffn.w1.weight is \[48, 32\] and the model's is \[64, 32\]"
+    with pytest.raises(LabError, match=message):
         on_ranks(job, dict(model=dict(d_ffn=64)), size=1, backend="threads", timeout=60.0)
 
 
@@ -299,7 +302,8 @@ def copy(saved, tmp_path):
     return Path(shutil.copytree(saved, tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("harm", [truncate, flip_a_bit, lose_a_file, lose_the_manifest, change_the_manifest, cut_the_manifest])
+@pytest.mark.parametrize("harm", [truncate, flip_a_bit, lose_a_file, lose_the_manifest, change_the_manifest,
+                                  cut_the_manifest])
 def test_a_damaged_newest_checkpoint_is_passed_over_and_said(pools, straight, copy, harm):
     says = harm(newest(copy))
     for result in sharded(pools, 2, saving(3), copy):
@@ -322,8 +326,8 @@ def test_when_all_are_damaged_it_says_so_and_keeps_them(pools, copy):
     truncate(copy / "checkpoints" / "step-00000006")
     flip_a_bit(copy / "checkpoints" / "step-00000003")
     for _ in range(2):                                                  # and does not start from the beginning later
-        with pytest.raises(LabError, match="no checkpoint in .* can be used .step-00000006: __1_0.distcp has .*bytes instead "
-                                           "of.*; step-00000003: __0_0.distcp has changed.*put back a copy"):
+        with pytest.raises(LabError, match="no checkpoint in .* can be used .step-00000006: __1_0.distcp has .*bytes "
+                                           "instead of.*; step-00000003: __0_0.distcp has changed.*put back a copy"):
             sharded(pools, 2, saving(3), copy)
     assert folders(copy) == ["step-00000003", "step-00000006"]
 
@@ -353,12 +357,12 @@ def test_killed_while_deleting_an_old_one(pools, straight, tmp_path):
 
 # ---- a full disk
 
-FULL = ("the disk is full: the checkpoint of step 6 could not be written to .*needed, .*free.; the checkpoint of step 3 is "
-        "intact. Free some space and run the same command again.$")
+FULL = ("the disk is full: the checkpoint of step 6 could not be written to .*needed, .*free.; the checkpoint of step "
+        "3 is intact. Free some space and run the same command again.$")
 
 
-@pytest.mark.parametrize("how, rank", [("full_while_dcp_writes", 0), ("full_while_dcp_writes", 1), ("full_while_rank_writes", 1),
-                                       ("full_while_rank_writes", 0)])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("how", ["full_while_dcp_writes", "full_while_rank_writes"])
 def test_a_disk_that_fills_up_while_saving(pools, straight, tmp_path, how, rank):
     with pytest.raises(RanksFailed) as caught:
         accident(saving(3), tmp_path, Accident(how, step=6, rank=rank))
@@ -372,7 +376,7 @@ def test_a_disk_that_fills_up_while_saving(pools, straight, tmp_path, how, rank)
 def test_too_little_space_is_said_before_the_disk_is_filled(tmp_path):
     with pytest.raises(RanksFailed) as caught:
         accident(saving(3), tmp_path, Accident("little_space", step=3))
-    assert re.search("the disk is full: the checkpoint of step 3 .*0.[0-9] MB needed, 0.0 MB free.; there is no earlier one",
+    assert re.search("the disk is full: the checkpoint of step 3 .*0.[0-9] MB needed, 0.0 MB free.; there is no",
                      str(caught.value))
     assert folders(tmp_path) == []
 

@@ -28,7 +28,7 @@ def test_each_rank_holds_its_part_in_fp32(two):
     for name, weight in full.items():
         mine = [p[name] for p in parts]
         assert all(part.dtype == torch.float32 for part in mine)
-        assert torch.equal(torch.cat(mine), weight), name           # the parts, put together, are the weight: bit for bit
+        assert torch.equal(torch.cat(mine), weight), name       # the parts, put together: bit for bit
         assert len(mine[0]) == -(-len(weight) // 2)                 # 257 rows: 129 and 128
 
 

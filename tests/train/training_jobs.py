@@ -28,7 +28,7 @@ def small_config(**changes) -> TrainConfig:
 
 
 class CountingCorpus:
-    """Rows that count upwards by 3 from a start that depends on (seed, step, split, row) alone; learnable in a few steps."""
+    """Rows that count upwards by 3 from a start that depends on (seed, step, split, row) alone; soon learned."""
 
     hash = "counting"
 
@@ -119,7 +119,8 @@ def sharded_model(config, group, param_dtype=torch.float32):
 
 def whole(model):
     """{name: full fp32 tensor}. All ranks together."""
-    return {n: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for n, p in model.named_parameters()}
+    return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+            for name, p in model.named_parameters()}
 
 
 def open_record(group, run_dir):
@@ -137,8 +138,8 @@ def run(group, config, run_dir=None, hooks=(), sharded=False, corpus=None, befor
     seed_generators(config.seed, group.rank)
     model = sharded_model(config, group) if sharded else plain_model(config)
     seen = GradNorms()
-    result = train(group, config, corpus or CountingCorpus(), model=model, record=open_record(group, run_dir), run_dir=run_dir,
-                   hooks=(*hooks, seen), **how)
+    result = train(group, config, corpus or CountingCorpus(), model=model, record=open_record(group, run_dir),
+                   run_dir=run_dir, hooks=(*hooks, seen), **how)
     return {**asdict(result), "weights": whole(model), "hooks": hooks, "grad_norms": seen.norms}
 
 
@@ -149,7 +150,7 @@ def run_sharded(group, config, run_dir=None, hooks=(), before=None, **how):
 # ---- accidents, to be called in a rank
 
 class Accident:
-    """Picklable `before`: replaces a function so that something bad happens in the save of `step`, on one rank or all."""
+    """Picklable `before`: replaces a function so that something bad happens in the save of `step`, on one or all."""
 
     def __init__(self, what, step, rank=None):
         self.what, self.step, self.rank = what, step, rank

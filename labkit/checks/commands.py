@@ -1,0 +1,58 @@
+"""`lab check` and `lab open`. Everything heavy is imported when a command runs, so that `lab --help` answers at
+once."""
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Register the commands with the `lab` application."""
+    app.command(name="check")(check)
+    app.command(name="open")(open_week)
+
+
+def check(
+    names: Annotated[Optional[list[str]], typer.Argument(metavar="TASK|WEEK", help=(
+        "What to check: a task (13.4), a week (week13), several of them, or nothing for the whole course."))] = None,
+    seed: Annotated[Optional[int], typer.Option(help="Use this seed's random data, to repeat a verdict.")] = None,
+    deadline: Annotated[Optional[float], typer.Option(
+        min=0.1, help="Seconds that one call of your function may take. Default: 5.")] = None,
+    show_all: Annotated[bool, typer.Option(
+        "--all", help="Show the diagnosis of every failing case, not only each task's first.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Run your functions on real ranks and tell which points they earn, and why not all.
+
+    Status 0: every automatic point that was asked for is earned. Status 1: not every one.
+    """
+    from labkit.checks.run import run_checks
+    from labkit.checks.table import render, watch
+    with watch(quiet=as_json) as (console, hooks):
+        outcome = run_checks(names or (), seed=seed, deadline=deadline, **hooks)
+    if as_json:
+        import json
+        typer.echo(json.dumps(outcome.to_json(), indent=2))
+    else:
+        render(outcome, console, show_all=show_all)
+    raise typer.Exit(0 if outcome.full else 1)
+
+
+def open_week(week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")]) -> None:
+    """Open a week's notebook in JupyterLab. End it with Ctrl-C."""
+    import importlib.util
+    import subprocess
+    import sys
+
+    from labkit.checks.tasks import find_weeks, nearest
+    from labkit.errors import LabError
+    weeks = find_weeks()
+    found = next((w for w in weeks if week.rstrip("/") in (w.name, w.package)), None)
+    if found is None:
+        raise LabError(f"there is no week {week!r}{nearest(week, [w.name for w in weeks])}")
+    if not found.notebook.exists():
+        raise LabError(f"{found.name} has no notebook {found.notebook.name}")
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise LabError("JupyterLab is not installed: pip install jupyterlab")
+    raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(found.notebook)]).returncode)

@@ -1,0 +1,189 @@
+"""`same` and its kin: is this the right answer, and if not, what is it?
+
+A wrong answer is told with what was expected, what came, and where the two first differ. The cause is told **only when
+it is recognised**: a check hands over fingerprints, `looks_like={cause: the answer that this mistake gives}`, and one
+of them must match the wrong answer exactly. No likeness, no guessing: otherwise "cause unknown".
+
+Two rules keep a cause true. A fingerprint must differ from the right answer in several places (`EVIDENCE`), since in a
+chunk of one number two mistakes agree by accident. And if several fingerprints match, all are named: then this case
+cannot tell them apart.
+
+Everything here gets plain values that crossed as bytes (see labkit.checks.values), never a student's object.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from labkit.checks.values import Opaque
+from labkit.checks.verdict import NO_RESULT, WRONG, CheckFailed, cause_line, wrong
+
+EVIDENCE = 3        # numbers in which a fingerprint must differ from the right answer; see `tensors` for their range
+SHOWN = 5           # numbers shown from the first difference on
+
+
+def tensors(seed: int, N: int, L: int, dtype: torch.dtype = torch.float32, whole: bool = True) -> list[torch.Tensor]:
+    """N random vectors of L numbers, for N ranks.
+
+    whole=True: whole numbers from -999 to 999 without 0, whose sums over up to 8000 ranks are exact in fp32 in any
+    order, so that the order of additions is no mistake. whole=False: standard normal, for checks of rounding."""
+    generator = torch.Generator().manual_seed(seed % 2 ** 63)
+    if not whole:
+        return list(torch.randn(N, L, generator=generator, dtype=torch.float64).to(dtype))
+    size = torch.randint(1, 1000, (N, L), generator=generator)
+    sign = torch.randint(0, 2, (N, L), generator=generator) * 2 - 1
+    return list((size * sign).to(dtype))
+
+
+def same(got: Any, want: Any, *, rank: int | None = None, looks_like: Mapping[str, Any] | None = None,
+         tol: float | torch.Tensor = 0.0, what: str = "the result") -> None:
+    """Pass if `got` is `want`; else raise CheckFailed with the whole story.
+
+    want        a tensor (then type, shape and dtype must agree too), a number, or a list of numbers
+    rank        whose answer it is, for the text
+    looks_like  {cause in one sentence: the answer that this mistake would give}
+    tol         largest absolute difference allowed, a number or a tensor of want's shape. State its reason where you
+                pass it
+    what        what is compared, for the text: "x after the call"
+    """
+    who = f"{what} of rank {rank}" if rank is not None else what
+    if isinstance(want, torch.Tensor):
+        _same_tensor(got, want, who, looks_like or {}, tol)
+    elif isinstance(want, (list, tuple)):
+        _same_numbers(got, want, who, looks_like or {}, tol)
+    else:
+        _same_number(got, want, who, looks_like or {}, tol)
+
+
+def expect(ok: bool, text: str, *, cause: tuple[str, ...] = ()) -> None:
+    """Pass if `ok`; else `text` is the verdict's text. For what `same` cannot say."""
+    if not ok:
+        raise CheckFailed(WRONG, f"{text}\n  {cause_line(cause)}", cause=cause)
+
+
+def field(got: Any, name: str, what: str = "the result") -> Any:
+    """Field `name` of a named tuple that came back, or a clear verdict if there is none."""
+    if isinstance(got, dict) and name in got:
+        return got[name]
+    raise CheckFailed(NO_RESULT, f"{what} must have a field {name!r}, but {_describe(got)} came back")
+
+
+def _same_tensor(got: Any, want: torch.Tensor, who: str,
+                 looks_like: Mapping[str, Any], tol: float | torch.Tensor) -> None:
+    if not isinstance(got, torch.Tensor):
+        hint = "; does every path of the function return it?" if got is None else ""
+        raise CheckFailed(NO_RESULT, f"{who} must be a tensor of {_kind(want)}, but {_describe(got)} came back{hint}")
+    cause = _recognise(got, want, looks_like)
+    if got.shape != want.shape:
+        raise wrong(f"{who} has the wrong shape", _kind(want), _kind(got), cause)
+    if got.dtype != want.dtype:
+        raise wrong(f"{who} has the wrong dtype", _kind(want), _kind(got), cause)
+    if not want.numel():
+        return
+    a, b = got.double().reshape(-1), want.double().reshape(-1)
+    limit = tol.double().reshape(-1) if isinstance(tol, torch.Tensor) else tol
+    good = (a - b).abs() <= limit                           # False wherever a NaN is
+    good |= (a == b) | (a.isnan() & b.isnan())              # equal infinities; a NaN that is wanted
+    bad = (~good).nonzero().reshape(-1)
+    if not len(bad):
+        return
+    first, total = int(bad[0]), a.numel()
+    nonfinite = int((~a.isfinite() & b.isfinite()).sum())
+    text = f"{who}: {len(bad)} of {total} numbers differ" + (f", {nonfinite} are NaN or infinite" if nonfinite else "")
+    where = list(_unravel(first, want.shape))
+    raise wrong(f"{text}; first at index {where[0] if len(where) == 1 else where}, from there on",
+                _numbers(want.reshape(-1)[first:]), _numbers(got.reshape(-1)[first:]), cause)
+
+
+def _recognise(got: torch.Tensor, want: torch.Tensor, looks_like: Mapping[str, Any]) -> tuple[str, ...]:
+    found = []
+    for cause, mark in looks_like.items():
+        if not isinstance(mark, torch.Tensor) or mark.shape != got.shape:
+            continue
+        a, b = got.double(), mark.double()
+        if not ((a == b) | (a.isnan() & b.isnan())).all():
+            continue
+        # Evidence: in how many numbers does this mistake show? Of another shape it shows in all of them.
+        shows = int((b != want.double()).sum()) if b.shape == want.shape else b.numel()
+        if shows >= EVIDENCE:
+            found.append(cause)
+    return tuple(found)
+
+
+def _same_number(got: Any, want: float, who: str, looks_like: Mapping[str, Any], tol: float) -> None:
+    number = _number(got)
+    if number is None:
+        raise CheckFailed(NO_RESULT, f"{who} must be a number, but {_describe(got)} came back")
+    if _close(number, want, tol):
+        return
+    cause = tuple(c for c, mark in looks_like.items() if _exactly(number, mark) and not _close(mark, want, tol))
+    raise wrong(f"{who} is wrong", _short(want), _short(number), cause)
+
+
+def _same_numbers(got: Any, want: list | tuple, who: str, looks_like: Mapping[str, Any], tol: float) -> None:
+    if isinstance(got, torch.Tensor):
+        got = got.tolist()
+    if not isinstance(got, (list, tuple)) or any(_number(x) is None for x in got):
+        raise CheckFailed(NO_RESULT, f"{who} must be a list of {len(want)} numbers, but {_describe(got)} came back")
+    numbers = [_number(x) for x in got]
+    if len(numbers) == len(want) and all(_close(a, b, tol) for a, b in zip(numbers, want)):
+        return
+    cause = tuple(c for c, mark in looks_like.items()
+                  if len(mark) == len(numbers) and all(_exactly(a, m) for a, m in zip(numbers, mark)))
+    text = "is wrong" if len(numbers) == len(want) else f"has {len(numbers)} numbers, not {len(want)}"
+    raise wrong(f"{who} {text}",
+                ", ".join(map(_short, want)), ", ".join(map(_short, numbers)), cause)
+
+
+def _number(value: Any) -> float | int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.dtype.is_complex:
+        return value.item()
+    return value if isinstance(value, (int, float)) else None
+
+
+def _close(a: float, b: float, tol: float) -> bool:
+    return a == b or abs(a - b) <= tol or (math.isnan(a) and math.isnan(b))
+
+
+def _exactly(a: float, b: Any) -> bool:
+    """Equal but for the rounding of a formula written in another order, or of a solver."""
+    return isinstance(b, (int, float)) and math.isclose(a, b, rel_tol=1e-6)
+
+
+def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
+    place = []
+    for n in reversed(shape):
+        place.append(index % n)
+        index //= n
+    return tuple(reversed(place))
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"shape {list(tensor.shape)}, {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _numbers(flat: torch.Tensor) -> str:
+    return ", ".join(_short(x) for x in flat[:SHOWN].tolist()) + (", ..." if len(flat) > SHOWN else "")
+
+
+def _short(x: Any) -> str:
+    return f"{x:.7g}" if isinstance(x, float) else str(x)
+
+
+def _describe(value: Any) -> str:
+    """A value that is not what was expected, in a few words."""
+    if value is None:
+        return "None"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {_kind(value)}"
+    if isinstance(value, Opaque):
+        return f"an object of type {value.kind}"
+    if isinstance(value, (list, tuple, dict)):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) < 60 else text[:57] + '...'}"

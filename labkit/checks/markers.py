@@ -1,0 +1,190 @@
+'''Solution markers: where the holes are, and how a student's copy is made from the one source.
+
+In a module, a solution stands between two comments, indented like the code it holds:
+
+    ### BEGIN SOLUTION 13.4 ring all-reduce
+    ...
+    ### END SOLUTION
+
+`strip` makes `raise NotImplementedError("Task 13.4: ring all-reduce")` of it. Inside a function that is the whole of
+it. In a class body or at module level a `raise` would end the import, and with it every other task of the file; there
+a solution may hold functions and classes only, and each keeps its signature and docstring while its body becomes the
+`raise`.
+
+In a notebook, code cells hold the same markers, and a solution in them becomes the same `raise`. A model answer in a
+markdown cell stands between `<!-- BEGIN SOLUTION 13.7 title -->` and `<!-- END SOLUTION -->` and becomes an invitation
+to write. '''
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.errors import LabError
+
+_BEGIN = re.compile(r"^(?P<indent>[ \t]*)### BEGIN SOLUTION (?P<task>\d+\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*$")
+_END = re.compile(r"^[ \t]*### END SOLUTION[ \t]*$")
+_ANSWER_BEGIN = re.compile(
+    r"^(?P<indent>[ \t]*)<!-- BEGIN SOLUTION (?P<task>\d+\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*-->[ \t]*$")
+_ANSWER_END = re.compile(r"^[ \t]*<!-- END SOLUTION -->[ \t]*$")
+# a line that means to be a marker and is none is an error, never a leak
+_LIKE = re.compile(r"(BEGIN|END)\s+SOLUTION")
+
+LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", ".pytest_cache")
+
+
+@dataclass(frozen=True)
+class Hole:
+    """One solution in a text: its task, its title, the 1-based lines of its markers, and its indentation."""
+    task: str
+    title: str
+    begin: int
+    end: int
+    indent: str
+
+    @property
+    def message(self) -> str:
+        return f"Task {self.task}: {self.title}" if self.title else f"Task {self.task}"
+
+
+def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list[Hole]:
+    """All solutions of a text, in order. LabError names file and line of an unbalanced, nested or misspelt marker."""
+    begin_mark, end_mark = (_ANSWER_BEGIN, _ANSWER_END) if markdown else (_BEGIN, _END)
+    found: list[Hole] = []
+    open_: tuple[int, re.Match] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        begin, end = begin_mark.match(line), end_mark.match(line)
+        if begin and open_:
+            raise LabError(
+                f"{name}:{number}: a solution begins inside the one that began in line {open_[0]}; close that first")
+        if end and not open_:
+            raise LabError(f"{name}:{number}: a solution ends here that never began")
+        if begin:
+            open_ = number, begin
+        elif end:
+            first, match = open_
+            found.append(Hole(match["task"], match["title"] or "", first, number, match["indent"]))
+            open_ = None
+        elif _LIKE.search(line) and not markdown and line.lstrip().startswith("#"):
+            raise LabError(f"{name}:{number}: this is almost a solution marker; write "
+                           f"'### BEGIN SOLUTION 13.4 title' or '### END SOLUTION'")
+        elif markdown and _LIKE.search(line) and "<!--" in line:
+            raise LabError(f"{name}:{number}: this is almost a solution marker; write "
+                           f"'<!-- BEGIN SOLUTION 13.7 title -->' or '<!-- END SOLUTION -->'")
+    if open_:
+        raise LabError(f"{name}:{open_[0]}: this solution never ends; add '### END SOLUTION'")
+    return found
+
+
+def strip(text: str, name: str = "this text") -> str:
+    """The students' version of a module's source text (see above). LabError as `holes` gives it."""
+    found = holes(text, name)
+    if not found:
+        return text
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise LabError(f"{name}:{error.lineno}: this is not valid Python, so its solutions cannot be taken out: "
+                       f"{error.msg}") from None
+    lines = text.splitlines(keepends=True)
+    for hole in reversed(found):
+        if _inside_function(tree, hole):
+            new = _raise(hole)
+        else:
+            new = _stubs("".join(lines[hole.begin:hole.end - 1]), hole, name)
+        lines[hole.begin - 1:hole.end] = [new]
+    result = "".join(lines)
+    try:
+        ast.parse(result)
+    except SyntaxError as error:
+        raise LabError(f"{name}:{error.lineno}: without its solutions this file is not valid Python ({error.msg}): "
+                       f"a solution must hold whole statements") from None
+    return result
+
+
+def strip_notebook(text: str, name: str = "this notebook") -> str:
+    """The students' version of a notebook's JSON text: solutions out, and all outputs and execution counts."""
+    notebook = json.loads(text)
+    for number, cell in enumerate(notebook["cells"], 1):
+        source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+        where = f"{name}, cell {number}"
+        if cell["cell_type"] == "code":
+            # Not by `strip`: a cell may hold magics, and a cell that raises is what an open task should do.
+            source = _replace(source, holes(source, where), _raise)
+            cell["outputs"], cell["execution_count"] = [], None
+        elif cell["cell_type"] == "markdown":
+            source = _replace(source, holes(source, where, markdown=True), _invitation)
+        cell["source"] = source.splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def strip_folder(source: str | Path, target: str | Path) -> list[Path]:
+    """Copy a week's folder with its solutions taken out; `target` must not exist. Returns the files that had holes."""
+    source, target = Path(source), Path(target)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    changed = []
+    for path in sorted(target.rglob("*")):
+        how = {".py": strip, ".ipynb": strip_notebook}.get(path.suffix)
+        if how is not None and path.is_file():
+            before = path.read_text(encoding="utf-8")
+            after = how(before, str(path.relative_to(target.parent)))
+            if after != before:
+                path.write_text(after, encoding="utf-8")
+                changed.append(path)
+    return changed
+
+
+def _replace(text: str, found: list[Hole], new) -> str:
+    lines = text.splitlines(keepends=True)
+    for hole in reversed(found):
+        lines[hole.begin - 1:hole.end] = [new(hole)]
+    return "".join(lines)
+
+
+def _raise(hole: Hole) -> str:
+    return f"{hole.indent}raise NotImplementedError({json.dumps(hole.message, ensure_ascii=False)})\n"
+
+
+def _invitation(hole: Hole) -> str:
+    return f"{hole.indent}*{hole.message}. Write your answer here.*\n"
+
+
+def _inside_function(tree: ast.Module, hole: Hole) -> bool:
+    """Whether the innermost block around the hole is a function's."""
+    inner: ast.AST = tree
+    for node in ast.walk(tree):     # outer before inner
+        block = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        if block and node.lineno < hole.begin <= node.end_lineno:
+            inner = node
+    return isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _stubs(body: str, hole: Hole, name: str) -> str:
+    """Functions and classes of a solution in a class body or at module level, with their bodies taken out."""
+    text = textwrap.dedent(body)
+    parts = []
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            parts.append(_stub(node, hole))
+        elif isinstance(node, ast.ClassDef):
+            methods = [_stub(n, hole) for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            kept = [ast.parse(m).body[0] for m in methods]
+            doc = [node.body[0]] if ast.get_docstring(node) is not None else []
+            node.body, node.decorator_list = [*doc, *kept] or [ast.Pass()], []
+            parts.append(ast.unparse(node))
+        else:
+            raise LabError(f"{name}:{hole.begin + node.lineno}: a solution outside a function may hold functions and "
+                           f"classes only; taken out, this statement would be missing where the file is imported")
+    if not parts:
+        raise LabError(f"{name}:{hole.begin}: this solution is empty")
+    return textwrap.indent("\n\n".join(parts) + "\n", hole.indent)
+
+
+def _stub(node: ast.FunctionDef | ast.AsyncFunctionDef, hole: Hole) -> str:
+    doc = [node.body[0]] if ast.get_docstring(node) is not None else []
+    node.body = [*doc, *ast.parse(f"raise NotImplementedError({hole.message!r})").body]
+    return ast.unparse(node)

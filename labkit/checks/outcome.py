@@ -1,0 +1,96 @@
+"""What a check found, as data: cases, points, diagnoses. The table, the JSON and the grader read this and nothing
+else."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from labkit.checks.tasks import Task, Week
+from labkit.checks.verdict import FAULT, PASSED
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case of one test. `possible` is exact: the shares of three cases of 10 points add up to 10."""
+    task: str
+    test: str               # pytest's node id, for a rerun
+    title: str              # what its test looks at, in words
+    case: str               # which case of it; "" for a test without cases
+    possible: Fraction
+    verdict: str
+    text: str = ""          # the diagnosis, "" if passed
+    cause: tuple[str, ...] = ()
+    printed: str = ""       # what the student's code printed
+    seconds: float = 0.0
+
+    @property
+    def behaviour(self) -> str:
+        return f"{self.title}: {self.case}" if self.case else self.title
+
+    @property
+    def earned(self) -> Fraction:
+        return self.possible if self.verdict == PASSED else Fraction(0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"test": self.test, "behaviour": self.behaviour, "verdict": self.verdict, "points": number(self.earned),
+                "possible": number(self.possible), "seconds": round(self.seconds, 3), "text": self.text,
+                "cause": list(self.cause), "printed": self.printed}
+
+
+@dataclass
+class Outcome:
+    """One run of checks: the weeks and tasks asked for, with the cases that ran."""
+    selection: list[tuple[Week, tuple[str, ...]]]
+    seed: int
+    cases: list[CaseResult] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def tasks(self) -> list[Task]:
+        return [task for week, ids in self.selection for task in week.tasks if task.id in ids]
+
+    def of(self, task: str) -> list[CaseResult]:
+        return [case for case in self.cases if case.task == task]
+
+    @property
+    def earned(self) -> Fraction:
+        return sum((case.earned for case in self.cases), Fraction(0))
+
+    @property
+    def possible(self) -> Fraction:
+        """Automatic points of the tasks asked for. From the registry: a case that did not run counts as not earned."""
+        return sum((Fraction(str(task.points)) for task in self.tasks if task.kind == "auto"), Fraction(0))
+
+    @property
+    def full(self) -> bool:
+        """Whether everything automatic that was asked for is earned (a stretch task: whether all its cases passed)."""
+        return self.earned == self.possible and all(case.verdict == PASSED for case in self.cases) and all(
+            self.of(task.id) for task in self.tasks if task.kind != "written")
+
+    @property
+    def faults(self) -> list[CaseResult]:
+        """Cases that the machinery could not judge. They are nobody's zero."""
+        return [case for case in self.cases if case.verdict == FAULT]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seed": self.seed, "points": number(self.earned), "possible": number(self.possible), "full": self.full,
+                "seconds": round(self.seconds, 3), "tasks": [
+                    {"id": task.id, "title": task.title, "kind": task.kind, "cell": task.cell,
+                     "points": number(points(self.of(task.id))) if task.kind != "written" else None,
+                     "possible": task.points, "cases": [case.to_json() for case in self.of(task.id)]}
+                    for task in self.tasks]}
+
+    def __repr__(self) -> str:
+        return f"{number(self.earned)} of {number(self.possible)} points"
+
+
+def points(cases: Sequence[CaseResult]) -> Fraction:
+    return sum((case.earned for case in cases), Fraction(0))
+
+
+def number(value: Fraction | float) -> int | float:
+    """Points as people write them: 6, 1.5, 3.33."""
+    rounded = round(float(value), 2)
+    return int(rounded) if rounded == int(rounded) else rounded

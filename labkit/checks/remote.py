@@ -1,0 +1,112 @@
+"""What runs in the rank's process: find the student's function, call it, pack what came of it.
+
+This is the far side of `call`. It knows the function's name and its arguments, and nothing of what is expected. Each
+call imports the week's package afresh, so that a global of the last case cannot help or hurt the next.
+"""
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+from labkit.checks import values
+
+# How a call can end, as the first item of what comes back.
+OK, MISSING, UNFINISHED, RAISED = "ok", "missing", "unfinished", "raised"
+
+
+def perform(group, root: str, package: str, name: str, inputs: list[bytes], kwargs: bytes, with_group: bool,
+            reference: str | None, stands_on: tuple[str, ...]) -> bytes:
+    """Run "module.function" on this rank. Returns packed (OK, value, arguments after) or (why not, text).
+
+    While other ranks may be waiting for this one, an exception is raised, not returned: the run must end."""
+    random.seed(0)
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    # Fresh memory (torch.empty) is filled with NaN: what nobody wrote must not be right because it was so before.
+    torch.set_deterministic_debug_mode("warn")
+    sys.dont_write_bytecode = True      # files of one second and one length would look unchanged
+    args = values.unpack(inputs[group.rank])
+    del inputs                          # the others' data
+    named = values.unpack(kwargs)
+    if with_group:
+        named["group"] = group
+    try:
+        function = _load(root, package, name, reference, stands_on)
+    except _NoAnswer as error:
+        return values.pack(error.args)
+    try:
+        result = function(*args, **named)
+    except NotImplementedError as error:
+        # A hole raises before anything was sent, and on every rank: no need to end the processes for it.
+        if group.ledger.events:
+            raise
+        return values.pack((UNFINISHED, str(error)))
+    except Exception as error:
+        if with_group and group.size > 1:
+            raise
+        return values.pack((RAISED, told(error, root)))
+    return values.pack((OK, result, args))
+
+
+def told(error: BaseException, root: str) -> str:
+    """An exception as its author wants it: the type, what it says, and the lines of the week's own files on the way."""
+    lines = [f"{type(error).__name__}: {error}".rstrip(": ")]
+    if isinstance(error, SyntaxError) and error.filename:
+        lines.append(f"  {_short(error.filename, root)}:{error.lineno}: {(error.text or '').strip()}")
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(root):
+            lines.append(f"  {_short(frame.filename, root)}:{frame.lineno} in {frame.name}: {frame.line}")
+    return "\n".join(lines)
+
+
+class _NoAnswer(Exception):
+    """(why, text): there is no function to call."""
+
+
+def _load(root: str, package: str, name: str, reference: str | None, stands_on: tuple[str, ...]) -> Callable:
+    parts = {}
+    if reference is not None:
+        for part in stands_on:
+            parts[part] = _find(reference, package, part)
+    function = _find(root, package, name, parts)
+    return function
+
+
+def _find(root: str, package: str, name: str, parts: dict[str, Any] = {}) -> Callable:
+    """Import "module.function" from `root` as if for the first time; `parts` replace functions of other tasks."""
+    for loaded in [m for m in sys.modules if m == package or m.startswith(package + ".")]:
+        del sys.modules[loaded]
+    sys.path[:] = [root, *(entry for entry in sys.path if entry != root)]
+    importlib.invalidate_caches()
+    for part, replacement in parts.items():
+        module, _, function = part.rpartition(".")
+        setattr(_module(root, package, module), function, replacement)
+    module, _, function = name.rpartition(".")
+    found = getattr(_module(root, package, module), function, None)
+    if not callable(found):
+        raise _NoAnswer(MISSING, f"{module}.py has no function {function!r}")
+    return found
+
+
+def _module(root: str, package: str, module: str) -> Any:
+    try:
+        return importlib.import_module(f"{package}.{module}")
+    except ModuleNotFoundError as error:
+        if error.name in (package, f"{package}.{module}"):
+            raise _NoAnswer(MISSING, f"there is no file {Path(package, *module.split('.'))}.py") from None
+        raise _NoAnswer(RAISED, f"{module}.py cannot be imported. {told(error, root)}") from None
+    except NotImplementedError as error:
+        raise _NoAnswer(UNFINISHED, str(error)) from None
+    except Exception as error:
+        raise _NoAnswer(RAISED, f"{module}.py cannot be imported. {told(error, root)}") from None
+
+
+def _short(filename: str, root: str) -> str:
+    return str(Path(filename).relative_to(root)) if filename.startswith(root) else filename

@@ -1,0 +1,106 @@
+"""`run_checks`: the one check behind `lab check`, the notebook's `check(...)` and the grader.
+
+It runs a week's test file by pytest in this process, away from whatever pytest configuration, plugins and conftest
+files lie around, and returns an `Outcome`. The students' functions run elsewhere (labkit.checks.runner).
+"""
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from labkit.checks.outcome import CaseResult, Outcome
+from labkit.checks.tasks import Week, find_weeks, select
+from labkit.errors import LabError
+
+# Nothing of pytest's that a verdict does not need: no cache, no conftest
+# files, no rewriting of asserts, no extra collections.
+_OFF = ("cacheprovider", "faulthandler", "doctest", "junitxml", "unraisableexception", "threadexception")
+QUIET = (*(f"-pno:{name}" for name in _OFF), "--capture=no",
+         "--noconftest", "--import-mode=importlib", "--assert=plain")
+
+
+def run_checks(names: Sequence[str] = (), *, weeks: Sequence[Week] | None = None, start: str | Path | None = None,
+               seed: int | None = None, deadline: float | None = None, runner=None,
+               starts: Callable[[str, str], None] | None = None, ends: Callable[[CaseResult], None] | None = None,
+               expected: Callable[[int], None] | None = None) -> Outcome:
+    """Check tasks and weeks by name; nothing means everything in the course.
+
+    names     "13.4", "week13"
+    weeks     where to look for them; default: the weeks of the course that `start` (the working directory) lies in
+    seed      of the random data; None: a new one, which the Outcome tells
+    deadline  seconds for one call
+    runner    who runs the students' functions (labkit.checks.runner.Runner); default: processes of this machine
+    starts, ends, expected   called as each case begins and ends, and with the number of cases, for a progress display
+
+    Raises LabError for an unknown name, without pytest, or if a test file itself cannot be loaded.
+    """
+    try:
+        import pytest
+    except ImportError:
+        raise LabError("checks need pytest: pip install pytest") from None
+    from labkit.checks.plugin import DEADLINE, Checks
+
+    if runner is None:
+        from labkit.comm import forkserver
+        forkserver.server()     # it imports torch while this process does
+    selection = select(names, find_weeks(start) if weeks is None else weeks)
+    begin = time.perf_counter()
+    checks = Checks(seed=seed, deadline=deadline or DEADLINE, runner=runner,
+                    only={id for _, ids in selection for id in ids}, starts=starts, ends=ends, expected=expected)
+    outcome = Outcome(selection, checks.seed)
+    files = [str(test) for week, ids in selection if any(week.task(i).kind != "written" for i in ids)
+                 for test in week.tests]
+    if files:
+        _forget(selection)
+        root = os.path.commonpath([week.folder.parent for week, _ in selection])
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), _own_environment():
+            # An empty configuration: somebody's addopts or plugins must not change a verdict.
+            own = ["-c", os.devnull, f"--rootdir={root}", "-p", "labkit.checks.plugin", *QUIET]
+            status = pytest.main([*own, *files], [checks])
+        _forget(selection)
+        if checks.broken:
+            raise LabError("a test file cannot be loaded; tell the course:\n" + "\n".join(checks.broken))
+        if status == pytest.ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
+        if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+            raise LabError(f"the checks could not be run; tell the course:\n{told.getvalue().strip()}")
+    outcome.cases, outcome.seconds = checks.cases, time.perf_counter() - begin
+    return outcome
+
+
+def check(*names: str, seed: int | None = None, deadline: float | None = None, show_all: bool = False) -> Outcome:
+    """For notebooks: check("13.4") checks your files as saved on disk, shows the table, and returns the Outcome."""
+    from labkit.checks.table import render, watch
+    with watch() as (console, hooks):
+        outcome = run_checks(names, seed=seed, deadline=deadline, **hooks)
+    render(outcome, console, show_all=show_all)
+    return outcome
+
+
+def _forget(selection: list[tuple[Week, tuple[str, ...]]]) -> None:
+    """Let pytest load the test files anew: a notebook's kernel lives for days, and another copy has the same name."""
+    for week, _ in selection:
+        for test in week.tests:
+            sys.modules.pop(f"{week.package}.{test.stem}", None)
+
+
+@contextlib.contextmanager
+def _own_environment():
+    """pytest's own variables out of the way, and back afterwards."""
+    names = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_CURRENT_TEST",
+             "PYTEST_VERSION")
+    before = {name: os.environ.pop(name, None) for name in names}
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

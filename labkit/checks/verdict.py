@@ -1,0 +1,40 @@
+"""The words for how a case can end, and the exception that carries one."""
+from __future__ import annotations
+
+PASSED = "passed"
+WRONG = "wrong"                     # it answered, and the answer (or its traffic) is not what the task asks for
+NO_RESULT = "no result"             # None, something that is no tensor or number, or no such function
+HUNG = "hung"                       # no answer by the deadline, or a deadlock that is certain before it
+CRASHED = "crashed"                 # it raised, or its process died
+FORBIDDEN = "forbidden call"        # it used what the task asks to build, or talked outside the group
+NOT_ATTEMPTED = "not attempted"     # the hole is still a hole
+FAULT = "fault"                     # the checking machinery failed: nobody's zero, tell the course
+VERDICTS = (PASSED, WRONG, NO_RESULT, HUNG, CRASHED, FORBIDDEN, NOT_ATTEMPTED, FAULT)
+
+UNKNOWN = "cause unknown"
+
+
+class CheckFailed(AssertionError):
+    """A case is not passed: `verdict` (one of the words above) and a text that says what, where and why.
+
+    cause   one or more sentences if the mistake was recognised, else (). Whoever reads results reads it from here.
+    """
+
+    def __init__(self, verdict: str, text: str, *, cause: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.verdict, self.text, self.cause = verdict, text, cause
+
+
+def wrong(what: str, expected: str, got: str, cause: tuple[str, ...] = ()) -> CheckFailed:
+    """The standard text of a wrong answer: what is wrong, both sides, and the cause or that it is unknown."""
+    return CheckFailed(WRONG, f"{what}\n  expected  {expected}\n  got       {got}\n  {cause_line(cause)}", cause=cause)
+
+
+def cause_line(cause: tuple[str, ...]) -> str:
+    """One line on the cause. Several sentences: this case cannot tell the mistakes apart, and saying so is the
+    truth."""
+    if not cause:
+        return UNKNOWN
+    if len(cause) == 1:
+        return f"cause: {cause[0]}"
+    return "cause, one of (this case cannot tell them apart): " + "; or ".join(cause)

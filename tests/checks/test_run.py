@@ -1,0 +1,342 @@
+"""One check, three doors (`lab check`, pytest, notebook), and what comes out for everything a function can do wrong."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.checks import load_week, run_checks, use_runner
+from labkit.checks.local import LocalRunner
+from labkit.checks.runner import Job, Reply
+from labkit.checks.table import render, watch
+from labkit.errors import LabError
+from tests.checks.miniweek import OPS, REGISTRY, TESTS, make_week
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE = 20.0     # seconds, generous: the machine may be busy
+SUM = "return group.all_reduce(x)"
+
+
+class Answering:
+    """A runner without processes: `answer(job)` gives the Reply. It keeps what it was asked."""
+
+    def __init__(self, answer):
+        self.answer, self.jobs = answer, []
+
+    def run(self, job: Job) -> Reply:
+        self.jobs.append(job)
+        return self.answer(job)
+
+    def close(self):
+        pass
+
+
+def honest(job: Job) -> Reply:
+    if job.function == "ops.name":
+        return Reply(values=["ops"])
+    x = [args[0] for args in job.inputs]
+    factor = 2 if job.function == "ops.twice" else 1
+    return Reply(values=[factor * torch.stack(x).sum(0) for _ in x], inputs=list(job.inputs), ledgers=[])
+
+
+@pytest.fixture
+def week(tmp_path):
+    return load_week(make_week(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """One pool of processes for all tests here; each sets the folder it means."""
+    with LocalRunner() as runner:
+        yield runner
+
+
+def checked(tmp_path, ranks, ops, names=("91.1",), **kwargs):
+    """The outcome for this ops.py, from real processes."""
+    ranks.root = None
+    return run_checks(names, weeks=[load_week(make_week(tmp_path, ops))], runner=ranks,
+                      deadline=kwargs.pop("deadline", DEADLINE), **kwargs)
+
+
+# ---- points and selection ----------------------------------------------
+
+def test_points_are_shared_by_cases_and_add_up(week):
+    outcome = run_checks(["week91"], weeks=[week], runner=Answering(honest), seed=5)
+    assert [(c.task, c.title, c.case, c.possible) for c in outcome.cases] == [
+        ("91.1", "Adds up over the ranks", "1-4", 3), ("91.1", "Adds up over the ranks", "2-4", 3),
+        ("91.1", "Adds up over the ranks", "3-5", 3), ("91.1", "Knows its name", "", 1), ("91.2", "Twice", "", 5)]
+    assert outcome.full and outcome.earned == outcome.possible == 15 and outcome.seed == 5
+    assert [t.id for t in outcome.tasks] == ["91.1", "91.2", "91.3"]
+
+
+def test_shares_are_exact(tmp_path):
+    tests = TESTS.replace('@task("91.1", points=9)', '@task("91.1", points=0.1)').replace('points=1)', 'points=9.9)')
+    outcome = run_checks(["91.1"], weeks=[load_week(make_week(tmp_path, tests=tests))], runner=Answering(honest))
+    assert outcome.cases[0].possible == Fraction(1, 30) and outcome.full
+
+
+def test_only_what_was_asked_for_runs(week):
+    runner = Answering(honest)
+    outcome = run_checks(["91.2"], weeks=[week], runner=runner)
+    assert [job.function for job in runner.jobs] == ["ops.twice"] and outcome.possible == 5
+    assert run_checks(["91.3"], weeks=[week], runner=runner).full, "written tasks give no automatic points to miss"
+
+
+def test_a_job_holds_a_name_and_inputs_and_nothing_of_the_answer(week):
+    runner = Answering(honest)
+    run_checks(["91.2"], weeks=[week], runner=runner, seed=3, deadline=7.0)
+    job, = runner.jobs
+    assert (job.root, job.package, job.function) == (week.folder.parent, "week91_mini", "ops.twice")
+    assert (job.with_group, job.timeout, job.stands_on, dict(job.kwargs)) == (True, 7.0, ("ops.total",), {})
+    assert [len(args) for args in job.inputs] == [1, 1]
+
+
+def test_the_seed_decides_the_data(week):
+    def data(seed):
+        runner = Answering(honest)
+        outcome = run_checks(["91.2"], weeks=[week], runner=runner, seed=seed)
+        return runner.jobs[0].inputs[0][0].tolist(), outcome.seed
+    assert data(3) == data(3) and data(3)[0] != data(4)[0] and data(None) != data(None)
+
+
+@pytest.mark.parametrize("old, new, part", [
+    ('"91.1", points=9', '"91.1", points=8', "give 9 points"),
+    ('@task("91.4"', '@task("91.9"', "91.9, which is not in"),
+    ("import pytest, torch", "import pytest, torch, no_such_module", "cannot be loaded")])
+def test_tests_that_disagree_with_the_registry_are_refused(tmp_path, old, new, part):
+    week = load_week(make_week(tmp_path, tests=TESTS.replace(old, new)))
+    with pytest.raises(LabError, match=part):
+        run_checks(["week91"], weeks=[week], runner=Answering(honest))
+
+
+def test_what_lies_around_changes_nothing(week, monkeypatch):
+    """Somebody's pytest settings, conftest or environment must not decide a verdict."""
+    (week.folder / "conftest.py").write_text("raise SystemExit('loaded')")
+    (week.folder.parent / "pytest.ini").write_text("[pytest]\naddopts = --collect-only\n")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--collect-only")
+    assert run_checks(["91.2"], weeks=[week], runner=Answering(honest)).full
+    assert os.environ["PYTEST_ADDOPTS"] == "--collect-only"
+
+
+def test_the_test_file_is_read_anew_each_time(week):
+    assert run_checks(["91.2"], weeks=[week], runner=Answering(honest)).full
+    path = week.tests[0]
+    path.write_text(path.read_text().replace("2 * torch", "3 * torch"))
+    assert not run_checks(["91.2"], weeks=[week], runner=Answering(honest)).full
+
+
+# ---- verdicts ----------------------------------------------------------
+
+def test_a_check_that_fails_itself_is_a_fault_and_nobodys_zero(tmp_path):
+    week = load_week(make_week(tmp_path, tests=TESTS.replace('"""Knows its name"""', "raise KeyError('oops')")))
+    outcome = run_checks(["91.1"], weeks=[week], runner=Answering(honest))
+    assert [c.verdict for c in outcome.faults] == ["fault"] and not outcome.full
+
+    def cannot(job):
+        raise LabError("no ranks to be had")
+    outcome = run_checks(["91.2"], weeks=[week], runner=Answering(cannot))
+    assert outcome.cases[0].verdict == "fault" and "no ranks to be had" in outcome.cases[0].text
+
+
+VERDICTS = [
+    ("None", "group.all_reduce(x)", "no result", "None came back; does every path of the function return it?"),
+    ("an object", "return object()", "no result", "an object of type object"),
+    ("text", "return 'done'", "no result", "str 'done'"),
+    ("wrong shape", "return group.all_reduce(x)[:2]", "wrong", "wrong shape"),
+    ("wrong type", "return group.all_reduce(x).double()", "wrong", "wrong dtype"),
+    ("NaN", "return group.all_reduce(x) * float('nan')", "wrong", "are NaN or infinite"),
+    ("recognised", "return x", "wrong", "cause: nothing added"),
+    ("not recognised", "return group.all_reduce(x) + 1", "wrong", "cause unknown"),
+    ("a hole", "raise NotImplementedError('Task 91.1: the sum')", "not attempted",
+     "not attempted yet: Task 91.1: the sum"),
+    ("one rank raises", "y = group.all_reduce(x)\n    if group.rank == 1: raise KeyError('here')\n    return y",
+     "crashed", "Rank 1 raised KeyError: 'here'"),
+    ("one rank does not come", "return group.all_reduce(x) if group.rank else x", "hung", "Rank 0 returned early"),
+    ("a rank dies", "import os; os._exit(3) if group.rank == 1 else group.barrier()", "crashed", "status 3"),
+    ("equal to everything", "class E:\n        def __eq__(self, other): return True\n    return E()", "no result",
+     "an object of type"),
+]
+
+
+@pytest.mark.parametrize("body, verdict, part", [pytest.param(*v[1:], id=v[0]) for v in VERDICTS])
+def test_verdicts_of_two_ranks(tmp_path, ranks, body, verdict, part):
+    tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(2, 4)]")
+    week = load_week(make_week(tmp_path, OPS.replace(SUM, body), tests))
+    outcome = run_checks(["91.1"], weeks=[week], runner=ranks, deadline=DEADLINE)
+    assert outcome.cases[0].verdict == verdict and part in outcome.cases[0].text, outcome.cases[0].text
+    assert outcome.cases[1].verdict == "passed", "a failure ends its own case only"
+    assert (outcome.earned, outcome.possible, outcome.full) == (1, 10, False)
+    assert "labkit/checks/remote.py" not in outcome.cases[0].text, "no frames of the machinery"
+
+
+@pytest.mark.parametrize("ops, verdict, part", [
+    (OPS.replace("def name()", "def nome()"), "no result", "ops.py has no function 'name'"),
+    (OPS.replace('return "ops"', 'return "ops'), "crashed", "ops.py cannot be imported. SyntaxError"),
+    ("import no_such_module\n" + OPS, "crashed", "No module named 'no_such_module'"),
+    (OPS.replace('return "ops"', "return 1 / 0"), "crashed",
+     "ZeroDivisionError: division by zero\n  week91_mini/ops.py:13 in name: return 1 / 0"),
+    (OPS.replace('return "ops"', "while True: pass"), "hung", "did not finish"),
+    (OPS.replace('return "ops"', "import sys; sys.exit(0)"), "crashed", "SystemExit")])
+def test_verdicts_of_a_plain_function(tmp_path, ranks, ops, verdict, part):
+    tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(1, 4)]")
+    week = load_week(make_week(tmp_path, ops, tests))
+    deadline = 1.0 if verdict == "hung" else DEADLINE
+    case = run_checks(["91.1"], weeks=[week], runner=ranks, deadline=deadline).cases[1]
+    assert case.verdict == verdict and part in case.text, case.text
+
+
+def test_a_missing_file_is_told_as_such(tmp_path, ranks):
+    folder = make_week(tmp_path)
+    (folder / "ops.py").unlink()
+    case = run_checks(["91.2"], weeks=[load_week(folder)], runner=ranks, deadline=DEADLINE).cases[0]
+    assert case.verdict == "no result" and "there is no file week91_mini/ops.py" in case.text
+
+
+def test_cases_do_not_see_each_other(tmp_path, ranks):
+    """Module globals, defaults, torch's dtype and fresh memory start anew in each case."""
+    ops = OPS.replace("import torch", "import torch\nSEEN = []").replace(
+        SUM, "SEEN.append(1)\n    assert len(SEEN) == 1 and torch.empty(9).isnan().all()\n"
+             "    assert torch.get_default_dtype() == torch.float32\n    torch.set_default_dtype(torch.float64)\n"
+             "    return group.all_reduce(x)")
+    tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(2, 4), (2, 5), (2, 6)]")      # the same two processes
+    outcome = run_checks(["91.1"], weeks=[load_week(make_week(tmp_path, ops, tests))], runner=ranks, deadline=DEADLINE)
+    assert outcome.full, [case.text for case in outcome.cases]
+
+
+def test_an_edit_counts_at_once(tmp_path, ranks):
+    assert checked(tmp_path, ranks, OPS).full
+    assert not checked(tmp_path, ranks, OPS.replace('"ops"', '"spo"')).full     # same length, same second
+    assert checked(tmp_path, ranks, OPS).full
+
+
+def test_what_a_failing_function_prints_is_shown(tmp_path, ranks):
+    outcome = checked(tmp_path, ranks, OPS.replace(SUM, "print('rank', group.rank, 'was here'); return x"), ["91.1"])
+    assert "rank 1 was here" in outcome.cases[1].printed and outcome.cases[1].verdict == "wrong"
+
+
+def test_earlier_tasks_can_be_the_references(tmp_path, ranks):
+    """No cascade: a broken 91.1 costs 91.1 only, where a reference is at hand."""
+    folder = make_week(tmp_path / "reference")
+    broken = make_week(tmp_path / "student", OPS.replace(SUM, "return x"))
+    week = load_week(broken)
+    assert run_checks(["91.2"], weeks=[week], runner=ranks, deadline=DEADLINE).earned == 0
+    ranks.reference = folder.parent
+    try:
+        outcome = run_checks(["91.1", "91.2"], weeks=[week], runner=ranks, deadline=DEADLINE)
+    finally:
+        ranks.reference = None
+    assert {c.task for c in outcome.cases if c.verdict != "passed"} == {"91.1"}
+
+
+def test_call_outside_a_test_says_where_it_works():
+    from labkit.checks import call, call_alone
+    with use_runner(Answering(honest)), pytest.raises(LabError, match="lab check"):
+        call_alone("ops.name")
+    with pytest.raises(TypeError, match="one entry for each rank"):
+        call("ops.total", torch.zeros(3))
+
+
+# ---- the three doors ---------------------------------------------------
+
+def lab(*args, cwd):
+    code = ("import typer; from labkit.checks.commands import add_commands\n"
+            "app = typer.Typer(pretty_exceptions_enable=False); add_commands(app)\n"
+            "from labkit.errors import LabError\nimport sys\n"
+            "try: app()\nexcept LabError as error: print('lab:', error, file=sys.stderr); sys.exit(2)")
+    env = {**os.environ, "COLUMNS": "110", "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", code, *args], cwd=cwd,
+                          capture_output=True, text=True, env=env, timeout=200)
+
+
+def test_lab_check(tmp_path):
+    make_week(tmp_path)
+    done = lab("check", "91.1", "--seed", "7", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "10 / 10" in done.stdout and "10 of 10 automatic points" in done.stdout and "--seed 7" in done.stdout
+    make_week(tmp_path, OPS.replace(SUM, "return x"))
+    done = lab("check", "week91", "--json", cwd=tmp_path / "week91_mini")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert (told["points"], told["possible"], told["full"]) == (4, 15, False)
+    first = told["tasks"][0]["cases"][1]
+    assert first["verdict"] == "wrong" and first["cause"] == ["nothing added"] and told["tasks"][2]["points"] is None
+
+
+def test_lab_check_and_open_name_the_nearest(tmp_path):
+    make_week(tmp_path)
+    for command in ("check", "open"):
+        done = lab(command, "week19", cwd=tmp_path)
+        assert done.returncode == 2 and "did you mean week91" in done.stderr and "Traceback" not in done.stderr
+    assert "no notebook lab.ipynb" in lab("open", "week91", cwd=tmp_path).stderr
+
+
+def test_plain_pytest_gives_the_same_verdicts(tmp_path):
+    folder = make_week(tmp_path, OPS.replace(SUM, "return x"))
+    command = [sys.executable, "-m", "pytest", "-p", "labkit.checks.plugin", "-p", "no:cacheprovider", "-c", os.devnull,
+               "--import-mode=importlib", "--seed", "7", str(folder)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 1
+    assert "cause: nothing added" in done.stdout and "judge.py" not in done.stdout, "the verdict, no checker's insides"
+    assert "91.1      4 of   10" in done.stdout and "--seed 7" in done.stdout
+
+
+def test_check_in_a_notebook(tmp_path, monkeypatch, capsys):
+    from labkit.checks import check
+    monkeypatch.chdir(make_week(tmp_path))
+    outcome = check("91.1", deadline=DEADLINE)
+    assert repr(outcome) == "10 of 10 points" and "adding up" in capsys.readouterr().out
+
+
+def test_the_table_tells_each_mistake_once(week, capsys):
+    def answer(job):
+        return Reply(values=[args[0] if args else "ops" for args in job.inputs], inputs=list(job.inputs))
+    with watch() as (console, hooks):
+        outcome = run_checks(["week91"], weeks=[week], runner=Answering(answer), seed=1, **hooks)
+    render(outcome, console)
+    text = capsys.readouterr().out
+    assert text.count("cause: nothing added") == 1 and "(and 1 more)" in text
+    assert "91.2 stands on 91.1" in text and "by hand" in text
+    render(outcome, console, show_all=True)
+    assert capsys.readouterr().out.count("cause: nothing added") == 2
+
+
+def test_progress_is_told(week):
+    seen = []
+    run_checks(["91.1"], weeks=[week], runner=Answering(honest), expected=lambda n: seen.append(n),
+               starts=lambda task, title: seen.append((task, title)), ends=lambda case: seen.append(case.verdict))
+    assert seen[:3] == [4, ("91.1", "Adds up over the ranks"), "passed"] and seen.count("passed") == 4
+
+
+def test_help_stays_light():
+    code = "import sys, labkit.checks, labkit.checks.commands, labkit.checks.plugin; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_lab_open_starts_jupyterlab_or_says_how_to_get_it(week, monkeypatch, installed):
+    import importlib.util
+
+    import typer
+
+    from labkit.checks.commands import open_week
+    started = []
+    monkeypatch.chdir(week.folder)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
+    done = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(subprocess, "run", lambda command: started.append(command) or done)
+    week.notebook.write_text("{}")
+    if installed:
+        with pytest.raises(typer.Exit):
+            open_week("week91")
+        assert started == [[sys.executable, "-m", "jupyterlab", str(week.notebook)]]
+    else:
+        with pytest.raises(LabError, match="pip install jupyterlab"):
+            open_week("week91")
+        assert not started

@@ -1,0 +1,113 @@
+"""Values cross as bytes and come back plain: nothing of the sender's code comes along."""
+from __future__ import annotations
+
+import json
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.checks import values
+from labkit.checks.values import Opaque, pack, unpack
+from labkit.errors import LabError
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+class Liar(float):
+    def __eq__(self, other):
+        return True
+
+    def __float__(self):
+        return 1.5
+
+
+class LyingTensor(torch.Tensor):
+    def __eq__(self, other):
+        return torch.ones(3, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("value", [
+    None, True, False, 0, -7, 2 ** 200, 0.1, math.inf, -math.inf, "", "text ä", [], [1, [2, [3]]], (), (1, "a"), {},
+    {"a": 1, 2: [None]}, {("a", 1): 2}, {"nested": {"list": [1.5, (2,)]}}])
+def test_plain_values_return_equal_and_of_the_same_type(value):
+    back = unpack(pack(value))
+    assert back == value and type(back) is type(value)
+
+
+def test_nan_returns():
+    assert math.isnan(unpack(pack(math.nan)))
+
+
+@pytest.mark.parametrize("dtype", list(values._DTYPES.values()), ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4)], ids=str)
+def test_tensors_return_bit_for_bit(dtype, shape):
+    x = torch.randint(0, 2, (math.prod(shape) * dtype.itemsize,), dtype=torch.uint8).view(dtype).reshape(shape)
+    back = unpack(pack({"x": x}))["x"]
+    assert back.dtype == dtype and back.shape == x.shape and type(back) is torch.Tensor
+    assert torch.equal(back.reshape(-1).view(torch.uint8), x.reshape(-1).view(torch.uint8))
+
+
+def test_views_gradients_and_subclasses_arrive_as_plain_tensors():
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(unpack(pack(x.t())), x.t())
+    assert not unpack(pack(x.clone().requires_grad_())).requires_grad
+    back = unpack(pack(torch.tensor([1.0, 2.0, 3.0]).as_subclass(LyingTensor)))
+    assert type(back) is torch.Tensor and back.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_what_arrives_shares_no_memory():
+    x = torch.zeros(3)
+    a, b = unpack(pack([x, x]))
+    a.fill_(1)
+    assert b.tolist() == [0, 0, 0]
+
+
+def test_numbers_in_disguise_become_numbers():
+    back = unpack(pack(Liar(0.25)))
+    assert type(back) is float
+    assert unpack(pack([np.float64(2.5), np.int64(3), np.arange(3.0)]))[:2] == [2.5, 3]
+    assert unpack(pack(np.arange(3.0))).tolist() == [0, 1, 2]
+    assert unpack(pack(Point(1, 2.0))) == {"x": 1, "y": 2.0}
+
+
+@pytest.mark.parametrize("value", [object(), lambda: 0,
+                         {1, 2}, b"bytes", 2 ** 300, torch.empty(3, device="meta"), np.array(["a"])])
+def test_anything_else_says_what_it_was(value):
+    assert isinstance(unpack(pack(value)), Opaque)
+
+
+def test_deep_and_endless_values_end():
+    endless: list = []
+    endless.append(endless)
+    assert isinstance(unpack(pack(endless)), list)
+
+
+def test_too_much_is_refused(monkeypatch):
+    monkeypatch.setattr(values, "MAX_BYTES", 1000)
+    with pytest.raises(LabError, match="too much"):
+        pack(torch.zeros(1000))
+    with pytest.raises(ValueError):
+        unpack(b"x" * 2000)
+
+
+def forged(tree, arrays=(), blob=b""):
+    header = json.dumps({"tree": tree, "arrays": list(arrays)}).encode()
+    return len(header).to_bytes(8, "little") + header + blob
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"12345678", b"\xff" * 40, pack([1, 2])[:-1], pack(torch.zeros(3)) + b"x", pack(torch.zeros(3))[:-1],
+    forged({"tensor": 0}), forged({"object": "os.system"}), forged(
+        {"int": "1e999"}), forged({"float": "evil"}), forged([1]),
+    forged({"tensor": 0}, [["float32", [2 ** 62]]]), forged({"tensor": 0},
+           [["float32", [-1]]]), forged({"tensor": 0}, [["object", [1]]]),
+    forged({"list": [1], "dict": []})])
+def test_forged_bytes_are_an_error_and_nothing_else(data):
+    with pytest.raises(ValueError, match="not packed values"):
+        unpack(data)

@@ -1,0 +1,58 @@
+"""The `lab` command itself: help that answers, commands that are there, errors that are one sentence."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit import cli
+from labkit.errors import LabError
+
+ROOT = Path(__file__).parents[1]
+
+
+def lab(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "labkit", *words], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_help_names_every_command_in_plain_words():
+    out = lab("--help").stdout
+    for command in ("doctor", "compare", "report", "bench", "check", "open"):
+        assert f" {command} " in out
+    assert "Traceback" not in out
+
+
+def test_no_argument_prints_the_help():
+    assert "doctor" in lab().stdout
+
+
+def test_presets_are_listed_with_their_arms():
+    out = lab("compare", "--list").stdout
+    assert "cpu-tiny: " in out and "gpu-check: " in out and "(broken)" in out and "(baseline)" in out
+
+
+@pytest.mark.parametrize("words", [("compar",), ("compare", "--presset", "x"), ("report",)])
+def test_a_wrong_word_is_a_usage_error(words):
+    done = lab(*words)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "Usage" in done.stderr
+
+
+def test_bench_passes_its_options_on():
+    assert "--nccl-tests" in lab("bench", "--help").stdout
+
+
+def test_bench_outside_the_course_says_where_to_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "BENCH", "week99_nowhere.bench:main")
+    with pytest.raises(LabError, match="week99_nowhere/ here: run this from the course's root"):
+        cli._named(cli.BENCH)
+
+
+def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
+    def interrupted(argv):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(cli, "app", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 130 and "interrupted" in capsys.readouterr().err

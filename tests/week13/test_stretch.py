@@ -1,0 +1,150 @@
+"""The stretch solutions: right values, the traffic their docstrings promise, and real `nvidia-smi` outputs."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.comm.ranks import run_ranks
+from labkit.comm.topology import Topology
+from labkit.comm.wire import replay
+from labkit.errors import LabError
+from week13_allreduce import collectives, topology
+from week13_allreduce.given import experiments, machines
+from week13_allreduce.stretch import halving_doubling, hierarchical, pipelined, smi, tree
+
+DATA = Path(smi.__file__).parents[1] / "data"
+ALPHA, BANDWIDTH = 5e-6, 50e9
+
+
+def reduced(function, N, L, op="sum", dtype=torch.float32, **kwargs):
+    """Run an in-place all-reduce on whole numbers; checks identity, bits and values. Returns the ledgers."""
+    x = [((torch.arange(L) * 7 + 3 * r) % 13 - 6).to(dtype) for r in range(N)]
+
+    def job(group):
+        mine = x[group.rank].clone()
+        assert function(mine, group, op=op, **kwargs) is mine
+        return mine
+    results = run_ranks(job, size=N, backend="threads")
+    total = torch.stack(x).double()
+    want = {"sum": total.sum(0), "mean": total.sum(0) / N, "max": total.amax(0)}[op].to(dtype)
+    for got in results:
+        assert torch.equal(got, results[0])
+        # Whole numbers: sums and maxima are exact. A mean is one division of an exact sum, rounded once or twice.
+        torch.testing.assert_close(got, want, rtol=0 if op != "mean" else 2 ** -8, atol=0)
+    return results.ledgers
+
+
+@pytest.mark.parametrize("op", collectives.OPS)
+@pytest.mark.parametrize("N, L", [(1, 5), (2, 8), (3, 0), (4, 3), (5, 17), (8, 129)])
+def test_tree_and_pipelined_for_any_size(N, L, op):
+    reduced(tree.tree_all_reduce, N, L, op)
+    reduced(pipelined.pipelined_ring_all_reduce, N, L, op)
+    reduced(pipelined.pipelined_ring_all_reduce, N, L, op, slices=1)
+
+
+@pytest.mark.parametrize("op", collectives.OPS)
+@pytest.mark.parametrize("N, L", [(1, 5), (2, 9), (4, 3), (8, 129)])
+def test_halving_doubling(N, L, op):
+    reduced(halving_doubling.halving_doubling_all_reduce, N, L, op)
+
+
+def test_halving_doubling_needs_a_power_of_two():
+    with pytest.raises(LabError, match="power of two"):
+        run_ranks(lambda group: halving_doubling.halving_doubling_all_reduce(torch.ones(6), group), size=3,
+                  backend="threads")
+
+
+@pytest.mark.parametrize("op", collectives.OPS)
+@pytest.mark.parametrize("N, per_node, L", [(4, 2, 10), (6, 3, 7), (6, 2, 1), (4, 4, 9), (4, 1, 9)])
+def test_hierarchical(N, per_node, L, op):
+    reduced(hierarchical.hierarchical_all_reduce, N, L, op, per_node=per_node)
+
+
+def test_hierarchical_wants_whole_nodes():
+    with pytest.raises(LabError, match="no whole number of nodes"):
+        run_ranks(lambda group: hierarchical.hierarchical_all_reduce(torch.ones(6), group, 2), size=3,
+                  backend="threads")
+
+
+def test_bfloat16_stays_bfloat16():
+    for function in (tree.tree_all_reduce, pipelined.pipelined_ring_all_reduce,
+                     halving_doubling.halving_doubling_all_reduce):
+        reduced(function, 4, 50, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("N", [2, 3, 4, 7, 8])
+def test_costs_are_what_the_wire_replays(N):
+    wire, L = Topology.switch(N, ALPHA, BANDWIDTH), 840 * N
+    pairs = [(tree.tree_all_reduce, tree.tree_all_reduce_cost)]
+    if N & (N - 1) == 0:
+        pairs.append((halving_doubling.halving_doubling_all_reduce, halving_doubling.halving_doubling_cost))
+    for function, cost in pairs:
+        time = replay(reduced(function, N, L), wire).time
+        assert time == pytest.approx(cost(N).time(4 * L, ALPHA, 1 / BANDWIDTH), rel=1e-9)
+    assert tree.tree_all_reduce_cost(1) == (0, 0)
+
+
+def test_two_directions_use_cables_that_one_leaves_dark():
+    cables = Topology.from_bandwidth([[25e9] * 4] * 4, alpha=0.0)
+    one = experiments.on_wire(collectives.ring_all_reduce, cables, 1 << 24).time
+    both = experiments.on_wire(pipelined.pipelined_ring_all_reduce, cables, 1 << 24).time
+    assert both == pytest.approx(one / 2, rel=1e-6)
+
+
+def test_hierarchical_beats_the_flat_ring_between_nodes():
+    wire = Topology.two_level(4, 4, inner_alpha=1e-6, inner_bandwidth=400e9, outer_alpha=20e-6, outer_bandwidth=25e9)
+    flat = experiments.on_wire(collectives.ring_all_reduce, wire, 1 << 14).time
+    two = experiments.on_wire(hierarchical.hierarchical_all_reduce, wire, 1 << 14, per_node=4).time
+    assert two < flat
+
+
+# ---- nvidia-smi topo -m
+
+def read(name):
+    return smi.parse_topo((DATA / name).read_text())
+
+
+def test_real_outputs_of_nvidia_smi():
+    h100 = read("topo_nvswitch_8xh100.txt")
+    assert len(h100.gpus) == 8 and len(h100.nics) == 9 and h100.cpus["GPU5"] == "80-159"
+    assert h100.between["GPU0", "GPU7"] == "NV18" and h100.between["NIC8", "GPU0"] == "PIX"
+    assert list(h100.socket.values()) == [0] * 4 + [1] * 4
+    mesh = read("topo_cube_mesh_8xv100.txt")             # blanks instead of tabs, and no NUMA column
+    assert mesh.nics == ["mlx5_0", "mlx5_1"] and mesh.between["GPU0", "GPU7"] == "SYS" and mesh.socket["GPU4"] == 1
+    bridges = read("topo_bridges_4x3090.txt")
+    assert bridges.between["GPU0", "GPU2"] == "NV4" and set(bridges.socket.values()) == {0}
+    for topo in (h100, mesh, bridges, read("topo_two_sockets_8x4090.txt")):
+        devices = topo.gpus + topo.nics
+        assert all(topo.between[a, b] == topo.between[b, a] for a in devices for b in devices if a != b)
+
+
+def test_an_underlined_header_and_a_legend_do_not_matter():
+    text = (DATA / "topo_bridges_4x3090.txt").read_text()
+    lines = text.splitlines()
+    lines[1] = "\x1b[4m" + lines[1].strip() + "\x1b[0m"
+    decorated = "\n".join(lines) + "\n\nLegend:\n\n  X    = Self\n  NV#  = bonded NVLinks\n"
+    assert smi.parse_topo(decorated) == smi.parse_topo(text)
+
+
+def test_what_is_no_matrix_is_refused():
+    with pytest.raises(LabError, match="GPU0"):
+        smi.parse_topo("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+    with pytest.raises(LabError, match="row GPU1 has 1 cells"):
+        smi.parse_topo("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\n")
+
+
+@pytest.mark.parametrize("name, machine", [("topo_cube_mesh_8xv100.txt", machines.cube_mesh),
+                                           ("topo_two_sockets_8x4090.txt", machines.two_sockets),
+                                           ("topo_nvswitch_8xh100.txt", machines.nvswitch)])
+def test_the_given_machines_are_what_nvidia_smi_printed(name, machine):
+    parsed, given = smi.to_topology(read(name), alpha=1e-6), machine(1e-6)
+    assert parsed.links == given.links
+    assert parsed.routes == given.routes
+
+
+def test_bridges_do_not_help_a_ring_that_must_leave_them():
+    graph = smi.to_topology(read("topo_bridges_4x3090.txt"), nvlink=14e9)
+    assert topology.ring_bandwidth([0, 2, 3, 1], graph) == topology.ring_bandwidth([0, 1, 2, 3], graph) == 24e9
+    assert topology.bottleneck([(0, 2), (2, 0)], graph) == 56e9

@@ -1,0 +1,72 @@
+"""Benchmark records: JSON files, and the fit that explains them. results/ holds those that came from real machines.
+
+A record is one file:
+
+    kind "collectives", started, command, hardware, versions, environment (NCCL's variables)
+    ranks, nodes, device ("cuda" or "cpu"), transport ("nccl" or "gloo"), dtype, redop, wire (bytes/s one way, or null)
+    series   [{collective, contender, rows, note, fit}]
+             rows  [{size, count, seconds, algbw, busbw, wrong, iterations}], sizes in bytes, bandwidths in bytes/s.
+                   On GPUs also queue and gpu, seconds: what the CPU needs to queue one call, and what the GPU needs
+                   when it never waits for the CPU; and mallocs (given/contenders.py)
+             fit   {alpha, beta, messages, share, from_bytes, worst, worst_at}: seconds a message, seconds a byte, the
+                   cost they were fitted under; the largest relative residual from `from_bytes` on, and at which size
+             fit_gpu  the same of `gpu` in place of `seconds`; only on GPUs
+"""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+
+RESULTS = Path(__file__).parents[1] / "results"
+FIT_FROM = 1 << 20      # below, NCCL changes its protocol from size to size, and no single line can follow
+
+
+def save(record: dict[str, Any], path: Path) -> None:
+    from labkit.record.clean import jsonable
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(jsonable(record), indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """Read a record. LabError if the file is missing or is none."""
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LabError(f"{path} is no readable benchmark record: {error}.") from None
+    if not isinstance(record, dict) or record.get("kind") != "collectives":
+        raise LabError(f"{path} is no benchmark record: its kind is not \"collectives\".")
+    return record
+
+
+def recorded(folder: Path = RESULTS, device: str = "cuda") -> dict[int, dict[str, Any]]:
+    """The records of real GPUs in results/, by number of ranks; {} where none is there yet."""
+    found = [load(path) for path in sorted(folder.glob("*.json"))]
+    return {record["ranks"]: record for record in found if record["device"] == device and record["nodes"] == 1}
+
+
+def series(record: dict[str, Any], contender: str, collective: str = "all_reduce") -> list[dict[str, Any]]:
+    """The rows of one contender, [] if it is not in the record."""
+    return next((entry["rows"] for entry in record["series"]
+                 if entry["contender"] == contender and entry["collective"] == collective), [])
+
+
+def fit(rows: list[dict[str, Any]], cost: Any, from_bytes: int = FIT_FROM,
+        of: str = "seconds") -> dict[str, Any] | None:
+    """Fit the rows from `from_bytes` on (all, if fewer than three are) by task 13.1's `fit_alpha_beta`.
+
+    of: the rows' key that holds the time. None if there are fewer than two sizes. NotImplementedError while task 13.1
+    is open.
+    """
+    from week13_allreduce.cost_model import fit_alpha_beta
+    used = [row for row in rows if row["size"] >= from_bytes]
+    if len({row["size"] for row in used}) < 3:
+        used = rows
+    if len({row["size"] for row in used}) < 2 or not cost.messages:
+        return None
+    result = fit_alpha_beta([row["size"] for row in used], [row[of] for row in used], cost)
+    worst, at = max((abs(residual), row["size"]) for residual, row in zip(result.residuals, used))
+    return {"alpha": result.alpha, "beta": result.beta, "messages": cost.messages, "share": cost.share,
+            "from_bytes": used[0]["size"], "worst": worst, "worst_at": at}
