@@ -37,6 +37,20 @@ LEAVE = 2.0         # seconds after the report before they leave, so that it is 
 RECENT = 2000       # events of each ledger that travel on failure
 
 
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:     # the terminal is gone: leaving matters more
+        pass
+
+
+def _leave(text: str = "") -> None:
+    """End this process now, also from inside a C call of the main thread."""
+    _say(text)
+    os._exit(1)
+
+
 class _Home:
     """What this process keeps between calls: its process group and its line to the store."""
 
@@ -58,14 +72,14 @@ class _Home:
         if not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=timedelta(days=7), **extra)
-            atexit.register(self._leave)
+            atexit.register(self._part)
         self.transport = TorchTransport(self.device)
         # A line of our own: the group's own may stand in a blocking wait while the watch needs to ask something.
         self.store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
                                    wait_for_workers=False, timeout=timedelta(seconds=60))
-        self.jobs, self.failed = 0, False
+        self.jobs, self.failed, self.parent = 0, False, os.getppid()
 
-    def _leave(self) -> None:
+    def _part(self) -> None:
         if not self.failed and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -154,11 +168,11 @@ class _Job:
                     self._follow()
                 elif time.perf_counter() >= self.deadline:
                     self._report("deadline")
-        except Exception as error:      # the store is gone, and with it the agent that would have ended us
+                elif os.getppid() != self.home.parent:
+                    raise OSError("its agent has died")
+        except Exception as error:      # nobody is left who would end us
             if not self.over.is_set():
-                sys.stderr.write(f"rank {self.rank}: torchrun's store does not answer ({error}); leaving\n")
-                sys.stderr.flush()
-                os._exit(1)
+                _leave(f"rank {self.rank}: torchrun does not answer ({error}); leaving\n")
 
     def _report(self, reason: str, error: BaseException | None = None) -> None:
         """Be the one who reports, or follow the one who was first. With an error (main thread): raise. Else: print and
@@ -170,11 +184,10 @@ class _Job:
         self.over.set()
         failure = RanksFailed(*self._autopsy(reason), error)
         if error is None:
-            sys.stderr.write(f"{failure}\n")
-            sys.stderr.flush()
+            _say(f"{failure}\n")
         self.store.set("reported", "1")
         if error is None:
-            os._exit(1)
+            _leave()
         raise failure from None
 
     def _follow(self) -> None:
@@ -184,7 +197,7 @@ class _Job:
         while not self.store.check(["reported"]) and time.perf_counter() < give_up:
             time.sleep(0.05)
         time.sleep(LEAVE)
-        os._exit(1)
+        _leave()
 
     def _publish(self, error: BaseException | None = None) -> None:
         """Put this rank's evidence into the store. Once: what it was doing first is the truth, later errors follow from

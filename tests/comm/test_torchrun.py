@@ -22,6 +22,8 @@ def work(group, what):
         raise ValueError("boom")
     if what == "send":
         group.send(x, 1 - group.rank)           # both send
+    if what == "wait":
+        time.sleep(600)
     if what == "die" and group.rank == 1:
         os.kill(os.getpid(), 9)
     if what != "ok":
@@ -39,29 +41,34 @@ if __name__ == "__main__":
     assert [e.kind for e in results.ledgers[1].events] == ["all_reduce", "barrier"]
     print("FINE", flush=True)
     try:
-        run_ranks(work, sys.argv[1], timeout=None if sys.argv[1] == "die" else 3.0)
+        run_ranks(work, sys.argv[1], timeout=3.0 if sys.argv[1] in ("send", "raise") else None)
     except RanksFailed as failure:
         print("AUTOPSY", json.dumps(failure.autopsy.to_json()), flush=True)
         raise
 """
 
 
-def torchrun(tmp_path, what):
-    """Start two ranks with a free port of the system's choice. Returns (exit status, stdout, stderr, seconds)."""
+def start(tmp_path, what):
+    """Start two ranks, with a free port of the system's choice."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    start = time.monotonic()
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         str(tmp_path / "program.py"), what, str(tmp_path)], capture_output=True, text=True, timeout=200,
+         str(tmp_path / "program.py"), what, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"})
+
+
+def torchrun(tmp_path, what):
+    """(exit status, stdout, stderr) of such a program; its ranks are gone."""
+    process = start(tmp_path, what)
+    out, err = process.communicate(timeout=200)
     for rank in range(2):
         pid = int((tmp_path / f"pid{rank}").read_text())
         assert not os.path.exists(f"/proc/{pid}")
-    return done.returncode, done.stdout, done.stderr, time.monotonic() - start
+    return process.returncode, out, err
 
 
 def test_a_rank_raises(tmp_path):
-    code, out, err, _ = torchrun(tmp_path, "raise")
+    code, out, err = torchrun(tmp_path, "raise")
     assert out.count("FINE") == 2, err      # the run before it: every rank got the results of all
     assert code != 0 and out.count("AUTOPSY") == 1
     autopsy = json.loads(out.split("AUTOPSY", 1)[1])
@@ -71,12 +78,26 @@ def test_a_rank_raises(tmp_path):
 
 
 def test_send_send_at_the_deadline(tmp_path):
-    code, _, err, _ = torchrun(tmp_path, "send")
+    code, _, err = torchrun(tmp_path, "send")
     words = ["did not end within 3 s", "Deadlock of ranks 0 and 1", "program.py:13", "sendrecv"]
     assert code != 0 and all(word in err for word in words), err
     assert err.count("waits in") <= 4       # told once, not by every rank
 
 
 def test_a_killed_rank_ends_all(tmp_path):
-    code, _, err, _ = torchrun(tmp_path, "die")     # torchrun's own business; nobody stays
+    code, _, err = torchrun(tmp_path, "die")     # torchrun's own business; nobody stays
     assert code != 0 and "SIGKILL" in err
+
+
+def test_a_killed_agent_leaves_no_ranks_behind(tmp_path, gone):
+    process = start(tmp_path, "wait")
+    pids = [tmp_path / f"pid{rank}" for rank in range(2)]
+    give_up = time.monotonic() + 120
+    fine = 0
+    while fine < 2 and time.monotonic() < give_up:      # the run before is over on both: they are in the endless one
+        fine += process.stdout.readline() == "FINE\n"
+    process.kill()
+    process.stdout.close()      # nobody listens any more: a rank that cannot print must leave all the same
+    process.stderr.close()
+    process.wait()
+    assert all(gone(int(path.read_text())) for path in pids)
