@@ -67,8 +67,14 @@ def compare(
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="A run's folder, for example runs/demo.")]) -> None:
+def report(run: Annotated[Path, typer.Argument(help="A run's folder, for example runs/demo.")],
+           table: Annotated[bool, typer.Option("--table", help="Print a comparison's table as Markdown instead.")] = False,
+           ) -> None:
     """Draw a run's report again from its record, also of a run that was killed."""
+    if table:
+        from labkit.record.summary import markdown
+        typer.echo(markdown(run))
+        return
     from labkit.record.report import report as draw
     typer.echo(draw(run))
 

@@ -213,7 +213,8 @@ def json_key(config: Any) -> str:
 def run_arm(plan: Plan, arm: str, console: Console, leader: bool) -> str:
     """Train one arm on its ranks. Returns "" or, in a sentence, why it failed."""
     config, folder = plan.preset.config(arm), plan.out / "arms" / arm
-    fields = {"arm": arm, "label": plan.preset.arms[arm].label, "role": plan.preset.arms[arm].role}
+    fields = {"arm": arm, "label": plan.preset.arms[arm].label, "role": plan.preset.arms[arm].role,
+              "command": load_run(plan.out)["command"]}     # what was typed; a rank's own command line says nothing
     size = None if under_torchrun() else plan.world_size
     watching = TrainingProgress(console, plan.preset.arms[arm].label, folder, config.steps) if leader else nullcontext()
     try:

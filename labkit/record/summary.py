@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from labkit.errors import LabError
 from labkit.record.arms import Preset
 from labkit.record.read import RunData, read_run
 from labkit.record.run import RunRecord
@@ -76,26 +77,42 @@ def worst_sqnr(arm: RunData) -> dict[str, Any] | None:
     return {"tensor": tensor, "db": db, "step": step}
 
 
+def cells(arm: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]:
+    """One arm's columns after its label: tokens/s, GiB a rank, held-out loss, gap, SQNR, converted/left, NaN events."""
+    if arm["status"] != "finished":
+        return [arm["status"], *[""] * 6]
+    word = {"inside": "in", "outside": "OUT", "reference": "twin"}.get((judged or {}).get("word"), "")
+    return [number(arm["tokens_per_s"], "{:,.0f}"), number(arm["peak_bytes"] and arm["peak_bytes"] / GIB, "{:.2f}"),
+            number(arm["heldout"], "{:.4f}"), f"{number(judged['value'], '{:.3f}')} {word:>4}" if judged else "baseline",
+            number(arm["sqnr"] and arm["sqnr"]["db"], "{:.1f}"), f"{arm['converted']}/{arm['skipped']}",
+            str(arm["nonfinite"])]
+
+
 def table(arms: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any]) -> Table:
     """The table that ends a comparison; 80 columns hold it."""
     band = verdict.get("band")
-    out = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     out.add_column("\narm", no_wrap=True)
-    gap = f"gap %, band\n{band['threshold']:.2g}" if band else "\ngap %"
-    for head in ("\ntokens/s", "GiB a\nrank", "held-out\nloss", gap, "worst\nSQNR dB", "conv./\nskipped", "NaN\nevents"):
+    gap = f"gap %,\nband {band['threshold']:.2g}" if band else "\ngap %"
+    for head in ("\ntokens/s", "GiB a\nrank", "held-\nout", gap, "SQNR\ndB", "conv./\nleft", "\nNaN"):
         out.add_column(head, justify="right", no_wrap=True)
     for name, arm in arms.items():
-        if arm["status"] != "finished":
-            out.add_row(arm["label"], arm["status"], *[""] * 6)
-            continue
-        judged = verdict["arms"].get(name)
-        word = {"inside": "in", "outside": "OUT", "reference": "twin"}.get((judged or {}).get("word"), "")
-        out.add_row(arm["label"], number(arm["tokens_per_s"], "{:,.0f}"),
-                    number(arm["peak_bytes"] and arm["peak_bytes"] / GIB, "{:.2f}"), number(arm["heldout"], "{:.4f}"),
-                    f"{number(judged['value'], '{:.3f}')} {word:>4}" if judged else "baseline",
-                    number(arm["sqnr"] and arm["sqnr"]["db"], "{:.1f}"), f"{arm['converted']}/{arm['skipped']}",
-                    str(arm["nonfinite"]))
+        out.add_row(arm["label"], *cells(arm, verdict["arms"].get(name)))
     return out
+
+
+def markdown(path: str | Path) -> str:
+    """The same table as Markdown, from a finished comparison's record: what a README may quote."""
+    results = read_run(path).run.get("results", {})
+    if "verdict" not in results:
+        raise LabError(f"{path} holds no finished comparison: only a comparison has this table")
+    band = results["verdict"].get("band")
+    heads = ["arm", "tokens/s", "GiB a rank", "held-out loss", f"gap % (band {band['threshold']:.2g})" if band else "gap %",
+             "worst SQNR dB", "converted/left", "NaN events"]
+    rows = [[arm["label"], *(" ".join(cell.split()) for cell in cells(arm, results["verdict"]["arms"].get(name)))]
+            for name, arm in results["arms"].items()]
+    lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def number(value: float | None, form: str) -> str:

@@ -14,11 +14,12 @@ from week13_allreduce.given.pictures import folder_or_temp
 
 STYLES = {
     "library": Style("#005a9c", "-", "o", ""), "ring": Style("#b34700", (0, (5, 1.6)), "D", ""),
-    "pipelined": Style("#007a63", (0, (3, 1.2, 1, 1.2)), "^", ""), "naive": Style("#a11212", (0, (1.2, 1.4)), "X", ""),
+    "pipelined": Style("#007a63", (0, (3, 1.2, 1, 1.2)), "^", ""),
+    "sliced": Style("#8b1a6b", (0, (4, 1.2, 1, 1.2)), "<", ""), "two_way": Style("#3a6b00", (0, (2, 1)), ">", ""), "naive": Style("#a11212", (0, (1.2, 1.4)), "X", ""),
     "one_shot": Style("#6a3fb5", (0, (8, 2)), "s", ""), "nccl-tests": Style("#5d6d00", "-", "P", ""),
     "tree": Style("#8a6100", (0, (6, 1.2, 1, 1.2, 1, 1.2)), "v", ""),
 }
-NAMES = {"one_shot": "one-shot"}
+NAMES = {"one_shot": "one-shot", "two_way": "two-way"}
 Clock = Mapping[str, Sequence[tuple[float, float]]]
 
 

@@ -6,13 +6,18 @@ with a sentence.
 
 How one point is measured: known data, one call, every number compared. Then loops of calls between two marks, each on
 fresh small numbers, behind a barrier and one untimed call, so that nobody's late start is timed. Of the ranks the
-slowest counts; of the loops the median on a GPU, the fastest on a CPU, where other programs interrupt. Loops before
-those are thrown away: in them connections open and the memory pool grows to what a loop holds. The ledger is off.
+slowest counts; of the loops the median on a GPU, the fastest on a CPU, where other programs interrupt. The ledger is
+off.
 
 On a GPU the marks are CUDA events, and the loop queues its calls without waiting for any, as a training step does. So
 two things go on, and the slower one decides: the CPU queues, the GPU works. `seconds` is what a caller gets. Beside it
 stand `queue`, the CPU's time to queue one call, and `gpu`, the GPU's own time: there the GPU is held up until all calls
 are queued, so that it never waits for the CPU.
+
+A tensor that NCCL's stream has used returns to torch's memory pool only when that stream has passed it. So calls that
+are queued but not done each hold memory of their own, and a long loop over large vectors can end in cudaMalloc and
+cudaFree, each slower than the transfer it is for. Loops are therefore short (20 calls, and `budget`), and one that is
+held up goes before the timed ones: in it the pool grows to the most that a loop can hold.
 """
 from __future__ import annotations
 
@@ -43,6 +48,8 @@ CONTENDERS: dict[str, dict[str, Contender]] = {
     "all_reduce": {
         "library": Contender(f"{__name__}:library_all_reduce", f"{_M}:ring_all_reduce_cost", 0),
         "ring": Contender(f"{_C}:ring_all_reduce", f"{_M}:ring_all_reduce_cost", 1),
+        "sliced": Contender(f"{__name__}:sliced_ring", f"{_M}:ring_all_reduce_cost", 1),
+        "two_way": Contender(f"{__name__}:two_way_ring", f"{_M}:ring_all_reduce_cost", 1),
         "pipelined": Contender(f"{_S}.pipelined:pipelined_ring_all_reduce", f"{_M}:ring_all_reduce_cost", 1),
         "naive": Contender(f"{_C}:naive_all_reduce", f"{_M}:naive_all_reduce_cost", 2),
         "one_shot": Contender(f"{_C}:one_shot_all_reduce", f"{_M}:one_shot_all_reduce_cost", math.inf),
@@ -78,13 +85,23 @@ def library_reduce_scatter(x_L: torch.Tensor, group, op: str = "sum") -> torch.T
     return group.reduce_scatter(x_L, op)
 
 
+def sliced_ring(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tensor:
+    """Task 13.12's ring, one way round: only its slices."""
+    return load(CONTENDERS["all_reduce"]["pipelined"].path)(x_L, group, op, slices=2, directions=1)
+
+
+def two_way_ring(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tensor:
+    """Task 13.12's ring, both ways round, its chunks whole."""
+    return load(CONTENDERS["all_reduce"]["pipelined"].path)(x_L, group, op, slices=1, directions=2)
+
+
 def measure(group, collective: str, contender: str, sizes: list[int], dtype: str, op: str,
             budget: float) -> dict[str, Any]:
     """Job on every rank: one contender over all `sizes` (bytes of the whole vector, ascending).
 
     budget: seconds of timed calls for each size, about. Returns {"rows": [...], "note": why sizes or all of it are
         missing}.
-    Rows: size, count (nccl-tests': a rank's own part for all-gather and reduce-scatter), wrong, and what `_time` gives.
+    Rows: size, count (nccl-tests': a rank's own part for all-gather and reduce-scatter), wrong, and what `timed` gives.
     """
     entry, N = CONTENDERS[collective][contender], group.size
     kind = getattr(torch, dtype)
@@ -107,26 +124,28 @@ def measure(group, collective: str, contender: str, sizes: list[int], dtype: str
                 return {"rows": [], "note": f"{hole}: not written yet, left out"}
             small = torch.randn(PERIOD, device=group.device) * 1e-30
             rows.append({"size": numel * kind.itemsize, "count": numel if collective == "all_reduce" else numel // N,
-                         "wrong": wrong, **_time(run, lambda: _spread(own, small), group, budget)})
+                         "wrong": wrong, **timed(run, lambda: _spread(own, small), group, budget)})
             if own.is_cuda:
                 torch.cuda.empty_cache()        # the next size's temporaries are larger: these would only be in the way
     return {"rows": rows, "note": note}
 
 
-def _time(run: Callable[[], Any], refill: Callable[[], None], group, budget: float) -> dict[str, Any]:
-    """{"seconds" for one call, "iterations" in a loop}; on a GPU also queue, gpu (see above) and mallocs, the calls for
-    more device memory inside the timed loops (0, or they are timed too)."""
+def timed(run: Callable[[], Any], refill: Callable[[], None], group, budget: float) -> dict[str, Any]:
+    """Time `run` on all ranks alike; `refill` gives it fresh small numbers before each loop.
+
+    Returns {"seconds" for one call, "iterations" in a loop}; on a GPU also queue, gpu (see above) and mallocs, the calls
+    for more device memory inside the timed loops (0, or they are timed too)."""
     gpu = group.device.type == "cuda"
     loops = 5 if gpu else 3
     # Each in-place sum multiplies by N: from 1e-30 on, so many calls stay below 1e+30, without an infinity or a zero.
     most = max(3, min(20, int(60 / math.log10(max(group.size, 2))) - 8))
 
-    def loop(iterations: int, head_start: float = 0.0) -> list[float]:
-        """One loop; [seconds, queue] for one call, the maximum over the ranks."""
+    def loop(iterations: int, held: float = 0.0) -> list[float]:
+        """One loop, the GPU held up for as many seconds; [seconds, queue] for one call, the maximum over the ranks."""
         refill()
         group.barrier()
-        if head_start:
-            torch.cuda._sleep(int(head_start * CYCLES))
+        if held:
+            torch.cuda._sleep(int(held * CYCLES))
         run()
         watch, begin = Stopwatch(group.device), time.perf_counter()
         watch.start()
@@ -137,18 +156,18 @@ def _time(run: Callable[[], Any], refill: Callable[[], None], group, budget: flo
         return group.all_reduce(slowest, "max").tolist()
 
     loop(1)
-    # Derived from a time that all ranks share, or their loops would not match.
-    iterations = min(most, max(2 if gpu else 1, int(budget / loops / loop(1)[0])))
-    if gpu:
-        loop(iterations)
+    # Derived from times that all ranks share, or their loops would not match.
+    once, queue = loop(1)
+    iterations = min(most, max(2 if gpu else 1, int(budget / loops / once)))
+    if not gpu:
+        return {"seconds": min(loop(iterations) for _ in range(loops))[0], "iterations": iterations}
+    loop(iterations, held=2 * (iterations + 1) * queue + 1e-4)
     mallocs = _mallocs(group.device)
     times = [loop(iterations) for _ in range(loops)]
-    if not gpu:
-        return {"seconds": min(times)[0], "iterations": iterations}
     found = {name: statistics.median(values) for name, values in zip(("seconds", "queue"), zip(*times))}
     found |= {"gpu": found["seconds"], "iterations": iterations, "mallocs": _mallocs(group.device) - mallocs}
     if found["queue"] > 0.5 * found["seconds"]:             # else the GPU's queue was never empty
-        few = min(iterations, 8)                            # of long calls a stream queues a thousand operations or so
+        few = min(iterations, 8)                            # a stream takes a thousand operations or so, not more
         ahead = 2 * (few + 1) * found["queue"] + 1e-4
         found["gpu"] = min(found["seconds"], statistics.median(loop(few, ahead)[0] for _ in range(3)))
     return found

@@ -60,19 +60,20 @@ class Adders:
             torch.cuda.current_stream().wait_event(end)
 
 
-def pipelined_ring_all_reduce(x_L: torch.Tensor, group, op: str = "sum", slices: int = 2) -> torch.Tensor:
+def pipelined_ring_all_reduce(x_L: torch.Tensor, group, op: str = "sum", slices: int = 2,
+                              directions: int = 2) -> torch.Tensor:
     """Task 13.12. All-reduce in place over two opposite rings, `slices` slices a chunk. Arguments as `ring_all_reduce`.
 
-    Any length and any N. The order of additions differs from the ring's: sums of whole numbers agree exactly, others up
+    directions: 2, or 1 for the ring to the right alone, which then carries all of x. Any length and any N. The order of additions differs from the ring's: sums of whole numbers agree exactly, others up
     to rounding; all ranks still end with the same bits.
     """
     ### BEGIN SOLUTION 13.12 pipelined, two-directional ring
     N, r, adders = group.size, group.rank, Adders(x_L.device)
     lanes = [(d, [chunk.tensor_split(slices) for chunk in half.tensor_split(N)])
-             for d, half in zip((+1, -1), x_L.tensor_split(2))]
+             for d, half in zip((+1, -1), x_L.tensor_split(directions))]
 
     def exchange(t: int, k: int) -> list[torch.Tensor]:
-        """Step t of slice k on both lanes; returns what arrived, lane by lane."""
+        """Step t of slice k on all lanes; returns what arrived, lane by lane."""
         parts = []
         for d, part in lanes:
             u = t - (N - 1)                                                     # the gather step, from 0 on

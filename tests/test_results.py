@@ -1,0 +1,59 @@
+"""Every number that a README quotes comes from a committed record."""
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from labkit.record.read import read_run
+from labkit.record.summary import markdown
+
+ROOT = Path(__file__).parents[1]
+RECORDS = sorted(path.parent for path in (ROOT / "results").glob("*/run.json"))
+
+
+def test_there_are_records():
+    assert RECORDS
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=lambda path: path.name)
+def test_results_readme_quotes_the_record(folder):
+    assert markdown(folder) in (ROOT / "results" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=lambda path: path.name)
+def test_a_record_is_whole_finished_and_private(folder):
+    run = read_run(folder)
+    assert run.status == "finished" and run.truncated == 0
+    for arm in run.arms.values():
+        assert arm.status == "finished" and len(arm.steps) == arm.run["config"]["steps"]
+    for file in folder.rglob("*.json*"):
+        found = re.search(r"/(home|root|tmp|Users|work)/|[\w.]+@[\w.]+\.\w+", file.read_text())
+        assert not found, f"{file.relative_to(ROOT)} holds {found[0]!r}"
+
+
+def test_tables_in_the_main_readme_are_those_of_records():
+    """Each arm row of README.md stands in a record's table, label and numbers."""
+    rows = {" ".join(line.split()) for folder in RECORDS for line in markdown(folder).splitlines()}
+    quoted = [line for line in (ROOT / "README.md").read_text().splitlines()
+              if line.startswith("|") and re.search(r"\d,\d{3}", line)]
+    assert quoted, "README.md quotes at least the demo's table"
+    for line in quoted:
+        assert " ".join(line.split()) in rows, line
+
+
+def test_the_verdict_in_a_record_is_what_the_code_says_today():
+    """A change of the statistic must not leave old verdicts standing."""
+    from labkit.record.arms import Preset
+    from labkit.record.summary import heldout
+    from labkit.record.verdict import judge
+    for folder in RECORDS:
+        run = read_run(folder)
+        preset = Preset.model_validate(run.run["config"])
+        roles = {name: preset.arms[name].role for name in run.arms}
+        told = judge({name: heldout(arm) for name, arm in run.arms.items()}, roles,
+                     {name: arm.label for name, arm in preset.arms.items()})
+        kept = run.run["results"]["verdict"]
+        assert (told["word"], json.dumps(told["arms"])) == (kept["word"], json.dumps(kept["arms"])), folder.name
