@@ -33,7 +33,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "Ready: $(VENV)/bin/lab --help, or 'source $(VENV)/bin/activate' and then plain 'lab'."
 
 demo: $(STAMP)
-	@$(VENV)/bin/lab compare --preset cpu-tiny --out runs/demo --fresh
+	@$(VENV)/bin/lab compare --preset cpu-tiny --out runs/demo
 
 test: $(STAMP)
 	@$(VENV)/bin/python -m pytest

@@ -1,7 +1,6 @@
 """Every number that a README quotes comes from a committed record."""
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -56,4 +55,9 @@ def test_the_verdict_in_a_record_is_what_the_code_says_today():
         told = judge({name: heldout(arm) for name, arm in run.arms.items()}, roles,
                      {name: arm.label for name, arm in preset.arms.items()})
         kept = run.run["results"]["verdict"]
-        assert (told["word"], json.dumps(told["arms"])) == (kept["word"], json.dumps(kept["arms"])), folder.name
+        assert told["word"] == kept["word"], folder.name
+        for name, arm in told["arms"].items():
+            before = kept["arms"][name]
+            assert arm["word"] == before["word"] and arm["gap"] == before["gap"], (folder.name, name)
+            # Python 3.12 adds floats more exactly than 3.11: the last digit of a sum may differ.
+            assert arm["value"] == pytest.approx(before["value"], rel=1e-12), (folder.name, name)

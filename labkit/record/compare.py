@@ -78,8 +78,8 @@ def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None 
                     console.print(f"{whole.arms[arm].label} failed: {why}", style="bold", markup=False, highlight=False)
             if not leader:
                 return 0
-            word = summarise(plan.out, plan.preset, {**plan.missing, **failed}, console, record)
-            record.finish("failed" if failed else "finished")
+            word = summarise(plan.out, plan.preset, {**plan.missing, **failed}, console, record,
+                             "failed" if failed else "finished")
     except KeyboardInterrupt:
         console.print(f"Interrupted. The same command goes on with the arms it has: {plan.out}", highlight=False)
         raise

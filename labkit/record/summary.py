@@ -19,8 +19,10 @@ from labkit.record.verdict import judge
 GIB = 2 ** 30
 
 
-def summarise(out: Path, preset: Preset, missing: Mapping[str, str], console: Console, record: RunRecord) -> str:
-    """Judge the comparison in `out`, write the results and report.html, print table and verdict; returns the word."""
+def summarise(out: Path, preset: Preset, missing: Mapping[str, str], console: Console, record: RunRecord,
+              status: str = "finished") -> str:
+    """Judge the comparison in `out`, close its record with `status`, draw report.html, print table and verdict; returns
+    the verdict's word."""
     run = read_run(out)
     arms = {name: row(run.arms.get(name), preset, name, missing) for name in preset.arms}
     arms = {name: arm for name, arm in arms.items() if arm["status"] != "pending"}         # those nobody asked for
@@ -28,6 +30,7 @@ def summarise(out: Path, preset: Preset, missing: Mapping[str, str], console: Co
     verdict = judge(finished, {name: arm["role"] for name, arm in arms.items()},
                     {name: arm.label for name, arm in preset.arms.items()}, missing)
     record.results(arms=arms, verdict=verdict)
+    record.finish(status)               # before the page is drawn, which tells what the record says
     from labkit.record.report import report
     with console.status("drawing the report"):
         page = report(out)

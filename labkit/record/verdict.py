@@ -47,7 +47,7 @@ def gaps(arm: Mapping[int, float], baseline: Mapping[int, float]) -> list[tuple[
 def rms(series: Series, from_step: int) -> float:
     """Root mean square of the gaps from `from_step` on; NaN if there are none."""
     kept = [gap for step, gap in series if step >= from_step]
-    return math.sqrt(sum(gap * gap for gap in kept) / len(kept)) if kept else math.nan
+    return math.sqrt(math.fsum(gap * gap for gap in kept) / len(kept)) if kept else math.nan
 
 
 def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], labels: Mapping[str, str],

@@ -63,6 +63,7 @@ def test_report_and_table_are_there(finished):
     assert "http://" not in page.split("</style>")[0] and "<img" in page and "alt=" in page
     for label in ("BF16", "twin", "FP8", "broken"):
         assert label in done.stdout
+    assert "still going on" not in page, "the page tells of the finished run"
     assert "out/report.html" in done.stdout
 
 
