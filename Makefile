@@ -4,9 +4,11 @@
 #
 # PYTHON=python3.12 make setup          another interpreter (3.11 or newer)
 # TORCH_INDEX_URL=https://... make setup   take torch from that index, for example PyTorch's CPU-only one
+# JOBS=4 make test                      run so many tests at a time; each starts up to 8 ranks, so keep it low
 
 PYTHON ?= python3
 VENV   ?= .venv
+JOBS   ?= 2
 STAMP  := $(VENV)/.installed
 
 .PHONY: demo test setup clean
@@ -36,7 +38,7 @@ demo: $(STAMP)
 	@$(VENV)/bin/lab compare --preset cpu-tiny --out runs/demo
 
 test: $(STAMP)
-	@$(VENV)/bin/python -m pytest
+	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

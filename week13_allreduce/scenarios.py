@@ -21,6 +21,13 @@ def fit(nbytes, seconds, cost):
     return cost_model.fit_alpha_beta(nbytes, seconds, cost_model.Cost(*cost))
 
 
+def scatter_then_fill(x, group, number):
+    """13.2: what comes back is a part of x. Writes into it; returns what chunk r of x holds then."""
+    from . import collectives
+    collectives.ring_reduce_scatter(x, group).fill_(number)
+    return x.tensor_split(group.size)[group.rank]
+
+
 def gather_into(shard, group, numel):
     """13.3: with `out`, of which the shard is a part, as in 13.4. Returns what came back, and out."""
     from . import collectives

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from labkit.checks import call, call_alone, expect, field, same, task
+from labkit.checks.verdict import CheckFailed
 from labkit.comm.ranks import run_ranks
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
@@ -104,24 +105,35 @@ def test_crossover(small, large, seed):
     N, alpha, beta = 8, (10 + seed % 90) * 1e-6, 1e-9 / (10 + seed % 37)
     costs = measured_cost(small, N), measured_cost(large, N)
     got = call_alone("scenarios.crossover", *costs, alpha, beta)
+    told = (f"the size from which {large} {cost_text(costs[1])} is faster than {small} {cost_text(costs[0])}, alpha "
+            f"{alpha:.6g} s, beta {beta:.6g} s/byte,")
     if (small, large) == ("one_shot_all_reduce", "ring_all_reduce"):
         messages, share = costs[1][0] - costs[0][0], costs[0][1] - costs[1][1]
         want = messages * alpha / (share * beta)
-        same(got, want, tol=WIRE * want, looks_like={
+        same(got, want, tol=WIRE * want, what=told, looks_like={
             "in numbers of 4 bytes, expected bytes": want / 4,
             "the other way up: alpha / beta, not beta / alpha": messages * beta / (share * alpha),
             "alpha alone: beta is missing": messages * alpha / share})
     else:
-        same(got, math.inf if small == "ring_all_reduce" else 0.0)
+        same(got, math.inf if small == "ring_all_reduce" else 0.0, what=told)
+
+
+def cost_text(cost):
+    """A cost as a failure tells it."""
+    return f"(messages {cost[0]:.6g}, share {cost[1]:.6g})"
 
 
 def a_sweep(seed, noise):
-    """A ring's times on the wire from 1 KiB to 1 GiB, with relative noise: sizes, seconds, cost, alpha, beta."""
+    """A ring's times on the wire from 1 KiB to 1 GiB, with relative noise: sizes, seconds, cost, alpha, beta.
+
+    The noise, `noise` / 2 to `noise` of each time, is above and below in turns: the largest times then always pull a
+    line through plain seconds off alpha, and never by accident back onto it."""
     generator = torch.Generator().manual_seed(seed)
     alpha, beta = (0.5 + torch.rand(2, generator=generator, dtype=torch.float64)).tolist()
     alpha, beta, cost = 1e-5 * alpha, 1e-10 * beta, measured_cost("ring_all_reduce", 8)
     sizes = [2 ** k for k in range(10, 31)]
-    factor = (1 + noise * (2 * torch.rand(len(sizes), generator=generator, dtype=torch.float64) - 1)).tolist()
+    size = 0.5 + 0.5 * torch.rand(len(sizes), generator=generator, dtype=torch.float64)
+    factor = (1 + noise * size * torch.tensor([1 if (seed + k) % 2 else -1 for k in range(len(sizes))])).tolist()
     return sizes, [(cost[0] * alpha + cost[1] * n * beta) * f for n, f in zip(sizes, factor)], cost, alpha, beta
 
 
@@ -141,11 +153,12 @@ def test_fit_of_exact_times(seed):
 @task("13.1", points=2)
 def test_fit_of_noisy_times(seed):
     """Noisy times over six decades: alpha is not drowned by the largest message."""
-    sizes, seconds, cost, alpha, beta = a_sweep(seed, 0.03)
+    sizes, seconds, cost, alpha, beta = a_sweep(seed, 0.05)
     got = call_alone("scenarios.fit", sizes, seconds, cost)
     rows = torch.tensor([[cost[0], cost[1] * n * 1e-10] for n in sizes], dtype=torch.float64)   # beta in units of 1e-10
     plain = torch.linalg.lstsq(rows, torch.tensor(seconds, dtype=torch.float64)[:, None]).solution[:, 0].tolist()
-    # Noise of 3 % in 21 times: a fit of relative errors is off by about 1 %, one in plain seconds by several 100 %.
+    # With the seeds 0 to 1999 a fit of relative errors is off by 1.4 % at most, in alpha and in beta; the alpha of a
+    # fit in plain seconds by 38 % at least. So 10 % lets every one of the first pass and none of the second.
     same(field(got, "alpha"), alpha, tol=0.1 * alpha, what="alpha", looks_like={
         "least squares in plain seconds: the largest message decides alone; make the errors relative": plain[0]})
     same(field(got, "beta"), beta, tol=0.1 * beta, what="beta")
@@ -257,7 +270,9 @@ def test_busbw_at_the_edge(seed):
         got = call_alone("timing.busbw", collective, n, T, 1)
         same(got, want, tol=1e-9 * n, what=f"busbw of {collective} for N = 1")
     got = call_alone("scenarios.refusal", "all_to_none")
-    expect(got == "ValueError", f"an unknown collective must be a ValueError, but it gave {got}")
+    expect(got == "ValueError", f"an unknown collective must be a ValueError, but it gave {got}", cause=(
+        ("a KeyError of the dictionary: look whether the name is in it, and raise ValueError yourself",)
+        if got == "KeyError" else ()))
 
 
 # ---- 13.6: which ring
@@ -311,7 +326,10 @@ def test_bottleneck(kind, seed):
             topology, order = sockets(list(range(6)), 3, 20e9, 12e9), [0, 3, 1, 4, 2, 5]
         used = around(order) if closed else list(zip(order, order[1:]))
         alone = [topology.bandwidth(*hop) for hop in used]
-        same(call_alone("scenarios.bottleneck", plain(topology), used), shared(used, topology), tol=1.0, looks_like={
+        got = call_alone("scenarios.bottleneck", plain(topology), used)
+        told = f"the bandwidth in bytes/s of the hops {', '.join(f'{a}->{b}' for a, b in used)}"
+        same(got, shared(used, topology), tol=1.0, what=told, looks_like={
+            "in GB/s, expected bytes/s": shared(used, topology) / 1e9,
             "each hop as if it were alone: hops on the same link divide its bandwidth":
                 min(alone) if kind != "own cables" else None,
             "the fastest hop, expected the slowest": max(alone),
@@ -343,11 +361,24 @@ def test_best_ring(kind, seed):
            f"an order of the ranks 0 to {N - 1} that begins with 0 is asked for, but {got!r} came back")
     best = max(shared(around((0, *rest)), topology) for rest in itertools.permutations(range(1, N)))
     speed = shared(around(got), topology)
+    # `best_ring` may search by `bottleneck`: if that one is wrong, it is to be mended first, and the text says so.
+    yours = your_bottleneck(topology, got) if speed < best * (1 - 1e-9) else speed
     orders = {"the ranks in their own order": list(range(N)),
               "always the fastest next hop: the last ones, and the way home, pay for it": greedy(topology)}
     expect(speed >= best * (1 - 1e-9), f"the ring {list(got)} is not the fastest\n  expected  {best / 1e9:.6g} GB/s\n"
-                                       f"  got       {speed / 1e9:.6g} GB/s",
+                                       f"  got       {speed / 1e9:.6g} GB/s"
+                                       + (f"\n  mend bottleneck first: it gives {yours / 1e9:.6g} GB/s for this ring"
+                                          if abs(yours - speed) > 1.0 else ""),
            cause=tuple(text for text, order in orders.items() if list(got) == order))
+
+
+def your_bottleneck(topology, order):
+    """What the student's `bottleneck` gives for a ring; NaN, of which nothing follows, if it gives no number."""
+    try:
+        got = call_alone("scenarios.bottleneck", plain(topology), around(order))
+    except CheckFailed:
+        return math.nan
+    return got if isinstance(got, (int, float)) else math.nan
 
 
 def trap(seed):

@@ -83,26 +83,71 @@ def patterns(N, rank, nbytes):
                 [(p, nbytes) for p in range(1, N)] if rank == 0 else [(0, nbytes)]}
 
 
-@task("13.2", points=5)
+def walk(N, rank, L, first, steps):
+    """The ring's messages in fp32, to the right: chunk rank + first, then the one before it, and so on: for causes."""
+    size = [4 * (L // N + (c < L % N)) for c in range(N)]
+    return [((rank + 1) % N, size[(rank + first - s) % N]) for s in range(steps)]
+
+
+def wrong_way(x):
+    """What rank r's chunk r holds if the chunks are the right ones, but go to the left; None where lengths differ."""
+    N = len(x)
+    if len(x[0]) % N:
+        return None
+    chunks = [[c.clone() for c in t.tensor_split(N)] for t in x]
+    for s in range(N - 1):
+        arriving = [chunks[(r + 1) % N][(r - s) % N].clone() for r in range(N)]
+        for r in range(N):
+            chunks[r][(r - s - 2) % N] += arriving[r]
+    return [chunks[r][r] for r in range(N)]
+
+
+def not_chunk_r(x, r):
+    """What rank r may have instead of chunk r of the sum: for causes."""
+    N, L = len(x), len(x[0])
+    own, total = [t.tensor_split(N) for t in x], torch.stack(x).sum(0)
+    want, nxt, left = total.tensor_split(N), (r + 1) % N, wrong_way(x)
+    return {
+        "your own chunk, nothing added: does the last step reach chunk r?": own[r][r],
+        "chunk r+1 without rank r+1's numbers: which chunk is complete here?": want[nxt] - own[nxt][nxt],
+        "chunk r+1, complete: chunk r is asked for": want[nxt],
+        "the ring runs the wrong way: send to r+1, receive from r-1": left[r] if left and N > 2 else None,
+        f"chunk r of the first {L // N * N} numbers: the remainder of {L} by {N} is ignored":
+            total[:L // N * N].tensor_split(N)[r] if L % N else None,
+        "the whole of x, where only chunk r is asked for": x[r],
+        "what arrives is rounded to bfloat16 before it is added: keep x's dtype":
+            rounded_on_the_way(x, BF16).tensor_split(N)[r],
+        **{text: other.tensor_split(N)[r] for text, other in other_results(x, "sum").items()}}
+
+
+@task("13.2", points=4)
 @LENGTHS
 def test_reduce_scatter(N, L, seed):
     """Rank r gets chunk r of the sum"""
     x = tensors(seed, N, L)
     got, ledger = call("collectives.ring_reduce_scatter", x)
-    own, total = [t.tensor_split(N) for t in x], torch.stack(x).sum(0)
-    want = total.tensor_split(N)
+    want = torch.stack(x).sum(0).tensor_split(N)
     for r in range(N):
-        nxt = (r + 1) % N
-        same(got[r], want[r], rank=r, looks_like={
-            "your own chunk, nothing added: does the last step reach chunk r?": own[r][r],
-            "chunk r+1 without rank r+1's numbers: which chunk is complete here?": want[nxt] - own[nxt][nxt],
-            "chunk r+1, complete: chunk r is asked for": want[nxt],
-            f"chunk r of the first {L // N * N} numbers: the remainder of {L} by {N} is ignored":
-                total[:L // N * N].tensor_split(N)[r] if L % N else None,
-            "the whole of x, where only chunk r is asked for": x[r],
-            "what arrives is rounded to bfloat16 before it is added: keep x's dtype":
-                rounded_on_the_way(x, BF16).tensor_split(N)[r],
-            **{text: other.tensor_split(N)[r] for text, other in other_results(x, "sum").items()}})
+        same(got[r], want[r], rank=r, looks_like=not_chunk_r(x, r))
+    by_the_group(ledger, L)
+
+
+@task("13.2", points=1)
+def test_reduce_scatter_in_x(seed):
+    """What comes back is chunk r of x: the same memory"""
+    N, L = 3, 100
+    x = tensors(seed, N, L)
+    got, ledger = call("collectives.ring_reduce_scatter", x)
+    want = torch.stack(x).sum(0).tensor_split(N)
+    for r in range(N):
+        same(got[r], want[r], rank=r, looks_like=not_chunk_r(x, r))
+        same(got.inputs[r][0].tensor_split(N)[r], want[r], rank=r, what="chunk r of x after the call", looks_like={
+            "x is untouched: the result, which came back, is in other memory": x[r].tensor_split(N)[r]})
+    got, _ = call("scenarios.scatter_then_fill", x, number=-1.0)
+    for r in range(N):
+        same(got[r], torch.full_like(want[r], -1.0), rank=r,
+             what="chunk r of x, after -1 was written into what came back,",
+             looks_like={"a copy came back: return the chunk of x itself": want[r]})
     by_the_group(ledger, L)
 
 
@@ -141,7 +186,8 @@ def test_reduce_scatter_traffic(N, L, seed):
     _, ledger = call("collectives.ring_reduce_scatter", x)
     for r in range(N):
         sent(ledger[r], steps=N - 1, at_most=4 * (N - 1) * -(-L // N), forbid=LIBRARY, at_least=1,
-             looks_like=patterns(N, r, 4 * L))
+             looks_like=patterns(N, r, 4 * L) | {
+                 "N steps: the last one is too many, chunk r was complete before it": walk(N, r, L, -1, N)})
 
 
 def shards_of(seed, N, L, dtype=torch.float32):
@@ -212,7 +258,8 @@ def test_all_gather_traffic(N, L, seed):
     _, ledger = call("collectives.ring_all_gather", shards, numel=L)
     for r in range(N):
         sent(ledger[r], steps=N - 1, at_most=4 * (N - 1) * -(-L // N), forbid=LIBRARY, at_least=1, looks_like={
-            "all of the vector at every step: a ring sends one chunk a step": [((r + 1) % N, 4 * L)] * (N - 1)})
+            "all of the vector at every step: a ring sends one chunk a step": [((r + 1) % N, 4 * L)] * (N - 1),
+            "N steps: the last one brings chunk r, which is here already": walk(N, r, L, 0, N)})
 
 
 @task("13.4", points=6)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from labkit.comm.ranks import RankPool
 
 HANGS = ("deadline", "deadlock")    # the autopsy's reasons that are a hang; the others are crashes
 _VERDICTS = {remote.UNFINISHED: NOT_ATTEMPTED, remote.MISSING: NO_RESULT, remote.RAISED: CRASHED}
+# What the C++ runtime prints when the library aborts a rank: the autopsy tells it in words.
+_ABORT = re.compile(r"^(?:\[rank \d+\] )?(?:terminate called .*|\s*what\(\):.*)\n?", re.M)
 MAX_PRINTED = 4000                  # characters of what a case printed
 
 
@@ -51,7 +54,7 @@ class LocalRunner:
             reply = _failed(error, root)
         else:
             reply = read_answers(results, results.ledgers, job.with_group)
-        reply.printed = _capped(printed.getvalue())
+        reply.printed = _capped(_ABORT.sub("", printed.getvalue()))
         return reply
 
     def close(self) -> None:

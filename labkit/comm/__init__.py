@@ -1,2 +1,19 @@
-"""How ranks talk: `Group`, the ledger, `run_ranks`, the autopsy of a hang; the virtual wire and its topologies."""
+"""How ranks talk: `Group`, the ledger, `run_ranks`, the autopsy of a hang; the virtual wire and its topologies.
+
+    from labkit.comm import run_ranks, RankPool, Group, Send, Recv, RanksFailed
+"""
 from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Imported when they are asked for: the ledger and the wire are of use without torch, and `lab --help` without either.
+_WHERE = {"run_ranks": "ranks", "RankPool": "ranks", "RanksFailed": "outcome", "Results": "outcome",
+          "Group": "group", "Send": "group", "Recv": "group"}
+__all__ = [*_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)

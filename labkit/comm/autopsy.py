@@ -108,5 +108,8 @@ class Autopsy:
             lines += ["", f"Rank {self.guilty}'s traceback:", guilty.traceback.rstrip()]
         for report in self.ranks:
             if report.state == "died" and report.output:
-                lines += ["", f"Rank {report.rank}'s last words on stderr:", report.output.rstrip()]
+                said = report.output.rstrip()
+                if self.reason == "mismatch":       # the cause says it all, in words: one line of the library's is enough
+                    said = said.splitlines()[-1][:120]
+                lines += ["", f"Rank {report.rank}'s last words on stderr:", said]
         return "\n".join(lines)

@@ -61,7 +61,7 @@ def _report(e: Evidence, match: Match) -> RankReport:
                               match.missing(e.rank, subject) if match.usable else [], event.kind == "wait"))
         calls.sort(key=lambda call: not call.waits_for)     # what is really missing first
     inside = e.state == "running" and any(file == _GROUP for file, _, _ in e.stack)
-    error = e.error_text
+    error = _brief(e.error_text)
     if e.state == "died":
         error = f"killed by {_signal_name(e.signal)}" if e.signal else f"its process ended with status {e.exitcode}"
     last = max((event.end for event in events if event.end is not None), default=0.0)
@@ -79,12 +79,22 @@ def _blame_failure(a: Autopsy, evidence: list[Evidence], mismatch: Mismatch | No
     if not failed:
         return False
     e, report = failed[0], a.ranks[failed[0].rank]
+    if mismatch is not None and mismatch.message and _follows(e):
+        # The ledgers know the mistake; what the library made of it (an abort, half a message) is only its consequence.
+        a.reason = "mismatch"
+        _set(a, mismatch.guilty, sorted({e.rank, *mismatch.involved}), mismatch.call, mismatch.cause, True)
+        return True
     last = e.ledger.events[-1].where if e.ledger.events else ""
     a.reason = e.state
     _set(a, e.rank, [e.rank], report.where or last, _failure(e, report.where, last, mismatch), True)
     if mismatch is not None and e.signal == signal.SIGABRT:     # the library aborted the victim, not the culprit
         a.guilty, a.involved, a.call = mismatch.guilty, sorted({e.rank, *mismatch.involved}), mismatch.call
     return True
+
+
+def _follows(e: Evidence) -> bool:
+    """Whether a rank can have failed because a message had another size than its receiver's tensor."""
+    return e.signal == signal.SIGABRT or e.error_text.startswith("RuntimeError")
 
 
 def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> str:
@@ -224,6 +234,12 @@ def refuse_wrong(ledgers: list[Ledger], backend: str) -> None:
     if autopsy is not None:
         autopsy.backend = backend
         raise RanksFailed(autopsy, ledgers)
+
+
+def _brief(error: str) -> str:
+    """An error's text; of a library's page on the other side's end, only the words that say so."""
+    words = next((words for words in _CONSEQUENCES if words in error), None)
+    return f"{error.partition(':')[0]}: {words} (a consequence: the other side had ended)" if words else error
 
 
 # -- small words ------------------------------------------------------------------------------------------------------

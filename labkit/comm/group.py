@@ -10,7 +10,7 @@ Rules that hold on every backend:
 - `send` may wait until its receiver has come: never rely on a buffer in between. Two ranks that both send first wait
   for each other for ever; `sendrecv` posts both directions together.
 - A message has no header: the receiver says what it expects, by `like=` (a tensor of that shape and dtype) or `out=`.
-- Every rank calls the same collectives in the same order, with equal shapes and dtypes.
+- Every rank calls the same collectives in the same order, with equal shapes and dtypes, from one thread.
 - Any dtype can be sent, gathered and broadcast, float8 too. Reductions need arithmetic: float16, bfloat16, float32,
   float64, int8, uint8, int32 and int64; "mean" is the sum divided by N in the tensor's own dtype, so integers have
   none.

@@ -35,7 +35,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
             if type(obj) in (torch.Tensor, torch.nn.Parameter) and obj.layout is torch.strided and not obj.is_quantized:
-                flat = obj.detach().cpu().reshape(-1).view(torch.uint8)
+                flat = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 return _tensor, (pickle.PickleBuffer(flat.numpy()), obj.dtype, tuple(obj.shape),
                                  obj.requires_grad and obj.is_leaf, type(obj) is torch.nn.Parameter)
             if hasattr(obj, "full_tensor"):

@@ -19,6 +19,7 @@ class Mismatch:
     involved: list[int]
     call: str
     cause: str
+    message: bool = False       # a send and its recv, not collectives
 
 
 class Match:
@@ -66,7 +67,7 @@ class Match:
                         src, [src, dst], send.where,
                         f"Rank {src} sends {_what(send)} to rank {dst} ({send.where}), but rank {dst} expects "
                         f"{_what(recv)} there ({recv.where}): the two must agree on what their message number "
-                        f"{seq + 1} is.")
+                        f"{seq + 1} is.{_advice(send, recv)}", True)
 
     def _collective_mismatches(self) -> Iterator[tuple[float, Mismatch]]:
         for seq in sorted(set().union(*self.collectives)):
@@ -95,6 +96,12 @@ def say_ranks(ranks: list[int]) -> str:
 
 def _what(event: Event) -> str:
     return f"{list(event.shape)} of {event.dtype} ({event.bytes} bytes)"
+
+
+def _advice(send: Event, recv: Event) -> str:
+    if send.dtype != recv.dtype or len(send.shape) != 1 or len(recv.shape) != 1:
+        return ""
+    return " like= must be the chunk you receive, not the one you send: ragged chunks differ in length."
 
 
 def _described(e: Event) -> str:

@@ -33,6 +33,10 @@ class RanksFailed(LabError):
         super().__init__(str(autopsy))
         self.autopsy, self.ledgers, self.error = autopsy, ledgers, error
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the autopsy, and not the frames of run_ranks above it."""
+        return [f"RanksFailed: {self}"]
+
 
 @dataclass
 class Evidence:

@@ -30,7 +30,7 @@ from labkit.record.run import RunRecord
 from labkit.record.summary import summarise
 from labkit.train.corpus import build_corpus
 from labkit.train.job import train_job
-from labkit.train.loop import _micro_batch as rows_per_micro_batch
+from labkit.train.loop import rows_per_micro_batch
 from labkit.train.precision import get_backend
 
 
@@ -222,7 +222,7 @@ def run_arm(plan: Plan, arm: str, console: Console, leader: bool) -> str:
             run_ranks(arm_on_rank, config.model_dump(), str(folder), fields, size=size, timeout=None,
                       device=plan.preset.device)
     except RanksFailed as failure:
-        return failure.autopsy.cause
+        return str(failure.error) if isinstance(failure.error, LabError) else failure.autopsy.cause
     return ""
 
 

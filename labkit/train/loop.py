@@ -93,7 +93,7 @@ class Loop:
         self.group, self.config, self.corpus, self.model, self.optimizer = group, config, corpus, model, optimizer
         self.record, self.backend, self.hooks = record, backend, list(hooks)
         self.share, self.shares = data_share
-        self.micro_batch = _micro_batch(config, self.shares)
+        self.micro_batch = rows_per_micro_batch(config, self.shares)
         if backend is not None:
             backend.check_tokens(self.micro_batch * config.seq_len)
             if config.probe_every:
@@ -287,7 +287,7 @@ class Loop:
             getattr(hook, name)(self)
 
 
-def _micro_batch(config: TrainConfig, shares: int) -> int:
+def rows_per_micro_batch(config: TrainConfig, shares: int) -> int:
     """Sequences per micro-batch and rank; LabError if the batch does not come out even."""
     parts = shares * config.accumulation
     if config.batch_size % parts:

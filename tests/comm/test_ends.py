@@ -172,6 +172,10 @@ def test_message_sizes_differ(fails, backend, sent, expected, nothing_left):
     a = fails(wrong_length, sent, expected, backend=backend)
     assert f"[{sent}] of float32 ({4 * sent} bytes)" in a.cause and f"[{expected}] of float32" in a.cause, str(a)
     assert set(a.involved) == {0, 1}
+    # The mistake heads it, and what the library made of it is one line at most.
+    assert a.cause.startswith("Rank 0 sends") and a.reason == "mismatch"
+    assert a.cause.endswith("like= must be the chunk you receive, not the one you send: ragged chunks differ in length.")
+    assert str(a).count("gloo") <= 1
     if backend == "threads":
         assert a.ranks[1].state == "waiting"        # told at once, not when all have returned
 

@@ -30,7 +30,7 @@ def values(group, given):
     return {"given": given, "view": big[0, :3], "bf16": torch.ones(3, dtype=torch.bfloat16), "parameter": w,
             "float8": torch.ones(2).to(torch.float8_e4m3fn), "empty": torch.empty(0, 3), "scalar": torch.tensor(2.5),
             "loss": (torch.nn.Parameter(torch.ones(1)) * 3).sum(), "own class": Local(torch.arange(3)),
-            "rank": group.rank, "strided": torch.arange(6).reshape(2, 3).t(), "numpy": torch.ones(2).numpy()}
+            "rank": group.rank, "every other": torch.arange(6)[::2], "strided": torch.arange(6).reshape(2, 3).t(), "numpy": torch.ones(2).numpy()}
 
 
 def test_values_travel_both_ways(pools):
@@ -44,6 +44,7 @@ def test_values_travel_both_ways(pools):
         assert got["loss"].item() == 3 and not got["loss"].requires_grad
         assert isinstance(got["own class"], Local) and got["own class"].x.tolist() == [0, 1, 2]
         assert got["strided"].tolist() == [[0, 3], [1, 4], [2, 5]] and got["rank"] == rank
+        assert got["every other"].tolist() == [0, 2, 4]
         got["view"] += 1        # its own memory, and writable
 
 

@@ -15,7 +15,8 @@ from week13_allreduce.given.pictures import folder_or_temp
 STYLES = {
     "library": Style("#005a9c", "-", "o", ""), "ring": Style("#b34700", (0, (5, 1.6)), "D", ""),
     "pipelined": Style("#007a63", (0, (3, 1.2, 1, 1.2)), "^", ""),
-    "sliced": Style("#8b1a6b", (0, (4, 1.2, 1, 1.2)), "<", ""), "two_way": Style("#3a6b00", (0, (2, 1)), ">", ""), "naive": Style("#a11212", (0, (1.2, 1.4)), "X", ""),
+    "sliced": Style("#9c1f6d", (0, (4, 1.2, 1, 1.2)), "<", ""), "two_way": Style("#5d6d00", (0, (2, 1)), ">", ""),
+    "naive": Style("#a11212", (0, (1.2, 1.4)), "X", ""),
     "one_shot": Style("#6a3fb5", (0, (8, 2)), "s", ""), "nccl-tests": Style("#5d6d00", "-", "P", ""),
     "tree": Style("#8a6100", (0, (6, 1.2, 1, 1.2, 1, 1.2)), "v", ""),
 }
@@ -189,12 +190,14 @@ def _against_ranks(ax: Any, by_ranks: Mapping[str, Mapping[int, tuple[float, flo
 
 # ---- the benchmark's picture
 
-def busbw_sweep(record: Mapping[str, Any], folder: Path) -> list[Picture]:
+def busbw_sweep(record: Mapping[str, Any], folder: Path, only: Sequence[str] = tuple(STYLES)) -> list[Picture]:
     """busbw against size for every collective of a record: marks measured, thin lines fitted, the wire's limit dashed.
-    """
+
+    only: the contenders to draw. Where they are many, the fits of the library and the ring alone."""
     made = []
     for collective in dict.fromkeys(entry["collective"] for entry in record["series"]):
-        entries = [e for e in record["series"] if e["collective"] == collective and len(e["rows"]) > 1]
+        entries = [e for e in record["series"] if e["collective"] == collective and len(e["rows"]) > 1
+                   and e["contender"] in only]
         if entries:
             made.append(_busbw(record, collective, entries, folder))
     return made
@@ -203,6 +206,8 @@ def busbw_sweep(record: Mapping[str, Any], folder: Path) -> list[Picture]:
 def _busbw(record: Mapping[str, Any], collective: str, entries: list[Mapping[str, Any]], folder: Path) -> Picture:
     wire = record["wire"] / 1e9 if record["wire"] else None
     lines = {e["contender"]: [(row["size"], row["busbw"] / 1e9) for row in e["rows"]] for e in entries}
+    fitted = [e for e in entries if e["fit"] and e["fit"]["beta"] > 0
+              and (len(entries) <= 3 or e["contender"] in ("library", "ring"))]
     if collective == "all_reduce" and record.get("nccl_tests"):
         lines["nccl-tests"] = [(row["size"], row["busbw"] / 1e9) for row in record["nccl_tests"]["rows"]]
     left = min(x for line in lines.values() for x, _ in line) / 1.3
@@ -216,10 +221,8 @@ def _busbw(record: Mapping[str, Any], collective: str, entries: list[Mapping[str
         _bytes_axis(ax, left, right)
         for name, line in lines.items():
             ax.plot(*zip(*line), **STYLES[name].marks(len(line), most=30))
-        for entry in entries:
-            if entry["fit"] and entry["fit"]["beta"] > 0:
-                fitted = _fitted(entry["rows"], entry["fit"])
-                ax.plot(*zip(*fitted), color=STYLES[entry["contender"]].color, linewidth=0.8)
+        for entry in fitted:
+            ax.plot(*zip(*_fitted(entry["rows"], entry["fit"])), color=STYLES[entry["contender"]].color, linewidth=0.8)
         ends = [(*line[-1], f"{NAMES.get(name, name)} {line[-1][1]:.3g}", STYLES[name].color)
                 for name, line in lines.items()]
         if wire:
@@ -229,7 +232,7 @@ def _busbw(record: Mapping[str, Any], collective: str, entries: list[Mapping[str
         ax.set_title(f"{what}, {record['ranks']} ranks, {record['hardware_name']}, {record['transport']}, "
                      f"{record['dtype']}")
         fits = [f"{e['contender']} {1 / e['fit']['beta'] / 1e9:.3g} GB/s, {e['fit']['worst']:.0%} off at most"
-                for e in entries if e["fit"] and e["fit"]["beta"] > 0]
+                for e in fitted]
         alt = (f"busbw of {what} against vector size on {record['ranks']} ranks. At the largest size: "
                + ", ".join(f"{name} {line[-1][1]:.3g} GB/s" for name, line in lines.items())
                + (f"; wire limit {wire:.0f} GB/s" if wire else "") + (f". Fits: {'; '.join(fits)}." if fits else "."))
