@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import base64
 import html
+import json
 import re
+from datetime import datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+PREDICTIONS = "predictions.jsonl"
 _OPEN_TASK = re.compile(r"Task (\d+\.\d+)(?:: ([^\n'\"]+))?")
 
 
@@ -68,17 +72,42 @@ def waiting_sentence(task: str, title: str) -> str:
 
 
 def on_record(name: str, **values: Any) -> SimpleNamespace:
-    """Put a prediction on record. Write your numbers in place of None, run the cell, and leave it as it is afterwards.
+    """Put a prediction on record. Write yours in place of None, run the cell, and leave it as it is afterwards.
+
+    A line with the date and what was written goes to predictions.jsonl beside the notebook (the kernel's folder), which
+    is handed in: {"time", "prediction", and the values}. Nothing is taken back there; a repeated one adds no line.
 
     Returns the values as attributes; None where nothing was written."""
     missing = [key for key, value in values.items() if value is None]
-    written = ", ".join(f"{key} = {value!r}" for key, value in values.items() if value is not None)
+    given = {key: value for key, value in values.items() if value is not None}
     if missing:
-        print(f"{name}: {'still open: ' + ', '.join(missing)}. Write a number in place of None and run this cell again "
-              "before you go on: a guess counts, a blank does not.")
-    if written:
-        print(f"{name} is on record: {written}.")
+        print(f"{name}: still open: {', '.join(missing)}. Write {_asked(missing)} in place of None and run this cell "
+              "again before you go on: a guess counts, a blank does not.")
+    if given:
+        kept = _keep(name, given)
+        print(f"{name} is on record{kept}: {', '.join(f'{key} = {value!r}' for key, value in given.items())}.")
     return SimpleNamespace(**values)
+
+
+def _asked(keys: list[str]) -> str:
+    """What kind of answer these names ask for: "comes_back" is a question that has yes or no for an answer."""
+    return "True or False" if all(key.endswith("comes_back") for key in keys) else "a number"
+
+
+def _keep(name: str, given: dict[str, Any]) -> str:
+    """Append the prediction to the file, unless its last line for this name says the same; returns words on where."""
+    line = {"prediction": name, **{key: value if isinstance(value, (bool, int, float, str)) else repr(value)
+                                   for key, value in given.items()}}
+    path = Path.cwd() / PREDICTIONS
+    try:
+        before = [json.loads(old) for old in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        same = next((old for old in reversed(before) if old.get("prediction") == name), {})
+        if {key: value for key, value in same.items() if key != "time"} != line:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"time": datetime.now().astimezone().isoformat(timespec="seconds"), **line}) + "\n")
+    except (OSError, ValueError, AttributeError):
+        return f" (here only: {PREDICTIONS} cannot be written or read)"
+    return f" ({PREDICTIONS})"
 
 
 def show(picture: Any) -> None:

@@ -4,7 +4,7 @@ The problem. N ranks each hold a vector x of L numbers (gradients of the same we
 every rank must hold the sum. Whoever adds must first receive, so the question is only who sends what to whom.
 
 Through one rank. Everybody sends x to rank 0, rank 0 adds and sends the sum back: `naive_all_reduce` below. Right,
-short, and the wire into rank 0 carries (N-1) L numbers while every other wire idles. Twice the ranks, twice the time.
+short, and the wire into rank 0 carries (N-1) L numbers while the other wires mostly idle. The time grows like N-1.
 
 Around a ring. Cut x into N chunks, chunk c with `x.tensor_split(N)[c]`. Rank r only ever sends to its right neighbour
 r+1 and receives from its left neighbour r-1 (modulo N). Two laps:
@@ -36,7 +36,9 @@ clusters of workstations", section 3). What the ring pays with is steps: 2 (N-1)
 `cost_model.py` says when that is a good trade.
 
 Ragged lengths. `tensor_split` gives the first L mod N chunks one number more; for L < N the last chunks are empty and
-are sent all the same, so that every rank makes the same calls. Never compute chunk borders yourself.
+are sent all the same, so that every rank makes the same calls. Never compute chunk borders yourself. The chunk you
+receive may be one number longer or shorter than the one you send: tell `sendrecv` by `like=` (or `out=`), which must
+be the chunk you receive. labkit/comm/group.py says what `sendrecv`, `like=` and `out=` do, in 30 lines.
 
 The rounding point. What travels and what is kept has x's dtype. Every stop adds two numbers and rounds the sum once
 to that dtype (bfloat16 on torch and in NCCL: the addition itself runs in fp32). A complete chunk was therefore
@@ -109,9 +111,8 @@ def ring_reduce_scatter(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tens
     numbers sent.
 
     Args:
-        x_L: one-dimensional, fp32 or bf16, any length L >= 0, also shorter than the ring. Used as workspace:
-        afterwards only
-            chunk r of it means anything.
+        x_L: one-dimensional, fp32 or bf16, any length L >= 0, also shorter than the ring. It is the workspace:
+            afterwards chunk r of it holds the result, and the other chunks mean nothing.
         group: the ranks (`rank`, `size`, `sendrecv`). Point-to-point calls only: no library collective.
         op: "sum", "mean" or "max".
 
@@ -140,7 +141,7 @@ def ring_all_gather(shard: torch.Tensor, group, numel: int, out: torch.Tensor | 
         group: the ranks. Point-to-point calls only.
         numel: L, the length of the joined vector. Ragged lengths need it: ranks cannot guess it from their own shard.
         out: where to put the result, `numel` numbers of shard's dtype; by default a new tensor. `shard` may be chunk
-            r of `out` itself (in task 13.4 it is), so fill chunk r first and nothing else.
+            r of `out` itself (in task 13.4 it is): store it before anything else is written to `out`.
 
     Returns:
         `out`: rank 0's shard first, rank N-1's last.
@@ -164,7 +165,7 @@ def ring_all_reduce(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tensor:
 
     Args:
         x_L: one-dimensional, fp32 or bf16, any length. Overwritten with the result, which is the same bits on every
-        rank.
+            rank.
         group: the ranks. Point-to-point calls only.
         op: "sum", "mean" or "max".
 

@@ -95,10 +95,14 @@ def ring_all_reduce_cost(N: int) -> Cost:
 
 
 def crossover_bytes(small: Cost, large: Cost, alpha: float, beta: float) -> float:
-    """The vector size in bytes from which on `large` is faster than `small` (a good algorithm for short vectors).
+    """The vector size in bytes from which on `large` stays faster than `small`.
+
+    The names say what is assumed: `large` is meant for long vectors, so it has at least as many messages and at most as
+    large a share; then the two lines cross once at most.
 
     Returns:
-        The size where both take the same time; 0.0 if `large` is never slower; `math.inf` if `large` is never faster.
+        The size where both take the same time; 0.0 if `large` is never slower (ties too: two equal costs give 0.0);
+        `math.inf` if `large` is the slower one for long vectors, or for all.
     """
     ### BEGIN SOLUTION 13.1 crossover
     extra_messages, saved_share = large.messages - small.messages, small.share - large.share
@@ -113,15 +117,14 @@ def crossover_bytes(small: Cost, large: Cost, alpha: float, beta: float) -> floa
 def fit_alpha_beta(nbytes: Sequence[float], seconds: Sequence[float], cost: Cost) -> Fit:
     """The alpha and beta under which `cost` explains the measured times best.
 
-    "Best" is least squares in the *relative* error, (measured - fitted) / measured: sizes span seven decades, and in
+    "Best" is least squares in the *relative* error, (measured - fitted) / measured: sizes span six decades, and in
     plain seconds the largest message alone would decide alpha too. Dividing each equation
 
         messages * alpha + share * n * beta = T     by its T, the right-hand side becomes 1:
 
         [messages/T, share n/T] @ [alpha, beta] = 1          [M,2] @ [2] = [M]
 
-    and `numpy.linalg.lstsq` solves it. Scale the columns first if you divide by hand: alpha is near 1e-5, beta near
-    1e-11. Nothing forbids a negative alpha: it says that the times are no line in n.
+    and `numpy.linalg.lstsq` solves it. Nothing forbids a negative alpha: it says that the times are no line in n.
 
     Args:
         nbytes: M vector sizes in bytes, at least two different ones.

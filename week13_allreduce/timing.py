@@ -61,6 +61,8 @@ def time_collective(run: Callable[[], object], group, *, check: Callable[[], int
                     iterations: int = 5, clock: Callable[[], float] | None = None) -> Timing:
     """Task 13.5. Time `run` on all ranks of `group`, and say whether it computes the right thing.
 
+    Tensors that are reduced must live on `group.device`: on a GPU that is not where `torch.tensor(...)` puts them.
+
     In this order: `check()` if given; `warmup` calls of run; barrier; clock; `iterations` calls of run; clock. `run`
     is called `warmup + iterations` times and nothing else happens between the two readings of the clock.
 

@@ -101,7 +101,7 @@ def _what(event: Event) -> str:
 def _advice(send: Event, recv: Event) -> str:
     if send.dtype != recv.dtype or len(send.shape) != 1 or len(recv.shape) != 1:
         return ""
-    return " like= must be the chunk you receive, not the one you send: ragged chunks differ in length."
+    return " Ragged chunks differ in length: like= must be the chunk you receive, not the one you send."
 
 
 def _described(e: Event) -> str:

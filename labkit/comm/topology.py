@@ -115,7 +115,10 @@ class Topology:
         One message crosses a link at a time, and keeps it for as long as the slowest link on its way needs. So a link
         that edges e, f, ... share gives each of them 1 / (1/B_e + 1/B_f + ...), with B_e the bandwidth of e's whole
         path. Where no link is shared this is the smallest bandwidth along the ring. Latency is not counted: it does not
-        depend on the chunk's size."""
+        depend on the chunk's size.
+
+        This is the virtual wire's rule. Task 13.6 asks for real links, which interleave what they carry, and its answer
+        is another number wherever a shared link is faster than the rest of somebody's way."""
         if sorted(order) != list(range(self.size)):
             raise LabError(f"a ring order names each of the ranks 0 to {self.size - 1} once, not {list(order)}.")
         edges = [(a, order[(i + 1) % len(order)]) for i, a in enumerate(order)] if len(order) > 1 else []

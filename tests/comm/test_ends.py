@@ -174,8 +174,8 @@ def test_message_sizes_differ(fails, backend, sent, expected, nothing_left):
     assert set(a.involved) == {0, 1}
     # The mistake heads it, and what the library made of it is one line at most.
     assert a.cause.startswith("Rank 0 sends") and a.reason == "mismatch"
-    assert a.cause.endswith("like= must be the chunk you receive, not the one you send: ragged chunks differ in length.")
-    assert str(a).count("gloo") <= 1
+    assert a.cause.endswith("like= must be the chunk you receive, not the one you send.")
+    assert sum("gloo" in line for line in str(a).splitlines()) <= 1
     if backend == "threads":
         assert a.ranks[1].state == "waiting"        # told at once, not when all have returned
 

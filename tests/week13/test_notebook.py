@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -86,11 +87,30 @@ def test_an_open_task_is_recognised_wherever_it_was_met():
         "This cell waits for task 13.2, ring reduce-scatter: write it in week13_allreduce/collectives.py.")
 
 
-def test_predictions_ask_for_what_is_missing(capsys):
+def test_predictions_ask_for_what_is_missing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     guess = on_record("prediction 1", ms=None, GB=3)
     assert guess.ms is None and guess.GB == 3
     out = capsys.readouterr().out
-    assert "still open: ms" in out and "on record: GB = 3" in out
+    assert "still open: ms. Write a number" in out and "on record (predictions.jsonl): GB = 3" in out
+    on_record("prediction 3", first_comes_back=None)
+    assert "Write True or False" in capsys.readouterr().out
+
+
+def test_predictions_are_kept_with_their_date(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for GB in (3, 3, 4):                                # a repeated one adds no line, a changed one does
+        on_record("prediction 1", ms=None, GB=GB)
+    on_record("prediction 2", ms=None)                  # a blank is not a prediction
+    on_record("prediction 3", first_comes_back=False)
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert [{k: v for k, v in line.items() if k != "time"} for line in lines] == [
+        {"prediction": "prediction 1", "GB": 3}, {"prediction": "prediction 1", "GB": 4},
+        {"prediction": "prediction 3", "first_comes_back": False}]
+    assert all(datetime.fromisoformat(line["time"]).tzinfo for line in lines)
+    (tmp_path / "predictions.jsonl").write_text("no json\n")
+    capsys.readouterr()
+    assert on_record("prediction 4", wire=1).wire == 1 and "here only" in capsys.readouterr().out
 
 
 def test_needs_says_which_task_and_hides_nothing_else(capsys):

@@ -191,7 +191,9 @@ def test_nothing_was_wrong_and_nothing_is_missing():
         assert BENCH[N]["environment"]["NCCL_NVLS_ENABLE"] == "0"
         library = records.series(BENCH[N], "library")
         # The same arithmetic with another BLAS: only rounding may differ.
-        assert entry(N, "library")["fit"] == pytest.approx(records.fit(library, cost_model.ring_all_reduce_cost(N)))
+        for key, of in (("fit", "seconds"), ("fit_gpu", "gpu")):
+            again = records.fit(library, cost_model.ring_all_reduce_cost(N), of=of)
+            assert entry(N, "library")[key] == pytest.approx(again)
         for version in (BENCH[N]["versions"]["torch"], BENCH[N]["versions"]["nccl"], BENCH[N]["started"][:10]):
             assert version in TEXT
     assert abs(busbw(4, "library") / 365 - 1) < 0.01             # what a plain script reached on eight of these

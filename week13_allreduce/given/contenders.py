@@ -164,7 +164,7 @@ def timed(run: Callable[[], Any], refill: Callable[[], None], group, budget: flo
     loop(iterations, held=2 * (iterations + 1) * queue + 1e-4)
     mallocs = _mallocs(group.device)
     times = [loop(iterations) for _ in range(loops)]
-    found = {name: max(values) for name, values in zip(("seconds", "queue"), zip(*times))}
+    found = {name: statistics.median(values) for name, values in zip(("seconds", "queue"), zip(*times))}
     found |= {"gpu": found["seconds"], "iterations": iterations, "mallocs": _mallocs(group.device) - mallocs}
     if found["queue"] > 0.5 * found["seconds"]:             # else the GPU's queue was never empty
         few = min(iterations, 8)                            # a stream takes a thousand operations or so, not more

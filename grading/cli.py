@@ -1,0 +1,57 @@
+"""The `grade` command, for instructors. Each command imports what it needs when it runs."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from labkit.errors import LabError
+
+app = typer.Typer(name="grade", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  rich_markup_mode="rich", help="For instructors: hand out the labs.")
+
+INTERRUPTED = 130     # the shell's convention for a command ended by Ctrl-C (128 + SIGINT)
+
+
+@app.callback()
+def _root() -> None:
+    pass    # a command of its own name for each thing to do, also while there is only one
+
+
+@app.command()
+def release(
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The student tree: a new folder, or one to upgrade.")],
+    weeks: Annotated[Optional[list[str]], typer.Argument(metavar="WEEK", help="The weeks to release.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Release every week of the course.")] = False,
+    solutions: Annotated[Optional[list[str]], typer.Option(metavar="WEEK", help=(
+        "Hand out this week's solutions, into solutions/ in the tree. Repeatable."))] = None,
+) -> None:
+    """Make the student tree, or upgrade one: holes in place of solutions, nothing of the instructors'.
+
+    A file that was changed there is never overwritten: the new text goes beside it, as NAME.new. Interrupted? The same
+    command goes on. Status 1: something there is a link in a folder's place, and nothing was put into it.
+    """
+    from grading import release as releasing
+    report = releasing.release(to, weeks or (), solutions=solutions or (), everything=everything)
+    for sentence in report.sentences():
+        typer.echo(sentence)
+    raise typer.Exit(1 if report.blocked else 0)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of `grade`. Errors a user can mend are one sentence on stderr and status 2."""
+    try:
+        app(argv)
+    except LabError as error:
+        sys.stdout.flush()
+        print(f"grade: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("grade: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

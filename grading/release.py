@@ -1,0 +1,203 @@
+"""Releasing: the student tree of chosen weeks put into a folder, which may be new or a student's own of last month.
+
+`.labs/release.json` in that folder remembers the hashes of all texts that were ever released for each path. A file
+whose hash is among them is the course's and is upgraded; any other is the student's and is never touched:
+
+    what is there                      what happens
+    nothing                            the file is put there (told as "back" if it had been deleted)
+    the course's text, old or new      it becomes the new text
+    something else                     it stays; if the course's text is new, that goes beside it: NAME.new
+    a link, a folder, a pipe           the same; nothing is ever read or written through a link
+    a text the course has given up     removed if unchanged, else it stays and that is told
+    any other file                     not looked at
+
+The record is written before the first file (as not complete) and after the last: a release that is killed leaves whole
+files, every one of which the next release knows, and that one puts the rest in place. The record is the student's to
+edit, so nothing is handed out because of it: weeks and solutions are released when the instructor names them.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grading.target import LABS, OTHER, Blocked, Target
+from grading.tree import SOLUTIONS, Tree, choose, solutions_tree, student_tree
+from labkit.checks.tasks import FOLDERS as WEEK_FOLDERS
+from labkit.checks.tasks import find_weeks
+from labkit.errors import LabError
+
+COURSE = Path(__file__).resolve().parents[1]
+MANIFEST = f"{LABS}/release.json"
+FORMAT = 1
+
+
+@dataclass
+class Report:
+    """What a release did, by path."""
+    target: Path
+    created: list[str] = field(default_factory=list)
+    upgraded: list[str] = field(default_factory=list)
+    same: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)           # the student's, and the course has nothing new
+    beside: dict[str, str] = field(default_factory=dict)    # the student's -> where the new text lies
+    restored: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)           # given up by the course, changed by the student
+    blocked: list[str] = field(default_factory=list)        # links and other things in a folder's place
+    others: list[str] = field(default_factory=list)         # weeks that are here and were not asked for
+    untracked: list[str] = field(default_factory=list)
+
+    def sentences(self) -> list[str]:
+        """What a person should know, one sentence each, and a count at the end."""
+        return [
+            *(f"{path} was changed here and is new in the course: the new text is in {new}; take from it what you "
+              f"need, then delete it" for path, new in self.beside.items()),
+            *(f"{path} had been deleted and is back" for path in self.restored),
+            *(f"{path} is no part of the course any more and was removed" for path in self.removed),
+            *(f"{path} is no part of the course any more; it was changed here, so it stays" for path in self.left),
+            *(f"{path} is a link or no folder: nothing was put into it; replace it by a folder, and release again"
+              for path in self.blocked),
+            *(f"{path} is not in git and was not released" for path in self.untracked),
+            *(f"{name} is here from before and stays as it was: name it as well to upgrade it" for name in self.others),
+            f"{self.target}: {len(self.created)} files new, {len(self.upgraded)} upgraded, {len(self.same)} as "
+            f"they should be, {len(self.kept) + len(self.beside)} changed here and left alone"]
+
+
+def release(target: str | Path, names: Sequence[str] = (), *, solutions: Sequence[str] = (), everything: bool = False,
+            source: str | Path | None = None) -> Report:
+    """Put the student tree with the weeks `names` into `target`, and the solutions of the weeks `solutions`.
+
+    everything   all weeks of the course
+    source       the course; default: the one that this package lies in
+
+    The whole tree is made before the target is touched. Raises LabError if it cannot be made (see `student_tree`), for
+    an unknown week, and for a target that is damaged, busy, full or not writable."""
+    source, target = Path(source or COURSE).resolve(), Path(target).absolute()
+    names = [week.name for week in find_weeks(source)] if everything else list(names)
+    if not names and not solutions:
+        raise LabError("name the weeks to release, for example 'grade release week13 --to DIR', or --all")
+    real = Path(os.path.realpath(target))
+    if real.is_relative_to(source) or source.is_relative_to(real):
+        raise LabError(f"{target} and the course itself lie in one another: choose a folder outside {source}")
+    if target.exists() and not target.is_dir():
+        raise LabError(f"{target} is no folder: name another")
+    trees = []
+    if names:
+        trees.append(student_tree(source, choose(source, names)))
+    if solutions:
+        trees.append(solutions_tree(source, choose(source, solutions)))
+    tree = Tree({path: file for part in trees for path, file in part.files.items()},
+                tuple(name for part in trees for name in part.covers), [n for part in trees for n in part.untracked])
+    try:
+        with Target(target) as opened:
+            return _apply(opened, tree)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise LabError(f"{target} cannot be written ({why}): mend that and release again, which goes on from here "
+                       f"and loses nothing") from None
+
+
+def _apply(target: Target, tree: Tree) -> Report:
+    report = Report(target.root, untracked=list(tree.untracked))
+    known, complete = _read_manifest(target)
+    new = {path: _hash(file.data) for path, file in tree.files.items()}
+    # Announced first: whatever this run writes before it is killed, the next one knows as the course's.
+    announced = {path: list(hashes) for path, hashes in known.items()}
+    for path, hash in new.items():
+        announced[path] = [*(h for h in announced.get(path, ()) if h != hash), hash]
+    _write_manifest(target, announced, complete=False)
+
+    # What was given up goes first: a folder may now stand in a file's place.
+    for path in sorted(path for path in known if path not in new and _covered(path, tree.covers)):
+        _give_up(target, path, known[path], report)
+        del announced[path]     # removed, or told once: from now on it is the student's
+    for path, file in tree.files.items():
+        told = complete and path in known and known[path][-1] == new[path]
+        try:
+            _put(target, path, file, announced[path], report, was_here=complete and path in known, told=told)
+        except Blocked as link:
+            if str(link) not in report.blocked:
+                report.blocked.append(str(link))
+    report.others = sorted({path.split("/")[0] for path in known if "/" in path
+                            and any(Path(path.split("/")[0]).match(name) for name in WEEK_FOLDERS)}
+                           - {name.split("/")[0] for name in tree.covers})
+    if all(name.startswith(f"{SOLUTIONS}/") for name in tree.covers):
+        report.others = []      # handing out solutions says nothing about weeks
+    _write_manifest(target, announced, complete=not report.blocked)
+    return report
+
+
+def _put(target: Target, path: str, file, known: list[str], report: Report, *, was_here: bool, told: bool) -> None:
+    there = target.read(path)
+    if there is None:
+        target.write(path, file.data, file.executable)
+        (report.restored if was_here else report.created).append(path)
+    elif there == file.data:
+        report.same.append(path)
+    elif there is not OTHER and _hash(there) in known:
+        target.write(path, file.data, file.executable)
+        report.upgraded.append(path)
+    elif told:
+        report.kept.append(path)
+    else:
+        report.beside[path] = _beside(target, path, file, known)
+
+
+def _beside(target: Target, path: str, file, known: list[str]) -> str:
+    """Put the new text beside the student's file, under the first name that is free or holds a released text."""
+    number = 1
+    while True:
+        new = f"{path}.new{number if number > 1 else ''}"
+        there = target.read(new)
+        if there is None or there is not OTHER and _hash(there) in known:
+            if there != file.data:
+                target.write(new, file.data, file.executable)
+            return new
+        number += 1
+
+
+def _give_up(target: Target, path: str, known: list[str], report: Report) -> None:
+    """Remove a file that the course has given up, unless it was changed."""
+    try:
+        there = target.read(path)
+    except Blocked:
+        return
+    if there is OTHER or there is not None and _hash(there) not in known:
+        report.left.append(path)
+    elif there is not None:
+        target.remove(path)
+        report.removed.append(path)
+
+
+def _covered(path: str, covers: Sequence[str]) -> bool:
+    return any(path == name or path.startswith(f"{name}/") for name in covers)
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read_manifest(target: Target) -> tuple[dict[str, list[str]], bool]:
+    """(hashes by path, oldest first; whether the release that wrote them came to its end)."""
+    data = target.read(MANIFEST)
+    if data is None:
+        return {}, False
+    try:
+        content = json.loads(data)      # a link or a folder fails here as well
+        files, complete = content["files"], content["complete"]
+        if content["format"] != FORMAT or not all(
+                hashes and all(isinstance(hash, str) for hash in hashes) for hashes in files.values()):
+            raise ValueError
+        return {path: list(hashes) for path, hashes in files.items()}, complete is True
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise LabError(f"{target.root / MANIFEST} is damaged: delete it and release again; then every file that "
+                       f"differs from the course's counts as the student's") from None
+
+
+def _write_manifest(target: Target, known: dict[str, list[str]], complete: bool) -> None:
+    content = {"format": FORMAT, "complete": complete, "files": dict(sorted(known.items()))}
+    target.write(MANIFEST, (json.dumps(content, indent=0) + "\n").encode())

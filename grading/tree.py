@@ -1,0 +1,252 @@
+"""The student tree: which of the course's files belong to it, and what each becomes on the way.
+
+A list of what goes in, never of what stays out: a new file of the instructors' is not released by being forgotten.
+
+  - FILES and FOLDERS, and the folder of every released week.
+  - Solutions become holes (labkit.checks.markers), notebooks lose their outputs.
+  - What stands between two marker lines is the instructors' and is cut out, in any text file:
+
+        <!-- BEGIN INSTRUCTOR -->        in Markdown        # BEGIN INSTRUCTOR        elsewhere
+        ...                                                 ...
+        <!-- END INSTRUCTOR -->                             # END INSTRUCTOR
+
+  - REWRITES changes the few lines that mean something else without grading/ and tests/.
+  - AGENTS.md comes from student/AGENTS.md here.
+
+In a git checkout only files that git tracks are released, so that notes and gradebooks lying about are not.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.checks.markers import LEFT_OUT, strip, strip_notebook
+from labkit.checks.tasks import Week, find_weeks, nearest
+from labkit.errors import LabError
+
+FILES = ("LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml", "requirements.lock", ".gitignore")
+FOLDERS = ("labkit", "results")
+AGENTS = Path(__file__).parent / "student" / "AGENTS.md"
+SOLUTIONS = "solutions"         # the folder of handed-out solutions in the student tree
+
+# (pattern, replacement, whether a file without it is an error). `make test` tells a student's points, since the tests
+# of labkit stay with the instructors, and those of a week are what `lab check` runs.
+REWRITES = {
+    "Makefile": (
+        (r"^# make test .*\n", "# make test   set up .venv and check your work: the points of every week here\n", True),
+        (r"^\t@\$\(VENV\)/bin/python -m pytest.*\n", "\t@$(VENV)/bin/lab check\n", True),
+        (r"^(# JOBS=|JOBS +\?=).*\n", "", False)),
+    "README.md": (
+        (r"^    make test .*\n",
+         "    make test     set up .venv, then check your work: the points of every week here\n", True),),
+    "pyproject.toml": (
+        (r', "grading\*"', "", True),
+        (r'^testpaths = \["tests"\]', 'testpaths = ["week*", "capstone*"]', True),
+        (r'^grade = "grading\..*\n', "", False)),
+}
+NO_GRADING = ("Makefile", "pyproject.toml")     # where a word about grading is a command that students do not have
+
+_LEFT_OUT = (*LEFT_OUT, "runs", "build")        # where there is no git to ask; hidden files stay out too
+_BINARY = (".png", ".pdf", ".npy", ".npz", ".pt")
+_BEGIN = re.compile(r"^[ \t]*(?:# BEGIN INSTRUCTOR|<!-- BEGIN INSTRUCTOR -->)[ \t]*$")
+_END = re.compile(r"^[ \t]*(?:# END INSTRUCTOR|<!-- END INSTRUCTOR -->)[ \t]*$")
+_LIKE = re.compile(r"(BEGIN|END)\s+INSTRUCTOR", re.IGNORECASE)
+_SOLUTION = re.compile(r"(BEGIN|END)\s+SOLUTION")
+_IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+((?:week\d+|capstone)\w*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the tree: its bytes, and whether it may be executed."""
+    data: bytes
+    executable: bool = False
+
+
+@dataclass
+class Tree:
+    """Files by path ("week13_allreduce/collectives.py"), what they cover, and what was passed over.
+
+    covers      top-level names: a path below one of them that is not in `files` belongs to the course no more
+    untracked   files in released folders that git does not know
+    """
+    files: dict[str, File] = field(default_factory=dict)
+    covers: tuple[str, ...] = ()
+    untracked: list[str] = field(default_factory=list)
+
+
+def choose(source: Path, names: Sequence[str]) -> list[Week]:
+    """The weeks of the course in `source` with these names ("week13", "week13_allreduce"), without doubles.
+
+    LabError with the nearest name for an unknown one."""
+    weeks = find_weeks(source)
+    chosen: dict[str, Week] = {}
+    for name in names:
+        wanted = name.strip().rstrip("/")
+        found = next((week for week in weeks if wanted in (week.name, week.package)), None)
+        if found is None:
+            raise LabError(f"there is no week {name!r}{nearest(name, [week.name for week in weeks])}")
+        chosen[found.name] = found
+    return list(chosen.values())
+
+
+def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
+    """The student tree with these weeks, from the course in `source`.
+
+    LabError for a missing file, a marker that is none, a solution that would stay in, or a week that imports a week
+    which is not released."""
+    tracked, released = _tracked(source), [week.package for week in weeks]
+    tree = Tree(covers=(*FILES, "AGENTS.md", *FOLDERS, *released))
+    for name in FILES:
+        if not (source / name).is_file():
+            raise LabError(f"{source} has no {name}: release from a whole copy of the course")
+        tree.files[name] = File(_for_students(name, (source / name).read_bytes()))
+    tree.files["AGENTS.md"] = File(AGENTS.read_bytes())
+    for folder in (*FOLDERS, *released):
+        for path in _walk(source, folder):
+            name = path.relative_to(source).as_posix()
+            if tracked is not None and name not in tracked:
+                tree.untracked.append(name)
+                continue
+            data = _for_students(name, path.read_bytes(), holes=folder in released)
+            if folder in released:
+                _no_leak(name, data, released)
+            tree.files[name] = File(data, os.access(path, os.X_OK))
+    return tree
+
+
+def solutions_tree(source: Path, weeks: Sequence[Week]) -> Tree:
+    """The files of these weeks that hold solutions, as they are in the source, below `solutions/`."""
+    tracked = _tracked(source)
+    tree = Tree(covers=tuple(f"{SOLUTIONS}/{week.package}" for week in weeks))
+    for week in weeks:
+        for path in _walk(source, week.package):
+            name = path.relative_to(source).as_posix()
+            if path.suffix not in (".py", ".ipynb") or tracked is not None and name not in tracked:
+                continue
+            text = without_instructors(_decoded(name, path.read_bytes()), name)
+            if path.suffix == ".ipynb":
+                text = without_outputs(text, name)
+            if _holes_out(name, text) != text:
+                tree.files[f"{SOLUTIONS}/{name}"] = File(text.encode())
+    return tree
+
+
+def without_instructors(text: str, name: str) -> str:
+    """The text without what stands between instructor markers. LabError names the line of an unbalanced one."""
+    kept, begun = [], 0
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        bare = line.rstrip("\r\n")
+        begin, end = _BEGIN.match(bare), _END.match(bare)
+        if begin and begun or end and not begun:
+            raise LabError(f"{name}:{number}: BEGIN INSTRUCTOR and END INSTRUCTOR must come in pairs, not nested")
+        if not begin and not end and _LIKE.search(bare):
+            raise LabError(f"{name}:{number}: this is almost an instructor marker; give it a line of its own: "
+                           f"'# BEGIN INSTRUCTOR', or '<!-- BEGIN INSTRUCTOR -->' in Markdown")
+        if begin:
+            begun = number
+        elif end:
+            begun = 0
+        elif not begun:
+            kept.append(line)
+    if begun:
+        raise LabError(f"{name}:{begun}: BEGIN INSTRUCTOR without END INSTRUCTOR")
+    return "".join(kept)
+
+
+def without_outputs(text: str, name: str) -> str:
+    """A notebook's JSON text without outputs and execution counts, in the form that `strip_notebook` writes."""
+    notebook = _notebook(text, name)
+    for cell in notebook["cells"]:
+        cell["source"] = "".join(cell["source"]).splitlines(keepends=True)
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _for_students(name: str, data: bytes, holes: bool = False) -> bytes:
+    if name.endswith(_BINARY):
+        return data
+    text = without_instructors(_decoded(name, data), name)
+    if holes:       # not in labkit, where markers are only spoken of
+        text = _holes_out(name, text)
+    for pattern, new, must in REWRITES.get(name, ()):
+        text, count = re.subn(pattern, lambda _: new, text, flags=re.MULTILINE)
+        if must and not count:
+            raise LabError(f"{name} has no line like {pattern!r}, which students get in another form: "
+                           f"bring REWRITES in grading/tree.py up to date")
+    if name in NO_GRADING and re.search(r"grading|/grade\b", text):
+        raise LabError(f"{name} still names grading, which students do not have: put '# BEGIN INSTRUCTOR' and "
+                       f"'# END INSTRUCTOR' around it")
+    return text.encode()
+
+
+def _holes_out(name: str, text: str) -> str:
+    if name.endswith(".py"):
+        return strip(text, name)
+    if name.endswith(".ipynb"):
+        _notebook(text, name)
+        return strip_notebook(text, name)
+    return text
+
+
+def _no_leak(name: str, data: bytes, released: Iterable[str]) -> None:
+    text = data.decode(errors="replace")
+    if _SOLUTION.search(text):
+        raise LabError(f"{name} would be released with a solution in it: markers work in modules, and in code and "
+                       f"Markdown cells of notebooks")
+    if name.endswith(".py"):
+        for package in _IMPORTS.findall(text):
+            if package not in released:
+                raise LabError(f"{name} imports {package}: release that week as well")
+
+
+def _decoded(name: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise LabError(f"{name} is not UTF-8 text; a new kind of binary file belongs into _BINARY in "
+                       f"grading/tree.py") from None
+
+
+def _notebook(text: str, name: str) -> dict:
+    try:
+        notebook = json.loads(text)
+        notebook["cells"]
+    except (ValueError, TypeError, KeyError):
+        raise LabError(f"{name} is no notebook: it is not JSON with cells") from None
+    return notebook
+
+
+def _walk(source: Path, folder: str) -> list[Path]:
+    """All files below a folder, sorted; caches and hidden files left out. A link is an error: it may lead anywhere."""
+    if not (source / folder).is_dir():
+        raise LabError(f"{source} has no {folder}/: release from a whole copy of the course")
+    found = []
+    for path in sorted((source / folder).rglob("*")):
+        parts = path.relative_to(source).parts
+        if any(part.startswith(".") or part in _LEFT_OUT or part.endswith(".egg-info") for part in parts):
+            continue
+        if path.is_symlink():
+            raise LabError(f"{path.relative_to(source)} is a link: a release holds plain files only")
+        if path.is_file() and path.suffix not in (".pyc", ".pyo"):
+            found.append(path)
+    return found
+
+
+def _tracked(source: Path) -> set[str] | None:
+    """Paths that git tracks; None where the course is not a git checkout."""
+    if not (source / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(["git", "-C", str(source), "ls-files", "-z"], capture_output=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LabError(f"git cannot be asked which files belong to the course: {error}") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it does not say why"]
+        raise LabError(f"git cannot be asked which files belong to the course: {said[0]}")
+    return set(done.stdout.decode().split("\0")) - {""}

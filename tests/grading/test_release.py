@@ -1,0 +1,184 @@
+"""A student's tree in mid-term: upgrades that overwrite nothing; solutions; the command."""
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from grading import cli
+from grading import release as releasing
+from grading.release import MANIFEST, release
+from labkit.errors import LabError
+from tests.grading.minicourse import HELPER, HOLE, MINE, PARTS, PARTS_PY, ROOT, again, change, put, snapshot
+
+
+def test_upgrade_in_mid_term(tree, course):
+    (tree / PARTS_PY).write_text(MINE)
+    put(tree / "week91_demo/my_notes.txt", "mine")
+    put(tree / "week91_demo/lab.ipynb", "my notebook")
+    change(course, PARTS_PY, "x + 1", "x + 10")
+    change(course, HELPER, "helped = 1", "helped = 2")
+    (course / "labkit/old.py").unlink()
+    put(course / "labkit/new.py", "new = 1\n")
+    report = again(tree, course, ["week91", "week92"])
+    assert (tree / PARTS_PY).read_text() == MINE
+    beside = (tree / f"{PARTS_PY}.new").read_text()
+    assert "x + 10" in beside and "secret" not in beside and beside.endswith(HOLE)
+    assert (tree / HELPER).read_text() == "helped = 2\n" and report.upgraded == [HELPER]
+    assert (tree / "week91_demo/my_notes.txt").read_text() == "mine"
+    assert (tree / "week91_demo/lab.ipynb").read_text() == "my notebook"
+    assert not (tree / "week91_demo/lab.ipynb.new").exists(), "the course's notebook is not new"
+    assert report.kept == ["week91_demo/lab.ipynb"] and report.beside == {PARTS_PY: f"{PARTS_PY}.new"}
+    assert report.removed == ["labkit/old.py"] and not (tree / "labkit/old.py").exists()
+    assert (tree / "labkit/new.py").exists() and (tree / "week92_next/parts.py").exists()
+    assert f"{PARTS_PY} was changed here and is new in the course: the new text is in {PARTS_PY}.new" in \
+        "\n".join(report.sentences())
+    # Told once: the student has taken what was needed, and is left in peace until the course has something new.
+    (tree / f"{PARTS_PY}.new").unlink()
+    report = again(tree, course)
+    assert not report.beside and not (tree / f"{PARTS_PY}.new").exists() and report.others == ["week92_next"]
+    assert "week92_next is here from before" in report.sentences()[-2]
+
+
+def test_a_text_beside_is_itself_never_overwritten(tree, course):
+    (tree / PARTS_PY).write_text(MINE)
+    for text in ("x + 10", "x + 11", "x + 12"):
+        (course / PARTS_PY).write_text(PARTS.replace("x + 1", text))
+        if text == "x + 12":
+            (tree / f"{PARTS_PY}.new").write_text("my work on it")
+        report = again(tree, course)
+    assert report.beside == {PARTS_PY: f"{PARTS_PY}.new2"}
+    assert (tree / f"{PARTS_PY}.new").read_text() == "my work on it" and (tree / PARTS_PY).read_text() == MINE
+    assert "x + 12" in (tree / f"{PARTS_PY}.new2").read_text()
+    assert not (tree / f"{PARTS_PY}.new3").exists()
+
+
+def test_an_older_released_text_is_upgraded_also_after_releases_in_between(tree, course):
+    first = (tree / HELPER).read_text()
+    for number in (2, 3):
+        (course / HELPER).write_text(f"helped = {number}\n")
+        again(tree, course)
+    (tree / HELPER).write_text(first)       # the student took an old copy back
+    assert again(tree, course).upgraded == [HELPER] and (tree / HELPER).read_text() == "helped = 3\n"
+
+
+def test_a_course_that_goes_back_to_an_older_text_offers_it(tree, course):
+    (tree / HELPER).write_text("mine\n")
+    for number in (2, 1):
+        (course / HELPER).write_text(f"helped = {number}\n")
+        assert again(tree, course).beside == {HELPER: f"{HELPER}.new"}
+        assert (tree / f"{HELPER}.new").read_text() == f"helped = {number}\n"
+
+
+def test_a_deleted_file_comes_back_and_is_told(tree, course):
+    (tree / HELPER).unlink()
+    shutil.rmtree(tree / "results")
+    report = again(tree, course)
+    assert report.restored == ["results/README.md", HELPER] and (tree / HELPER).exists()
+    assert f"{HELPER} had been deleted and is back" in report.sentences()
+
+
+def test_a_file_given_up_by_the_course_stays_if_it_was_changed(tree, course):
+    (tree / "labkit/old.py").write_text("my experiment\n")
+    (course / "labkit/old.py").unlink()
+    report = again(tree, course)
+    assert report.left == ["labkit/old.py"] and (tree / "labkit/old.py").read_text() == "my experiment\n"
+    assert not again(tree, course).left
+
+
+def test_a_folder_may_take_a_files_place(tree, course):
+    (course / "labkit/old.py").unlink()
+    put(course / "labkit/old.py" / "inner.py", "inner = 1\n")
+    again(tree, course)
+    assert (tree / "labkit/old.py/inner.py").read_text() == "inner = 1\n"
+
+
+def test_a_folder_that_was_never_released_into_keeps_everything(course, tmp_path):
+    put(tmp_path / "tree/README.md", "my own readme")
+    report = release(tmp_path / "tree", ["week91"], source=course)
+    assert (tmp_path / "tree/README.md").read_text() == "my own readme" and "README.md" in report.beside
+
+
+def test_permissions_of_an_upgraded_file_stay(tree, course):
+    (tree / HELPER).chmod(0o640)
+    change(course, HELPER, "1", "2")
+    again(tree, course)
+    assert (tree / HELPER).stat().st_mode & 0o777 == 0o640 and (tree / HELPER).read_text() == "helped = 2\n"
+
+
+def test_solutions_go_beside_and_only_where_they_are_named(tree, course):
+    (tree / PARTS_PY).write_text(MINE)
+    before = snapshot(tree)
+    report = release(tree, solutions=["week91"], source=course)
+    assert sorted(report.created) == ["solutions/week91_demo/lab.ipynb", f"solutions/{PARTS_PY}"]
+    assert (tree / f"solutions/{PARTS_PY}").read_text() == PARTS
+    handed = (tree / "solutions/week91_demo/lab.ipynb").read_text()
+    assert "secret answer" in handed and "secret output" not in handed
+    assert {k: v for k, v in snapshot(tree).items() if not k.startswith("solutions/")} == before
+    # A solution that the student edited is the student's.
+    (tree / f"solutions/{PARTS_PY}").write_text("mine")
+    change(course, PARTS_PY, "secret_sum", "other_sum")
+    release(tree, solutions=["week91"], source=course)
+    assert (tree / f"solutions/{PARTS_PY}").read_text() == "mine"
+    assert "other_sum" in (tree / f"solutions/{PARTS_PY}.new").read_text()
+    # The next plain release neither takes them away nor hands out others.
+    again(tree, course, ["week91", "week92"])
+    assert (tree / f"solutions/{PARTS_PY}").read_text() == "mine" and not (tree / "solutions/week92_next").exists()
+
+
+def test_a_forged_record_hands_nothing_out_and_removes_nothing_outside(tree, course, tmp_path):
+    put(tmp_path / "outside.txt", "precious")
+    record = json.loads((tree / MANIFEST).read_text())
+    hash = releasing._hash(b"precious")
+    for path in ("../outside.txt", "labkit/../../outside.txt", str(tmp_path / "outside.txt"),
+                 "solutions/week91_demo/parts.py", "week92_next/parts.py", "labkit//old.py"):
+        record["files"][path] = [hash]
+    (tree / MANIFEST).write_text(json.dumps(record))
+    again(tree, course)
+    assert (tmp_path / "outside.txt").read_text() == "precious"
+    assert not (tree / "solutions").exists() and not (tree / "week92_next").exists()
+
+
+def test_the_command(course, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(releasing, "COURSE", course)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["release", "--all", "--to", str(tmp_path / "tree")])
+    assert stop.value.code in (0, None)
+    assert f"{tmp_path / 'tree'}: 25 files new" in capsys.readouterr().out
+    assert (tmp_path / "tree/week92_next/parts.py").exists()
+    shutil.rmtree(tmp_path / "tree/labkit")
+    (tmp_path / "tree/labkit").symlink_to(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["release", "week91", "--solutions", "week92", "--to", str(tmp_path / "tree")])
+    assert stop.value.code == 1 and (tmp_path / "tree/solutions/week92_next/parts.py").exists()
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (["week99"], "there is no week 'week99'; did you mean week9"), ([], "name the weeks to release"),
+    (["week91", "--solutions", "week1"], "there is no week 'week1'")])
+def test_wrong_names_are_one_sentence_and_status_2(words, sentence, course, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(releasing, "COURSE", course)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["release", *words, "--to", str(tmp_path / "tree")])
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.err.startswith(f"grade: {sentence}") and said.err.count("\n") == 1
+    assert not (tmp_path / "tree").exists()
+
+
+def test_a_tree_inside_the_course_or_a_file_is_refused(course, tmp_path):
+    put(tmp_path / "file", "")
+    (tmp_path / "link").symlink_to(course)
+    for target in (course, course / "out", tmp_path, tmp_path / "link" / "out"):
+        with pytest.raises(LabError, match="lie in one another"):
+            release(target, ["week91"], source=course)
+    with pytest.raises(LabError, match="file is no folder"):
+        release(tmp_path / "file", ["week91"], source=course)
+
+
+def test_help_is_light():
+    code = ("import sys, grading.cli\nheavy = {'torch', 'numpy', 'pytest', 'grading.release'} & set(sys.modules)\n"
+            "sys.exit(str(heavy) if heavy else 0)")
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -1,0 +1,190 @@
+"""The tree that students of this course really get: every week released, nothing leaked, and it works."""
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from grading.release import release
+from grading.tree import FILES, FOLDERS
+from labkit.checks.markers import holes, strip
+from labkit.checks.tasks import find_weeks
+from tests.grading.minicourse import ROOT
+
+WEEKS = find_weeks(ROOT)
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """From a copy: what is being written is released here before git knows it."""
+    course = tmp_path_factory.mktemp("source")
+    for name in FILES:
+        shutil.copyfile(ROOT / name, course / name)
+    for name in (*FOLDERS, *(week.package for week in WEEKS)):
+        shutil.copytree(ROOT / name, course / name, ignore=shutil.ignore_patterns("__pycache__"))
+    target = tmp_path_factory.mktemp("student") / "tree"
+    report = release(target, everything=True, source=course)
+    assert not report.beside and not report.blocked
+    return target
+
+
+def in_tree(tree, *words, **more):
+    return subprocess.run([sys.executable, *words], cwd=tree, env=ENVIRONMENT, capture_output=True, text=True,
+                          timeout=120, **more)
+
+
+def texts(tree):
+    """Every text file of the tree; of a notebook, the cells' text."""
+    for path in sorted(tree.rglob("*")):
+        if path.is_file() and path.suffix not in (".png", ".jsonl", ".pyc") and ".labs" not in path.parts:
+            text = path.read_text(encoding="utf-8")
+            if path.suffix == ".ipynb":
+                text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+            yield path.relative_to(tree).as_posix(), text
+
+
+def squeezed(line):
+    return re.sub(r"\s+", "", re.sub(r"\s\s#.*", "", line))
+
+
+def solution_lines():
+    """(file, task, line, lines that the student's version of the file keeps) for each line of each solution."""
+    for week in WEEKS:
+        for path in sorted(week.folder.rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            kept = {squeezed(line) for line in strip(text, path.name).splitlines()}
+            for hole in holes(text, path.name):
+                for line in text.splitlines()[hole.begin:hole.end - 1]:
+                    yield path.relative_to(ROOT).as_posix(), hole.task, line, kept
+
+
+# Lines of a solution that stand elsewhere as well, and give nothing away there.
+COMMON = {
+    "N, r = group.size, group.rank",                    # the first line of every worked example
+    "for _ in range(iterations):",
+    "links |= {name: Link(speed, alpha) for name, speed in path.items()}",     # given/machines.py builds its machines
+    "routes[a, b] = list(path)",                                                # so, as 13.11 will
+    "rounds = (N - 1).bit_length()",                    # the number of rounds that test_stretch.py expects of a tree
+}
+LONG = 18       # characters without spaces: shorter lines ("return out") are anybody's
+
+
+def test_no_line_of_a_solution_is_anywhere_in_the_tree(tree):
+    common = {squeezed(line) for line in COMMON}
+    where: dict[str, set[str]] = {}
+    for name, text in texts(tree):
+        for line in text.splitlines():
+            where.setdefault(squeezed(line), set()).add(name)
+    looked = 0
+    for name, task, line, kept in solution_lines():
+        line = squeezed(line)
+        if len(line) < LONG or line in common:
+            continue
+        looked += 1
+        found = where.get(line, set()) - ({name} if line in kept else set())    # a worked example in the same file
+        assert not found, f"{task}: {line} of {name} is in {found}"
+    assert looked > 100
+
+
+def test_no_model_answer_is_anywhere_in_the_tree(tree):
+    everything = "\n".join(squeezed(line) for _, text in texts(tree) for line in text.splitlines())
+    looked = 0
+    for week in WEEKS:
+        for cell in json.loads(week.notebook.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"])
+            for hole in holes(source, week.name, markdown=cell["cell_type"] == "markdown"):
+                for line in source.splitlines()[hole.begin:hole.end - 1]:
+                    if len(squeezed(line)) >= LONG:
+                        looked += 1
+                        assert squeezed(line) not in everything, f"{hole.task}: {line}"
+    assert looked > 10
+
+
+def test_no_marker_no_output_and_nothing_of_the_instructors(tree):
+    assert not {"grading", "tests", ".ci", "solutions"} & set(os.listdir(tree))
+    for name, text in texts(tree):
+        assert "INSTRUCTOR" not in text, name
+        if name.partition("/")[0] not in ("labkit",):
+            assert "BEGIN SOLUTION" not in text and "END SOLUTION" not in text, name
+        if name.endswith(".py"):
+            assert not re.search(r"^\s*(from|import) (grading|tests)\b", text, re.MULTILINE), name
+    for week in WEEKS:
+        for cell in json.loads((tree / week.package / week.notebook.name).read_text())["cells"]:
+            assert not cell.get("outputs") and cell.get("execution_count") is None
+
+
+def test_every_hole_raises_and_names_its_task(tree):
+    for week in WEEKS:
+        for path in sorted(week.folder.rglob("*.py")):
+            wanted = [hole.message for hole in holes(path.read_text(encoding="utf-8"), path.name)]
+            released = tree / path.relative_to(ROOT)
+            raised = [node.exc.args[0].value for node in ast.walk(ast.parse(released.read_text(encoding="utf-8")))
+                      if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
+                      and getattr(node.exc.func, "id", "") == "NotImplementedError"
+                      and isinstance(node.exc.args[0], ast.Constant)]
+            assert set(raised) >= set(wanted) and (not wanted or len(raised) >= len(wanted)), path.name
+            assert all(week.task(hole.split()[1].rstrip(":")) for hole in wanted), path.name
+
+
+def test_links_in_the_trees_pages_lead_somewhere(tree):
+    for name, text in texts(tree):
+        if name.endswith(".md"):
+            for link in re.findall(r"\]\(([^)#\s]+)", text):
+                if "://" not in link:
+                    assert ((tree / name).parent / link).exists(), f"{name} links to {link}"
+
+
+@pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
+def test_a_released_week_imports_and_scores_nothing_and_every_task_is_not_attempted(tree, week):
+    modules = sorted(".".join((tree / week.package / name).relative_to(tree).with_suffix("").parts)
+                     for name in (path.relative_to(week.folder) for path in week.folder.rglob("*.py"))
+                     if not name.name.startswith("test_") and name.name != "__init__.py")
+    code = ("import importlib, sys, labkit\nassert labkit.__file__.startswith(sys.argv[1]), labkit.__file__\n"
+            "for name in sys.argv[2:]: assert importlib.import_module(name).__file__.startswith(sys.argv[1]), name\n")
+    done = in_tree(tree, "-W", "error::SyntaxWarning", "-c", code, str(tree), *modules)
+    assert done.returncode == 0 and not done.stdout, done.stderr
+
+    stretch = [task.id for task in week.tasks if task.kind == "stretch"]
+    done = in_tree(tree, "-m", "labkit", "check", week.name, *stretch, "--json", "--deadline", "30")
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    assert result["points"] == 0 and result["possible"] == week.points("auto") > 0
+    assert [task["id"] for task in result["tasks"]] == [task.id for task in week.tasks]
+    for task in result["tasks"]:
+        assert task["cases"] or task["kind"] == "written", task["id"]
+        for case in task["cases"]:
+            assert case["verdict"] == "not attempted", f"{case['test']}: {case['text']}"
+            assert case["text"].startswith(f"not attempted yet: Task {task['id']}"), case["text"]
+
+
+def test_lab_answers_in_the_tree(tree):
+    done = in_tree(tree, "-m", "labkit", "--help")
+    assert done.returncode == 0 and " check " in done.stdout, done.stderr
+    done = in_tree(tree, "-m", "labkit", "compare", "--list")
+    assert done.returncode == 0 and "cpu-tiny: " in done.stdout, done.stderr
+
+
+def test_make_test_checks_and_plain_pytest_finds_the_weeks(tree):
+    make = shutil.which("make")
+    if make:
+        done = subprocess.run([make, "-n", "test"], cwd=tree, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and done.stdout.strip().endswith(".venv/bin/lab check"), done.stdout + done.stderr
+        assert "pytest" not in done.stdout
+    done = in_tree(tree, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {line.partition("/")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert found == {week.package for week in WEEKS}
+
+
+def test_the_tree_tells_assistants_and_students_what_is_expected(tree):
+    text = (tree / "AGENTS.md").read_text()
+    for words in ("tutor", "Do not write it", "hint", "lecture", "allowed", "declared"):
+        assert words in text
+    assert len(text.split()) < 600, "short enough to be read"

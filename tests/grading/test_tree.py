@@ -1,0 +1,103 @@
+"""What a released tree holds, and what no source may slip into it."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from grading.release import MANIFEST, release
+from labkit.errors import LabError
+from tests.grading.minicourse import HELPER, HOLE, PARTS_PY, again, change, put, snapshot
+
+
+def test_a_new_tree_holds_what_is_listed_and_nothing_else(tree, course):
+    files = snapshot(tree)
+    week = {f"week91_demo/{name}" for name in ("tasks.toml", "parts.py", "helper.py", "test_week.py", "lab.ipynb",
+                                               "results/record.json", "bench.sh")}
+    assert set(files) == week | {"LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml", "AGENTS.md",
+                                 "requirements.lock", ".gitignore", "labkit/__init__.py", "labkit/old.py",
+                                 "results/README.md"}
+    assert (tree / PARTS_PY).read_text().endswith(HOLE)
+    everything = b"".join(files.values())
+    assert b"secret" not in everything and b"Write your answer here" in files["week91_demo/lab.ipynb"]
+    assert os.access(tree / "week91_demo/bench.sh", os.X_OK) and not os.access(tree / PARTS_PY, os.X_OK)
+    assert json.loads((tree / MANIFEST).read_text())["complete"] is True
+
+
+def test_a_second_release_of_the_same_changes_nothing(tree, course):
+    before = snapshot(tree)
+    report = again(tree, course)
+    assert snapshot(tree) == before and len(report.same) == len(before)
+    assert len(report.sentences()) == 1 and "0 files new, 0 upgraded" in report.sentences()[0]
+
+
+def test_only_what_git_tracks_is_released(course, tmp_path):
+    git = ["git", "-C", str(course), "-c", "user.name=x", "-c", "user.email=x@y"]
+    if shutil.which("git") is None:
+        pytest.skip("git is not here")
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "-A"], check=True)
+    put(course / "week91_demo" / "answers.md", "secret\n")
+    report = release(tmp_path / "tree", ["week91"], source=course)
+    assert not (tmp_path / "tree/week91_demo/answers.md").exists() and (tmp_path / "tree" / PARTS_PY).exists()
+    assert report.untracked == ["week91_demo/answers.md"]
+    assert any("answers.md is not in git" in sentence for sentence in report.sentences())
+
+
+def test_instructors_text_is_cut_out(course, tmp_path):
+    readme = (course / "README.md").read_text()
+    (course / "README.md").write_text(
+        readme + "\n<!-- BEGIN INSTRUCTOR -->\n## How we grade\n<!-- END INSTRUCTOR -->\nlast line\n")
+    change(course, HELPER, "helped = 1\n", "helped = 1\n    # BEGIN INSTRUCTOR\nours = 2\n    # END INSTRUCTOR\n")
+    release(tmp_path / "tree", ["week91"], source=course)
+    text = (tmp_path / "tree/README.md").read_text()
+    assert text.endswith("\n\nlast line\n") and "How we grade" not in text and "INSTRUCTOR" not in text
+    assert (tmp_path / "tree" / HELPER).read_text() == "helped = 1\n"
+
+
+@pytest.mark.parametrize("bad, where", [
+    ("# BEGIN INSTRUCTOR\n", ":2: BEGIN INSTRUCTOR without END"), ("# END INSTRUCTOR\n", ":2: .* in pairs"),
+    ("# BEGIN INSTRUCTOR\n# BEGIN INSTRUCTOR\n# END INSTRUCTOR\n", ":3: .* in pairs"),
+    ("#BEGIN INSTRUCTOR\n", ":2: this is almost"), ("x = 1  # begin instructor\n", ":2: this is almost"),
+    ("### BEGIN SOLUTION 91.1\n", "never ends"), ("x = '''\n  BEGIN SOLUTION'''\n", "with a solution in it"),
+    ("from week92_next import parts\n", "imports week92_next: release that week as well")])
+def test_a_source_that_would_leak_or_break_is_refused_before_the_target_is_touched(bad, where, course, tmp_path):
+    (course / HELPER).write_text("helped = 1\n" + bad)
+    with pytest.raises(LabError, match=f"week91_demo/helper.py.*{where}"):
+        release(tmp_path / "tree", ["week91"], source=course)
+    assert not (tmp_path / "tree").exists()
+
+
+def test_a_week_comes_with_the_week_that_it_imports(course, tmp_path):
+    (course / HELPER).write_text("from week92_next import helper\n")
+    assert release(tmp_path / "tree", ["week91", "week92"], source=course).created
+
+
+def test_a_solution_in_a_text_file_is_refused(course, tmp_path):
+    put(course / "week91_demo" / "notes.md", "### BEGIN SOLUTION 91.1\nsecret\n### END SOLUTION\n")
+    with pytest.raises(LabError, match="notes.md would be released with a solution in it"):
+        release(tmp_path / "tree", ["week91"], source=course)
+
+
+def test_a_link_in_the_source_is_refused(course, tmp_path):
+    (course / "week91_demo" / "link.py").symlink_to("/etc/passwd")
+    with pytest.raises(LabError, match="link.py is a link"):
+        release(tmp_path / "tree", ["week91"], source=course)
+
+
+def test_the_students_makefile_and_packaging_name_no_grading(course, tmp_path):
+    packaging = course / "pyproject.toml"
+    packaging.write_text(packaging.read_text().replace('lab = "labkit', 'grade = "grading.cli:main"\nlab = "labkit')
+                         if "grade =" not in packaging.read_text() else packaging.read_text())
+    release(tmp_path / "tree", ["week91"], source=course)
+    for name in ("pyproject.toml", "Makefile"):
+        assert "grading" not in (tmp_path / "tree" / name).read_text()
+    put(course / "Makefile", (course / "Makefile").read_text() + "\nmarks:\n\t@$(VENV)/bin/grade release\n")
+    with pytest.raises(LabError, match="Makefile still names grading"):
+        release(tmp_path / "tree", ["week91"], source=course)
+    change(course, "Makefile", "-m pytest", "-m unittest")
+    with pytest.raises(LabError, match="bring REWRITES in grading/tree.py up to date"):
+        release(tmp_path / "tree", ["week91"], source=course)
