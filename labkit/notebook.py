@@ -104,7 +104,8 @@ def _keep(name: str, given: dict[str, Any]) -> str:
         same = next((old for old in reversed(before) if old.get("prediction") == name), {})
         if {key: value for key, value in same.items() if key != "time"} != line:
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"time": datetime.now().astimezone().isoformat(timespec="seconds"), **line}) + "\n")
+                now = datetime.now().astimezone().isoformat(timespec="seconds")
+                file.write(json.dumps({"time": now, **line}) + "\n")
     except (OSError, ValueError, AttributeError):
         return f" (here only: {PREDICTIONS} cannot be written or read)"
     return f" ({PREDICTIONS})"

@@ -119,7 +119,7 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
         fail = "fails" if len(first) == 1 else "fail"
         console.print(Text(f"{task.id} stands on {' and '.join(first)}, which {fail} too: begin there.", "italic"))
     elif task.stands_on:
-        names = f"{', '.join(task.stands_on[:-1])} and {task.stands_on[-1]}" if task.stands_on[1:] else task.stands_on[0]
+        names = " and ".join(filter(None, (", ".join(task.stands_on[:-1]), task.stands_on[-1])))
         console.print(Text(f"{task.id} stands on {names}: a mistake there fails here too.", "italic"))
     holes = dict.fromkeys(case.text for case in failed if case.verdict == NOT_ATTEMPTED)
     for text in holes:

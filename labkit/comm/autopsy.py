@@ -109,7 +109,7 @@ class Autopsy:
         for report in self.ranks:
             if report.state == "died" and report.output:
                 said = report.output.rstrip()
-                if self.reason == "mismatch":       # the cause says it all, in words: one line of the library's is enough
+                if self.reason == "mismatch":       # the cause says it in words: one line of the library's is enough
                     said = said.splitlines()[-1][:120]
                 lines += ["", f"Rank {report.rank}'s last words on stderr:", said]
         return "\n".join(lines)

@@ -9,7 +9,7 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     [train]                  labkit.train.config.TrainConfig
     [arms.fp8]
     label = "FP8 tensorwise"
-    role = "candidate"       "baseline" (exactly one), "twin", "candidate", "broken"
+    role = "candidate"       "baseline" (exactly one), "twin", "reference", "candidate", "broken"
     train.precision = { backend = "torchao", recipe = "tensorwise" }
 """
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRESETS = Path(__file__).parents[1] / "presets"
 class Arm(Config):
     """One training of the comparison, with the settings in which it differs from `[train]`."""
     label: str
-    role: Literal["baseline", "twin", "candidate", "broken"]
+    role: Literal["baseline", "twin", "reference", "candidate", "broken"]
     train: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -28,6 +28,7 @@ from labkit.record.progress import TrainingProgress
 from labkit.record.read import load_run, read_run
 from labkit.record.run import RunRecord
 from labkit.record.summary import summarise
+from labkit.train.config import TrainConfig, strict_validate
 from labkit.train.corpus import build_corpus
 from labkit.train.job import train_job
 from labkit.train.loop import rows_per_micro_batch
@@ -47,8 +48,8 @@ class Plan:
 
 def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None = None, settings: Iterable[str] = (),
             fresh: bool = False, console: Console | None = None) -> int:
-    """Run a comparison and print its verdict. Returns the exit status: 0 if every arm asked for has its result and nothing
-    speaks against FP8 (verdict pass, or no verdict wanted), 1 if an arm failed or the verdict is fail or no-power.
+    """Run a comparison and print its verdict. Returns the exit status: 0 if the verdict is pass, or if the arms asked for by
+    name have their results and are too few for a verdict; 1 for everything else (fail, no power, an arm that failed).
 
     LabError, before anything starts: unknown preset or arm, a setting that does not fit, a machine that cannot run it, a
     folder that holds something else. KeyboardInterrupt passes through with the record marked as interrupted.
@@ -65,6 +66,8 @@ def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None 
     else:
         plan = make_plan(whole, wanted, explicit=arms is not None, out=out, fresh=fresh)
     record = RunRecord.open(plan.out) if leader else None
+    if record:
+        record.update(status="running", finished=None)
     failed: dict[str, str] = {}
     try:
         with record if record else nullcontext():
@@ -78,15 +81,14 @@ def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None 
                     console.print(f"{whole.arms[arm].label} failed: {why}", style="bold", markup=False, highlight=False)
             if not leader:
                 return 0
-            word = summarise(plan.out, plan.preset, {**plan.missing, **failed}, console, record,
-                             "failed" if failed else "finished")
+            word = summarise(plan.out, plan.preset, plan.missing, failed, console, record)
     except KeyboardInterrupt:
         console.print(f"Interrupted. The same command goes on with the arms it has: {plan.out}", highlight=False)
         raise
     finally:
         if record:
             record.close()
-    return 1 if failed or word in ("fail", "no-power") else 0
+    return 0 if not failed and (word == "pass" or word == "incomplete" and arms is not None) else 1
 
 
 def make_plan(preset: Preset, wanted: list[str], *, explicit: bool, out: Path | None, fresh: bool) -> Plan:
@@ -102,7 +104,7 @@ def make_plan(preset: Preset, wanted: list[str], *, explicit: bool, out: Path | 
                 raise LabError(f"arm {arm} ({preset.arms[arm].label}) cannot run: {error}") from None
             missing[arm] = str(error)
     prepare_folder(preset, out, fresh)
-    done = [arm for arm in preset.arms if is_done(preset, arm, out)]
+    done = [arm for arm in preset.arms if is_done(preset, arm, out, world)]
     todo = [arm for arm in wanted if arm not in missing and arm not in done]
     return Plan(preset, out, world, todo, done, missing)
 
@@ -111,7 +113,7 @@ def check_device(preset: Preset) -> int:
     """The number of ranks; LabError if the machine lacks what the preset asks for."""
     import torch
     if preset.device == "cpu":
-        return preset.world_size or 1
+        return int(os.environ["WORLD_SIZE"]) if under_torchrun() else preset.world_size or 1
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
         raise LabError(f"preset {preset.name} needs a CUDA GPU and this machine shows none: `lab doctor` says why; "
@@ -145,6 +147,7 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
     if fresh and out.exists():
         aside = next(p for n in range(1, 10_000) if not (p := out.with_name(f"{out.name}.{n}")).exists())
         out.rename(aside)
+        print(f"the run in {out} was moved to {aside}")
     settings = jsonable(preset.model_dump())
     if (out / "run.json").exists():
         there = load_run(out).get("config", {})
@@ -158,13 +161,16 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
     RunRecord.create(out, kind="compare", config=settings, seeds={"run": preset.train.get("seed", 0)}).close()
 
 
-def is_done(preset: Preset, arm: str, out: Path) -> bool:
-    """Whether the arm's record is finished and of this very configuration."""
+def is_done(preset: Preset, arm: str, out: Path, world: int) -> bool:
+    """Whether the arm's record is finished, of this very configuration (settings added since count with their defaults)
+    and of as many ranks."""
     try:
         run = load_run(out / "arms" / arm)
+        config = strict_validate(TrainConfig, run.get("config", {}), "the record")
     except LabError:
         return False
-    return run.get("status") == "finished" and run.get("config") == jsonable(preset.config(arm).model_dump())
+    same = jsonable(config.model_dump()) == jsonable(preset.config(arm).model_dump())
+    return run.get("status") == "finished" and same and (run.get("world") or {}).get("size") == world
 
 
 def first_difference(a: Any, b: Any, where: str = "") -> str:
@@ -203,7 +209,7 @@ def prepare_corpus(plan: Plan, console: Console) -> None:
             corpus = build_corpus(data, progress=lambda what, share: status.update(f"corpus: {what} ({share:.0%})"))
         console.print(f"corpus: {len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from "
                       f"{len(corpus.files['train']) + len(corpus.files['heldout']):,} files, hash {corpus.hash[:12]}",
-                      highlight=False)
+                      highlight=False, soft_wrap=True)
 
 
 def json_key(config: Any) -> str:

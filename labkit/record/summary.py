@@ -19,18 +19,30 @@ from labkit.record.verdict import judge
 GIB = 2 ** 30
 
 
-def summarise(out: Path, preset: Preset, missing: Mapping[str, str], console: Console, record: RunRecord,
-              status: str = "finished") -> str:
-    """Judge the comparison in `out`, close its record with `status`, draw report.html, print table and verdict; returns
-    the verdict's word."""
+# What must be equal in all arms, or a gap between them says nothing: the name for people, and where it stands in run.json.
+SAME = {"text": ("corpus", "hash"), "number of ranks": ("world", "size"), "torch version": ("versions", "torch")}
+
+
+def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Mapping[str, str], console: Console,
+              record: RunRecord) -> str:
+    """Judge the comparison in `out`, close its record, draw report.html, print table and verdict; returns the word.
+
+    skipped: arms that this machine cannot run, and why: the verdict is over the others. failed: arms that broke down, and
+    why: without them there is no pass.
+    """
+    missing = {**skipped, **failed}
     run = read_run(out)
     arms = {name: row(run.arms.get(name), preset, name, missing) for name in preset.arms}
     arms = {name: arm for name, arm in arms.items() if arm["status"] != "pending"}         # those nobody asked for
     finished = {name: heldout(run.arms[name]) for name in arms if arms[name]["status"] == "finished"}
     verdict = judge(finished, {name: arm["role"] for name, arm in arms.items()},
-                    {name: arm.label for name, arm in preset.arms.items()}, missing)
+                    {name: arm.label for name, arm in preset.arms.items()}, skipped)
+    verdict["reasons"] += [f"{preset.arms[name].label}: failed, {why}" for name, why in failed.items()]
+    if different := differing([run.arms[name] for name in finished]):
+        verdict.update(word="incomplete", sentence=f"No verdict: the arms differ in more than precision ({different}). "
+                       "Train them again with --fresh.")
     record.results(arms=arms, verdict=verdict)
-    record.finish(status)               # before the page is drawn, which tells what the record says
+    record.finish("failed" if failed else "finished")            # before the page is drawn, which tells what the record says
     from labkit.record.report import report
     with console.status("drawing the report"):
         page = report(out)
@@ -43,11 +55,21 @@ def summarise(out: Path, preset: Preset, missing: Mapping[str, str], console: Co
     return verdict["word"]
 
 
+def differing(arms: list[RunData]) -> str:
+    """Names of what is not the same in all arms and should be; "" if they may be held against each other."""
+    found = []
+    for name, (table, key) in SAME.items():
+        values = {(arm.run.get(table) or {}).get(key) for arm in arms} - {None}
+        if len(values) > 1:
+            found.append(f"{name}: {', '.join(sorted(map(str, values)))}")
+    return "; ".join(found)
+
+
 def heldout(arm: RunData) -> dict[int, float]:
-    """{step: held-out loss}; a run that gave up because nothing was finite counts as infinite at its planned end."""
-    series = dict(arm.series("heldout"))
+    """{step: held-out loss}; a run that gave up because its steps were not finite counts as infinite at its planned end."""
+    series, results = dict(arm.series("heldout")), arm.run.get("results", {})
     steps = arm.run.get("config", {}).get("steps", 0)
-    if arm.run.get("results", {}).get("stopped") and steps:
+    if results.get("stopped") and steps and results.get("steps") in (results.get("skipped") or []):
         series[steps] = math.inf
     return series
 
@@ -67,7 +89,7 @@ def row(arm: RunData | None, preset: Preset, name: str, missing: Mapping[str, st
     return {**about, "status": "finished", "note": "", "tokens_per_s": results.get("tokens_per_s"),
             "peak_bytes": max(results.get("peak_bytes") or [0]) or None, "heldout": last[max(last)] if last else None,
             "sqnr": worst_sqnr(arm), "converted": converted, "skipped": skipped,
-            "nonfinite": sum(event.get("kind") == "nonfinite" for event in arm.events)}
+            "nonfinite": len({event.get("step") for event in arm.events if event.get("kind") == "nonfinite"})}
 
 
 def worst_sqnr(arm: RunData) -> dict[str, Any] | None:
@@ -84,7 +106,7 @@ def cells(arm: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]
     """One arm's columns after its label: tokens/s, GiB a rank, held-out loss, gap, SQNR, converted/left, NaN events."""
     if arm["status"] != "finished":
         return [arm["status"], *[""] * 6]
-    word = {"inside": "in", "outside": "OUT", "reference": "twin"}.get((judged or {}).get("word"), "")
+    word = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}.get((judged or {}).get("word"), "")
     return [number(arm["tokens_per_s"], "{:,.0f}"), number(arm["peak_bytes"] and arm["peak_bytes"] / GIB, "{:.2f}"),
             number(arm["heldout"], "{:.4f}"), f"{number(judged['value'], '{:.3f}')} {word:>4}" if judged else "baseline",
             number(arm["sqnr"] and arm["sqnr"]["db"], "{:.1f}"), f"{arm['converted']}/{arm['skipped']}",

@@ -11,17 +11,21 @@ not the same training either. `from_step` leaves out the first half, where no ar
 
 How large a gap is nothing? The **negative control** tells: a BF16 twin whose initial weights were moved by a bf16 rounding
 error. E4M3 keeps 3 mantissa bits where bf16 keeps 7, so its rounding errors are 2^(7-3) = 16 times larger, and to first
-order so is what they do to the loss:
+order so is what they do to the loss. Beside it stands what has been accepted: 0.25 %, DeepSeek-V3's published FP8 gap
+(arXiv:2412.19437, section 3.3).
 
-    band = min(16 * value_twin, 0.25)                                          per cent
+    explained = 16 * value_twin          band = min(explained, 0.25)                   per cent
 
-The 0.25 % is DeepSeek-V3's published FP8 gap (arXiv:2412.19437, section 3.3): in a long run two BF16 trainings drift
-apart until sixteen times their distance would excuse anything, so the band never grows beyond what has been accepted.
-If the twin alone is beyond 0.25 %, rounding drowns what is asked for: there is no power to pass anything.
+    inside      value <= band            the loss is the same
+    outside     value > explained        it is not: rounding does not explain this
+    undecided   in between               more than is accepted, yet rounding could have done it: in a long or steep run two
+                                         BF16 trainings drift apart, until sixteen times their distance excuses anything
 
 Could this comparison have said no? The **positive control** tells: an arm whose FP8 is deliberately broken must land
-outside the band. If it does not, there is no power, and the verdict says that instead of a pass. The band itself is the
-smallest gap that would have been noticed.
+outside. If it does not, there is no power, and the verdict says so instead of "pass". There is none either if the
+twin alone is beyond 0.25 %, if fewer than 5 evaluations are judged, or if the baseline hardly learned: nothing differs
+between models that stand still. A gross mistake as positive control shows that gross mistakes are caught; how fine a gap
+would be called a difference, `explained` tells.
 """
 from __future__ import annotations
 
@@ -30,7 +34,9 @@ from collections.abc import Mapping, Sequence
 
 ROUNDING_RATIO = 2 ** (7 - 3)       # mantissa bits: bf16 has 7, E4M3 has 3
 PUBLISHED = 0.25                    # per cent
-NOISE_FLOOR = 1e-4                  # per cent: a bf16 loss near 5 printed from fp32 sums cannot be told apart below this
+NOISE_FLOOR = 1e-4                  # per cent: fp32 sums of a loss near 5 cannot be told apart below this
+FEWEST = 5                          # judged evaluations
+LEARNED = 0.05                      # the baseline's held-out loss must fall by this share, first to last evaluation
 
 Series = Sequence[tuple[int, float]]
 
@@ -54,15 +60,15 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
           missing: Mapping[str, str] | None = None) -> dict:
     """The verdict over finished arms.
 
-    heldout: arm -> {step: mean held-out loss in nats}; roles: arm -> baseline, twin, candidate or broken (every arm that was
-    asked for, finished or not); labels: arm -> name for people; missing: arm -> why it can have no result here (it is named
-    among the reasons; the verdict is over the others).
+    heldout: arm -> {step: mean held-out loss in nats}; roles: arm -> baseline, twin, reference (shown, never judged: another
+    BF16), candidate or broken (every arm that was asked for, finished or not); labels: arm -> name
+    for people; missing: arm -> why it can have no result here (named among the reasons; the verdict is over the others).
     Returns the plain dict that run.json, the table and the report read: word (pass, fail, no-power, incomplete), sentence,
     reasons, statistic, band, from_step, arms {gap, value, word, sentence}.
     """
     missing = dict(missing or {})
     of_role = {role: [a for a in roles if roles[a] == role and a in heldout]
-               for role in ("baseline", "twin", "candidate", "broken")}
+               for role in ("baseline", "twin", "reference", "candidate", "broken")}
     out = {"word": "incomplete", "sentence": "", "reasons": [], "band": None, "from_step": None, "arms": {},
            "statistic": "root mean square of the per-step held-out loss gap against BF16, second half of the run, per cent"}
     if not of_role["baseline"]:
@@ -74,7 +80,7 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
         return out
     from_step = max(baseline) // 2 + 1
     out["from_step"] = from_step
-    series = {arm: gaps(heldout[arm], baseline) for arm in heldout if roles.get(arm) in ("twin", "candidate", "broken")}
+    series = {arm: gaps(heldout[arm], baseline) for arm in heldout if roles.get(arm, "baseline") != "baseline"}
     values = {arm: rms(series[arm], from_step) for arm in series}
     for arm in series:
         out["arms"][arm] = {"gap": [list(point) for point in series[arm]], "value": values[arm],
@@ -84,67 +90,86 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
     if not twins:
         out["sentence"] = "No verdict: without a BF16 twin there is no band, so no gap can be called large or small."
         return out
-    # Several twins are several draws of the same error: their mean square is the better estimate.
-    twin = math.sqrt(sum(v * v for v in twins) / len(twins))
-    drowned = twin > PUBLISHED
+    twin = math.sqrt(math.fsum(v * v for v in twins) / len(twins))
     explained = max(ROUNDING_RATIO * twin, NOISE_FLOOR)
-    capped = not drowned and explained > PUBLISHED
-    threshold = PUBLISHED if capped else explained
-    out["band"] = {
-        "low": -threshold, "high": threshold, "threshold": threshold, "from": of_role["twin"][0],
-        "name": "the published limit" if capped else f"{ROUNDING_RATIO} x the twin's {_percent(twin)}"}
+    threshold = min(explained, PUBLISHED)
+    out["band"] = {"low": -threshold, "high": threshold, "threshold": threshold, "explained": explained,
+                   "from": of_role["twin"][0], "name": "the published limit" if explained > PUBLISHED else
+                   f"{ROUNDING_RATIO} x the twin's {_percent(twin)}"}
 
     for arm in of_role["twin"]:
         out["arms"][arm]["sentence"] = (f"{labels[arm]}: a rounding error in the initial weights moved the held-out loss "
                                         f"by {_percent(values[arm])}.")
-    for arm in (*of_role["candidate"], *of_role["broken"]):
+    for arm in (*of_role["reference"], *of_role["candidate"], *of_role["broken"]):
         entry, value = out["arms"][arm], values[arm]
         if math.isnan(value):
             entry["sentence"] = f"{labels[arm]}: no held-out loss in the second half of the run."
             continue
-        entry["word"] = "inside" if value <= threshold else "outside"
+        entry["word"] = "inside" if value <= threshold else "outside" if value > explained else "undecided"
         gap = "became infinite or NaN" if math.isinf(value) else f"is {_percent(value)}"
-        entry["sentence"] = f"{labels[arm]}: the gap {gap}, {entry['word']} the band of {_percent(threshold)}."
+        entry["sentence"] = f"{labels[arm]}: the gap {gap}, " + (
+            f"more than the {_percent(threshold)} that is accepted, and less than the {_percent(explained)} that rounding "
+            "explains here: undecided." if entry["word"] == "undecided" else
+            f"{entry['word']} the band of {_percent(threshold)}.")
 
-    out["word"], out["sentence"] = _word(out, of_role, roles, labels, values, threshold, missing)
-    if drowned and out["word"] == "pass":
-        out["word"] = "no-power"
-        out["sentence"] = (f"This comparison has no power: a rounding error in the initial weights alone moves the held-out loss by "
-                           f"{_percent(twin)}, more than the {PUBLISHED} % that is asked for: train longer, or at a lower "
-                           "learning rate.")
+    out["word"], out["sentence"] = _word(out, of_role, roles, labels, values, missing)
+    if out["word"] == "pass" and (weak := _weakness(baseline, from_step, twin)):
+        out["word"], out["sentence"] = "no-power", f"This comparison has no power: {weak}."
     out["reasons"] = [e["sentence"] for e in out["arms"].values() if e["sentence"]]
     out["reasons"] += [f"{labels.get(arm, arm)}: no result, {why}." for arm, why in missing.items()]
     return out
 
 
+def _weakness(baseline: Mapping[int, float], from_step: int, twin: float) -> str:
+    """Why nothing may be passed, whatever the gaps are; "" if nothing speaks against it."""
+    judged = sum(step >= from_step for step in baseline)
+    first, last = baseline[min(baseline)], baseline[max(baseline)]
+    if twin > PUBLISHED:
+        return (f"a rounding error in the initial weights alone moves the held-out loss by {_percent(twin)}, more than the "
+                f"{PUBLISHED} % that is asked for: train longer, or at a lower learning rate")
+    if judged < FEWEST:
+        return f"only {judged} evaluations are judged, and it takes {FEWEST}: train longer, or evaluate more often"
+    if last > first * (1 - LEARNED):
+        return (f"the baseline's held-out loss only went from {first:.3f} to {last:.3f}, and models that hardly learn "
+                "hardly differ: train longer")
+    return ""
+
+
 def _word(out: dict, of_role: dict, roles: Mapping[str, str], labels: Mapping[str, str], values: Mapping[str, float],
-          threshold: float, missing: Mapping[str, str]) -> tuple[str, str]:
+          missing: Mapping[str, str]) -> tuple[str, str]:
     """The one word and the one sentence."""
-    band = _percent(threshold)
-    candidates = [a for a in of_role["candidate"] if out["arms"][a]["word"] != "no-data"]
-    broken = [a for a in of_role["broken"] if out["arms"][a]["word"] != "no-data"]
-    missed = [a for a in broken if out["arms"][a]["word"] == "inside"]
+    words = {arm: entry["word"] for arm, entry in out["arms"].items()}
+    threshold, explained = _percent(out["band"]["threshold"]), _percent(out["band"]["explained"])
+
+    def named(arms: list[str]) -> str:
+        return "; ".join(f"{labels[a]} " + ("diverged" if math.isinf(values[a]) else f"differs by {_percent(values[a])}")
+                         for a in arms)
+
+    candidates = [a for a in of_role["candidate"] if words[a] != "no-data"]
+    inside, outside, between = ([a for a in candidates if words[a] == word] for word in ("inside", "outside", "undecided"))
+    broken = [a for a in of_role["broken"] if words[a] != "no-data"]
+    missed = [a for a in broken if words[a] != "outside"]
     lost = [labels[a] for a in roles if roles[a] == "candidate" and a not in (*candidates, *missing)]
+    within = f" Inside the band of {threshold}: {', '.join(labels[a] for a in inside)}." if inside else ""
     if not candidates:
         return "incomplete", "No verdict: no FP8 arm has a result yet."
-    outside = [a for a in candidates if out["arms"][a]["word"] == "outside"]
     if outside:
-        told = "; ".join(f"{labels[a]} " + ("diverged" if math.isinf(values[a]) else f"differs by {_percent(values[a])}")
-                         for a in outside)
-        return "fail", f"The loss is not the same in FP8: {told}, where rounding explains at most {band}."
+        return "fail", f"The loss is not the same in FP8: {named(outside)}, where rounding explains {explained}.{within}"
+    if lost:
+        return "incomplete", f"No verdict: no result from {', '.join(lost)}."
     if not broken:
         return "no-power", ("This comparison has no power: no deliberately broken FP8 arm ran, so nothing shows that it "
                             "could have said no.")
     if missed:
         told = ", ".join(f"{labels[a]} ({_percent(values[a])})" for a in missed)
-        return "no-power", (f"This comparison has no power: the deliberately broken arm, {told}, passed as well, inside the "
-                            f"band of {band}.")
-    if lost:
-        return "incomplete", f"No verdict yet: no result from {', '.join(lost)}."
-    told = "; ".join(f"{labels[a]} differs by {_percent(values[a])}" for a in candidates)
+        return "no-power", (f"This comparison has no power: the deliberately broken arm, {told}, was not rejected, since "
+                            f"rounding explains up to {explained} here.")
+    if between:
+        return "no-power", (f"Undecided: {named(between)}, more than the {threshold} that is accepted, but rounding could "
+                            f"have done up to {explained} here: train longer, or at a lower learning rate.{within}")
     rejected = "; ".join("diverged" if math.isinf(values[a]) else _percent(values[a]) for a in broken)
-    return "pass", (f"The loss is the same in FP8: {told}, inside the band of {band} that rounding explains; the "
-                    f"deliberately broken FP8 ({rejected}) was rejected.")
+    return "pass", (f"The loss is the same in FP8: {named(inside)}, inside the band of {threshold}; the deliberately broken "
+                    f"FP8 ({rejected}) was rejected.")
 
 
 def _percent(value: float) -> str:

@@ -65,9 +65,38 @@ def test_no_power_without_a_broken_arm():
     assert verdict(twin=shifted(0.004), fp8=shifted(0.03))["word"] == "no-power"
 
 
-def test_band_never_grows_beyond_the_published_gap():
+def test_beyond_what_is_accepted_and_within_what_rounding_explains_is_undecided():
     out = verdict(twin=shifted(0.1), fp8=shifted(0.3), broken=shifted(5))
-    assert out["band"]["threshold"] == PUBLISHED and out["word"] == "fail"
+    assert out["band"]["threshold"] == PUBLISHED and out["arms"]["fp8"]["word"] == "undecided"
+    assert out["word"] == "no-power" and "Undecided" in out["sentence"] and "1.6 %" in out["sentence"]
+    assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(5))["word"] == "pass"
+    assert verdict(twin=shifted(0.1), fp8=shifted(1.7), broken=shifted(5))["word"] == "fail"
+    assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(0.5))["word"] == "no-power", "nor was broken rejected"
+
+
+def test_too_few_evaluations_have_no_power():
+    few = {step: loss for step, loss in BASE.items() if step > 60}
+    heldout = {"bf16": few, "twin": {s: shifted(0.004)[s] for s in few}, "fp8": {s: shifted(0.01)[s] for s in few},
+               "broken": {s: shifted(5)[s] for s in few}}
+    out = judge(heldout, ROLES, LABELS)
+    assert out["word"] == "no-power" and "only 4 evaluations" in out["sentence"]
+
+
+def test_models_that_hardly_learn_have_no_power():
+    flat = {step: 7.0 - 0.0001 * step for step in STEPS}
+    arms = {name: {s: loss * (1 + gap / 100) for s, loss in flat.items()}
+            for name, gap in (("twin", 0.004), ("fp8", 0.01), ("broken", 5))}
+    out = judge({"bf16": flat, **arms}, ROLES, LABELS)
+    assert out["word"] == "no-power" and "hardly learn" in out["sentence"]
+
+
+def test_another_bf16_is_shown_and_not_judged():
+    roles, labels = {**ROLES, "te": "reference"}, {**LABELS, "te": "TE BF16"}
+    heldout = {"bf16": BASE, "twin": shifted(0.004), "te": shifted(0.9), "fp8": shifted(0.01), "broken": shifted(5)}
+    out = judge(heldout, roles, labels)
+    assert out["word"] == "pass" and "TE BF16" not in out["sentence"] and out["arms"]["te"]["word"] == "outside"
+    without = judge({k: v for k, v in heldout.items() if k != "fp8"}, {k: v for k, v in roles.items() if k != "fp8"}, labels)
+    assert without["word"] == "incomplete", "a BF16 arm is no FP8 result"
 
 
 def test_no_power_when_rounding_alone_moves_the_loss_more_than_is_allowed():

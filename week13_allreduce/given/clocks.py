@@ -131,7 +131,7 @@ def fits(clocks: Mapping[str, tuple[int, Clock | None]]) -> str:
             fit = cost_model.fit_alpha_beta(*zip(*points), getattr(cost_model, f"{contender}_all_reduce_cost")(ranks))
             worst, at = max((abs(value), size) for value, (size, _) in zip(fit.residuals, points))
             fine = f"at most {worst:.0%} off" if worst < POOR else (
-                f"NO LINE: {worst:.0%} off at {_human(at)}, do not read much from these two numbers")
+                f"up to {worst:.0%} off (at {_human(at)}): a line does not fit")
             lines.append(f"{name:26s} {NAMES.get(contender, contender):9s}"
                          f"{', '.join(_parameters(fit.alpha, fit.beta)):38s} {fine}")
     return "\n".join(lines)
@@ -174,8 +174,8 @@ def bandwidths(by_ranks: Mapping[str, Mapping[int, tuple[float, float]]], rows: 
         up.tick_params(axis="x", which="both", labelbottom=False, length=0)
         up.tick_params(axis="y", which="minor", length=0)
         up.legend(loc="upper left", fontsize=7.8)
-        up.text(0.97, 0.06, "\n".join(_parameters(fit.alpha, fit.beta)), transform=up.transAxes, ha="right", va="bottom",
-                fontsize=8)
+        up.text(0.97, 0.06, "\n".join(_parameters(fit.alpha, fit.beta)), transform=up.transAxes, ha="right",
+                va="bottom", fontsize=8)
 
         low.axhspan(-0.15, 0.15, color=BAND, zorder=0)
         low.axhline(0, color=INK, linewidth=0.8)

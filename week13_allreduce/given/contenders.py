@@ -15,8 +15,8 @@ stand `queue`, the CPU's time to queue one call, and `gpu`, the GPU's own time: 
 are queued, so that it never waits for the CPU.
 
 A tensor that NCCL's stream has used returns to torch's memory pool only when that stream has passed it. So calls that
-are queued but not done each hold memory of their own, and a long loop over large vectors can end in cudaMalloc and
-cudaFree, each slower than the transfer it is for. Loops are therefore short (20 calls, and `budget`), and one that is
+are queued but not done each hold memory of their own, and a long loop over large vectors can run out and end in
+cudaFree, with the GPU waiting (results/README.md). Loops are therefore short (20 calls, and `budget`), and one that is
 held up goes before the timed ones: in it the pool grows to the most that a loop can hold.
 """
 from __future__ import annotations

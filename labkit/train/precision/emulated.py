@@ -12,9 +12,9 @@ with one scale per tensor, found from the tensor itself ("current" scaling):
 
 What is emulated is the storage only. The rounded values are held in the tensor's own type and multiplied by an ordinary
 matrix product: each FP8 value is a BF16 value too, and the product of two of them is exact in the FP32 accumulator. So
-the result is that of an FP8 product with FP32 accumulation, up to the order of the sum, and up to one more rounding to
-BF16 (2^-9, sixteen times finer than E4M3's), since the product leaves the accumulator before the scales are divided
-out. There is no gain in speed. On a CPU it is twice as fast as `torch._scaled_mm`, which computes in FP32 there.
+the result is that of an FP8 product with FP32 accumulation, up to the order of the sum, and up to roundings to
+BF16 (2^-9 each, sixteen times finer than E4M3's) where the product leaves the accumulator and the scales are divided
+out afterwards. There is no gain in speed. On a CPU it is twice as fast as `torch._scaled_mm`, which computes in FP32 there.
 
 `broken.py` reuses all of this and spoils one thing at a time.
 """
