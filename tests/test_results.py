@@ -1,6 +1,7 @@
 """Every number that a README quotes comes from a committed record."""
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -31,6 +32,13 @@ def test_a_record_is_whole_finished_and_private(folder):
     for file in folder.rglob("*.json*"):
         found = re.search(r"/(home|root|tmp|Users|work)/|[\w.]+@[\w.]+\.\w+", file.read_text())
         assert not found, f"{file.relative_to(ROOT)} holds {found[0]!r}"
+
+
+def test_the_time_of_lab_check_is_the_recorded_one():
+    record = json.loads((ROOT / "results" / "2026-11-21-lab-check-week13.json").read_text())
+    walls = [run["wall"] for run in record["runs"]]
+    assert ", ".join(f"{wall:.2f}" for wall in walls) in (ROOT / "results" / "README.md").read_text()
+    assert max(walls) < 20 and all(run["points"] == 80 for run in record["runs"])
 
 
 def test_tables_in_the_main_readme_are_those_of_records():
