@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from labkit.checks.values import Opaque
@@ -23,19 +24,23 @@ from labkit.checks.verdict import NO_RESULT, WRONG, CheckFailed, cause_line, wro
 
 EVIDENCE = 3        # numbers in which a fingerprint must differ from the right answer; see `tensors` for their range
 SHOWN = 5           # numbers shown from the first difference on
+LISTED = 50         # numbers shown of a list
 
 
 def tensors(seed: int, N: int, L: int, dtype: torch.dtype = torch.float32, whole: bool = True) -> list[torch.Tensor]:
     """N random vectors of L numbers, for N ranks.
 
     whole=True: whole numbers from -999 to 999 without 0, whose sums over up to 8000 ranks are exact in fp32 in any
-    order, so that the order of additions is no mistake. whole=False: standard normal, for checks of rounding."""
-    generator = torch.Generator().manual_seed(seed % 2 ** 63)
+    order, so that the order of additions is no mistake. whole=False: standard normal, for checks of rounding.
+
+    All bits of the seed count. (torch's own generator takes 32 of them: few enough to try, for whoever holds one
+    rank's numbers and wants the others'.)"""
+    generator = np.random.default_rng(seed % 2 ** 63)
     if not whole:
-        return list(torch.randn(N, L, generator=generator, dtype=torch.float64).to(dtype))
-    size = torch.randint(1, 1000, (N, L), generator=generator)
-    sign = torch.randint(0, 2, (N, L), generator=generator) * 2 - 1
-    return list((size * sign).to(dtype))
+        return list(torch.from_numpy(generator.standard_normal((N, L))).to(dtype))
+    size = generator.integers(1, 1000, (N, L))
+    sign = generator.integers(0, 2, (N, L)) * 2 - 1
+    return list(torch.from_numpy(size * sign).to(dtype))
 
 
 def same(got: Any, want: Any, *, rank: int | None = None, looks_like: Mapping[str, Any] | None = None,
@@ -135,7 +140,12 @@ def _same_numbers(got: Any, want: list | tuple, who: str, looks_like: Mapping[st
                   if len(mark) == len(numbers) and all(_exactly(a, m) for a, m in zip(numbers, mark)))
     text = "is wrong" if len(numbers) == len(want) else f"has {len(numbers)} numbers, not {len(want)}"
     raise wrong(f"{who} {text}",
-                ", ".join(map(_short, want)), ", ".join(map(_short, numbers)), cause)
+                _listed(want), _listed(numbers), cause)
+
+
+def _listed(numbers: list | tuple) -> str:
+    """A list as a text that can be read, however long it is."""
+    return ", ".join(map(_short, numbers[:LISTED])) + (", ..." if len(numbers) > LISTED else "")
 
 
 def _number(value: Any) -> float | int | None:

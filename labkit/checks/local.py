@@ -14,6 +14,7 @@ from pathlib import Path
 from labkit.checks import remote, values
 from labkit.checks.runner import Job, Reply
 from labkit.checks.verdict import CRASHED, HUNG, NO_RESULT, NOT_ATTEMPTED
+from labkit.comm.autopsy import Autopsy
 from labkit.comm.ledger import Ledger
 from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import RankPool
@@ -54,7 +55,7 @@ class LocalRunner:
             reply = _failed(error, root)
         else:
             reply = read_answers(results, results.ledgers, job.with_group)
-        reply.printed = _capped(_ABORT.sub("", printed.getvalue()))
+        reply.printed = capped(_ABORT.sub("", printed.getvalue()))
         return reply
 
     def close(self) -> None:
@@ -93,9 +94,13 @@ def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group:
 
 
 def _failed(error: RanksFailed, root: str) -> Reply:
-    autopsy, cause = error.autopsy, error.__cause__
-    if isinstance(cause, NotImplementedError):
-        return Reply(NOT_ATTEMPTED, text=not_attempted(str(cause)))
+    if isinstance(error.__cause__, NotImplementedError):
+        return Reply(NOT_ATTEMPTED, text=not_attempted(str(error.__cause__)))
+    return told(error.autopsy, root)
+
+
+def told(autopsy: Autopsy, root: str) -> Reply:
+    """The Reply for a run that did not end well. `root` is cut off in front of file names."""
     # The cause and where each rank stood say it all; the traceback comes without the machinery's frames.
     text = str(autopsy).partition("\n\n  waits for: ")[0].partition("\n\nRank ")[0]
     guilty = next((report for report in autopsy.ranks if report.rank == autopsy.guilty), None)
@@ -120,7 +125,7 @@ def not_attempted(text: str) -> str:
     return f"not attempted yet: {text or 'NotImplementedError'}"
 
 
-def _capped(text: str) -> str:
+def capped(text: str) -> str:
     more = len(text) - MAX_PRINTED
     return f"{text[:MAX_PRINTED]}\n... and {more} characters more" if more > 0 else text
 

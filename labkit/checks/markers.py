@@ -21,6 +21,7 @@ import json
 import re
 import shutil
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,9 +81,10 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
     return found
 
 
-def strip(text: str, name: str = "this text") -> str:
-    """The students' version of a module's source text (see above). LabError as `holes` gives it."""
-    found = holes(text, name)
+def strip(text: str, name: str = "this text", keep: Collection[str] = ()) -> str:
+    """The students' version of a module's source text (see above); solutions of the tasks in `keep` stay in. LabError
+    as `holes` gives it."""
+    found = [hole for hole in holes(text, name) if hole.task not in keep]
     if not found:
         return text
     try:

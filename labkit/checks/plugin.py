@@ -18,7 +18,7 @@ import pytest
 from labkit.checks import runner as seam
 from labkit.checks.outcome import CaseResult, number
 from labkit.checks.tasks import Week, load_week
-from labkit.checks.verdict import FAULT, PASSED, CheckFailed
+from labkit.checks.verdict import FAULT, NO_RESULT, PASSED, CheckFailed
 from labkit.errors import LabError
 
 DEADLINE = 5.0      # seconds for one call at home
@@ -108,6 +108,7 @@ class Checks:
                 return (yield)
         finally:
             item.stash[_SEEN] = (time.perf_counter() - begin, "\n".join(case.printed))
+            item.stash[_ANSWERED] = case.answered
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[pytest.TestReport]:
@@ -121,6 +122,11 @@ class Checks:
             if isinstance(error, CheckFailed):
                 verdict, text, cause = error.verdict, error.text, error.cause
                 report.longrepr = f"{verdict}: {text}"      # the verdict, without the checker's own source around it
+            elif item.stash.get(_ANSWERED, False) and isinstance(error, _FORM) and "allocate memory" not in str(error):
+                # The same test takes the reference's answer; it is this answer that it cannot take apart.
+                verdict = NO_RESULT
+                text = f"the answer does not have the form that is asked for: {call.excinfo.exconly()}"
+                report.longrepr = f"{verdict}: {text}"
             else:
                 verdict, text = FAULT, f"the check itself failed, tell the course: {call.excinfo.exconly()}"
         seconds, printed = item.stash.get(_SEEN, (0.0, ""))
@@ -158,6 +164,9 @@ class Checks:
 
 
 _SEEN: pytest.StashKey[tuple[float, str]] = pytest.StashKey()
+_ANSWERED: pytest.StashKey[bool] = pytest.StashKey()
+# What a test raises when it takes a value apart that is not what it seems.
+_FORM = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError)
 
 
 def title(item: pytest.Item) -> str:

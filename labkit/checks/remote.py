@@ -9,6 +9,7 @@ import importlib
 import random
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -22,23 +23,31 @@ OK, MISSING, UNFINISHED, RAISED = "ok", "missing", "unfinished", "raised"
 
 def perform(group, root: str, package: str, name: str, inputs: list[bytes], kwargs: bytes, with_group: bool,
             reference: str | None, stands_on: tuple[str, ...]) -> bytes:
+    """`answer` on a rank at home, where every rank was sent all ranks' inputs."""
+    settle()
+    return answer(group, root, package, name, values.unpack(inputs[group.rank]), values.unpack(kwargs), with_group,
+                  reference, stands_on)
+
+
+def answer(group, root: str, package: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], with_group: bool,
+           reference: str | None, stands_on: tuple[str, ...], loaded: Callable[[], None] = lambda: None) -> bytes:
     """Run "module.function" on this rank. Returns packed (OK, value, arguments after) or (why not, text).
 
-    While other ranks may be waiting for this one, an exception is raised, not returned: the run must end."""
-    random.seed(0)
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float32)
-    torch.set_grad_enabled(True)
-    # Fresh memory (torch.empty) is filled with NaN: what nobody wrote must not be right because it was so before.
-    torch.set_deterministic_debug_mode("warn")
+    While other ranks may be waiting for this one, an exception is raised, not returned: the run must end.
+
+    reference   a folder from which the functions in `stands_on` are taken, in place of the student's
+    loaded      called once these are imported, before any file of the student's is
+
+    The process is settled (see `settle`)."""
     sys.dont_write_bytecode = True      # files of one second and one length would look unchanged
-    args = values.unpack(inputs[group.rank])
-    del inputs                          # the others' data
-    named = values.unpack(kwargs)
-    if with_group:
-        named["group"] = group
+    named = {**kwargs, "group": group} if with_group else dict(kwargs)
     try:
-        function = _load(root, package, name, reference, stands_on)
+        parts = {}
+        if reference is not None:
+            for part in stands_on:
+                parts[part] = _find(reference, package, part)
+        loaded()
+        function = _find(root, package, name, parts)
     except _NoAnswer as error:
         return values.pack(error.args)
     try:
@@ -53,6 +62,16 @@ def perform(group, root: str, package: str, name: str, inputs: list[bytes], kwar
             raise
         return values.pack((RAISED, told(error, root)))
     return values.pack((OK, result, args))
+
+
+def settle() -> None:
+    """Put random generators and torch's settings into the state in which every call begins."""
+    random.seed(0)
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    # Fresh memory (torch.empty) is filled with NaN: what nobody wrote must not be right because it was so before.
+    torch.set_deterministic_debug_mode("warn")
 
 
 def told(error: BaseException, root: str) -> str:
@@ -70,21 +89,13 @@ class _NoAnswer(Exception):
     """(why, text): there is no function to call."""
 
 
-def _load(root: str, package: str, name: str, reference: str | None, stands_on: tuple[str, ...]) -> Callable:
-    parts = {}
-    if reference is not None:
-        for part in stands_on:
-            parts[part] = _find(reference, package, part)
-    function = _find(root, package, name, parts)
-    return function
-
-
 def _find(root: str, package: str, name: str, parts: dict[str, Any] = {}) -> Callable:
     """Import "module.function" from `root` as if for the first time; `parts` replace functions of other tasks."""
-    for loaded in [m for m in sys.modules if m == package or m.startswith(package + ".")]:
-        del sys.modules[loaded]
+    if package in sys.modules or root in sys.path_importer_cache:       # not in a process that is new to it
+        for loaded in [m for m in sys.modules if m == package or m.startswith(package + ".")]:
+            del sys.modules[loaded]
+        importlib.invalidate_caches()
     sys.path[:] = [root, *(entry for entry in sys.path if entry != root)]
-    importlib.invalidate_caches()
     for part, replacement in parts.items():
         module, _, function = part.rpartition(".")
         setattr(_module(root, package, module), function, replacement)

@@ -19,7 +19,7 @@ from labkit.errors import LabError
 
 # Nothing of pytest's that a verdict does not need: no cache, no conftest
 # files, no rewriting of asserts, no extra collections.
-_OFF = ("cacheprovider", "faulthandler", "doctest", "junitxml", "unraisableexception", "threadexception")
+_OFF = ("cacheprovider", "faulthandler", "doctest", "junitxml", "logging", "unraisableexception", "threadexception")
 QUIET = (*(f"-pno:{name}" for name in _OFF), "--capture=no",
          "--noconftest", "--import-mode=importlib", "--assert=plain")
 

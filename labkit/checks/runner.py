@@ -88,12 +88,14 @@ class Answers(list):
 
 @dataclass
 class Case:
-    """The test that is running: where its week is, what its task stands on, how long a call may take."""
+    """The test that is running: where its week is, what its task stands on, how long a call may take; what its calls
+    printed, and whether one has been answered."""
     root: Path
     package: str
     stands_on: tuple[str, ...] = ()
     timeout: float = 5.0
     printed: list[str] = field(default_factory=list)
+    answered: bool = False
 
 
 _runner: ContextVar[Runner | None] = ContextVar("labkit_runner", default=None)
@@ -154,4 +156,5 @@ def _run(name: str, inputs: tuple[tuple, ...], kwargs: dict[str, Any],
         case.printed.append(reply.printed)
     if reply.verdict != PASSED:
         raise CheckFailed(reply.verdict, reply.text, cause=reply.cause)
+    case.answered = True
     return reply

@@ -20,6 +20,9 @@ import torch
 from labkit.errors import LabError
 
 MAX_BYTES = 256 * 2 ** 20       # one call's values; the course's largest are a few MiB
+MAX_HEADER = 4 * 2 ** 20        # of these for all that is no tensor: JSON of 64 MB becomes gigabytes of lists
+MAX_BITS = 256                  # of an int
+MAX_DIMS = 64                   # torch can do next to nothing with more
 MAX_DEPTH = 20
 _DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int64,
@@ -40,6 +43,9 @@ def pack(value: Any) -> bytes:
     tree = _tree(value, arrays, 0)
     header = json.dumps({"tree": tree, "arrays": [[_NAMES[a.dtype], list(a.shape)] for a in arrays]}).encode()
     blobs = [a.reshape(-1).view(torch.uint8).numpy().tobytes() if a.numel() else b"" for a in arrays]
+    if len(header) > MAX_HEADER:
+        raise LabError(f"lists and texts of {len(header)} bytes are too much for one call; at most {MAX_HEADER} can "
+                       f"travel: use tensors")
     size = 8 + len(header) + sum(map(len, blobs))
     if size > MAX_BYTES:
         raise LabError(f"{size} bytes are too much for one call; at most {MAX_BYTES} can travel")
@@ -52,10 +58,14 @@ def unpack(data: bytes) -> Any:
         if len(data) > MAX_BYTES:
             raise ValueError(f"{len(data)} bytes")
         start = 8 + int.from_bytes(data[:8], "little")
+        if start > 8 + MAX_HEADER:
+            raise ValueError("too much text")
         header = json.loads(data[8:start])
         arrays = []
         for name, shape in header["arrays"]:
-            if not all(type(n) is int and n >= 0 for n in shape):
+            # Also for an empty one: torch makes it, and fails later, in whoever compares it.
+            if not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MAX_DIMS or \
+                    math.prod(max(1, n) for n in shape) > MAX_BYTES:
                 raise ValueError("shape")
             dtype = _DTYPES[name]
             end = start + math.prod(shape) * dtype.itemsize
@@ -79,7 +89,8 @@ def _tree(value: Any, arrays: list[torch.Tensor], depth: int) -> Any:
         return value
     if isinstance(value, int):
         # As text: JSON readers elsewhere may round large integers.
-        return {"int": str(int(value))} if abs(int(value)) < 1 << 256 else {"opaque": "an int of more than 256 bits"}
+        return {"int": str(int(value))} if abs(int(value)) < 1 << MAX_BITS else {
+            "opaque": f"an int of more than {MAX_BITS} bits"}
     if isinstance(value, float):
         return {"float": float(value).hex()}
     if isinstance(value, torch.Tensor):
@@ -121,7 +132,10 @@ def _value(tree: Any, arrays: list[torch.Tensor], depth: int) -> Any:
         return tree
     (kind, content), = tree.items()
     if kind == "int":
-        return int(content)
+        number = int(content)
+        if abs(number) >= 1 << MAX_BITS:
+            raise ValueError("a large int")     # arithmetic with floats would overflow
+        return number
     if kind == "float":
         return float.fromhex(content)
     if kind == "tensor":

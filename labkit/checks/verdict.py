@@ -7,9 +7,10 @@ NO_RESULT = "no result"             # None, something that is no tensor or numbe
 HUNG = "hung"                       # no answer by the deadline, or a deadlock that is certain before it
 CRASHED = "crashed"                 # it raised, or its process died
 FORBIDDEN = "forbidden call"        # it used what the task asks to build, or talked outside the group
+OUT_OF_MEMORY = "out of memory"     # it wanted more memory than a submission may use
 NOT_ATTEMPTED = "not attempted"     # the hole is still a hole
-FAULT = "fault"                     # the checking machinery failed: nobody's zero, tell the course
-VERDICTS = (PASSED, WRONG, NO_RESULT, HUNG, CRASHED, FORBIDDEN, NOT_ATTEMPTED, FAULT)
+FAULT = "grader fault"              # the checking machinery failed: nobody's zero, tell the course
+VERDICTS = (PASSED, WRONG, NO_RESULT, HUNG, CRASHED, OUT_OF_MEMORY, FORBIDDEN, NOT_ATTEMPTED, FAULT)
 
 UNKNOWN = "cause unknown"
 

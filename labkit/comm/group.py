@@ -143,13 +143,13 @@ class Group:
             if isinstance(part, Send):
                 self._check_peer(part.to, "to")
                 self._check_tensor(part.tensor)
-                ops.append(Op("send", part.to, part.tensor.detach().contiguous(), where))
+                ops.append(Op("send", part.to, part.tensor.detach().contiguous(), where, blocking))
                 targets.append(None)
             else:
                 self._check_peer(part.frm, "frm")
                 target = self._target(part)
                 ops.append(Op("recv", part.frm, target if target.is_contiguous() else torch.empty_like(
-                    target, memory_format=torch.contiguous_format), where))
+                    target, memory_format=torch.contiguous_format), where, blocking))
                 targets.append(target)
         if len(ops) > 1:
             _check_overlap(ops)
@@ -226,7 +226,7 @@ class Group:
 
     def _collective(self, call: Collective, shown: torch.Tensor | None, size: int, finish: Callable[[], Any],
                     async_op: bool, op: str | None = None) -> Any:
-        call.where = caller()
+        call.where, call.blocking = caller(), not async_op
         event = self.ledger.begin(call.kind, call.root, size, dtype=_dtype(shown) if shown is not None else "",
                                   shape=tuple(shown.shape) if shown is not None else (), op=op, blocking=not async_op,
                                   where=call.where)

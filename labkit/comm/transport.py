@@ -1,8 +1,8 @@
 """What stands behind a `Group`: a transport that moves bytes and reduces tensors.
 
-`Group` checks arguments, keeps the ledger and hides shapes; a transport does the rest, with two verbs. A broker
-outside a grading sandbox, which sees every message and can refuse a collective, is a third transport beside the two
-here: it needs `post` (carry these bytes), `collective` (or a LabError) and nothing else.
+`Group` checks arguments, keeps the ledger and hides shapes; a transport does the rest, with two verbs: `post` (carry
+these bytes) and `collective`. There are three: torch's process groups (here), threads of one process
+(labkit.comm.exchange), and a broker outside a grading sandbox, which sees every message (labkit.comm.link).
 
 Contract of a transport:
 
@@ -36,6 +36,7 @@ class Op:
     peer: int
     tensor: torch.Tensor    # contiguous, any dtype; only its bytes cross
     where: str = ""         # the caller's "file:line", for messages
+    blocking: bool = True   # the rank goes on only when it is complete; False: it may wait later
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Collective:
     op: str | None = None
     root: int | None = None
     where: str = ""
+    blocking: bool = True           # as for Op
 
 
 class Transport(Protocol):

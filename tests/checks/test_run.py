@@ -136,12 +136,22 @@ def test_the_test_file_is_read_anew_each_time(week):
 def test_a_check_that_fails_itself_is_a_fault_and_nobodys_zero(tmp_path):
     week = load_week(make_week(tmp_path, tests=TESTS.replace('"""Knows its name"""', "raise KeyError('oops')")))
     outcome = run_checks(["91.1"], weeks=[week], runner=Answering(honest))
-    assert [c.verdict for c in outcome.faults] == ["fault"] and not outcome.full
+    assert [c.verdict for c in outcome.faults] == ["grader fault"] and not outcome.full
 
     def cannot(job):
         raise LabError("no ranks to be had")
     outcome = run_checks(["91.2"], weeks=[week], runner=Answering(cannot))
-    assert outcome.cases[0].verdict == "fault" and "no ranks to be had" in outcome.cases[0].text
+    assert outcome.cases[0].verdict == "grader fault" and "no ranks to be had" in outcome.cases[0].text
+
+
+def test_an_answer_that_the_test_cannot_take_apart_is_the_answers_fault(tmp_path):
+    tests = TESTS.replace('assert call_alone("ops.name") == "ops"', 'assert call_alone("ops.name").split() == ["ops"]')
+    week = load_week(make_week(tmp_path, tests=tests, ops=OPS.replace('return "ops"', "return 7")))
+    case = run_checks(["91.1"], weeks=[week]).cases[-1]
+    assert case.verdict == "no result" and "'int' object has no attribute 'split'" in case.text
+    # A failed assertion of the test's own stays what it is, and so does what went wrong before any answer.
+    week = load_week(make_week(tmp_path, ops=OPS.replace('return "ops"', "return 7")))
+    assert run_checks(["91.1"], weeks=[week]).cases[-1].verdict == "grader fault"
 
 
 VERDICTS = [

@@ -54,7 +54,8 @@ def start(tmp_path, what):
     return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
          str(tmp_path / "program.py"), what, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"})
+        # torchrun leaves a folder of logs in the temporary folder
+        env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)})
 
 
 def torchrun(tmp_path, what):

@@ -1,0 +1,122 @@
+"""A group whose other end is a broker: every message of this rank goes through one socket, to a process that the
+rank's code cannot reach.
+
+In grading the broker is outside the sandbox. It sees who sends what to whom, so its ledger is the true one, it knows
+who waits for whom, and there is no way past it: the socket is all that a rank has.
+
+Frames, in both directions: 4 letters, the length of a JSON head, the length of a body, then both.
+
+    rank -> broker   born  {}                                this process is shut in: now the student's code may come
+                     post  {ops: [[kind, peer, dtype, shape], ...], blocking, where}   body: what is sent, in order
+                     coll  {kind, op, root, dtype, shape, blocking, where}             body: what this rank brings
+                     wait  {of: number of a post or coll, where}
+                     done  body: the packed answer               fail  {what went wrong}
+    broker -> rank   job   {what to run}   body: its arguments
+                     comp  {of}            body: what the recvs of that post receive, or the collective's result
+
+Posts and collectives are numbered 0, 1, 2, ... on each rank, in the order in which they are made.
+"""
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any, Sequence
+
+import torch
+
+from labkit.comm.place import caller
+from labkit.comm.transport import Collective, Op, Wait, as_bytes
+from labkit.errors import LabError
+
+HEADER = struct.Struct("!4sIQ")
+MAX_HEAD = 1 << 16          # bytes of a frame's JSON head
+MAX_BODY = 64 << 20         # bytes of a frame's body; the course's largest are a few MiB
+
+
+def frame_head(kind: str, head: dict[str, Any], body_bytes: int = 0) -> bytes:
+    """Everything of a frame but its body."""
+    text = json.dumps(head).encode()
+    if len(text) > MAX_HEAD:
+        raise LabError(f"a call with a head of {len(text)} bytes: at most {MAX_HEAD} travel, make the batch smaller")
+    if body_bytes > MAX_BODY:
+        raise LabError(f"a call of {body_bytes} bytes: at most {MAX_BODY} can travel in one")
+    return HEADER.pack(kind.encode().ljust(4), len(text), body_bytes) + text
+
+
+def read_frame(link: socket.socket) -> tuple[str, dict[str, Any], bytearray]:
+    """The next frame from a blocking socket. EOFError at its end."""
+    kind, head, body = HEADER.unpack(_exactly(link, HEADER.size))
+    return kind.decode().strip(), json.loads(_exactly(link, head) or b"{}"), _exactly(link, body)
+
+
+def _exactly(link: socket.socket, count: int) -> bytearray:
+    data = bytearray(count)
+    view = memoryview(data)
+    while view:
+        got = link.recv_into(view)
+        if not got:
+            raise EOFError("the broker has closed the connection")
+        view = view[got:]
+    return data
+
+
+def raw(tensor: torch.Tensor) -> memoryview:
+    """A tensor's memory. It must be contiguous."""
+    return memoryview(as_bytes(tensor).numpy()) if tensor.numel() else memoryview(b"")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class BrokerTransport:
+    """One rank's end. `link` is a connected stream socket; nothing else may use it while the transport does."""
+
+    def __init__(self, rank: int, size: int, link: socket.socket) -> None:
+        self.rank, self.size, self.device = rank, size, torch.device("cpu")
+        self._link, self._number = link, 0
+        self._open: dict[int, list[torch.Tensor]] = {}      # what has not come yet: number -> tensors to fill
+
+    def post(self, ops: Sequence[Op]) -> Wait:
+        sends = [raw(op.tensor) for op in ops if op.kind == "send"]
+        head = {"ops": [[op.kind, op.peer, dtype_name(op.tensor.dtype), list(op.tensor.shape)] for op in ops],
+                "blocking": ops[0].blocking, "where": ops[0].where}
+        return self._start("post", head, sends, [op.tensor for op in ops if op.kind == "recv"], ops[0].blocking)
+
+    def collective(self, call: Collective) -> Wait:
+        tensor = call.tensor
+        head = {"kind": call.kind, "op": call.op, "root": call.root, "blocking": call.blocking, "where": call.where,
+                "dtype": dtype_name(tensor.dtype) if tensor is not None else "",
+                "shape": list(tensor.shape) if tensor is not None else []}
+        result = call.out if call.out is not None else tensor
+        return self._start("coll", head, [raw(tensor)] if tensor is not None else [],
+                           [result] if result is not None else [], call.blocking)
+
+    def mesh(self):
+        raise LabError("ranks behind a broker have no device mesh (FSDP2 needs torch process groups)")
+
+    def _start(self, kind: str, head: dict, bodies: list[memoryview], fill: list[torch.Tensor], blocking: bool) -> Wait:
+        number = self._number
+        start = frame_head(kind, head, sum(len(body) for body in bodies))
+        self._number += 1
+        self._open[number] = fill
+        self._link.sendall(start)
+        for body in bodies:
+            self._link.sendall(body)
+        return lambda: self._wait(number, blocking)
+
+    def _wait(self, number: int, blocking: bool) -> None:
+        if not blocking:
+            # From here on this rank may stand still: the broker can tell who waits for whom.
+            self._link.sendall(frame_head("wait", {"of": number, "where": caller()}))
+        while number in self._open:
+            kind, head, body = read_frame(self._link)
+            if kind != "comp":
+                raise LabError(f"the broker sent {kind!r} where a completion was due")
+            start, data = 0, memoryview(body)
+            for tensor in self._open.pop(head["of"]):
+                into = raw(tensor)
+                if into:
+                    into[:] = data[start:start + len(into)]
+                start += len(into)
