@@ -97,12 +97,13 @@ def ring_all_reduce_cost(N: int) -> Cost:
 def crossover_bytes(small: Cost, large: Cost, alpha: float, beta: float) -> float:
     """The vector size in bytes from which on `large` stays faster than `small`.
 
-    The names say what is assumed: `large` is meant for long vectors, so it has at least as many messages and at most as
-    large a share; then the two lines cross once at most.
+    Two lines in n. The names say what is meant: `large` pays more messages for a smaller share, so the lines cross
+    once. But whoever asks may have them the other way round, or two that never cross:
 
     Returns:
-        The size where both take the same time; 0.0 if `large` is never slower (ties too: two equal costs give 0.0);
-        `math.inf` if `large` is the slower one for long vectors, or for all.
+        Where both take the same time, if `large` has more messages and a smaller share;
+        0.0 if `large` is never slower: no more messages and no larger share (so two equal costs give 0.0);
+        `math.inf` if `large` does not stay faster: a larger share, or an equal one and more messages.
     """
     ### BEGIN SOLUTION 13.1 crossover
     extra_messages, saved_share = large.messages - small.messages, small.share - large.share

@@ -79,11 +79,13 @@ def test_cost(collective):
         causes = {"N steps a lap: after N-1 steps a chunk has been everywhere": laps * N} if laps else {}
         if collective == "ring_all_reduce":
             causes["one lap only: an all-reduce is a reduce-scatter and then an all-gather"] = N - 1
+        shares = {"whole vectors at every step: a ring sends a chunk, n/N bytes": laps * (N - 1),
+                  "one chunk a lap: N-1 of them follow one another": laps / N} if laps else {}
         if collective == "naive_all_reduce":
             causes["only the way to rank 0: the sum must come back, too"] = N - 1
+            shares["only the way to rank 0: the sum must come back, too"] = N - 1
         same(field(got, "messages"), messages, tol=WIRE, what=f"messages for N = {N}", looks_like=causes)
-        same(field(got, "share"), share, tol=WIRE, what=f"share for N = {N}", looks_like={
-            "whole vectors at every step: a ring sends a chunk, n/N bytes": laps * (N - 1)} if laps else {})
+        same(field(got, "share"), share, tol=WIRE, what=f"share for N = {N}", looks_like=shares)
 
 
 @task("13.1", points=1)
@@ -207,11 +209,16 @@ def test_time_order_of_things():
     got, ledger = call("scenarios.timed", [(LATER, LATER, 0)] * 2, warmup=3, iterations=4)
     for r in range(2):
         seconds(got[r])
-        log = [entry.split()[0] for entry in got[r][1]]
+        entries = got[r][1] if isinstance(got[r], tuple) and len(got[r]) == 2 else None
+        expect(isinstance(entries, list) and all(isinstance(entry, str) and entry.strip() for entry in entries),
+               "what your code did on the way came back in no form that can be read")
+        log = [entry.split()[0] for entry in entries]
         want = ["check"] + ["run"] * 3 + ["clock"] + ["run"] * 4 + ["clock"]
         expect(log == want, f"rank {r} did things in another order\n  expected  {' '.join(want)}\n"
                             f"  got       {' '.join(log)}")
-        before = int(next(entry for entry in got[r][1] if entry.startswith("clock")).split()[2])
+        words = next(entry for entry in entries if entry.startswith("clock")).split()
+        expect(len(words) > 2 and words[2].isdecimal(), f"rank {r}'s clock was read in no order that can be told")
+        before = int(words[2])
         expect(any(event.kind == "barrier" for event in ledger[r].events[:before]),
                f"rank {r} reads the clock without a barrier before it: it would time how late the others start")
 
@@ -369,7 +376,8 @@ def test_best_ring(kind, seed):
                                        f"  got       {speed / 1e9:.6g} GB/s"
                                        + (f"\n  mend bottleneck first: it gives {yours / 1e9:.6g} GB/s for this ring"
                                           if abs(yours - speed) > 1.0 else ""),
-           cause=tuple(text for text, order in orders.items() if list(got) == order))
+           # a search that goes by a wrong bottleneck may end anywhere: the order says nothing about the search then
+           cause=tuple(text for text, order in orders.items() if list(got) == order and not abs(yours - speed) > 1.0))
 
 
 def your_bottleneck(topology, order):

@@ -203,6 +203,13 @@ def one_missing(whole, N, r, chunk):
     return result
 
 
+def none_stored(whole, N, r):
+    """`whole` as rank r has it with its own chunk alone, NaN elsewhere."""
+    result = torch.full_like(whole, math.nan)
+    result.tensor_split(N)[r].copy_(whole.tensor_split(N)[r])
+    return result
+
+
 def only(shards, there):
     """The joined vector with -1, which gather_into fills in before the call, where a chunk is not there."""
     return torch.cat([shard if there(c) else torch.full_like(shard, -1) for c, shard in enumerate(shards)])
@@ -218,6 +225,8 @@ def test_all_gather(N, L, seed):
         same(got[r], whole, rank=r, looks_like={
             "chunk r+1 was never stored: one step short?": one_missing(whole, N, r, r + 1),
             "your own chunk was never stored": one_missing(whole, N, r, r),
+            "nothing that came was stored: out= receives into a chunk, like= makes a new tensor":
+                none_stored(whole, N, r),
             "your own shard alone": shards[r],
             "the chunks stand one place too far to the right": torch.cat([shards[(c - 1) % N] for c in range(N)])})
     by_the_group(ledger, L)

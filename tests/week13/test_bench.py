@@ -179,7 +179,8 @@ def test_under_torchrun(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "week13_allreduce.bench",
                "-b", "4K", "-e", "4K", "--budget", "0.01", "--contenders", "library,ring", "--out", str(tmp_path),
                "--device", "cpu", "--dtype", "bfloat16", "--op", "mean"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    (tmp_path / "tmp").mkdir()                  # torchrun leaves a folder of logs in the temporary folder
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]
     record = json.loads((tmp_path / "bench.json").read_text())

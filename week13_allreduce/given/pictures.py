@@ -5,8 +5,12 @@ picture says anything by colour alone. Curves and clocks are in clocks.py.
 """
 from __future__ import annotations
 
+import atexit
+import functools
 import math
+import os
 import re
+import shutil
 import tempfile
 import textwrap
 from pathlib import Path
@@ -17,10 +21,18 @@ from labkit.record.plotting import BAND, GRID, INK, MUTED, PAPER, WIDTH, Picture
 BLUE, RED, ORANGE = "#005a9c", "#a11212", "#b34700"
 
 
+@functools.cache
+def _scratch(pid: int) -> str:
+    """One temporary folder for each process, removed when that process ends, and not when one forked from it does."""
+    folder = tempfile.mkdtemp(prefix="week13-")
+    atexit.register(lambda: os.getpid() == pid and shutil.rmtree(folder, ignore_errors=True))
+    return folder
+
+
 def folder_or_temp(folder: Path | None) -> Path:
-    """Where pictures go if nobody says: a temporary folder of this process."""
+    """Where a picture goes: `folder`; if nobody says, a folder of its own that is gone when this process ends."""
     if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="week13-"))
+        return Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
