@@ -1,6 +1,8 @@
 """The `grade` command, for instructors. Each command imports what it needs when it runs."""
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
@@ -10,7 +12,11 @@ import typer
 from labkit.errors import LabError
 
 app = typer.Typer(name="grade", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  rich_markup_mode="rich", help="For instructors: hand out the labs.")
+                  rich_markup_mode="rich", help="For instructors: hand out the labs, grade what comes back.")
+# Each gives `add_commands`; they import what they need when a command runs, so that `grade --help` answers at once.
+for room in ("grading.commands", "grading.intake.commands", "grading.gradebook.commands", "grading.reports.commands"):
+    if importlib.util.find_spec(room) is not None:
+        importlib.import_module(room).add_commands(app)
 
 INTERRUPTED = 130     # the shell's convention for a command ended by Ctrl-C (128 + SIGINT)
 

@@ -31,6 +31,7 @@ from labkit.errors import LabError
 
 FILES = ("LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml", "requirements.lock", ".gitignore")
 FOLDERS = ("labkit", "results")
+RECORDS = ("week16_fp8/results",)       # what README.md quotes, also while the week itself is not released
 AGENTS = Path(__file__).parent / "student" / "AGENTS.md"
 SOLUTIONS = "solutions"         # the folder of handed-out solutions in the student tree
 
@@ -99,14 +100,16 @@ def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
 
     LabError for a missing file, a marker that is none, a solution that would stay in, or a week that imports a week
     which is not released."""
-    tracked, released = _tracked(source), [week.package for week in weeks]
-    tree = Tree(covers=(*FILES, "AGENTS.md", *FOLDERS, *released))
+    tracked, released = tracked_files(source), [week.package for week in weeks]
+    folders = [*FOLDERS, *(folder for folder in RECORDS if (source / folder).is_dir()
+                           and folder.partition("/")[0] not in released)]
+    tree = Tree(covers=(*FILES, "AGENTS.md", *folders, *released))
     for name in FILES:
         if not (source / name).is_file():
             raise LabError(f"{source} has no {name}: release from a whole copy of the course")
         tree.files[name] = File(_for_students(name, (source / name).read_bytes()))
     tree.files["AGENTS.md"] = File(AGENTS.read_bytes())
-    for folder in (*FOLDERS, *released):
+    for folder in (*folders, *released):
         for path in _walk(source, folder):
             name = path.relative_to(source).as_posix()
             if tracked is not None and name not in tracked:
@@ -121,7 +124,7 @@ def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
 
 def solutions_tree(source: Path, weeks: Sequence[Week]) -> Tree:
     """The files of these weeks that hold solutions, as they are in the source, below `solutions/`."""
-    tracked = _tracked(source)
+    tracked = tracked_files(source)
     tree = Tree(covers=tuple(f"{SOLUTIONS}/{week.package}" for week in weeks))
     for week in weeks:
         for path in _walk(source, week.package):
@@ -238,7 +241,7 @@ def _walk(source: Path, folder: str) -> list[Path]:
     return found
 
 
-def _tracked(source: Path) -> set[str] | None:
+def tracked_files(source: Path) -> set[str] | None:
     """Paths that git tracks; None where the course is not a git checkout."""
     if not (source / ".git").exists():
         return None

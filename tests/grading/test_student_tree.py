@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from grading.release import release
-from grading.tree import FILES, FOLDERS
+from grading.tree import FILES, FOLDERS, RECORDS
 from labkit.checks.markers import holes, strip
 from labkit.checks.tasks import find_weeks
 from tests.grading.minicourse import ROOT
@@ -27,7 +27,7 @@ def tree(tmp_path_factory):
     course = tmp_path_factory.mktemp("source")
     for name in FILES:
         shutil.copyfile(ROOT / name, course / name)
-    for name in (*FOLDERS, *(week.package for week in WEEKS)):
+    for name in (*FOLDERS, *RECORDS, *(week.package for week in WEEKS)):
         shutil.copytree(ROOT / name, course / name, ignore=shutil.ignore_patterns("__pycache__"))
     target = tmp_path_factory.mktemp("student") / "tree"
     report = release(target, everything=True, source=course)

@@ -1,0 +1,159 @@
+"""The class of 29 graded twice on the same machine: by `grade run`, and by plain `nbgrader autograde`.
+
+    python -m grading.benchmarks.against_nbgrader --out results/2026-11-21-grading-29.json [--only good01,hang-loop]
+
+nbgrader is set up as its documentation says: a source notebook with locked test cells, `generate_assignment`, then
+`autograde`, which executes every submission's notebook in a kernel, one after the other. The test cells run this week's
+own checks (`check("13.4")`), so both judge the same behaviours. The notebook holds these cells alone: the lab's
+experiments, which nbgrader would execute for every student as well, are left out in its favour.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+from grading import marks
+from grading.benchmarks.classroom import CLASS, write
+from labkit.checks.tasks import Week, find_weeks
+from labkit.record import hardware
+
+CONFIG = """c = get_config()
+c.CourseDirectory.course_id = "bench"
+c.CourseDirectory.root = {root!r}
+c.ClearSolutions.code_stub = {{"python": "raise NotImplementedError()"}}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", help="names of submissions, by comma")
+    args = parser.parse_args()
+    week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
+    chosen = [made for made in CLASS if not args.only or made.name in args.only.split(",")]
+    record = {"kind": "grading 29", "command": f"python -m grading.benchmarks.against_nbgrader --jobs {args.jobs}"
+              + (f" --only {args.only}" if args.only else ""), "date": date.today().isoformat(),
+              **hardware_and_versions(), "submissions": {made.name: made.kind for made in chosen}}
+    with tempfile.TemporaryDirectory(prefix="grading-29-") as folder:
+        record["grade_run"] = ours(week, Path(folder), chosen, args.jobs)
+        show("grade run", record["grade_run"])
+        record["nbgrader"] = theirs(week, Path(folder), chosen)
+        show("nbgrader", record["nbgrader"])
+    record["times_faster"] = round(record["nbgrader"]["seconds"] / record["grade_run"]["seconds"], 2)
+    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{record['times_faster']} times faster")
+
+
+def hardware_and_versions() -> dict:
+    from importlib import metadata
+    found = {name: metadata.version(name) for name in ("torch", "numpy", "nbgrader") if _installed(name)}
+    return {"hardware": hardware.describe(),
+            "versions": {"python": sys.version.split()[0], **found}}
+
+
+def _installed(name: str) -> bool:
+    from importlib import metadata
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def ours(week: Week, folder: Path, chosen, jobs: int) -> dict:
+    """`grade run`, as a command: wall clock, and what its marks say."""
+    for made in chosen:
+        write(week, folder / "submitted" / made.name / week.name, made)
+    command = [sys.executable, "-m", "grading.cli", "run", week.name, "--submissions", str(folder / "submitted"),
+               "--marks", str(folder / "marks"), "--jobs", str(jobs)]
+    begin = time.perf_counter()
+    done = subprocess.run(command, cwd=week.folder.parent, capture_output=True, text=True)
+    seconds = time.perf_counter() - begin
+    if done.returncode != 0:
+        raise SystemExit(done.stderr + done.stdout)
+    found = {}
+    for mark in marks.all_marks(folder / "marks", week.name):
+        found[mark.student] = {"points": mark.points, "seconds": mark.seconds, "core_seconds": mark.core_seconds,
+                               "verdicts": mark.verdicts()}
+    return {"seconds": round(seconds, 2), "each": found, "peak_rss_mib": _children_mib()}
+
+
+def theirs(week: Week, folder: Path, chosen) -> dict:
+    """Plain nbgrader: wall clock, and the scores in its gradebook."""
+    root = folder / "nbgrader"
+    source = root / "source" / week.name
+    source.mkdir(parents=True)
+    (root / "nbgrader_config.py").write_text(CONFIG.format(root=str(root)))
+    (source / "lab.ipynb").write_text(json.dumps(notebook(week)))
+    run(["generate_assignment", week.name, "--create"], root)
+    for made in chosen:
+        to = root / "submitted" / made.name / week.name
+        shutil.copytree(root / "release" / week.name, to)
+        package = to / week.package
+        shutil.copytree(week.folder, package, ignore=shutil.ignore_patterns("__pycache__", "results", "*.ipynb"))
+        for task in week.tasks:
+            for module in task.modules:
+                if "." not in module:
+                    (package / f"{module}.py").unlink(missing_ok=True)
+        write(week, package, made)
+    begin = time.perf_counter()
+    run(["autograde", week.name], root, check=False)
+    seconds = time.perf_counter() - begin
+    from nbgrader.api import Gradebook
+    found = {}
+    with Gradebook(f"sqlite:///{root}/gradebook.db") as book:
+        for made in chosen:
+            try:
+                found[made.name] = {"points": round(book.find_submission(week.name, made.name).score, 2)}
+            except Exception as error:      # not graded: nbgrader gave up on it
+                found[made.name] = {"points": None, "why": type(error).__name__}
+    return {"seconds": round(seconds, 2), "each": found}
+
+
+def notebook(week: Week) -> dict:
+    """One locked test cell a task: the last value is the points, which nbgrader takes as partial credit."""
+    def cell(id: str, source: str, metadata: dict | None = None) -> dict:
+        return {"cell_type": "code", "id": id, "metadata": metadata or {}, "source": source, "outputs": [],
+                "execution_count": None}
+    cells = [cell("start", "from labkit.checks import check")]
+    for task in week.tasks:
+        if task.kind == "auto":
+            grade = {"nbgrader": {"schema_version": 3, "grade": True, "grade_id": task.cell, "points": task.points,
+                                  "locked": True, "solution": False, "task": False}}
+            cells.append(cell(task.cell, f'outcome = check("{task.id}", seed=13)\nfloat(outcome.earned)', grade))
+    return {"cells": cells, "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3",
+                                                        "language": "python"}}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def run(command: list[str], root: Path, check: bool = True) -> None:
+    # nbgrader looks for alembic in PATH.
+    env = {**os.environ, "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-m", "nbgrader", *command], cwd=root, env=env, capture_output=True,
+                          text=True)
+    if check and done.returncode != 0:
+        raise SystemExit(done.stderr[-3000:])
+
+
+def show(name: str, result: dict) -> None:
+    print(f"{name}: {result['seconds']:.1f} s")
+    for student, one in result["each"].items():
+        print("   ", student, one)
+
+
+def _children_mib() -> float:
+    """The largest process that has been waited for so far."""
+    return round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, 1)
+
+
+if __name__ == "__main__":
+    main()

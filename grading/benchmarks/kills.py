@@ -1,0 +1,109 @@
+"""`grade run` killed at twenty random moments: does the next run go on, and are the marks those of an undisturbed run?
+
+    python -m grading.benchmarks.kills --out results/2026-11-21-grading-kills.json
+
+The class of 29 (classroom.py) is graded once undisturbed. Then again from nothing with the same seed, and the grader is
+killed (SIGKILL, no warning) at random moments, twenty times, before a last run finishes. Shown: how many marks each run
+found and left, that no process stayed, and that the marks are equal but for their times.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+from grading import marks
+from grading.benchmarks.against_nbgrader import hardware_and_versions
+from grading.benchmarks.classroom import CLASS, write
+from labkit.checks.tasks import find_weeks
+
+KILLS = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=20261121, help="of the moments")
+    parser.add_argument("--only", default="", help="names of submissions, by comma")
+    args = parser.parse_args()
+    week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
+    chosen = [made for made in CLASS if not args.only or made.name in args.only.split(",")]
+    draw = random.Random(args.seed)
+    with tempfile.TemporaryDirectory(prefix="grading-kills-") as name:
+        root = Path(name)
+        for made in chosen:
+            write(week, root / "submitted" / made.name / week.name, made)
+        begin = time.perf_counter()
+        undisturbed = subprocess.run(command(root, root / "calm"), cwd=week.folder.parent, capture_output=True,
+                                     text=True)
+        calm = time.perf_counter() - begin
+        if undisturbed.returncode:
+            sys.exit(undisturbed.stderr)
+        want = told(root / "calm")
+        own = root / "killed" / week.name
+        own.mkdir(parents=True)
+        shutil.copy(root / "calm" / week.name / ".seed.json", own / ".seed.json")
+        runs = []
+        for number in range(KILLS):
+            after = draw.uniform(0.2, 2.0 * calm / KILLS + 4.0)
+            there = len(list(own.glob("*/*.json")))
+            process = subprocess.Popen(command(root, root / "killed"), cwd=week.folder.parent,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                process.wait(timeout=after)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            runs.append({"seconds": round(after, 2), "killed": process.returncode == -signal.SIGKILL,
+                         "marks_before": there, "marks_after": len(list(own.glob("*/*.json"))),
+                         "left_processes": left(str(root))})
+            print(runs[-1], flush=True)
+        last = subprocess.run(command(root, root / "killed"), cwd=week.folder.parent, capture_output=True, text=True)
+        got = told(root / "killed")
+        record = {"kind": "grading killed", "command": "python -m grading.benchmarks.kills",
+                  "date": date.today().isoformat(), **hardware_and_versions(), "submissions": len(chosen),
+                  "undisturbed_seconds": round(calm, 1),
+                  "runs": runs, "last_status": last.returncode, "last_line": last.stdout.strip().splitlines()[-1],
+                  "marks_equal": got == want, "marks": len(got)}
+    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    print("the marks are equal" if record["marks_equal"] else "THE MARKS DIFFER")
+    sys.exit(0 if record["marks_equal"] and last.returncode == 0 else 1)
+
+
+def command(root: Path, to: Path) -> list[str]:
+    return [sys.executable, "-m", "grading.cli", "run", "week13", "--submissions", str(root / "submitted"), "--marks",
+            str(to), "--jobs", "2"]
+
+
+def told(folder: Path) -> dict:
+    """The marks without their times: points and verdicts of every case."""
+    return {mark.student: [(case["test"], case["verdict"], case["points"]) for case in mark.cases]
+            for mark in marks.all_marks(folder, "week13")}
+
+
+def left(word: str) -> int:
+    """Processes with this word in their command line, five seconds after the kill at most."""
+    deadline = time.monotonic() + 5
+    while True:
+        found = 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                found += word in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                pass
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Marks into nbgrader's gradebook, and beside each the notebook that formgrader shows.
+
+For each student, in one transaction: the submission and its automatic scores; then the notebook's file. Killed between
+any two steps, the next run does what is left, since it compares and writes what differs. What a human gave (points,
+extra points, comments, flags) is never written here:
+
+  - A task that the grader itself failed on is left open, and formgrader asks a human for its points.
+  - Points by hand stay, also on an automatic task; it is told if the automatic ones changed under them.
+  - A written answer that changed after it was graded keeps its points, and formgrader asks to look again.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from grading.gradebook import view
+from grading.gradebook.cells import graded_tasks, read_notebook
+from grading.gradebook.course import Course, replace
+from grading.gradebook.names import gradebook_id
+from grading.intake.policy import Final, Rules, final
+from grading.marks import UNSANDBOXED, Mark, all_marks
+from labkit.checks.outcome import number
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+Files = Callable[[Mark], Mapping[str, bytes]]
+PATIENCE = 30       # seconds to wait for formgrader's own write to end
+
+
+@dataclass
+class Report:
+    """What a load did. `human`: sentences on what needs one; `told`: on what else one should know."""
+    new: int = 0
+    changed: int = 0
+    same: int = 0
+    human: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    def sentences(self) -> list[str]:
+        return [*self.told, *self.human, f"{self.new + self.changed + self.same} students: {self.new} new, "
+                f"{self.changed} changed, {self.same} as they were; {len(self.human)} to look at"]
+
+
+def load(course: Course, week: Week, marks: Path, *, files: Files = lambda mark: {}, rules: Rules = Rules(),
+         progress: Callable[[int, int, str], None] = lambda done, total, student: None) -> Report:
+    """Put all marks of `week` in the folder `marks` into the course's gradebook.
+
+    files     what an attempt handed in, by path
+    rules     which attempt of a student counts, and what lateness costs
+    progress  called before each student with (how many are done, of how many, whose turn)
+
+    LabError for a broken mark (then nothing is loaded), a week that is not registered, and a course that another
+    process is writing into."""
+    chosen = [final(list(group), rules) for _, group in groupby(all_marks(marks, week.name), key=lambda m: m.student)]
+    notebook, report = read_notebook(week.notebook), Report()
+    ids = [gradebook_id(one.mark.student) for one in chosen]
+    with course.one_writer(), course.gradebook() as book:
+        _registered(book, week)
+        if week.name in rules.deadlines:
+            book.update_or_create_assignment(week.name, duedate=rules.deadlines[week.name])
+        for done, (student, one) in enumerate(zip(ids, chosen)):
+            progress(done, len(chosen), one.mark.student)
+            _one(course, book, week, notebook, student, one, rules, files(one.mark), report)
+    return report
+
+
+def _one(course: Course, book, week: Week, notebook: dict[str, Any], student: str, counts: Final, rules: Rules,
+         handed: Mapping[str, bytes], report: Report) -> None:
+    mark, factor, sentence = counts
+    place = course.folder(course.autograded, student, week.name) / week.notebook.name
+    shown = view.build(week, notebook, mark, handed, (sentence,) if sentence else ())
+    extension = None
+    if due := rules.due(mark.student, week.name):
+        extension = due - rules.deadlines[week.name] or None
+    read, now = _answers(place), shown["metadata"]["labkit"]["answers"]
+    shown["metadata"]["labkit"]["answers"] = now or read
+    received = _received(course, week, student, mark)
+    with _transaction(book):
+        is_new, is_changed, reread, said = _store(book, week, student, mark, factor, received, extension,
+                                                  answers_changed=bool(now and read and now != read))
+    is_changed |= _put(place, json.dumps(shown, indent=1, ensure_ascii=False) + "\n")
+    report.new += is_new
+    report.changed += is_changed and not is_new
+    report.same += not is_changed and not is_new
+    report.told += [f"{mark.student}: {s}" for s in said]
+    if factor < 1:
+        report.told.append(f"{mark.student}: {sentence}")
+    if mark.isolation == UNSANDBOXED:
+        report.told.append(f"{mark.student}: this mark was made without a sandbox")
+    left = [f"{task.id} ({why})" for task in graded_tasks(week) if task.kind == "auto"
+            and (why := view.fault_of(task, mark))]
+    if left:
+        report.human.append(f"{mark.student}: not loaded, give the points by hand or run `grade run` again: "
+                            f"{', '.join(left)}")
+    if reread:
+        report.human.append(f"{mark.student}: a written answer changed after it was graded by hand: look at it again")
+    if not handed:
+        report.told.append(f"{mark.student}: what was handed in is not here, so formgrader shows the verdicts only")
+
+
+def _store(book, week: Week, student: str, mark: Mark, factor: float, received: datetime | None,
+           extension: timedelta | None, *, answers_changed: bool) -> tuple[bool, bool, bool, list[str]]:
+    """Bring one student's rows up to date. Returns whether they are new, whether anything changed, whether a human
+    must look at a graded answer again, and sentences."""
+    from nbgrader.api import Comment, Grade, MissingEntry
+    said: list[str] = []
+    try:
+        submission, is_new = book.find_submission(week.name, student), False
+    except MissingEntry:
+        book.update_or_create_student(student)
+        with book.db.no_autoflush:      # nbgrader builds the rows before it adds them; this keeps SQLAlchemy quiet
+            submission, is_new = book.add_submission(week.name, student), True
+    sheet = next(n for n in submission.notebooks if n.name == week.notebook.stem)
+    grades, comments = {g.name: g for g in sheet.grades}, {c.name for c in sheet.comments}
+    cells = {cell.name: cell for cell in [*sheet.notebook.grade_cells, *sheet.notebook.task_cells]}
+    for task in graded_tasks(week):     # one that came after this submission has no rows yet
+        if task.cell not in grades:
+            grades[task.cell] = Grade(cell_id=cells[task.cell].id, notebook_id=sheet.id, needs_manual_grade=True)
+            book.db.add(grades[task.cell])
+        if task.kind == "written" and task.cell not in comments:
+            book.db.add(Comment(cell_id=cells[task.cell].id, notebook_id=sheet.id))
+    book.db.flush()
+    changed, reread = _set(submission, timestamp=received, extension=extension), False
+    for task in graded_tasks(week):
+        grade = grades[task.cell]
+        by_hand = grade.manual_score is not None
+        if task.kind == "written":
+            if by_hand and answers_changed:
+                reread, changed = True, _set(grade, needs_manual_grade=True) or changed
+            continue
+        points = None if view.fault_of(task, mark) else float(view.entry_of(task, mark)["points"])
+        if by_hand and grade.auto_score != points:
+            said.append(f"{task.id} keeps the {number(grade.manual_score)} points given by hand; the automatic ones "
+                        f"are now {'open' if points is None else number(points)}")
+        changed |= _set(grade, auto_score=points, needs_manual_grade=points is None and not by_hand)
+    book.db.flush()
+    changed |= _set(sheet, late_submission_penalty=round((1 - factor) * sheet.score, 6) if factor < 1 else None)
+    return is_new, changed, reread, said
+
+
+def _set(row: Any, **values: Any) -> bool:
+    """Assign what differs. Returns whether anything did."""
+    differs = {name: value for name, value in values.items() if getattr(row, name) != value}
+    for name, value in differs.items():
+        setattr(row, name, value)
+    return bool(differs)
+
+
+@contextlib.contextmanager
+def _transaction(book) -> Iterator[None]:
+    """Everything inside, also what nbgrader's API commits, in one transaction of the database.
+
+    The session works on a connection whose transaction is ours: its commits become savepoints. SQLite's lock for
+    writing is taken first, so that nothing read here is changed by formgrader before it is written."""
+    book.db.remove()
+    with book.engine.connect() as connection:
+        if book.engine.dialect.name == "sqlite":
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={PATIENCE * 1000}")
+            connection.rollback()
+        with connection.begin():
+            if book.engine.dialect.name == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            book.db.configure(bind=connection, join_transaction_mode="create_savepoint")
+            try:
+                yield
+                book.db.commit()
+            finally:
+                book.db.remove()
+                book.db.configure(bind=book.engine)
+
+
+def _registered(book, week: Week) -> None:
+    """LabError unless the gradebook knows the week's cells with their points."""
+    from nbgrader.api import MissingEntry
+    try:
+        there = book.find_notebook(week.notebook.stem, week.name)
+    except MissingEntry:
+        raise LabError(f"{week.name} is not in this course directory: run 'grade course init' on it again") from None
+    known = {cell.name: cell.max_score for cell in [*there.grade_cells, *there.task_cells]}
+    for task in graded_tasks(week):
+        if known.get(task.cell) != task.points:
+            raise LabError(f"{week.name}: task {task.id} is new or has other points than in this course directory: run "
+                           "'grade course init' on it again")
+
+
+def _received(course: Course, week: Week, student: str, mark: Mark) -> datetime | None:
+    """The time of the attempt in UTC, as nbgrader keeps it.
+
+    Formgrader takes a submission for not graded if this differs from the time that nbgrader's own folder of it tells;
+    one without a time tells none."""
+    folder = course.folder(course.submitted, student, week.name)
+    if not mark.received or folder.is_dir() and not (folder / "timestamp.txt").exists():
+        return None
+    try:
+        time = datetime.fromisoformat(mark.received)
+    except ValueError:
+        raise LabError(f"the mark of {mark.student!r} has no valid time ({mark.received!r}): run `grade run` "
+                       "again") from None
+    return time.astimezone(timezone.utc).replace(tzinfo=None)
+
+
+def _answers(place: Path) -> str:
+    """The hash of the answers that the last load showed; "" if there was none."""
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))["metadata"]["labkit"]["answers"]
+        return found if isinstance(found, str) else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _put(place: Path, text: str) -> bool:
+    """Write a file whole, unless it has this text. Returns whether it was written."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if place.read_text(encoding="utf-8") == text:
+            return False
+    place.parent.mkdir(parents=True, exist_ok=True)
+    replace(place, text)
+    return True

@@ -1,0 +1,139 @@
+"""Zips that strangers made: what is in them, read without unpacking anything to a disk.
+
+What a zip may hold against its reader, and what is done:
+
+    names that lead elsewhere ("../x", "/etc/x", "C:\\x")      left out, and told
+    links and other things that are no plain files             left out, and told
+    one name twice                                             the last holds, as for unzip, and it is told
+    a bomb: little that unpacks to much                        unpacking ends at the caps, whatever the header claims
+    an endless list of members                                 the list's size is looked at before it is read
+    methods other than "stored" and "deflated", passwords      left out, and told (LZMA may ask for 4 GiB at once)
+    names in no encoding, backslashes of old Windows tools     read as UTF-8 where they are that, else as CP437
+"""
+from __future__ import annotations
+
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+MAX_DIRECTORY = 4 << 20         # bytes of a zip's list of members: 40,000 files with long names
+_END, _END_SIZE = b"PK\5\6", 22
+_LOCATOR, _END64 = b"PK\6\7", b"PK\6\6"
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+FAULTS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, OverflowError, struct.error,
+          MemoryError, LookupError)
+LINK, ODD = "is a link, and links are not followed", "is no plain file"
+
+
+class BadArchive(Exception):
+    """Nothing in it can be read. `str()` says why, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One plain file of a zip: its name as it stands ("/" between folders), and how to get at what is in it.
+
+    fault   why it is not read, as the end of a sentence; "" if it is
+    link    it is a link (then that is the fault)
+    """
+    name: str
+    fault: str
+    link: bool
+    _archive: zipfile.ZipFile
+    _info: zipfile.ZipInfo
+
+    def read(self, limit: int) -> bytes:
+        """At most so many bytes, whatever the header claims. Raises BadArchive."""
+        try:
+            with self._archive.open(self._info) as opened:
+                return opened.read(limit)
+        except FAULTS as error:
+            raise BadArchive(f"cannot be unpacked ({type(error).__name__})") from None
+
+    def copy(self, to: BinaryIO, limit: int) -> bool:
+        """Write it to an open file; False if it has more than so many bytes. Raises BadArchive."""
+        try:
+            with self._archive.open(self._info) as opened:
+                return copied(opened, to, limit)
+        except FAULTS as error:
+            raise BadArchive(f"cannot be unpacked ({type(error).__name__})") from None
+
+
+def members(file: BinaryIO, max_directory: int = MAX_DIRECTORY) -> Iterator[Member]:
+    """The plain files of a zip. Whether their names are harmless is for `paths.harmless` to say.
+
+    `file` must stay open while they are read. Raises BadArchive."""
+    try:
+        size = _directory_size(file)
+        if size > max_directory:
+            raise BadArchive("lists more files than any hand-in needs")
+        file.seek(0)
+        archive = zipfile.ZipFile(file)
+        infos = archive.infolist()
+    except FAULTS as error:
+        raise BadArchive(f"is damaged or no zip ({type(error).__name__})") from None
+    for info in infos:
+        name = _name(info)
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if name.endswith("/") and kind in (0, stat.S_IFDIR):
+            continue
+        if kind == stat.S_IFLNK:
+            fault = LINK
+        elif kind not in (0, stat.S_IFREG):
+            fault = ODD
+        elif info.flag_bits & 1:
+            fault = "has a password"
+        elif info.compress_type not in _METHODS:
+            fault = "is packed by a method that is not read here: make the zip with your system's own tool"
+        else:
+            fault = ""
+        yield Member(name, fault, kind == stat.S_IFLNK, archive, info)
+
+
+def copied(source: BinaryIO, to: BinaryIO, limit: int) -> bool:
+    """Copy an open file in pieces; False, with nothing more written, once it has more than so many bytes."""
+    while piece := source.read(1 << 20):
+        limit -= len(piece)
+        if limit < 0:
+            return False
+        to.write(piece)
+    return True
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    """A member's name: UTF-8 also where an archive does not say so (as macOS makes them), "/" for "\\",
+    and without the "./" that some tools begin with."""
+    name = info.filename
+    if not info.flag_bits & 0x800:
+        try:
+            name = name.encode("cp437").decode("utf-8")
+        except UnicodeError:
+            pass
+    return name.replace("\\", "/").removeprefix("./")
+
+
+def _directory_size(file: BinaryIO) -> int:
+    """Bytes of the list of members, as the record at the end claims and zipfile will read at once."""
+    end = file.seek(0, 2)
+    file.seek(max(0, end - (1 << 16) - _END_SIZE))
+    tail = file.read()
+    start = len(tail) - _END_SIZE
+    if start < 0 or not (tail[start:start + 4] == _END and tail[-2:] == b"\0\0"):
+        start = tail.rfind(_END)
+    if start < 0 or start + _END_SIZE > len(tail):
+        raise zipfile.BadZipFile
+    size = struct.unpack_from("<L", tail, start + 12)[0]
+    if start >= 20 and tail[start - 20:start - 16] == _LOCATOR:
+        at = struct.unpack_from("<Q", tail, start - 12)[0]
+        # zipfile looks for the long record directly before its locator, and newer ones where the locator says.
+        for place in (at, end - len(tail) + start - 20 - 56):
+            if 0 <= place <= end - 56:
+                file.seek(place)
+                record = file.read(56)
+                if record[:4] == _END64:
+                    size = max(size if size != 0xFFFFFFFF else 0, struct.unpack_from("<Q", record, 40)[0])
+    return size

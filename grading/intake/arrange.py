@@ -1,0 +1,197 @@
+"""The folder that a student's code will run in: the released week, with the student's own modules laid over it.
+
+What a task names (`functions` in tasks.toml) is the student's. Everything else of the week's folder is the course's, in
+the course's own text. Further modules of the student's come along where they shadow nothing.
+
+Students hand in all kinds of layouts, so the modules are looked for:
+
+    root        the folder of the submission in which most of the week's modules are: "", "week13_allreduce/", deeper
+    a module    counts under its own name only; the copy in the root is used, unless it is still the unfinished one that
+                the course handed out and another copy is not. Which copy is used is told wherever there was a choice
+
+A module that is missing, renamed or unreadable is replaced by the course's, with its holes, so that nothing else breaks
+with it; `missing` says why what depends on it earns nothing.
+"""
+from __future__ import annotations
+
+import difflib
+import io
+import re
+import tokenize
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from grading.intake.extras import MAX_MODULE, lay_extras
+from grading.intake.load import Submission
+from grading.intake.names import shown, some
+from grading.intake.notebook import Notebook, read_notebook
+from grading.intake.paths import other_week
+from grading.intake.released import Released, released_week
+from labkit.checks.tasks import Week
+
+MAX_NOTEBOOKS = 5               # looked into, if a submission holds many
+_ENCODINGS = ("utf-8", "utf-8-sig", "iso-8859-1", "iso-8859-15", "cp1252", "ascii")
+
+
+@dataclass
+class Package:
+    """What is to run.
+
+    files      content by path, "week13_allreduce/collectives.py"
+    missing    module -> why it earns nothing, a whole sentence: {"collectives": "There is no collectives.py ..."}
+    used       module -> its path in the submission
+    notes      sentences for the student
+    notebook   the student's notebook as data, or None
+    """
+    files: dict[str, bytes]
+    missing: dict[str, str] = field(default_factory=dict)
+    used: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    notebook: Notebook | None = None
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """One copy of a wanted module: its path is prefix + the module's own path. `fault`: why it cannot be used."""
+    path: str
+    prefix: str
+    data: bytes | None
+    fault: str
+    worked: bool        # differs from what was handed out
+
+
+def arrange(submission: Submission, week: Week) -> Package:
+    """Lay a submission over the released week. LabError only for what is wrong with the course itself."""
+    released = released_week(week)
+    package = Package({f"{week.package}/{name}": data for name, data in released.files.items()})
+    copies = {module: _copies(submission, path, released, week) for module, path in released.modules.items()}
+    root = _root(copies, week)
+    for module in released.modules:
+        _choose(package, submission, module, copies[module], root, released, week)
+    if not package.used and any(name.lower().endswith(".ipynb") for name in submission.files):
+        package.notes.append(f"There is a notebook, but none of the modules that are graded: "
+                             f"{', '.join(released.modules.values())}.")
+    if root is not None:
+        files, notes = lay_extras(submission, released, root, set(package.used.values()), week)
+        package.files.update(files)
+        package.notes += notes
+    package.notebook = _notebook(package, submission, root or "", week)
+    return package
+
+
+def _copies(submission: Submission, path: str, released: Released, week: Week) -> list[_Copy]:
+    """All files of the submission that could be this module."""
+    found = []
+    for name in (*submission.files, *submission.left_out):
+        prefix = name[:-len(path)] if name == path or name.endswith(f"/{path}") else None
+        if prefix is None or _elsewhere(prefix, path, released.names, week):
+            continue
+        data, fault = submission.files.get(name), submission.left_out.get(name, "")
+        fault = fault or _unreadable(data)
+        worked = data is not None and _plain(data) != _plain(released.files[path])
+        found.append(_Copy(name, prefix, data, fault, worked))
+    return found
+
+
+def _elsewhere(prefix: str, path: str, names: Iterable[str], week: Week) -> bool:
+    """Whether a file below this prefix is another thing of the same name: another week's, the library's, a solution
+    that was handed out, or another file of the week itself (given/topology.py where topology.py is wanted)."""
+    folders = prefix.split("/")[:-1]
+    if prefix.endswith(f"solutions/{week.package}/"):
+        return True
+    if any(folder in ("labkit", "grading", "tests") or other_week(folder, week) for folder in folders):
+        return True
+    return any("/".join([*folders[depth:], path]) in names for depth in range(len(folders)))
+
+
+def _plain(data: bytes) -> bytes:
+    """Without what editors change by themselves: a byte order mark, line ends, blanks at the end."""
+    return data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").rstrip()
+
+
+def _unreadable(data: bytes) -> str:
+    """Why these bytes can be no module, as the end of a sentence; "" if they can. Syntax is not looked at."""
+    if len(data) > MAX_MODULE:
+        return f"has {len(data) / 1e6:.1f} MB, and a module may have {MAX_MODULE / 1e6:.1f}"
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "is UTF-16 text: save it as UTF-8"
+    if b"\0" in data:
+        return "holds zero bytes: it is no text"
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        if encoding not in _ENCODINGS:
+            return f"is text in the encoding {shown(encoding, 30)}: save it as UTF-8"
+        data.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError):
+        return "is not UTF-8 text: save it as UTF-8"
+    return ""
+
+
+def _root(copies: dict[str, list[_Copy]], week: Week) -> str | None:
+    """The folder of the submission (with its "/") in which most modules were worked on; None if there is no module."""
+    prefixes = {copy.prefix for theirs in copies.values() for copy in theirs}
+
+    def rank(prefix: str) -> tuple:
+        here = [copy for theirs in copies.values() for copy in theirs if copy.prefix == prefix]
+        return (-sum(copy.worked and not copy.fault for copy in here), -len(here),
+                not prefix.endswith(f"{week.package}/"), prefix.count("/"), prefix)
+    return min(prefixes, key=rank, default=None)
+
+
+def _choose(package: Package, submission: Submission, module: str, copies: list[_Copy], root: str | None,
+            released: Released, week: Week) -> None:
+    path = released.modules[module]
+    usable = [copy for copy in copies if not copy.fault]
+    if not usable:
+        package.missing[module] = _why_missing(submission, path, copies, released)
+        return
+    best = min(usable, key=lambda c: (not c.worked, c.prefix != root, not c.prefix.endswith(f"{week.package}/"),
+                                      c.prefix.count("/"), c.path))
+    package.files[f"{week.package}/{path}"] = best.data
+    package.used[module] = best.path
+    others = [c.path for c in copies if c is not best and (c.fault or _plain(c.data) != _plain(best.data))]
+    if others:
+        package.notes.append(f"There is more than one {path}: {shown(best.path)} is used, and not {some(others)}.")
+
+
+def _why_missing(submission: Submission, path: str, copies: list[_Copy], released: Released) -> str:
+    if copies:
+        return f"{shown(copies[0].path)} {copies[0].fault}."
+    like = _lookalike(path, (*submission.files, *submission.left_out), released)
+    sentence = f"There is no {path} in this hand-in."
+    return f"{sentence} {shown(like)} looks like it: a file counts under its own name only." if like else sentence
+
+
+def _lookalike(path: str, names: Iterable[str], released: Released) -> str | None:
+    """The file that was probably meant: "collectives (1).py", "Collectives.py", "old/my_collectives2.py.txt"."""
+    wanted = path.rsplit("/")[-1].removesuffix(".py")
+    as_word = re.compile(rf"(?<![a-z]){'[^a-z]*'.join(wanted.split('_'))}(?![a-z])")
+    best, best_likeness = None, 0.8
+    for name in names:
+        folders, last = name.split("/")[:-1], name.rsplit("/", 1)[-1]
+        if any(f"/{name}".endswith(f"/{own}") for own in released.names) or set(folders) & {"labkit", "solutions"}:
+            continue
+        stem = last.lower().split(".")[0]
+        likeness = 1.0 if as_word.search(stem) else difflib.SequenceMatcher(None, wanted, stem).ratio()
+        if likeness > best_likeness:
+            best, best_likeness = name, likeness
+    return best
+
+
+def _notebook(package: Package, submission: Submission, root: str, week: Week) -> Notebook | None:
+    """The week's notebook, or the file that has most of its grade cells. No automatic point depends on it."""
+    wanted = week.notebook.name
+    names = [name for name in submission.files if name.lower().endswith(".ipynb")
+             and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)]
+    names.sort(key=lambda name: (name.rsplit("/", 1)[-1] != wanted, not name.startswith(root), name.count("/"), name))
+    read = [(name, read_notebook(submission.files[name], name)) for name in names[:MAX_NOTEBOOKS]]
+    good = [notebook for _, notebook in read if isinstance(notebook, Notebook)]
+    if not good:
+        why = f"{shown(read[0][0])} {read[0][1]}" if read else f"There is no notebook {wanted} in this hand-in"
+        package.notes.append(f"{why}. The written tasks are in it; no other point depends on it.")
+        return None
+    cells = {task.cell for task in week.tasks}
+    best = max(good, key=lambda n: sum(any(id.startswith(cell) for cell in cells) for id in n.answers()))
+    if best.path.rsplit("/", 1)[-1] != wanted or len(good) > 1:
+        package.notes.append(f"{shown(best.path)} is taken as the notebook.")
+    return best

@@ -1,0 +1,206 @@
+"""`grade collect`: every attempt out of the exchange, a folder or an LMS's download, kept for good.
+
+Collecting again only adds. Whether an attempt is known already is told by its content and its time:
+
+    the hand-in tells its time (nbgrader)     known, if content and time are those of a receipt; with another content
+                                              it has been changed in the exchange, which is told
+    it does not (folders, LMS downloads)      known, if the content is that of the student's latest receipt; in a source
+                                              that was collected to its end before, that of any
+
+So a student who goes back to an older text has handed in a new attempt, and the same download collected twice has not.
+An attempt keeps its number for ever.
+"""
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from grading.intake.find import Entry, Found
+from grading.intake.names import clean, is_exchange_name, shown
+from grading.intake.pack import TooMuch, digest_of, pack
+from grading.intake.policy import Rules
+from grading.intake.receipts import (
+    CHANGED,
+    GIVEN,
+    MARKED,
+    MARKER,
+    OWN,
+    Receipt,
+    folder_of,
+    put,
+    read_marker,
+    receipts_in,
+    write_marker,
+    write_receipt,
+)
+from grading.intake.sources import opened
+from grading.marks import unquoted
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+Progress = Callable[[str, int, int], None]      # (what is done, how many are done, of how many)
+
+
+@dataclass
+class Report:
+    """What a collection did. `refused` and `notes` are sentences for the instructor."""
+    root: Path
+    added: list[Receipt] = field(default_factory=list)
+    known: int = 0
+    refused: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def collect(sources: Sequence[str | Path], week: Week, to: str | Path, rules: Rules, *, given: datetime | None = None,
+            progress: Progress = lambda what, done, total: None) -> Report:
+    """Put every attempt of the sources that is not known yet below `to`/week13.
+
+    given   the time by which everything new in the sources was handed in, where they do not tell it themselves
+
+    LabError for what is no source, a target that is something else, busy or full, an id that fits no folder's name, and
+    late marks without a deadline."""
+    to = Path(to)
+    report = Report(to / week.name)
+    try:
+        with _locked(report.root, week) as ended:
+            for source in map(Path, sources):
+                if source.resolve() in (to.resolve(), report.root.resolve()):
+                    raise LabError(f"{source} is where attempts are kept: collect from where they come from")
+                with opened(source, week, to / f".collect-{week.name}") as found:
+                    report.notes += found.notes
+                    _timed_or_refuse(found, source, week, rules, given)
+                    ended = _collect(found, source, week, rules, given, ended, report, progress)
+            report.notes += _strangers(report.root, week, rules)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise LabError(f"{error.filename or to}: {why}: mend that and collect again, which goes on from here and loses "
+                       f"nothing") from None
+    return report
+
+
+@contextlib.contextmanager
+def _locked(root: Path, week: Week) -> Iterator[list[str]]:
+    """The week's folder, made, marked and locked; which collections into it came to their end."""
+    root.mkdir(parents=True, exist_ok=True)
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(f"another `grade collect` into {root} is running: wait for its end") from None
+        if not (root / MARKER).exists():
+            if any(not entry.name.startswith(".") for entry in os.scandir(root)):
+                raise LabError(f"{root} holds something else already: name an empty folder with --to")
+            write_marker(root, week.name, [])
+        yield read_marker(root, week.name)
+    finally:
+        os.close(handle)
+
+
+def _collect(found: Found, source: Path, week: Week, rules: Rules, given: datetime | None, ended: list[str],
+             report: Report, progress: Progress) -> list[str]:
+    """Keep what is new of one source; which collections came to their end now."""
+    digests: list[tuple[Entry, str]] = []
+    whole = hashlib.sha256()
+    for done, entry in enumerate(found):
+        progress("reading", done, len(found))
+        try:
+            digests.append((entry, digest_of(entry)))
+            whole.update(f"{entry.student}\0{digests[-1][1]}\n".encode())
+        except (OSError, TooMuch) as error:
+            why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
+            report.refused.append(f"{shown(entry.student)}: {shown(entry.path.name)} {why}: it was not collected")
+    before = whole.hexdigest() in ended
+    for done, (entry, digest) in enumerate(digests):
+        progress("keeping", done, len(digests))
+        student = rules.id_of(entry.student)
+        try:
+            folder = folder_of(report.root, student)
+            theirs = receipts_in(folder)
+            received, timed = _time(entry, week, rules, given)
+            if _known(theirs, digest, received, timed, before):
+                report.known += 1
+                continue
+            received, timed, told = _if_changed(entry, theirs, digest, received, timed)
+            report.notes += told
+            number = max((receipt.attempt for receipt in theirs), default=0) + 1
+            name = entry.parts[0][0] if len(entry.parts) == 1 else ""
+            report.added.append(_keep(entry, Receipt(
+                student, number, received, timed, digest, name, str(source),
+                datetime.now(timezone.utc).isoformat(timespec="seconds"), entry.late, dict(entry.left_out),
+                list(entry.notes), [*entry.attention, *told], folder / f"{number}.zip")))
+        except TooMuch as error:
+            report.refused.append(f"{shown(student)}: {shown(entry.path.name)} {error}: it was not collected")
+    progress("keeping", len(digests), len(digests))
+    if not before:
+        ended = [*ended, whole.hexdigest()]
+        write_marker(report.root, week.name, ended)
+    return ended
+
+
+def _keep(entry: Entry, receipt: Receipt) -> Receipt:
+    """Put one attempt in place, and then its receipt."""
+    receipt.path.parent.mkdir(exist_ok=True)
+    put(receipt.path, lambda file: receipt.left_out.update(pack(entry, file)))
+    if receipt.timed == MARKED:
+        receipt.notes.append("It does not tell by how much, so this counts as handed in right after the deadline.")
+    write_receipt(receipt)
+    return receipt
+
+
+def _known(theirs: list[Receipt], digest: str, received: datetime | None, timed: str, before: bool) -> bool:
+    if timed == OWN:
+        return any(r.digest == digest and (r.timed != OWN or r.received == received) for r in theirs)
+    return any(r.digest == digest for r in (theirs if before else theirs[-1:]))
+
+
+def _if_changed(entry: Entry, theirs: list[Receipt], digest: str, received: datetime | None,
+                timed: str) -> tuple[datetime | None, str, list[str]]:
+    """A student owns what lies in the exchange, and can change it under its old time. Then it was handed in anew, and
+    not before the old text was collected."""
+    old = [r for r in theirs if r.received == received and r.digest != digest]
+    if timed != OWN or not old or not is_exchange_name(clean(entry.path.name)):
+        return received, timed, []
+    return datetime.fromisoformat(old[0].collected), CHANGED, [
+        f"{shown(entry.path.name)} was changed in the exchange after it was collected: what it was is attempt "
+        f"{old[0].attempt}, and what it is now counts as handed in after that"]
+
+
+def _time(entry: Entry, week: Week, rules: Rules, given: datetime | None) -> tuple[datetime | None, str]:
+    """(when an entry was handed in, how that is known). A late mark, or none, weighs more than the time of a whole
+    download: what is not marked was in time, and what is marked was at least a little late."""
+    due = rules.deadlines.get(week.name)
+    if entry.received:
+        return entry.received, OWN
+    if entry.late and due:
+        just_after = due + timedelta(minutes=rules.late.grace_minutes, seconds=1)
+        return (max(given, just_after), GIVEN) if given else (just_after, MARKED)
+    if entry.late is False and due and given:
+        return min(given, due), GIVEN
+    return given, GIVEN if given else ""
+
+
+def _timed_or_refuse(found: Found, source: Path, week: Week, rules: Rules, given: datetime | None) -> None:
+    late = [entry.student for entry in found if entry.late and not entry.received]
+    if late and not given and week.name not in rules.deadlines:
+        raise LabError(f"{source} marks {len(late)} as late and tells no time ({shown(late[0])}, for one): write the "
+                       f"deadline of {week.name} into course.toml, or tell by --received by when they were handed in")
+
+
+def _strangers(root: Path, week: Week, rules: Rules) -> list[str]:
+    """Extensions that reach nobody, which may be a slip in an id."""
+    students = sorted({unquoted(path.name) for path in root.iterdir() if path.is_dir()})
+    told = []
+    for student, own in rules.extensions.items():
+        if week.name in own and rules.id_of(student) not in students:
+            close = difflib.get_close_matches(student, students, 1)
+            told.append(f"course.toml extends the deadline of {shown(student)}, from whom nothing is here"
+                        + (f"; did you mean {shown(close[0])}?" if close else ""))
+    return told

@@ -1,0 +1,130 @@
+"""`grade collect`: what a person sees of it."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+MAX_ROWS = 20
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Register the commands with the `grade` application."""
+    app.command()(collect)
+
+
+def collect(
+    week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
+    sources: Annotated[list[Path], typer.Option("--from", metavar="PATH", help=(
+        "nbgrader's exchange, a folder of submissions, or the .zip that Canvas or Moodle gives for all. Repeatable."))],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where attempts are kept.")] = Path("submitted"),
+    course: Annotated[Optional[Path], typer.Option(metavar="FILE", help=(
+        "Deadlines, extensions, late penalty, ids. Default: course.toml, if it is here."))] = None,
+    received: Annotated[Optional[str], typer.Option(metavar="TIME", help=(
+        "By when everything new was handed in, where the source does not tell: 2026-11-20T23:59+01:00."))] = None,
+) -> None:
+    """Collect what was handed in: every attempt is kept, as it came. Collecting again only adds what is new.
+
+    Interrupted? The same command goes on. Status 1: something was not collected; it is named.
+    """
+    from rich.console import Console
+
+    from grading.intake.collect import collect as run
+    from grading.intake.policy import find_rules
+    from labkit.checks.tasks import find_weeks, nearest
+    from labkit.errors import LabError
+    weeks = find_weeks()
+    found = next((w for w in weeks if week.rstrip("/") in (w.name, w.package)), None)
+    if found is None:
+        raise LabError(f"there is no week {week!r}{nearest(week, [w.name for w in weeks])}")
+    rules, given = find_rules(course, weeks), _time(received)
+    console, errors = Console(), Console(stderr=True)
+    with _shown(errors) as progress:
+        report = run(sources, found, to, rules, given=given, progress=progress)
+    for sentence in dict.fromkeys((*report.notes, *report.refused)):
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    _table(console, report, found, rules)
+    raise typer.Exit(1 if report.refused else 0)
+
+
+def _time(text: str | None):
+    from datetime import datetime
+
+    from labkit.errors import LabError
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise LabError(f"--received {text!r} is no time with its offset from UTC: write 2026-11-20T23:59+01:00")
+    return time
+
+
+def _shown(console):
+    """A context manager that gives the progress function: a bar on a terminal, else a line now and then."""
+    import contextlib
+    import time
+
+    @contextlib.contextmanager
+    def bar():
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        with Progress(TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), console=console,
+                      transient=True) as shown:
+            task = shown.add_task("finding", total=None)
+            yield lambda what, done, total: shown.update(task, description=what, completed=done, total=total)
+
+    @contextlib.contextmanager
+    def lines(every: float = 10.0):
+        last = time.monotonic()
+
+        def tell(what: str, done: int, total: int) -> None:
+            nonlocal last
+            if time.monotonic() - last >= every:
+                last = time.monotonic()
+                console.print(f"{what}: {done} of {total}", highlight=False)
+        yield tell
+    return bar() if console.is_terminal else lines()
+
+
+def _table(console, report, week, rules) -> None:
+    from rich.table import Table
+
+    from grading.intake.names import shown
+    from grading.intake.receipts import MARKED, read_receipts
+    receipts = sorted(read_receipts(report.root, week.name), key=lambda r: (r.student, r.attempt))
+    last = {receipt.student: receipt for receipt in receipts}
+    new = {(receipt.student, receipt.attempt) for receipt in report.added}
+
+    def late(receipt) -> bool:
+        due = rules.due(receipt.student, week.name)
+        return bool(due and receipt.received and receipt.received > due)
+    rows = [r for r in last.values() if r.attempt > 1 or late(r)]
+    if rows:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for name in ("student", "attempts", "last handed in", ""):
+            table.add_column(name)
+        for r in rows[:MAX_ROWS]:
+            time = r.received.isoformat(" ", "minutes") if r.received else "unknown"
+            time = "marked late" if r.timed == MARKED else time
+            said = ["new"] * ((r.student, r.attempt) in new) + ["after the deadline"] * late(r)
+            table.add_row(*map(_plain, (shown(r.student, 40), str(r.attempt), time, ", ".join(said))))
+        console.print(table)
+        if len(rows) > MAX_ROWS:
+            console.print(f"and {len(rows) - MAX_ROWS} more with several attempts or after the deadline")
+    unknown = sum(receipt.received is None for receipt in receipts)
+    tail = f"; of {unknown} nothing tells when, so they count as in time" if unknown else ""
+    refused = f", {len(report.refused)} not collected" if report.refused else ""
+    console.print(f"{report.root}: {_count(len(last), 'student')}, {_count(len(receipts), 'attempt')}, "
+                  f"{len(report.added)} new{refused}{tail}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def _plain(text: str):
+    from rich.text import Text
+    return Text(text)

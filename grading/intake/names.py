@@ -1,0 +1,111 @@
+"""What the names of handed-in files tell: nbgrader's exchange, the bulk downloads of Canvas and Moodle.
+
+    nbgrader   STUDENT+ASSIGNMENT+TIMESTAMP[+RANDOM]/      the exchange's inbound/ folder (exchange/default/submit.py)
+    Canvas     NAME[_LATE]_USER_ATTACHMENT_FILE            lib/content_zipper.rb; anonymous: [LATE_]anon_ID_...
+    Moodle     NAME_NUMBER_assignsubmission_PLUGIN_[FILE]  mod/assign: a folder for each student, or one file each
+
+Names are a student's to choose, in part: they are read and shown, and never used as a path.
+"""
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+_EXCHANGE = re.compile(r"(?P<student>.+)\+(?P<assignment>[^+]+)\+(?P<stamp>\d{4}-\d\d-\d\d.*?)(?:\+[\w=-]{12})?")
+_WHO = r"(?P<student>(?:(?!LATE_)\w+?_)?)(?P<late>LATE_)?(?P<user>\d+|anon_[^\W_]+)"
+_CANVAS = re.compile(_WHO + r"_(?P<attachment>\d+)_(?P<file>.+)")
+_CANVAS_TEXT = re.compile(_WHO + r"__?(?P<file>(?:text|link)\.html)")
+_MOODLE = re.compile(r"(?P<student>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(?:_(?P<file>.*))?", re.DOTALL)
+_AGAIN = re.compile(r"-\d{1,2}(?=\.[^.]+$)")     # what Canvas puts into the name of a file that is handed in again
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a name tells. `file` is the student's own name for the file ("" for a folder of files); `number` tells two
+    people of one name apart; `order` is the attachment's number, which rises with time."""
+    system: str
+    student: str
+    file: str = ""
+    number: str = ""
+    order: int = 0
+    late: bool | None = None
+    received: datetime | None = None
+
+
+def exchange_name(name: str, assignments: tuple[str, ...]) -> Named | None:
+    """A folder of nbgrader's exchange, if it is one of these assignments."""
+    found = _EXCHANGE.fullmatch(name)
+    if not found or found["assignment"] not in assignments:
+        return None
+    return Named("nbgrader", found["student"], received=parse_time(found["stamp"]))
+
+
+def is_exchange_name(name: str) -> bool:
+    """Whether it is nbgrader's, of whatever assignment."""
+    return _EXCHANGE.fullmatch(name) is not None
+
+
+def lms_name(name: str) -> Named | None:
+    """A file or folder of a bulk download of Moodle or Canvas, or None."""
+    found = _MOODLE.fullmatch(name)
+    if found:
+        return Named("Moodle", found["student"].strip(), found["file"] or "", found["number"])
+    found = _CANVAS.fullmatch(name) or _CANVAS_TEXT.fullmatch(name)
+    if not found:
+        return None
+    student = found["student"].rstrip("_")
+    order = int(found["attachment"][:18]) if "attachment" in found.groupdict() else 0
+    return Named("Canvas", f"{student}_{found['user']}" if student else found["user"], _AGAIN.sub("", found["file"]),
+                 found["user"], order, bool(found["late"]))
+
+
+def parse_time(text: str) -> datetime | None:
+    """A time as nbgrader writes it ("2026-11-20 17:30:00.123456 UTC") or in ISO 8601; None for anything else.
+
+    Without a zone it is UTC, as nbgrader reads it."""
+    text = text.strip()
+    day, _, rest = text.partition(" ")
+    clock, _, zone = rest.partition(" ")
+    try:
+        found = datetime.fromisoformat(f"{day} {clock}" if zone else text)
+        if zone and found.tzinfo is None:
+            found = found.replace(tzinfo=_zone(zone))
+        found = found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+        found.astimezone(timezone.utc)
+        return found
+    except (ValueError, OSError, OverflowError, KeyError):
+        return None
+
+
+def _zone(name: str):
+    if re.fullmatch(r"[+-]\d{4}", name):
+        size = timedelta(hours=int(name[1:3]), minutes=int(name[3:]))
+        return timezone(-size if name[0] == "-" else size)
+    return ZoneInfo(name)       # KeyError or ValueError for what is none
+
+
+def clean(name: str) -> str:
+    """A name off a disk or out of an archive as text: composed (NFC), and bytes that are not UTF-8 written as \\xe9."""
+    text = name.encode("utf-8", "surrogateescape" if _escaped(name) else "surrogatepass")
+    return unicodedata.normalize("NFC", text.decode("utf-8", "backslashreplace"))
+
+
+def _escaped(name: str) -> bool:
+    """Whether all lone surrogates in it stand for single bytes, as in names off a disk."""
+    return all("\udc80" <= c <= "\udcff" for c in name if "\ud800" <= c <= "\udfff")
+
+
+def shown(name: str, limit: int = 120) -> str:
+    """A foreign name for a sentence: no control or direction character acts, and it is not endless."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in clean(name))
+    return text if len(text) <= limit else f"{text[:limit // 2]}...{text[-limit // 3:]}"
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """A few foreign names for a sentence, and how many there are more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown(name) for name in names[:most]) + more

@@ -1,0 +1,170 @@
+"""Which attempt of a student counts, and what lateness costs: the rules of a course, in one small file.
+
+    course.toml                             every table may be left out
+
+    [attempts]
+    policy = "best"                         # or "last", which also holds without this file
+
+    [deadlines]
+    week13 = 2026-11-20T23:59:00+01:00      # with the offset from UTC
+
+    [late]                                  # without this table lateness costs nothing
+    grace_minutes = 10                      # so much later still counts as in time
+    per_day = 0.1                           # of the points, for each day begun after the deadline
+    most = 0.5                              # never more than this
+    closes_after_days = 14                  # what comes later than that counts nothing
+
+    [extensions.anna]                       # a student's own deadline; quote an id that has more than A-Z a-z 0-9 - _
+    week13 = 2026-11-27T23:59:00+01:00
+
+    [ids]                                   # what an LMS calls a student -> the course's id (see `grade collect`)
+    "doejane_4567" = "anna"
+
+The factor that lateness leaves holds for all points of the attempt that counts, also for those given by hand.
+"best" compares automatic points after that factor; of equals the later one counts, for its written answers.
+"last" takes the one handed in last, however late. Where nothing tells when an attempt was handed in, it is in time.
+"""
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from grading.marks import Mark
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+from labkit.train.strict import Config, load_toml, nearest, require
+
+FILE = "course.toml"
+
+
+class Attempts(Config):
+    policy: Literal["best", "last"] = "last"
+
+
+class Late(Config):
+    """How much lateness costs; fractions of the points."""
+    grace_minutes: float = Field(0, ge=0)
+    per_day: float = Field(0, ge=0, le=1)
+    most: float = Field(1, ge=0, le=1)
+    closes_after_days: float | None = Field(None, gt=0)
+
+
+class Rules(Config):
+    """The rules of a course (see the module's text). Times have their zone; students are in composed form (NFC)."""
+    attempts: Attempts = Attempts()
+    late: Late = Late()
+    deadlines: dict[str, datetime] = {}
+    extensions: dict[str, dict[str, datetime]] = {}
+    ids: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _whole(self) -> Rules:
+        for week, time in self.deadlines.items():
+            require(time.tzinfo is not None, f"the deadline of {week} needs its offset from UTC, as in "
+                                             f"{time.isoformat()}+01:00")
+        for student, weeks in self.extensions.items():
+            for week, time in weeks.items():
+                where = f"the extension of {student!r} for {week}"
+                require(time.tzinfo is not None, f"{where} needs its offset from UTC, as in {time.isoformat()}+01:00")
+                require(week in self.deadlines, f"{where} extends nothing: [deadlines] has no {week}")
+                require(time >= self.deadlines[week], f"{where} is before the deadline")
+        require(all(self.ids.values()), "a student's id in [ids] is empty")
+        return self
+
+    def due(self, student: str, week: str) -> datetime | None:
+        """The deadline of one student for a week ("week13"); None if there is none."""
+        own = {_composed(name): weeks for name, weeks in self.extensions.items()}.get(_composed(student), {})
+        return own.get(week, self.deadlines.get(week))
+
+    def id_of(self, found: str) -> str:
+        """The course's id of a student whom a download calls `found`."""
+        return _composed({_composed(name): id for name, id in self.ids.items()}.get(_composed(found), found))
+
+
+class Final(NamedTuple):
+    """The attempt that counts, the factor on all its points (0 to 1), and what the student should know of both."""
+    mark: Mark
+    factor: float
+    sentence: str
+
+
+def load_rules(path: str | Path, weeks: Iterable[Week]) -> Rules:
+    """Read a course's rules. LabError for what is not valid; unknown keys and weeks are named with the nearest."""
+    rules = load_toml(path, Rules)
+    names = [week.name for week in weeks]
+    tables = {"deadlines": rules.deadlines}
+    tables |= {f"extensions.{student}": own for student, own in rules.extensions.items()}
+    for table, entries in tables.items():
+        for week in entries:
+            if week not in names:
+                raise LabError(f"{path}: in [{table}], there is no week {week!r}{nearest(week, names)}")
+    return rules
+
+
+def find_rules(path: str | Path | None, weeks: Iterable[Week]) -> Rules:
+    """The rules in `path`, or in course.toml of the working directory; no file there: the last attempt, no deadline."""
+    if path is None and not Path(FILE).exists():
+        return Rules()
+    return load_rules(path or FILE, weeks)
+
+
+def final(marks: Sequence[Mark], rules: Rules) -> Final:
+    """Which of one student's marks of an assignment counts, and how much of it."""
+    if len({(mark.student, mark.assignment) for mark in marks}) != 1:
+        raise ValueError("these are not the marks of one student for one assignment")
+    in_order = _in_order(marks)
+    costs = [lateness(mark, rules) for mark in in_order]
+    if rules.attempts.policy == "last":
+        chosen = len(in_order) - 1
+    else:
+        chosen = max(range(len(in_order)), key=lambda n: (in_order[n].points * costs[n][0], costs[n][0], n))
+    mark, (factor, told) = in_order[chosen], costs[chosen]
+    said = [told] if told else []
+    if len(in_order) > 1:
+        after = " after what lateness costs" if any(cost < 1 for cost, _ in costs) and chosen else ""
+        how = "the last" if rules.attempts.policy == "last" else f"with most automatic points{after}"
+        said.insert(0, f"Attempt {mark.attempt} of {len(in_order)} counts, {how}.")
+    unsure = [m.attempt for m in in_order if not m.complete]
+    if unsure and rules.attempts.policy == "best" and len(in_order) > 1:
+        said.append(f"Attempt {', '.join(map(str, unsure))} could not be graded to its end, so this may change.")
+    return Final(mark, factor, " ".join(said))
+
+
+def lateness(mark: Mark, rules: Rules) -> tuple[float, str]:
+    """(the factor that lateness leaves of a mark's points, a sentence for the student; "" if it is in time)."""
+    due, received, late = rules.due(mark.student, mark.assignment), _time(mark.received), rules.late
+    if due is None or received is None or received <= due + timedelta(minutes=late.grace_minutes):
+        return 1.0, ""
+    days = math.ceil((received - due) / timedelta(days=1))
+    begun = f"{days} day{'s' if days > 1 else ''}"
+    if late.closes_after_days is not None and received > due + timedelta(days=late.closes_after_days):
+        return 0.0, f"Handed in {begun} late: after {late.closes_after_days:g} days nothing counts any more."
+    lost = min(late.most, late.per_day * days)
+    return round(1 - lost, 6), (f"Handed in {begun} late (each day begun counts): {100 * lost:.4g} % of the points are "
+                                f"taken off.")
+
+
+def _in_order(marks: Sequence[Mark]) -> list[Mark]:
+    """By the time of handing in where all are known, else by number."""
+    times = {mark.attempt: _time(mark.received) for mark in marks}
+    if all(times.values()):
+        return sorted(marks, key=lambda mark: (times[mark.attempt], mark.attempt))
+    return sorted(marks, key=lambda mark: mark.attempt)
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+    return time if time and time.tzinfo else None
+
+
+def _composed(student: str) -> str:
+    return unicodedata.normalize("NFC", student)

@@ -1,0 +1,183 @@
+"""Grade one submission: its files into a sandbox, the week's own tests here, a Mark out.
+
+It runs in a process of its own, forked from a grader that has imported torch and computed nothing; so a thousand
+submissions leave nothing behind in the grader, and a judge that dies takes one submission's turn with it, no more.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import resource
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import labkit
+from grading.intake.arrange import Package, arrange
+from grading.intake.find import Entry
+from grading.intake.load import Submission, load
+from grading.marks import SANDBOXED, UNSANDBOXED, Mark
+from grading.sandbox.box import Limits
+from grading.sandbox.frames import clean
+from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
+from labkit.checks.local import LocalRunner
+from labkit.checks.outcome import Outcome, number
+from labkit.checks.run import run_checks
+from labkit.checks.tasks import Week
+from labkit.checks.verdict import FAULT, NO_RESULT, NOT_ATTEMPTED
+
+GENEROUS = 60.0     # seconds for a call of the reference, whose time is what is to be found out
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every submission of a run shares.
+
+    seed        of the random data, the class's
+    isolation   SANDBOXED or UNSANDBOXED
+    seconds     the reference's time by function; total: of all its calls
+    work        a folder for files that are needed while it runs
+    """
+    seed: int
+    isolation: str = SANDBOXED
+    seconds: dict[str, float] = field(default_factory=dict)
+    total: float = 0.0
+    work: Path = Path(".")
+    limits: Limits = Limits()
+
+
+def grade(entry: Entry, week: Week, settings: Settings, submission: Submission | None = None) -> Mark:
+    """The mark of one attempt. Never raises because of what is in a submission. `submission`: if it is loaded."""
+    begin, used = time.monotonic(), _used()
+    submission = load(entry, week) if submission is None else submission
+    package = arrange(submission, week)
+    outcome, processor = run(package, week, settings, f"{os.getpid()}")
+    explained(outcome, week, package.missing)
+    notes = [*entry.notes, *submission.notes, *package.notes]
+    attention = [*entry.attention, *submission.attention]
+    return make(entry, submission.digest, notes, attention, week, outcome, settings,
+                time.monotonic() - begin, _used() - used + processor)
+
+
+def run(package: Package, week: Week, settings: Settings, name: str) -> tuple[Outcome, float]:
+    """The week's checks on a package: the outcome, and seconds of processor used in the sandbox."""
+    with _laid_out(package, settings.work / name) as folder:
+        if settings.isolation == UNSANDBOXED:
+            with LocalRunner(folder, reference=week.folder.parent) as runner:
+                return run_checks([week.name], weeks=[week], runner=runner, seed=settings.seed), 0.0
+        with SandboxRunner(folder, parts=parts_of(week), reference=settings.seconds,
+                           limits=settings.limits, budget=max(BUDGET, 10 * settings.total)) as sandboxed:
+            outcome = run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed)
+        # A verdict's text may quote what came back: it is a student's, of any length, and terminals obey some of it.
+        outcome.cases = [replace(case, text=clean(case.text, MAX_TEXT),
+                                 cause=tuple(clean(cause, MAX_TEXT) for cause in case.cause)) for case in outcome.cases]
+        return outcome, sandboxed.processor
+
+
+def reference(package: Package, week: Week, settings: Settings) -> tuple[Outcome, dict[str, float]]:
+    """The week's own solutions through the same machinery: the outcome, and the longest call of each function."""
+    with _laid_out(package, settings.work / "reference") as folder:
+        if settings.isolation == UNSANDBOXED:
+            with LocalRunner(folder, reference=week.folder.parent) as runner:
+                return run_checks([week.name], weeks=[week], runner=runner, seed=settings.seed, deadline=GENEROUS), {}
+        with SandboxRunner(folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS) as sandboxed:
+            return run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed), sandboxed.seconds
+
+
+@contextmanager
+def _laid_out(package: Package, folder: Path) -> Iterator[Path]:
+    """The package as files, gone afterwards. Anyone may read them: the sandbox's user is another one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        for path, data in package.files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(data)
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def explained(outcome: Outcome, week: Week, missing: dict[str, str]) -> None:
+    """Where a task's module is missing, its cases say so: a hole in the course's own text is not what was handed in."""
+    for number_, case in enumerate(outcome.cases):
+        why = [missing[module] for module in week.task(case.task).modules if module in missing]
+        if why and case.verdict in (NOT_ATTEMPTED, NO_RESULT):
+            outcome.cases[number_] = replace(case, verdict=NO_RESULT, text=" ".join(why), cause=())
+
+
+def make(entry: Entry, digest: str, notes: list[str], attention: list[str], week: Week, outcome: Outcome,
+         settings: Settings, seconds: float, core_seconds: float) -> Mark:
+    """A Mark from an outcome."""
+    told = outcome.to_json()
+    attention = attention + [f"{case.task} {case.behaviour}: {case.text}" for case in outcome.faults]
+    if settings.isolation == UNSANDBOXED:
+        attention.append("graded UNSANDBOXED: the submission's code could do anything, also to this mark")
+    return Mark(student=entry.student, assignment=week.name, attempt=entry.attempt,
+                received=entry.received.isoformat() if entry.received else "", seed=settings.seed,
+                submission=digest, tests=tests_hash(week), environment=environment_hash(settings.isolation),
+                key=key(digest, week, settings), isolation=settings.isolation, points=told["points"],
+                possible=told["possible"], complete=not outcome.faults, attention=attention, notes=notes,
+                tasks=told["tasks"], seconds=round(seconds, 3), core_seconds=round(core_seconds, 3), finished=now())
+
+
+def failed(entry: Entry, digest: str, week: Week, settings: Settings, why: str) -> Mark:
+    """The mark of a submission that the grader could not judge: no zero, a human must look."""
+    tasks = [{"id": t.id, "title": t.title, "kind": t.kind, "cell": t.cell,
+              "points": None if t.kind == "written" else 0, "possible": number(t.points), "cases": []}
+             for t in week.tasks if t.kind != "stretch"]
+    return Mark(student=entry.student, assignment=week.name, attempt=entry.attempt,
+                received=entry.received.isoformat() if entry.received else "", seed=settings.seed, submission=digest,
+                tests=tests_hash(week), environment=environment_hash(settings.isolation),
+                key=key(digest, week, settings), isolation=settings.isolation, possible=number(week.points("auto")),
+                complete=False, attention=[f"{FAULT}: {why}"], tasks=tasks, finished=now())
+
+
+# -- what a mark depends on -------------------------------------------------------------------------------------------
+def key(digest: str, week: Week, settings: Settings) -> str:
+    return _hash([digest, tests_hash(week), settings.seed, environment_hash(settings.isolation)])
+
+
+@lru_cache(maxsize=None)
+def tests_hash(week: Week) -> str:
+    """Of everything in the week's folder that can change a verdict: its code and data, not its texts and results."""
+    files = sorted(path for path in week.folder.rglob("*") if path.is_file() and "results" not in path.parts
+                   and "__pycache__" not in path.parts and path.suffix not in (".md", ".ipynb", ".png", ".svg"))
+    return _hash([[str(path.relative_to(week.folder)), hashlib.sha256(path.read_bytes()).hexdigest()]
+                  for path in files])
+
+
+@lru_cache(maxsize=None)
+def environment_hash(isolation: str) -> str:
+    """Of what runs the tests: this grader, labkit, Python, torch, numpy, the processor's kind, and the isolation."""
+    import numpy
+    import torch
+    code = []
+    for root in (Path(labkit.__file__).parent / "checks", Path(labkit.__file__).parent / "comm",
+                 Path(__file__).parent / "sandbox", Path(__file__).parent / "intake"):
+        code += [[str(path.relative_to(root.parent)), hashlib.sha256(path.read_bytes()).hexdigest()]
+                 for path in sorted(root.rglob("*.py"))]
+    return _hash([code, hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), platform.python_version(),
+                  torch.__version__, numpy.__version__, platform.machine(), isolation])
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _used() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,146 @@
+"""`grade run --dask ADDRESS`: the same submissions on Dask workers, on this machine or on many.
+
+What travels to a worker is the submission's bytes, the seed and the week's name; what comes back is a mark. Everything
+else a worker has itself: a copy of this course in its working directory, of the same text (it is compared), and
+bubblewrap. Marks are written here and only here, as they come; so a worker that dies loses what it was doing, Dask
+gives that to another, and what was done stays done.
+
+A worker runs each submission in a process of its own. On one machine no more of them run at a time than it has cores,
+however many workers it has: a slot is a lock file, and the kernel frees it when its holder dies.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grading import judge, marks
+from grading.judge import Settings
+from grading.marks import Mark
+from labkit.checks.tasks import Week, find_weeks
+from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from grading.run import Todo
+
+LOCAL = "local"
+ANSWER = 20.0           # seconds in which a scheduler must answer
+PATIENCE = 900.0        # seconds for one submission, its wait for a slot aside
+
+
+@contextlib.contextmanager
+def connected(address: str, jobs: int) -> Iterator[Any]:
+    """A Dask client: of the scheduler at `address`, or of `jobs` worker processes of this machine for "local"."""
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise LabError("--dask needs Dask: pip install 'dask[distributed]'") from None
+    with contextlib.ExitStack() as opened:
+        if address == LOCAL:
+            cluster = opened.enter_context(LocalCluster(n_workers=jobs, threads_per_worker=1, processes=True,
+                                                        dashboard_address=None, silence_logs=50))
+            yield opened.enter_context(Client(cluster))
+            return
+        try:
+            client = opened.enter_context(Client(address, timeout=ANSWER))
+        except (OSError, ValueError) as error:
+            raise LabError(f"no Dask scheduler answers at {address!r} ({error}): start one with `dask scheduler`, and "
+                           "workers with `dask worker ADDRESS` in a copy of this course") from None
+        if not client.scheduler_info()["workers"]:
+            raise LabError(f"the scheduler at {address} has no workers: start some with `dask worker {address}`")
+        yield client
+
+
+def grade_all(client: Any, todo: list[Todo], week: Week, folder: Path, settings: Settings,
+              begins: Callable[[Todo], None], ends: Callable[[Todo, Mark], None]) -> None:
+    """Grade all of `todo` on the client's workers; marks are written as they come, the incomplete ones too."""
+    from distributed import as_completed
+
+    from grading.intake.load import load
+    expected = judge.tests_hash(week), judge.environment_hash(settings.isolation)
+    width = 2 * max(1, sum(worker["nthreads"] for worker in client.scheduler_info()["workers"].values()))
+    waiting, running = list(reversed(todo)), {}
+    queue = as_completed()
+    while waiting or running:
+        while waiting and len(running) < width:     # not all at once: submissions are read when their turn comes
+            item = waiting.pop()
+            job = pickle.dumps((item.entry, load(item.entry, week), week.name, settings, expected))
+            future = client.submit(on_worker, job, pure=False)
+            running[future.key] = item
+            queue.add(future)
+            begins(item)
+        future = next(queue)
+        item = running.pop(future.key)
+        if future.status == "finished":
+            mark = Mark(**json.loads(future.result()))
+        else:
+            mark = judge.failed(item.entry, item.digest, week, settings,
+                                f"no worker could grade it: {future.exception()}")
+        marks.write(folder, mark)
+        ends(item, mark)
+        future.release()
+
+
+def on_worker(job: bytes) -> str:
+    """On a worker: grade one submission in a process of its own; the mark as JSON."""
+    with slot():
+        # As this worker: if it is killed, so is the judge.
+        done = subprocess.run([sys.executable, "-m", "grading.many"], input=job, capture_output=True, timeout=PATIENCE,
+                              preexec_fn=_die_with_parent)
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise RuntimeError(said[-1] if said else f"the judge ended with status {done.returncode}")
+    return done.stdout.decode()
+
+
+def once() -> None:
+    """In the judge's process: the job on stdin, the mark on stdout."""
+    entry, submission, name, settings, expected = pickle.load(sys.stdin.buffer)
+    week = next((week for week in find_weeks() if week.name == name), None)
+    if week is None or (judge.tests_hash(week), judge.environment_hash(settings.isolation)) != expected:
+        sys.exit(f"this worker's course, labkit, Python or torch is not the one of `grade run`: bring {name} up to "
+                 "date there")
+    with tempfile.TemporaryDirectory(prefix="grade-") as work:
+        mark = judge.grade(entry, week, dataclasses.replace(settings, work=Path(work)), submission)
+    sys.stdout.write(json.dumps(dataclasses.asdict(mark)))
+
+
+@contextlib.contextmanager
+def slot() -> Iterator[int]:
+    """One of this machine's slots: as many as it has cores. Waits for a free one."""
+    folder = Path(tempfile.gettempdir()) / f"grade-slots-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    number, held = len(os.sched_getaffinity(0)), None
+    while held is None:
+        for index in range(number):
+            file = open(folder / str(index), "w")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = index, file
+                break
+            except BlockingIOError:
+                file.close()
+        else:
+            time.sleep(0.1)
+    with held[1]:
+        yield held[0]
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)      # PR_SET_PDEATHSIG
+
+
+if __name__ == "__main__":
+    once()

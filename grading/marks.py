@@ -1,0 +1,138 @@
+"""Marks in files: what grading one submission gave. One JSON file an attempt, written whole or not at all.
+
+    marks/week13/anna/1.json        the first attempt of anna; ids are percent-quoted, so that any name is one folder
+
+`grade run` writes them; the gradebook, feedback, reports and export read them and nothing else. A mark holds no
+expected value of a hidden case and nothing of another student.
+
+`key` is a hash of (submission, tests, seed, environment): a mark whose key is still right need not be made again.
+"""
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from labkit.errors import LabError
+
+VERSION = 1
+SANDBOXED, UNSANDBOXED = "bubblewrap", "none"
+
+
+@dataclass
+class Mark:
+    """The automatic part of one attempt's grade.
+
+    student     the id of the submission's folder, as given (any text)
+    assignment  "week13"
+    attempt     1, 2, ...
+    received    ISO 8601 time at which it was handed in, with its offset; "" if unknown
+    key         see above; `submission`, `tests`, `environment` are the hashes it is made of (hex), `seed` the class's
+    isolation   SANDBOXED, or UNSANDBOXED: then the student's code could have done anything, also to this mark
+    points      automatic points earned; `possible`: of how many. Written tasks are in `tasks` with points None
+    complete    False: the grader itself failed somewhere (`attention` says where). Not a zero: a human must look
+    attention   sentences for the instructor
+    notes       sentences for the student, about the submission as a whole ("there is no collectives.py: ...")
+    tasks       as Outcome.to_json gives them: id, title, kind, cell, points, possible, cases
+    seconds     wall clock; core_seconds: of all its processes and the judge
+    """
+    student: str
+    assignment: str
+    attempt: int = 1
+    received: str = ""
+    key: str = ""
+    submission: str = ""
+    tests: str = ""
+    environment: str = ""
+    seed: int = 0
+    isolation: str = SANDBOXED
+    points: float = 0
+    possible: float = 0
+    complete: bool = True
+    attention: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    core_seconds: float = 0.0
+    finished: str = ""
+    version: int = VERSION
+
+    @property
+    def cases(self) -> list[dict[str, Any]]:
+        """All cases of all tasks: test, behaviour, verdict, points, possible, seconds, text, cause, printed."""
+        return [case for task in self.tasks for case in task["cases"]]
+
+    def verdicts(self) -> dict[str, int]:
+        """How often each verdict came: {"passed": 40, "hung": 2}."""
+        count: dict[str, int] = {}
+        for case in self.cases:
+            count[case["verdict"]] = count.get(case["verdict"], 0) + 1
+        return count
+
+
+def path_of(folder: Path, assignment: str, student: str, attempt: int) -> Path:
+    """Where the mark of an attempt lies below a marks folder."""
+    return folder / assignment / quoted(student) / f"{attempt}.json"
+
+
+def quoted(student: str) -> str:
+    """A student's id as one folder name: any text goes in and comes back; "." and ".." stay harmless."""
+    name = quote(student, safe=" @+,=~")
+    if not name.strip("."):
+        return name.replace(".", "%2E") or "%00"
+    if len(name.encode()) > 200:
+        raise LabError(f"a student's id must fit a folder's name; this one has {len(student)} characters: "
+                       f"{student[:40]!r}...")
+    return name
+
+
+def unquoted(name: str) -> str:
+    """The inverse of `quoted`."""
+    return "" if name == "%00" else unquote(name)
+
+
+def write(folder: Path, mark: Mark) -> Path:
+    """Put a mark in its place, whole: a reader sees the old one or the new one, also after a kill."""
+    path = path_of(folder, mark.assignment, mark.student, mark.attempt)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(mark), indent=1, ensure_ascii=False, allow_nan=False)
+    handle, beside = tempfile.mkstemp(prefix=".mark-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read(path: Path) -> Mark:
+    """A mark from its file. LabError if it is none."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["version"] != VERSION:
+            raise LabError(f"{path} is a mark of version {data['version']}, and this grader reads version {VERSION}: "
+                           "run `grade run` again")
+        return Mark(**data)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LabError(f"{path} is not a mark ({type(error).__name__}: {error}): delete it, and run `grade run` "
+                       "again") from None
+
+
+def all_marks(folder: Path, assignment: str) -> Iterator[Mark]:
+    """All marks of an assignment, by student and attempt. LabError for a broken file."""
+    root = folder / assignment
+    if not root.is_dir():
+        raise LabError(f"there are no marks of {assignment} in {folder}: run `grade run {assignment}` first")
+    for student in sorted(root.iterdir()):
+        if student.is_dir():
+            for path in sorted((p for p in student.glob("*.json") if p.stem.isdigit()), key=lambda p: int(p.stem)):
+                yield read(path)

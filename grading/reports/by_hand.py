@@ -1,0 +1,90 @@
+"""What people gave by hand: points, extra points and comments, read from nbgrader's gradebook if there is one.
+
+Read only. A written task's points are given when its cell has a manual score; an automatic task has points here only if
+somebody overruled its mark. What `grade load` put there itself, the automatic scores, is not read back: marks are.
+"""
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from grading.gradebook.course import Course
+
+
+@dataclass
+class ByHand:
+    """One task of one student.
+
+    points      given by a person (None: not given), of `possible`
+    extra       given on top of whatever points there are
+    again       the answer changed after it was graded: somebody should look again
+    comments    as they were written
+    """
+    task: str
+    points: float | None = None
+    extra: float = 0.0
+    again: bool = False
+    comments: list[str] = field(default_factory=list)
+
+
+def hand_comments(course: Path, week: Week, student: str) -> list[ByHand]:
+    """What a student got by hand in a week, by task; [] without a course directory or without nbgrader."""
+    return list(all_by_hand(course, week, student).get(student, {}).values())
+
+
+def all_by_hand(course: Path, week: Week, student: str | None = None) -> dict[str, dict[str, ByHand]]:
+    """student -> task id -> what was given by hand, of the whole class (or of one), in two queries."""
+    there = course_directory(course)
+    if there is None:
+        return {}
+    from grading.gradebook.names import gradebook_id, student_of
+    from nbgrader.api import Assignment, BaseCell, Comment, Grade, SubmittedAssignment, SubmittedNotebook
+    from sqlalchemy.exc import SQLAlchemyError
+    cells = {task.cell: task for task in week.tasks}
+    out: dict[str, dict[str, ByHand]] = {}
+
+    def rows(book: Any, kind: Any, *columns: Any) -> list:
+        query = (book.db.query(SubmittedAssignment.student_id, BaseCell.name, *columns)
+                 .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+                 .join(kind, kind.notebook_id == SubmittedNotebook.id).join(BaseCell, BaseCell.id == kind.cell_id)
+                 .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+                 .filter(Assignment.name == week.name).order_by(BaseCell.name))
+        if student is not None:
+            query = query.filter(SubmittedAssignment.student_id == gradebook_id(student))
+        return [(student_of(who), cells[name], *rest) for who, name, *rest in query if name in cells]
+
+    def entry(who: str, task: str) -> ByHand:
+        return out.setdefault(who, {}).setdefault(task, ByHand(task))
+
+    try:
+        with there.gradebook() as book:
+            grades = rows(book, Grade, Grade.manual_score, Grade.extra_credit, Grade.needs_manual_grade)
+            comments = rows(book, Comment, Comment.manual_comment)
+    except SQLAlchemyError as error:
+        raise LabError(f"nbgrader's gradebook in {there.root} cannot be read ({type(error).__name__}): run "
+                       "'nbgrader db upgrade' there if it is of an older version") from None
+    for who, task, score, extra, open_ in grades:
+        if score is not None or extra:
+            given = entry(who, task.id)
+            given.points, given.extra, given.again = score, extra or 0.0, bool(open_ and score is not None)
+    for who, task, comment in comments:
+        if comment and comment.strip():
+            entry(who, task.id).comments.append(comment.strip())
+    return out
+
+
+def course_directory(folder: Path) -> Course | None:
+    """nbgrader's course directory that `folder` is or lies in; None without one, or without nbgrader."""
+    from grading.gradebook.course import CONFIG, open_course
+    start = folder.resolve()
+    if not any((path / CONFIG).is_file() for path in (start, *start.parents)):
+        return None
+    if importlib.util.find_spec("nbgrader") is None:
+        return None
+    return open_course(start)

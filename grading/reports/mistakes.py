@@ -1,0 +1,154 @@
+"""Cases that tell the same mistake, and how often a class made it. From marks alone; nothing here draws or prints.
+
+One mistake often breaks several cases of several tests, and an autopsy's words hold line numbers and ranks. So cases
+are put together by what was recognised, not by the exact words.
+"""
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grading.reports.page import one_line
+from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED, UNKNOWN, WRONG
+
+Case = dict[str, Any]       # as CaseResult.to_json gives it
+
+_PLACE = re.compile(r" ?(?:at )?\(?[^\s()]*\.py:\d+\)?")
+_RANKS = re.compile(r"\b[Rr]ank(s?) \d+(?:(?:, | and )\d+)*")
+_NUMBER = re.compile(r"(?<![\w.+-])\d[\d.e]*\b")
+_ADVICE = re.compile(r"(?<=\. )[A-Za-z][^.]*: [^.]*\.?$")   # "Ragged chunks differ in length: like= must be ..."
+
+
+def failed(case: Case) -> bool:
+    """It ran and was judged, and not passed. A hole and a fault of the grader are no failures."""
+    return case["verdict"] not in (PASSED, NOT_ATTEMPTED, FAULT)
+
+
+def title(case: Case) -> str:
+    """The behaviour without which case of it: "Other operations: mean" -> "Other operations"."""
+    which = re.search(r"\[(.*)\]$", case["test"], re.S)
+    return case["behaviour"].removesuffix(f": {which[1]}") if which else case["behaviour"]
+
+
+def told_once(cases: Iterable[Case]) -> list[list[Case]]:
+    """Failed cases, those of one mistake together, in the order they came. Hangs are one mistake: words hold times."""
+    groups: dict[tuple, list[Case]] = {}
+    for case in cases:
+        if failed(case):
+            what = () if case["verdict"] == HUNG else tuple(case["cause"]) or case["text"]
+            groups.setdefault((case["verdict"], what), []).append(case)
+    return list(groups.values())
+
+
+def mistake(case: Case) -> tuple[str, str]:
+    """(key, words): equal keys are the same mistake, of whichever student; the words tell it in one line.
+
+    A recognised cause is a fixed sentence, in which only lengths differ from case to case. What an autopsy says is
+    full of ranks, places and times: those are taken out of its first sentence, and the advice at its end is kept."""
+    if not case["cause"] and case["verdict"] == WRONG:
+        return f"{WRONG}, {UNKNOWN}", f"{WRONG}, {UNKNOWN}"
+    if len(case["cause"]) > 1:
+        words = "one of: " + "; or ".join(case["cause"])
+    elif case["cause"] and case["verdict"] == WRONG:
+        words = case["cause"][0]
+    else:
+        words = _autopsy(case["cause"][0] if case["cause"] else one_line(case["text"], 1000))
+    return _NUMBER.sub("#", words), words
+
+
+def _autopsy(text: str) -> str:
+    text = _RANKS.sub(_some, _PLACE.sub("", text.partition("\n\n")[0]))
+    advice = _ADVICE.search(text)
+    first = re.split(r"(?<=\w)\. (?=[A-Za-z])|: a rank waits|, a rank in ", text, maxsplit=1)[0].strip(" .")
+    words = _capital(first)
+    return _NUMBER.sub("#", f"{words}. {_capital(advice[0])}" if advice and advice[0] not in words else words)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _some(rank: re.Match) -> str:
+    return "some ranks" if rank[1] else "a rank"
+
+
+@dataclass
+class Behaviour:
+    """How a class did at one behaviour (one test, all its cases). Numbers count students, each once.
+
+    judged      those of whom the machinery can say something; without grader faults
+    failed      at least one case ran and did not pass;     untried: it is still a hole
+    cases       case -> how many failed it, for a test with several
+    mistakes    key of a mistake -> how many made it
+    words, example    key of a mistake -> the mistake in one line, and one diagnosis of it, word for word
+    """
+    task: str
+    title: str
+    judged: int = 0
+    failed: int = 0
+    untried: int = 0
+    faults: int = 0
+    cases: Counter = field(default_factory=Counter)
+    mistakes: Counter = field(default_factory=Counter)
+    verdicts: Counter = field(default_factory=Counter)
+    words: dict[str, str] = field(default_factory=dict)
+    example: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Share of the judged who tried and failed."""
+        return self.failed / self.judged if self.judged else 0.0
+
+    @property
+    def untried_rate(self) -> float:
+        return self.untried / self.judged if self.judged else 0.0
+
+    @property
+    def typical(self) -> tuple[str, str] | None:
+        """The most common mistake and a diagnosis of it; one of a known cause, if there is any."""
+        ranked = sorted(self.mistakes, key=lambda key: (key.endswith(UNKNOWN), -self.mistakes[key]))
+        return (self.words[ranked[0]], self.example[ranked[0]]) if ranked else None
+
+    @property
+    def causes(self) -> list[tuple[str, int]]:
+        """Mistakes in words with how many made each, most common first."""
+        return [(self.words[key], many) for key, many in self.mistakes.most_common()]
+
+
+def behaviours(tasks_of_students: Iterable[Sequence[dict[str, Any]]]) -> list[Behaviour]:
+    """All behaviours, the one that most students failed first; then the less tried first."""
+    found: dict[tuple[str, str], Behaviour] = {}
+    for tasks in tasks_of_students:
+        for task in tasks:
+            tests: dict[str, list[Case]] = {}
+            for case in task["cases"]:
+                tests.setdefault(case["test"].partition("[")[0], []).append(case)
+            for test, cases in tests.items():
+                entry = found.setdefault((task["id"], test), Behaviour(task["id"], title(cases[0])))
+                _count(entry, cases)
+    order = {key: place for place, key in enumerate(found)}
+    return [found[key] for key in sorted(found, key=lambda k: (-found[k].failed, -found[k].untried, order[k]))]
+
+
+def _count(entry: Behaviour, cases: list[Case]) -> None:
+    wrong = [case for case in cases if failed(case)]
+    if not wrong and any(case["verdict"] == FAULT for case in cases):
+        entry.faults += 1
+        return
+    entry.judged += 1
+    if not wrong:
+        entry.untried += any(case["verdict"] == NOT_ATTEMPTED for case in cases)
+        return
+    entry.failed += 1
+    entry.verdicts.update({case["verdict"] for case in wrong})
+    if len(cases) > 1:
+        entry.cases.update({case["behaviour"].removeprefix(entry.title).lstrip(": ") for case in wrong})
+    made = {mistake(case)[0]: case for case in reversed(wrong)}     # the first of each stays
+    known = {key: case for key, case in made.items() if not key.endswith(UNKNOWN)}
+    for key, case in (known or made).items():   # one mistake recognised at one case is not unknown at the next
+        entry.mistakes[key] += 1
+        entry.words.setdefault(key, mistake(case)[1])
+        entry.example.setdefault(key, case["text"])

@@ -1,0 +1,132 @@
+"""Where a student stands in a week: the attempt that counts, points by task, what was given by hand, the late rule.
+
+The student's page, the class's page and the exported table all read this, so that they cannot differ.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grading import marks
+from grading.intake.policy import Rules, final
+from grading.reports.by_hand import ByHand, all_by_hand
+from labkit.checks.outcome import number
+from labkit.checks.tasks import Week, find_weeks, nearest
+from labkit.checks.verdict import FAULT
+from labkit.errors import LabError
+
+
+@dataclass
+class Standing:
+    """One student in one week.
+
+    mark        of the attempt that counts; attempts: the numbers of all of them
+    factor      what the late rule leaves, 1.0 if in time; rule: the sentence that says why
+    by_hand     task id -> points and comments that people gave
+    """
+    mark: marks.Mark
+    attempts: list[int]
+    factor: float = 1.0
+    rule: str = ""
+    by_hand: dict[str, ByHand] = field(default_factory=dict)
+
+    @property
+    def student(self) -> str:
+        return self.mark.student
+
+    def points(self, task: dict[str, Any]) -> float | None:
+        """Points of a task: what a person gave, else the mark's, and extra points. None: a person still has to."""
+        given = self.by_hand.get(task["id"]) or ByHand(task["id"])
+        if given.points is not None:
+            return number(given.points + given.extra)
+        if task["kind"] == "written" or self.doubtful(task):
+            return None
+        return number(task["points"] + given.extra)
+
+    def doubtful(self, task: dict[str, Any]) -> bool:
+        """The grader itself failed at this task, and nobody has decided since. Not a zero."""
+        given = self.by_hand.get(task["id"])
+        if self.mark.complete or task["kind"] != "auto" or given is not None and given.points is not None:
+            return False
+        anywhere = any(case["verdict"] == FAULT for case in self.mark.cases)
+        return any(case["verdict"] == FAULT for case in task["cases"]) if anywhere else True
+
+    @property
+    def settled(self) -> bool:
+        """The automatic part is decided, by the grader or by a person after it failed."""
+        return not any(self.doubtful(task) for task in self.mark.tasks)
+
+    @property
+    def ungraded(self) -> list[str]:
+        """Ids of written tasks that nobody has graded yet."""
+        return [t["id"] for t in self.mark.tasks if t["kind"] == "written" and self.points(t) is None]
+
+    @property
+    def again(self) -> list[str]:
+        """Ids of tasks whose answer changed after a person graded it."""
+        return [task for task, given in self.by_hand.items() if given.again]
+
+    @property
+    def automatic(self) -> float:
+        """Points of the automatic tasks; those in doubt count what is sure, so it is "at least" then."""
+        return _sum(t["points"] if (p := self.points(t)) is None else p for t in self.mark.tasks if t["kind"] == "auto")
+
+    @property
+    def given(self) -> float:
+        """Points of the written tasks, as far as they are graded."""
+        return _sum(self.points(t) or 0 for t in self.mark.tasks if t["kind"] == "written")
+
+    @property
+    def total(self) -> float | None:
+        """Everything, after the late rule. None as long as a person still has to decide something."""
+        return round(self.factor * (self.automatic + self.given), 2) if self.settled and not self.ungraded else None
+
+    @property
+    def state(self) -> str:
+        """One phrase for a table."""
+        if not self.settled:
+            return "a human must look"
+        if self.ungraded:
+            return "to be graded by hand"
+        return "to be looked at again by hand" if self.again else "complete"
+
+    @property
+    def unsandboxed(self) -> bool:
+        return self.mark.isolation == marks.UNSANDBOXED
+
+
+def possible(tasks: list[dict[str, Any]], *kinds: str) -> float:
+    """Points that tasks of these kinds (all kinds, if none is named) are worth."""
+    return _sum(task["possible"] for task in tasks if not kinds or task["kind"] in kinds)
+
+
+def standings(week: Week, folder: Path, course: Path, rules: Rules = Rules()) -> list[Standing]:
+    """All students of a week, by id. LabError if there are no marks.
+
+    folder      of the marks;   course: nbgrader's course directory, or any folder if there is none
+    rules       which attempt counts, and what lateness costs"""
+    students: dict[str, list[marks.Mark]] = {}
+    for mark in marks.all_marks(folder, week.name):
+        students.setdefault(mark.student, []).append(mark)
+    if not students:
+        raise LabError(f"there are no marks of {week.name} in {folder}: run `grade run {week.name}` first")
+    given = all_by_hand(course, week)
+    out = []
+    for student, attempts in sorted(students.items()):
+        mark, factor, sentence = final(attempts, rules)
+        out.append(Standing(mark, [one.attempt for one in attempts], factor, sentence, given.get(student, {})))
+    return out
+
+
+def find_week(name: str) -> Week:
+    """The week called so ("week13" or "week13_allreduce"), of the course that the working directory lies in."""
+    weeks = find_weeks()
+    week = next((w for w in weeks if name.rstrip("/") in (w.name, w.package)), None)
+    if week is None:
+        raise LabError(f"there is no week {name!r}{nearest(name, [w.name for w in weeks])}")
+    return week
+
+
+def _sum(values) -> int | float:
+    return number(sum(values))

@@ -1,0 +1,222 @@
+"""One sandbox, from outside: start it, have ranks forked in it, end ranks, end it.
+
+Everything is killed with it: bubblewrap's own process dies with this one (--die-with-parent), and with it the process
+namespace that all of the submission's processes live in.
+"""
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from grading.sandbox import watch
+from grading.sandbox.command import command
+from labkit.errors import LabError
+
+START_LIMIT = 120.0     # seconds until torch is imported, on a machine that may be busy
+ANSWER_LIMIT = 30.0     # seconds for forking ranks
+FIRST_UID = 0x6A0000    # as root, each sandbox's processes belong to a user id that nobody else has
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a submission may use.
+
+    tree        bytes of memory of all its processes together, beyond what the idle sandbox holds
+    memory      bytes of address space that one process may add
+    disk        bytes of a file, of /tmp, of /dev/shm, each for every rank
+    processes   a rank's processes and threads
+    files       a process's open files
+    """
+    tree: int = 2048 * MIB
+    memory: int = 2048 * MIB
+    disk: int = 64 * MIB
+    processes: int = 64
+    files: int = 256
+
+
+@dataclass
+class Rank:
+    """A forked rank's three connections, and what the zygote calls it."""
+    id: int
+    link: socket.socket
+    output: int
+    trace: int
+    status: int | None = None       # its exit code when it has ended; minus the signal that ended it
+
+    def close(self) -> None:
+        self.link.close()
+        for descriptor in (self.output, self.trace):
+            os.close(descriptor)
+
+
+class BoxFailed(Exception):
+    """The sandbox does not work: the grader's matter, or the submission has destroyed it."""
+
+
+@dataclass
+class Box:
+    """The sandbox of one submission, whose package lies in `folder`. Use `start()`, then `fork`; `close()` at the end.
+
+    off     defences to switch off, by name: for tests. Those of inside/jail.py (DEFENCES), of command.py ("network",
+            "files", "environment", "readonly", "devices"), "user" (as root: become another user), of case.py
+            ("deadline", "excuse", "output", "watch"), of runner.py ("text") and of broker.py ("broker")
+    """
+    folder: Path
+    limits: Limits = Limits()
+    off: frozenset[str] = frozenset()
+    slot: int = field(default_factory=os.getpid)
+    process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        """Start bubblewrap and wait until torch is imported. BoxFailed with what it said, if it does not come."""
+        self.link, theirs = socket.socketpair()
+        root = os.geteuid() == 0
+        settings = {"uid": FIRST_UID + self.slot % 65536 if root and "user" not in self.off else None,
+                    "off": sorted(self.off), "limits": asdict(self.limits),
+                    "import": ["torch", "numpy", "labkit.checks.remote", "labkit.comm.link", "labkit.comm.topology"]}
+        reader, writer = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                command(self.folder, theirs.fileno(), json.dumps(settings), self.limits.disk, self.off),
+                stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, pass_fds=[theirs.fileno()], close_fds=True,
+                start_new_session=True)
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            theirs.close()
+            os.close(writer)
+        self.said, self._buffer = reader, b""
+        os.set_blocking(reader, False)
+        try:
+            self._answer("ready", START_LIMIT)
+            self.zygote = (watch.tree(self.pid)[2:] or [0])[0]
+        except BoxFailed:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The root of its processes."""
+        assert self.process is not None
+        return self.process.pid
+
+    def processor(self) -> float:
+        """Seconds of processor that it has used so far: bubblewrap, the zygote, and all ranks that have ended."""
+        return sum(watch.total(pid) for pid in watch.tree(self.pid)[:3]) if self.alive else 0.0
+
+    def fork(self, count: int) -> list[Rank]:
+        """`count` new ranks. BoxFailed if the sandbox does not answer."""
+        mine, theirs = [], []
+        for _ in range(count):
+            here, there = socket.socketpair()
+            out, out_write = os.pipe()
+            trace, trace_write = os.pipe()
+            mine.append((here, out, trace))
+            theirs += [there.detach(), out_write, trace_write]
+        try:
+            socket.send_fds(self.link, [json.dumps({"fork": count}).encode() + b"\n"], theirs)
+            ids = self._answer("forked", ANSWER_LIMIT)["forked"]
+        except (OSError, BoxFailed) as error:
+            for here, out, trace in mine:
+                Rank(0, here, out, trace).close()
+            raise BoxFailed(f"no ranks could be started: {error}") from None
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        for here, out, trace in mine:
+            here.setblocking(False)
+            os.set_blocking(out, False)
+            os.set_blocking(trace, False)
+        return [Rank(id, *connections) for id, connections in zip(ids, mine)]
+
+    def kill(self, ranks: list[Rank], ask: bool = False) -> None:
+        """Tell the zygote to end these ranks; `ended` tells when they are. `ask`: first they write where they are."""
+        try:
+            self.link.sendall(json.dumps({"end": [rank.id for rank in ranks], "ask": ask}).encode() + b"\n")
+        except OSError:
+            pass        # it is gone, and they with it
+
+    def ended(self, wait: float = 0.0) -> list[tuple[int, int]]:
+        """(id, exit code) of ranks that have ended since the last call; waits `wait` seconds for one."""
+        return [(m["ended"], m["status"]) for m in self._messages(wait) if "ended" in m]
+
+    def close(self) -> None:
+        """Kill everything in it, and wait until nothing is left."""
+        if self.process is None:
+            return
+        self.link.close()
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except OSError:
+            self.process.kill()
+        # The kernel ends the whole namespace before bubblewrap's own child can be reaped.
+        self.process.wait()
+        os.close(self.said)
+        self.process = None
+
+    def _answer(self, key: str, limit: float) -> dict:
+        deadline, late = time.monotonic() + limit, []
+        while True:
+            late += self._messages(min(1.0, max(0.0, deadline - time.monotonic())))
+            for message in late:
+                if key in message:
+                    late.remove(message)
+                    self._late = late
+                    return message
+            if not self.alive:
+                raise BoxFailed(f"the sandbox ended with status {self.process.returncode}: {self._last_words()}")
+            if time.monotonic() > deadline:
+                raise BoxFailed(f"the sandbox gave no answer within {limit:g} s: {self._last_words()}")
+
+    _late: list[dict] = field(default_factory=list)
+
+    def _messages(self, wait: float) -> list[dict]:
+        late, self._late = self._late, []
+        if select.select([self.link], [], [], 0.0 if late else wait)[0]:
+            try:
+                data = self.link.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data and self.alive:
+                time.sleep(0.01)        # its end of the socket is closed: it is about to die
+            self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
+        return late + [json.loads(line) for line in lines]
+
+    def _last_words(self) -> str:
+        try:
+            return os.read(self.said, 4000).decode("utf-8", "replace").strip() or "it said nothing"
+        except OSError:
+            return "it said nothing"
+
+
+def try_out(folder: Path) -> str | None:
+    """Start a sandbox and fork a rank in it: None if that works, else what went wrong, in words."""
+    box = Box(folder)
+    try:
+        box.start()
+        ranks = box.fork(1)
+        box.kill(ranks)
+        for rank in ranks:
+            rank.close()
+        return None
+    except (BoxFailed, LabError, OSError) as error:
+        return str(error)
+    finally:
+        box.close()
+
+
+__all__ = ["Box", "BoxFailed", "Limits", "Rank", "try_out"]

@@ -1,0 +1,288 @@
+"""One case: the ranks of one call, from fork to verdict, watched from outside.
+
+It ends when all ranks have answered, when one has failed (the others get a moment: they may tell more), when nobody can
+go on (a deadlock that is certain), at the deadline, or when the submission uses too much of anything.
+
+The deadline is fair on a busy machine. What counts is the time in which the ranks could run: a process that waited for
+a processor, as the kernel counts it, did not. A case that has had too little of it when even the stretched deadline is
+over is the grader's fault, not the student's.
+"""
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import time
+from dataclasses import dataclass, field
+
+from grading.sandbox import watch
+from grading.sandbox.box import Box, BoxFailed, Rank
+from grading.sandbox.broker import Broker, Member
+from grading.sandbox.frames import Broken, clean
+from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, NOT_ATTEMPTED, OUT_OF_MEMORY, PASSED
+from labkit.comm.diagnose import diagnose, examine
+from labkit.comm.outcome import Evidence
+
+GRACE = 0.5             # seconds for the others once one has failed
+STILL = 0.25            # seconds without any change before a deadlock is believed
+ENOUGH = 0.25           # share of its time that a rank must have been able to run before its deadline counts
+STRETCH = 4.0           # times the deadline: then an overloaded machine is the grader's fault
+LOOK = 0.2              # seconds between two looks at memory
+MAX_OUTPUT = 16 << 20   # bytes that a rank may print
+SHOWN = 4000            # characters of it that are kept
+MAX_PROCESSES = 400     # in the whole tree, whatever the limits of one rank allow
+MAX_FILES = 2000        # open in the whole tree: each may be a socket with 200 kB in it
+CROWD = 0.5             # helpers of the ranks that want a processor, as a share of the processors
+
+
+@dataclass
+class End:
+    """How a case ended. `verdict` PASSED means that every rank answered; `answers` are packed values by rank.
+
+    autopsy   for hangs and crashes: see labkit.comm.autopsy
+    fatal     the sandbox is no longer usable
+    """
+    verdict: str
+    text: str = ""
+    autopsy: object = None
+    answers: list[bytes] = field(default_factory=list)
+    ledgers: list = field(default_factory=list)
+    printed: str = ""
+    fatal: bool = False
+
+
+class Case:
+    """`run()` it once. `jobs` are a (head, body) for each rank; `seconds` is the deadline."""
+
+    def __init__(self, box: Box, jobs: list[tuple[dict, bytes]], seconds: float, baseline: int) -> None:
+        self.box, self.seconds, self.baseline = box, seconds, baseline
+        self.ranks: list[Rank] = box.fork(len(jobs))
+        self.broker = Broker([rank.link for rank in self.ranks], box.off)
+        for member, (head, body) in zip(self.broker.members, jobs):
+            self.broker.send(member, "job", head, body)
+        self.begin = time.monotonic()
+        self.output = [b""] * len(jobs)
+        self.printed = [0] * len(jobs)
+        self.selector = selectors.DefaultSelector()
+        for rank, connections in enumerate(self.ranks):
+            self.selector.register(connections.link, selectors.EVENT_READ, ("link", rank))
+            self.selector.register(connections.output, selectors.EVENT_READ, ("output", rank))
+        self.selector.register(box.link, selectors.EVENT_READ, ("box", 0))
+        self.mains: list[int] = []      # the ranks' own processes, as seen from here
+        self.looked, self.own = self.begin, watch.times(os.getpid())
+        self.looks = self.helpers = 0
+
+    def run(self) -> End:
+        """Watch until it ends, then kill what is left of it."""
+        try:
+            try:
+                end = self._watch()
+            except Broken as broken:
+                end = End(FORBIDDEN, f"a rank did not keep to the rules of its connection: {broken}")
+            except BoxFailed as error:
+                end = End(FAULT, str(error), fatal=True)
+            self._finish(end)
+            return end
+        finally:
+            self.selector.close()
+            for rank in self.ranks:
+                rank.close()
+
+    # -- watching ---------------------------------------------------------------------------------------------------
+    def _watch(self) -> End:
+        members, version, since, failed_at = self.broker.members, -1, self.begin, None
+        while True:
+            self._take(0.05)
+            now, states = time.monotonic(), [member.state for member in members]
+            if all(state == "returned" for state in states):
+                return self._answered()
+            if self.broker.version != version:
+                version, since = self.broker.version, now
+            blocked = all(member.blocked for member in members if member.state == "running")
+            if self.broker.fault or "raised" in states or "died" in states:
+                failed_at = failed_at or now
+                if now >= failed_at + GRACE or "running" not in states or blocked and now - since > 0.05:
+                    return self._failed("mismatch" if self.broker.fault else "")
+            elif blocked and now - since > STILL and self._diagnose("").certain:
+                return self._failed("deadlock")
+            if (late := self._deadline(now)) is not None:
+                return late
+            if now - self.looked > LOOK and (excess := self._look(now)) is not None:
+                return excess
+
+    def _take(self, wait: float) -> None:
+        """Whatever the ranks and the sandbox have to say."""
+        for member, rank in zip(self.broker.members, self.ranks):
+            if member.outbox:
+                self.broker.write(member)
+                wait = min(wait, 0.002)
+        for key, _ in self.selector.select(wait):
+            what, rank = key.data
+            if what == "link":
+                if not self.broker.read(self.broker.members[rank]):
+                    self.selector.unregister(key.fileobj)
+            elif what == "output":
+                self._print(rank, key.fileobj)
+            else:
+                self._ended()
+
+    def _print(self, rank: int, descriptor: int) -> None:
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.selector.unregister(descriptor)
+        self.printed[rank] += len(data)
+        self.output[rank] += data[:max(0, 4 * SHOWN - len(self.output[rank]))]
+        if self.printed[rank] > MAX_OUTPUT and "output" not in self.box.off:
+            raise Broken(f"rank {rank} printed more than {MAX_OUTPUT >> 20} MiB")
+
+    def _ended(self) -> None:
+        by_id = {rank.id: (member, rank) for member, rank in zip(self.broker.members, self.ranks)}
+        for id, status in self.box.ended():
+            if id in by_id:
+                member, rank = by_id[id]
+                rank.status = status
+                self.broker.read(member)        # its last words may still be on the way
+                if member.state == "running":
+                    member.state, member.changed = "died", time.perf_counter()
+        if not self.box.alive:
+            raise BoxFailed(f"the sandbox ended by itself, with status {self.box.process.returncode}")
+
+    # -- deadline and limits ----------------------------------------------------------------------------------------
+    def _deadline(self, now: float) -> End | None:
+        spent = now - self.begin
+        if spent < self.seconds or "deadline" in self.box.off:
+            return None
+        able = spent - self._starved()
+        if able >= ENOUGH * self.seconds or self._crowded():
+            return self._failed("deadline")
+        if spent < STRETCH * self.seconds:
+            return None
+        return End(FAULT, f"the machine is overloaded: of {spent:.0f} s this case's processes could run for "
+                          f"{max(0.0, able):.1f} s; it says nothing about the submission: try it again alone")
+
+    def _starved(self) -> float:
+        """Seconds for which the worst off of the ranks that still run, or the judge itself, waited for a processor."""
+        waited = [watch.times(pid)[1] for pid in self.mains]
+        return max([*waited, watch.times(os.getpid())[1] - self.own[1]], default=0.0)
+
+    def _crowded(self) -> bool:
+        """Whether the submission's own further processes and threads keep the machine busy: then it is no excuse that
+        its ranks had to wait."""
+        return "excuse" not in self.box.off and self.helpers > self.looks * CROWD * len(os.sched_getaffinity(0))
+
+    def _look(self, now: float) -> End | None:
+        self.looked = now
+        zygote = self.box.zygote
+        pids = [pid for pid in watch.tree(self.box.pid)[2:] if pid != zygote]       # without bubblewrap's two
+        self.mains = watch.children(zygote)
+        self.looks, self.helpers = self.looks + 1, self.helpers + watch.running(pids, but=self.mains)
+        if "watch" in self.box.off:
+            return None
+        if len(pids) > MAX_PROCESSES:
+            return End(CRASHED, f"it had started {len(pids)} processes; {MAX_PROCESSES} is the limit", fatal=True)
+        # What lies in sockets and pipes is the kernel's memory, which no process's size shows.
+        if (files := sum(map(watch.files, pids))) > MAX_FILES:
+            return End(OUT_OF_MEMORY, f"it had {files} files open; {MAX_FILES} is the limit", fatal=True)
+        used = watch.use([zygote, *pids]).memory - self.baseline
+        if used <= self.box.limits.tree:
+            return None
+        return End(OUT_OF_MEMORY, f"it used {used / 2 ** 30:.1f} GiB of memory; a submission may use "
+                                  f"{self.box.limits.tree / 2 ** 30:.1f}", fatal=True)
+
+    # -- what it means ----------------------------------------------------------------------------------------------
+    def _answered(self) -> End:
+        ledgers = [member.ledger for member in self.broker.members]
+        wrong = examine(ledgers)
+        if wrong is not None:
+            return End(CRASHED, autopsy=wrong)
+        return End(PASSED, answers=[member.answer for member in self.broker.members], ledgers=ledgers)
+
+    def _failed(self, reason: str) -> End:
+        members = self.broker.members
+        first = min((m for m in members if m.state == "raised"), key=lambda m: m.changed, default=None)
+        if first is not None and not self.broker.fault:
+            kind, text = first.failure["kind"], first.failure["text"]
+            if kind == "unfinished":
+                return End(NOT_ATTEMPTED, text.partition(": ")[2])
+            if kind == "memory":
+                return End(OUT_OF_MEMORY, f"rank {first.rank}: {text}")
+        killed = [m.rank for m, r in zip(members, self.ranks) if m.state == "died" and r.status == -signal.SIGKILL]
+        if killed:
+            # Not ours, and a rank cannot send it to itself: the kernel was out of memory, or a person did it.
+            return End(FAULT, f"rank {killed[0]} was killed from outside the sandbox: this machine is short of memory?")
+        own = [m.rank for m, r in zip(members, self.ranks) if m.state == "died" and r.status == 120
+               and not m.born]      # once it is shut in, any status is its own
+        if own:
+            return End(FAULT, f"rank {own[0]} could not be shut in: {self._said(own[0])}")
+        if reason == "deadline":
+            self._where()
+        return End(HUNG if reason in ("deadline", "deadlock") else CRASHED, autopsy=self._diagnose(reason))
+
+    def _diagnose(self, reason: str):
+        return diagnose([self._evidence(m) for m in self.broker.members], reason, timeout=self.seconds,
+                        backend="sandbox", fault=self.broker.fault)
+
+    def _evidence(self, member: Member) -> Evidence:
+        e = Evidence(member.rank, member.ledger, member.state, now=member.ledger.now(), order=member.changed)
+        status = self.ranks[member.rank].status
+        if member.state == "died" and status is not None:
+            e.signal, e.exitcode = (-status, None) if status < 0 else (None, status)
+            e.output = self._said(member.rank)[-2000:]
+        elif member.state == "raised":
+            e.error_text, e.traceback = member.failure["text"], member.failure["traceback"]
+            e.stack = member.failure["stack"]
+        elif member.state == "running":
+            e.stack = self.stacks.get(member.rank, [])
+        return e
+
+    stacks: dict[int, list[tuple[str, int, str]]] = {}
+
+    def _where(self) -> None:
+        """Kill the ranks; on the way they write down where they are. What they write is a claim, and shown as such."""
+        self._kill(ask=True)
+        self.stacks = {}
+        for rank, connections in enumerate(self.ranks):
+            try:
+                text = os.read(connections.trace, 1 << 16).decode("utf-8", "replace")
+            except OSError:
+                continue
+            frames = re.findall(r'^  File "(.{1,300}?)", line (\d{1,9}) in (.{1,100})$', text, re.M)
+            self.stacks[rank] = [(clean(file, 300), int(number), clean(name, 100)) for file, number, name in frames]
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+    def _kill(self, ask: bool = False) -> None:
+        """End all ranks, and wait until the zygote says so; a sandbox in which that fails is ended whole."""
+        self.box.kill([rank for rank in self.ranks if rank.status is None], ask)
+        deadline = time.monotonic() + 5.0
+        by_id = {rank.id: rank for rank in self.ranks}
+        while any(rank.status is None for rank in self.ranks):
+            for id, status in self.box.ended(0.2):
+                if id in by_id:
+                    by_id[id].status = status
+            if not self.box.alive or time.monotonic() > deadline:
+                raise BoxFailed("the sandbox did not end its ranks")
+
+    def _finish(self, end: End) -> None:
+        if not end.fatal:
+            try:
+                self._kill()
+            except BoxFailed:
+                end.fatal = True        # the verdict stands; the next case gets a new sandbox
+        for rank, connections in enumerate(self.ranks):
+            try:
+                while len(self.output[rank]) < 4 * SHOWN and (data := os.read(connections.output, 1 << 16)):
+                    self.output[rank] += data
+            except OSError:
+                pass
+        parts = [(f"[rank {rank}] " if len(self.ranks) > 1 else "") + text
+                 for rank in range(len(self.ranks)) if (text := self._said(rank))]
+        end.printed = "\n".join(parts)
+
+    def _said(self, rank: int) -> str:
+        return clean(self.output[rank].decode("utf-8", "replace"), SHOWN).strip("\n")

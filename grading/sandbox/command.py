@@ -1,0 +1,161 @@
+"""The bubblewrap command of one submission's sandbox: what is in there, and what is not.
+
+In it: the interpreter with its packages, the shared libraries that torch maps, labkit, grading/sandbox/inside, and the
+submission's folder; all read-only, and the course's solutions masked wherever they are installed. Besides, small
+memory file systems for /tmp and /dev/shm. Not in it: anything else of this machine, the network, other processes, the
+environment.
+"""
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+import labkit
+from labkit.errors import LabError
+
+COURSE, SUBMISSION = "/course", "/submission"
+INSIDE = "labkit_inside"        # what grading/sandbox/inside is called in there: no helper of a student's has this name
+# Top-level packages of the course that must not be seen, wherever pip has put them.
+_COURSE = re.compile(r"^(week\d+\w*|capstone\w*|grading|tests|solutions)$")
+_PACKAGES = ("stdlib", "platstdlib", "purelib", "platlib")
+_LOADERS = ("/lib64", "/lib", "/usr/lib64")         # where the dynamic loader is named
+_HUGE = "/sys/kernel/mm/transparent_hugepage"       # glibc asks there how large a huge page is
+
+
+def bwrap() -> str:
+    """The path of bubblewrap. LabError without it."""
+    found = shutil.which("bwrap")
+    if found is None:
+        raise LabError("bubblewrap is not installed, and without it a submission cannot be shut in: sudo apt install "
+                       "bubblewrap (`grade doctor` tells more), or --unsandboxed for people whom you trust")
+    return found
+
+
+def command(folder: Path, descriptor: int, settings: str, disk: int, off: frozenset[str] = frozenset()) -> list[str]:
+    """argv that runs the zygote on the submission in `folder`.
+
+    descriptor   of the zygote's end of its socket, inherited
+    settings     JSON for it
+    disk         bytes of the scratch folder and of /dev/shm
+    off          defences to leave out, for tests: "network", "files" (then this machine is at /host), "environment",
+                 "readonly", "devices"
+    """
+    root = os.geteuid() == 0
+    argv = [bwrap(), "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
+            "--unshare-cgroup-try", "--hostname", "sandbox"]
+    if "network" not in off:
+        argv.append("--unshare-net")
+    if root:        # no user namespace of bubblewrap's: the zygote becomes another user, really
+        argv += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        argv.append("--unshare-user")
+    if "environment" not in off:
+        argv.append("--clearenv")
+    for name, value in environment().items():
+        argv += ["--setenv", name, value]
+    bind = "--bind" if "readonly" in off else "--ro-bind"
+    if "files" in off:
+        argv += [bind, "/", "/host"]
+    argv += ["--proc", "/proc"]
+    if "devices" in off:
+        argv += ["--dev", "/dev"]
+    else:       # no terminals: through /dev/pts two ranks could talk past the broker
+        argv += ["--perms", "0755", "--size", "4096", "--tmpfs", "/dev"]
+        for name in ("null", "zero", "full", "random", "urandom"):
+            argv += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for path in ("/dev/shm", scratch()):
+        argv += ["--perms", "1777", *(["--size", str(disk)] if "limits" not in off else []), "--tmpfs", path]
+    inside = Path(__file__).parent / "inside"
+    for parent in sorted({str(p) for path in system_paths() for p in Path(path).parents if str(p) != "/"}):
+        argv += ["--perms", "0755", "--dir", parent]        # by itself bubblewrap would make them root's alone
+    for path in system_paths():
+        argv += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+    for path in masked(system_paths()):
+        argv += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
+    argv += ["--perms", "0755", "--size", "65536", "--tmpfs", COURSE,
+             "--ro-bind", str(Path(labkit.__file__).parent), f"{COURSE}/labkit", "--ro-bind", str(inside),
+             f"{COURSE}/{INSIDE}", "--remount-ro", COURSE,
+             bind, str(folder), SUBMISSION, "--remount-ro", "/dev", "--remount-ro", "/"]
+    # -P: what lies in the submission's folder must not be taken for a module of the zygote's.
+    return [*argv, "--chdir", SUBMISSION, "--", sys.executable, "-P", "-s", "-B", "-m", f"{INSIDE}.zygote",
+            str(descriptor), settings]
+
+
+def scratch() -> str:
+    """The folder inside that may be written: /tmp, unless the interpreter or its packages lie below that. A rank mounts
+    its own over it, which would hide them."""
+    return "/scratch" if any(path.startswith("/tmp/") for path in system_paths()) else "/tmp"
+
+
+def environment() -> dict[str, str]:
+    """All variables that there are inside."""
+    own = scratch()
+    return {"PATH": "/usr/bin:/bin", "HOME": own, "TMPDIR": own, "LANG": "C.UTF-8", "PYTHONPATH": COURSE,
+            "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": own,
+            # Python's objects in malloc's memory, and that in huge pages: forking a rank takes a third of the time.
+            "PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+
+@lru_cache(maxsize=None)
+def system_paths() -> tuple[str, ...]:
+    """What of this machine a Python with torch needs: no more than can be named."""
+    wanted: set[str] = set(_chain(sys.executable))
+    # Not the whole prefix: people make virtual environments in a course's own folder, and /usr/local holds nbgrader's
+    # exchange with everybody's hand-ins.
+    if Path(sys.prefix, "pyvenv.cfg").is_file() or Path(sys.prefix, "conda-meta").is_dir():
+        wanted |= {os.path.join(sys.prefix, name) for name in ("lib", "lib64", "pyvenv.cfg")}
+    wanted |= {*site.getsitepackages(), *(sysconfig.get_path(name) for name in _PACKAGES)}
+    names = {"installed_base": sys.base_prefix, "base": sys.base_prefix, "installed_platbase": sys.base_exec_prefix,
+             "platbase": sys.base_exec_prefix}
+    wanted |= {sysconfig.get_path(name, vars=names) for name in ("stdlib", "platstdlib")}
+    wanted |= set(_libraries())
+    wanted |= {path for path in (*_LOADERS, "/etc/ld.so.cache", _HUGE) if os.path.exists(path)}
+    return _outermost(path for path in wanted if os.path.exists(path))
+
+
+def _chain(path: str) -> Iterable[str]:
+    """A path, what it links to, what that links to, ... to the file itself."""
+    while True:
+        yield path
+        if not os.path.islink(path):
+            return
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+
+
+def _libraries() -> Iterable[str]:
+    """Folders of the shared libraries that this process, with torch, has mapped."""
+    import torch        # noqa: F401
+    with open("/proc/self/maps") as file:
+        for line in file:
+            path = line.split(maxsplit=5)[-1].strip()
+            if path.startswith("/") and ".so" in os.path.basename(path) and not path.startswith("/memfd:"):
+                yield os.path.dirname(path)
+
+
+def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Without those that lie in another one. A link in a parent's place is followed: bubblewrap makes plain folders."""
+    kept: list[str] = []
+    for path in sorted({os.path.join(os.path.realpath(os.path.dirname(p)), os.path.basename(p)) for p in paths}):
+        if not any(path.startswith(other + "/") and not os.path.islink(other) for other in kept):
+            kept.append(path)
+    return tuple(kept)
+
+
+def masked(paths: Iterable[str]) -> list[str]:
+    """Folders of the course below these paths' package folders: installed without -e, its solutions lie among them."""
+    stdlib = sysconfig.get_path("stdlib")
+    places = {*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
+              f"{stdlib}/site-packages", f"{stdlib}/dist-packages"}
+    found = []
+    for folder in places:
+        if os.path.isdir(folder) and any(folder == path or folder.startswith(path + "/") for path in paths):
+            found += [entry.path for entry in os.scandir(folder) if entry.is_dir() and _COURSE.match(entry.name)]
+    return sorted(set(found))

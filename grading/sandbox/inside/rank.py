@@ -1,0 +1,92 @@
+"""One rank: shut itself in, take the job from the broker, run the student's function, send the answer.
+
+From the moment at which the student's code is imported nothing in this process can be trusted, and nothing has to be:
+what leaves it is bytes on one socket, which the broker counts, caps and reads as data.
+"""
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from typing import Any
+
+import torch
+
+from labkit_inside import jail
+from labkit.checks import remote, values
+from labkit.comm.group import Group
+from labkit.comm.ledger import Ledger
+from labkit.comm.link import BrokerTransport, frame_head, read_frame
+from labkit.comm.outcome import tell
+
+LINK, TRACE = 3, 4
+MAX_TEXT = 20_000       # characters of an error's text
+
+
+def main(off: frozenset[str], limits: dict[str, int]) -> int:
+    jail.shut(off, limits, keep=TRACE)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.register(signal.SIGUSR1, file=TRACE, all_threads=False)
+    link = socket.socket(fileno=LINK)
+    link.sendall(frame_head("born", {}))     # from here on this process's end is its own doing
+    kind, job, body = read_frame(link)
+    if kind != "job":
+        return 121
+    try:
+        answer = _run(link, job, bytes(body))
+        head = frame_head("done", {}, len(answer))
+    except BaseException as error:      # SystemExit too: a rank that leaves without an answer has failed
+        head, answer = frame_head("fail", _failure(error)), b""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:       # theirs by now: a closed or replaced one must not cost them their answer
+            pass
+    link.sendall(head)
+    link.sendall(answer)
+    return 0
+
+
+def _run(link: socket.socket, job: dict[str, Any], body: bytes) -> bytes:
+    group = Group(BrokerTransport(job["rank"], job["size"], link), Ledger(job["rank"], job["size"]))
+    given, named, sources = values.unpack(body)
+    reference = None
+    if job["stands_on"]:
+        reference = os.path.join(os.environ["TMPDIR"], "reference")
+        for path, text in sources.items():
+            os.makedirs(os.path.dirname(f"{reference}/{path}"), exist_ok=True)
+            with open(f"{reference}/{path}", "w", encoding="utf-8") as file:
+                file.write(text)
+    try:
+        return remote.answer(group, job["root"], job["package"], job["function"], given, named, job["with_group"],
+                             reference, tuple(job["stands_on"]), loaded=lambda: _remove(reference))
+    finally:
+        _remove(reference)
+
+
+def _remove(reference: str | None) -> None:
+    if reference:
+        shutil.rmtree(reference, ignore_errors=True)
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    said = tell(error)
+    stack = [[str(file)[:300], int(line), str(name)[:100]] for file, line, name in said["stack"][:30]]
+    text, traceback = said["text"][:MAX_TEXT], said["traceback"][-MAX_TEXT:]
+    kind = ("unfinished" if isinstance(error, NotImplementedError)
+            else "memory" if _memory(error) else "raised")
+    failure = {"kind": kind, "text": text, "traceback": traceback, "stack": stack}
+    if len(json.dumps(failure)) > 60_000:
+        failure.update(text=text[:2000], traceback=traceback[-5000:], stack=stack[:5])
+    return failure
+
+
+def _memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+__all__ = ["main", "torch"]

@@ -1,0 +1,165 @@
+"""The Runner behind `call` in grading: a week's test file runs here, in the judge, and the student's functions in a
+sandbox."""
+from __future__ import annotations
+
+import ast
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from grading.sandbox import watch
+from grading.sandbox.box import Box, BoxFailed, Limits
+from grading.sandbox.case import Case, End
+from grading.sandbox.command import SUBMISSION
+from grading.sandbox.frames import clean
+from labkit.checks import values
+from labkit.checks.local import not_attempted, read_answers, told
+from labkit.checks.markers import strip
+from labkit.checks.runner import Job, Reply
+from labkit.checks.tasks import Week
+from labkit.checks.verdict import CRASHED, FAULT, HUNG, NOT_ATTEMPTED, PASSED
+
+DEADLINE = 8.0      # seconds for a call, or five times what the reference took, whatever is more
+TIMES = 5.0
+PATIENCE = 1        # calls of one function that may run into the full deadline
+SHORT = 1.0         # seconds for that function's later calls (or five times the reference)
+BUDGET = 180.0      # seconds for a submission, or ten times what the reference took in all
+RESTARTS = 10       # sandboxes that one function may destroy: each costs a new import of torch
+MAX_TEXT = 8000     # characters that a verdict tells
+
+
+def parts_of(week: Week) -> dict[tuple[str, ...], dict[str, str]]:
+    """What the tasks of a week stand on: {functions: {path: source}}. A source holds the solutions of exactly the tasks
+    stood on, and holes for all others: what is sent into a case must not hold that case's own solution."""
+    parts: dict[tuple[str, ...], dict[str, str]] = {}
+    for task in week.tasks:
+        below = [week.task(id) for id in task.stands_on]
+        functions = tuple(name for other in below for name in other.functions)
+        if functions:
+            modules = {module for other in below for module in other.modules}
+            parts[functions] = _sources(week, modules, task.stands_on)
+    return parts
+
+
+def _sources(week: Week, modules: set[str], keep: tuple[str, ...]) -> dict[str, str]:
+    """These modules, `__init__` files, and what they import from the week's package."""
+    found: dict[str, str] = {}
+    todo = {"__init__", *modules}
+    while todo:
+        module = todo.pop()
+        path = Path(*module.split("."))
+        file = next((f for f in (path.with_suffix(".py"), path / "__init__.py") if (week.folder / f).is_file()), None)
+        name = f"{week.package}/{file}"
+        if file is None or name in found or week.folder / file in week.tests:
+            continue
+        found[name] = strip((week.folder / file).read_text(encoding="utf-8"), name, keep)
+        package = module.split(".")[:-1] if file.name != "__init__.py" else module.split(".")
+        todo.update(".".join((*package[:depth], "__init__")) for depth in range(1, len(package) + 1))
+        for node in ast.walk(ast.parse(found[name])):
+            if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(week.package)):
+                base = package[:len(package) - node.level + 1] if node.level else []
+                inner = (node.module or "").removeprefix(week.package).strip(".")
+                base = [*base, *inner.split(".")] if inner else base
+                todo.update({".".join(base), *(".".join((*base, alias.name)) for alias in node.names)} - {""})
+    return found
+
+
+class SandboxRunner:
+    """Runs jobs of one submission, whose package lies in `folder`. Use it in a `with`, or `close()` it.
+
+    parts       the reference's sources, {path: text}, by what a job stands on (its `stands_on`): see `parts_of`
+    reference   seconds that the reference needed, by function; {} while the reference itself is being timed
+    """
+
+    def __init__(self, folder: Path, *, parts: "Mapping[tuple[str, ...], dict[str, str]]" = {},
+                 reference: Mapping[str, float] = {}, limits: Limits = Limits(),
+                 budget: float = BUDGET, deadline: float = DEADLINE, off: frozenset[str] = frozenset()) -> None:
+        self.folder, self.parts, self.reference = folder, parts, reference
+        self.limits, self.off, self.budget, self.deadline = limits, off, budget, deadline
+        self.seconds: dict[str, float] = {}     # the longest call of each function
+        self.used = 0.0
+        self.hangs: Counter[str] = Counter()
+        self.fatal: Counter[str] = Counter()
+        self.processor = 0.0        # seconds of processor of all its sandboxes so far
+        self._box: Box | None = None
+        self._baseline = 0
+
+    def run(self, job: Job) -> Reply:
+        if self.used > self.budget:
+            return Reply(HUNG, text=f"not run any more: this submission has used up its {self.budget:.0f} s")
+        if self.fatal[job.function] >= RESTARTS:
+            return Reply(CRASHED, text=f"not run any more: {job.function} has destroyed {RESTARTS} sandboxes")
+        arrived = begin = time.monotonic()
+        try:
+            box = self._started()
+            begin = time.monotonic()        # importing torch again is not the function's time
+            end = self._run(job, box)
+        except BoxFailed as error:
+            end = End(FAULT, f"the sandbox failed: {error}", fatal=True)
+        now = time.monotonic()
+        self.used += now - arrived
+        self.seconds[job.function] = max(now - begin, self.seconds.get(job.function, 0.0))
+        if end.verdict == HUNG and now - begin >= self._deadline(job):
+            self.hangs[job.function] += 1
+        if end.fatal:
+            self._drop()
+            self.fatal[job.function] += end.verdict != FAULT
+        reply = self._reply(end, job)
+        reply.printed = end.printed
+        if "text" not in self.off:      # an exception's words, say: the student's
+            reply.text, reply.cause = clean(reply.text, MAX_TEXT), tuple(clean(c, MAX_TEXT) for c in reply.cause)
+        return reply
+
+    def _run(self, job: Job, box: Box) -> End:
+        sources = self.parts.get(tuple(job.stands_on), {}) if job.stands_on else {}
+        named = values.pack(dict(job.kwargs))
+        jobs = []
+        for rank, args in enumerate(job.inputs):
+            # Each rank is sent its own arguments and nothing of another's.
+            head = {"rank": rank, "size": len(job.inputs), "root": SUBMISSION, "package": job.package,
+                    "function": job.function, "with_group": job.with_group,
+                    "stands_on": list(job.stands_on) if sources else []}
+            jobs.append((head, values.pack((args, values.unpack(named), sources))))
+        return Case(box, jobs, self._deadline(job), self._baseline).run()
+
+    def _deadline(self, job: Job) -> float:
+        times = TIMES * self.reference.get(job.function, 0.0)
+        return max(self.deadline if self.hangs[job.function] < PATIENCE else SHORT, times)
+
+    def _reply(self, end: End, job: Job) -> Reply:
+        if end.verdict == PASSED:
+            return read_answers(end.answers, end.ledgers, job.with_group)
+        if end.autopsy is not None:
+            reply = told(end.autopsy, SUBMISSION)
+            reply.verdict = end.verdict
+            return reply
+        if end.verdict == NOT_ATTEMPTED:
+            return Reply(NOT_ATTEMPTED, text=not_attempted(end.text))
+        return Reply(end.verdict, text=end.text)
+
+    def _started(self) -> Box:
+        if self._box is not None and self._box.alive:
+            return self._box
+        self._drop()
+        box = Box(self.folder, self.limits, self.off)
+        box.start()
+        self._box = box
+        self._baseline = watch.use(watch.tree(box.pid)[2:]).memory
+        return box
+
+    def _drop(self) -> None:
+        box, self._box = self._box, None
+        if box is not None:
+            self.processor += box.processor()
+            box.close()
+
+    def close(self) -> None:
+        """End the sandbox: no process stays."""
+        self._drop()
+
+    def __enter__(self) -> "SandboxRunner":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()

@@ -1,0 +1,251 @@
+"""`grade load`: what the gradebook holds afterwards, whatever was there before."""
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+
+import pytest
+
+from grading.gradebook.load import load
+from grading.intake.policy import Rules
+from labkit.errors import LabError
+from tests.grading.gradebook.samples import by_hand, handed, mark, put_marks, rows, scores, shown
+
+OPEN = (None, None, True)
+LATE = Rules.model_validate({"deadlines": {"week91": datetime.fromisoformat("2026-10-07T00:00:00+02:00")},
+                             "late": {"per_day": 0.25}})
+
+
+def test_automatic_points_are_there_and_the_written_task_waits_for_a_human(course, week, marks):
+    put_marks(marks, mark("anna"), mark("ben", {"91.1": 1.5}))
+    report = load(course, week, marks)
+    assert scores(course, "anna") == {"task-91-1": (4, None, False), "task-91-2": OPEN, "task-91-3": (2, None, False)}
+    assert scores(course, "ben") == {"task-91-1": (1.5, None, False), "task-91-2": OPEN, "task-91-3": (0, None, False)}
+    assert (report.new, report.changed, report.same) == (2, 0, 0)
+
+
+def test_nbgrader_itself_adds_up(course, week, marks):
+    put_marks(marks, mark("anna", {"91.1": 1.5, "91.3": 2}))
+    load(course, week, marks)
+    by_hand(course, "anna", "task-91-2", points=5)
+    with course.gradebook() as book:
+        submission = book.find_submission("week91", "anna")
+        assert (submission.score, submission.max_score) == (8.5, 12)
+        assert submission.timestamp == datetime(2026, 10, 5, 10, 30), "nbgrader keeps UTC"
+        assert not submission.needs_manual_grade
+
+
+def test_a_second_load_changes_nothing(course, week, marks):
+    put_marks(marks, mark("anna"), mark("ben", {"91.1": 1}))
+    load(course, week, marks, files=lambda mark: handed())
+    before, written = rows(course), shown(course, "anna").stat().st_mtime_ns
+    report = load(course, week, marks, files=lambda mark: handed())
+    assert (report.new, report.changed, report.same) == (0, 0, 2)
+    assert rows(course) == before and shown(course, "anna").stat().st_mtime_ns == written
+
+
+def test_what_a_human_gave_survives_a_regrade(course, week, marks):
+    put_marks(marks, mark("anna", {"91.1": 0}))
+    load(course, week, marks)
+    by_hand(course, "anna", "task-91-2", points=5, comment="well argued")
+    by_hand(course, "anna", "task-91-1", points=3)
+    put_marks(marks, mark("anna", {"91.1": 2, "91.3": 2}, attempt=2))
+    report = load(course, week, marks)
+    assert scores(course, "anna") == {"task-91-1": (2, 3, False), "task-91-2": (None, 5, False),
+                                      "task-91-3": (2, None, False)}
+    assert ("anna", "task-91-2", "well argued") in rows(course)
+    assert any("91.1 keeps the 3 points given by hand; the automatic ones are now 2" in s for s in report.told)
+
+
+def test_extra_credit_and_flags_survive(course, week, marks):
+    put_marks(marks, mark("anna"))
+    load(course, week, marks)
+    with course.gradebook() as book:
+        book.find_grade("task-91-1", "lab", "week91", "anna").extra_credit = 1
+        book.find_submission("week91", "anna").notebooks[0].flagged = True
+        book.db.commit()
+    put_marks(marks, mark("anna", {}))
+    load(course, week, marks)
+    with course.gradebook() as book:
+        assert book.find_grade("task-91-1", "lab", "week91", "anna").extra_credit == 1
+        assert book.find_submission("week91", "anna").notebooks[0].flagged
+
+
+def test_a_graders_fault_is_never_a_zero(course, week, marks):
+    put_marks(marks, mark("anna", faults=("91.1",)))
+    report = load(course, week, marks)
+    assert scores(course, "anna")["task-91-1"] == OPEN, "left for a human"
+    assert scores(course, "anna")["task-91-3"] == (2, None, False), "nothing else suffers"
+    assert any("anna" in s and "91.1 (the grader itself failed here)" in s for s in report.human)
+
+
+def test_a_fault_after_a_good_mark_does_not_keep_the_old_points_nor_touch_those_by_hand(course, week, marks):
+    put_marks(marks, mark("anna"), mark("ben"))
+    load(course, week, marks)
+    by_hand(course, "ben", "task-91-1", points=3)
+    put_marks(marks, mark("anna", faults=("91.1",)), mark("ben", faults=("91.1",)))
+    load(course, week, marks)
+    assert scores(course, "anna")["task-91-1"] == OPEN
+    assert scores(course, "ben")["task-91-1"] == (None, 3, False)
+
+
+@pytest.mark.parametrize("broken", [
+    dict(complete=False), dict(tasks=[]), pytest.param(dict(tasks=None), id="points None")])
+def test_a_mark_that_is_not_complete_leaves_its_tasks_open(course, week, marks, broken):
+    one = mark("anna")
+    if broken.get("tasks", 1) is None:
+        one.tasks[0]["points"] = one.tasks[2]["points"] = None
+    else:
+        for name, value in broken.items():
+            setattr(one, name, value)
+    report = load(course, week, put_marks(marks, one))
+    assert scores(course, "anna")["task-91-1"] == scores(course, "anna")["task-91-3"] == OPEN
+    assert len(report.human) == 1
+
+
+def test_a_fault_that_was_mended_is_loaded(course, week, marks):
+    put_marks(marks, mark("anna", faults=("91.1",)))
+    load(course, week, marks)
+    put_marks(marks, mark("anna"))
+    assert load(course, week, marks).human == []
+    assert scores(course, "anna")["task-91-1"] == (4, None, False)
+
+
+def penalty(course) -> float:
+    with course.gradebook() as book:
+        return book.find_submission("week91", "anna").late_submission_penalty
+
+
+def test_the_rules_say_which_attempt_counts(course, week, marks):
+    put_marks(marks, *(mark("anna", {"91.1": points}, attempt=number) for number, points in ((1, 4), (2, 1), (10, 2))))
+    load(course, week, marks)
+    assert scores(course, "anna")["task-91-1"][0] == 2, "the last; 10 comes after 2"
+    load(course, week, marks, rules=Rules.model_validate({"attempts": {"policy": "best"}}))
+    assert scores(course, "anna")["task-91-1"][0] == 4
+    text = json.loads(shown(course, "anna").read_text())["cells"][0]["outputs"][0]["text"]
+    assert "Attempt 1 of 3 counts, with most automatic points." in text
+
+
+def test_lateness_is_nbgraders_penalty_and_follows_points_given_by_hand(course, week, marks):
+    put_marks(marks, mark("anna", received="2026-10-07T12:30:00+02:00"), mark("ben"))
+    report = load(course, week, marks, rules=LATE)
+    assert scores(course, "anna")["task-91-1"][0] == 4, "points are stored in full"
+    assert penalty(course) == 1.5       # a quarter of 4 + 2
+    assert [s.split(" (")[0] for s in report.told if "late" in s] == ["anna: Handed in 1 day late"]
+    by_hand(course, "anna", "task-91-2", points=6)
+    load(course, week, marks, rules=LATE)
+    assert penalty(course) == 3         # a quarter of 4 + 2 + 6
+    load(course, week, marks)
+    assert penalty(course) == 0
+
+
+def test_deadlines_and_extensions_are_nbgraders_too(course, week, marks):
+    put_marks(marks, mark("anna", received="2026-10-07T12:30:00+02:00"), mark("ben"))
+    load(course, week, marks, rules=LATE.model_copy(update={"extensions": {
+        "anna": {"week91": LATE.deadlines["week91"] + timedelta(days=2)}}}))
+    with course.gradebook() as book:
+        late = book.find_submission("week91", "anna")
+        assert late.duedate == datetime(2026, 10, 8, 22, 0) and late.total_seconds_late == 0
+        assert book.find_submission("week91", "ben").duedate == datetime(2026, 10, 6, 22, 0), "in UTC"
+    assert penalty(course) == 0
+
+
+def test_an_answer_that_changed_after_it_was_graded_is_looked_at_again(course, week, marks):
+    put_marks(marks, mark("anna"), mark("ben"))
+    load(course, week, marks, files=lambda mark: handed("Because."))
+    by_hand(course, "anna", "task-91-2", points=5)
+    again = load(course, week, marks, files=lambda mark: handed("Because of something else."))
+    assert scores(course, "anna")["task-91-2"] == (None, 5, True), "the points stay, and formgrader asks"
+    assert [s for s in again.human if "anna" in s] and not [s for s in again.human if "ben" in s]
+    by_hand(course, "anna", "task-91-2", points=4)
+    assert load(course, week, marks, files=lambda mark: handed("Because of something else.")).human == []
+    assert scores(course, "anna")["task-91-2"] == (None, 4, False)
+
+
+def test_a_load_without_the_submissions_asks_nobody_to_look_again(course, week, marks):
+    put_marks(marks, mark("anna"))
+    load(course, week, marks, files=lambda mark: handed())
+    by_hand(course, "anna", "task-91-2", points=5)
+    report = load(course, week, marks)
+    assert report.human == [] and any("not here" in s for s in report.told)
+    again = load(course, week, marks, files=lambda mark: handed("another answer"))
+    assert len(again.human) == 1, "the earlier answer is still known"
+
+
+def test_ids_of_any_script_stay_apart_and_come_back(course, week, marks):
+    names = ["anna", "O'Brien, Zoë", "שלום", "a b", "<img src=x onerror=alert(1)>", "..", "a/b", "a%2Fb", "a=2Fb",
+             "[abc]", "*", ""]
+    put_marks(marks, *(mark(name, {"91.1": i % 5}) for i, name in enumerate(names)))
+    load(course, week, marks)
+    from grading.gradebook.names import gradebook_id, student_of
+    for i, name in enumerate(names):
+        id = gradebook_id(name)
+        assert student_of(id) == name and scores(course, id)["task-91-1"][0] == i % 5
+        assert shown(course, id).is_file()
+    everywhere = {p.parent.parent.parent for p in course.root.rglob("lab.ipynb")} - {course.root / "source"}
+    assert {course.root / "autograded"} == everywhere - {course.root}, "no id leads out of its folder"
+
+
+def test_nbgraders_own_folder_without_a_time_is_not_taken_for_ungraded(course, week, marks):
+    put_marks(marks, mark("anna"), mark("ben"), mark("cleo"))
+    (course.root / "submitted" / "anna" / "week91").mkdir(parents=True)
+    (course.root / "submitted" / "ben" / "week91").mkdir(parents=True)
+    (course.root / "submitted" / "ben" / "week91" / "timestamp.txt").write_text("2026-10-05 10:30:00 UTC")
+    load(course, week, marks)
+    from nbgrader.apps.api import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+    api = NbGraderAPI(coursedir=CourseDirectory(root=str(course.root), course_id=course.id))
+    found = api.get_submissions("week91")
+    assert {s["student"]: s["autograded"] for s in found} == dict(anna=True, ben=True, cleo=True)
+    assert sum(s["score"] for s in found) == 18
+
+
+def test_a_task_that_came_later_gets_its_rows(course, source, week, marks):
+    from grading.gradebook.course import init, week_named
+    put_marks(marks, mark("anna"))
+    load(course, week, marks)
+    tasks = source / "week91_demo" / "tasks.toml"
+    tasks.write_text(tasks.read_text() + '\n[[task]]\nid = "91.5"\ntitle = "late"\nkind = "written"\npoints = 3\n')
+    with pytest.raises(LabError, match="task 91.5 is new.*grade course init"):
+        load(course, week_named("week91", source), marks)
+    init(course.root, source=source)
+    load(course, week_named("week91", source), marks)
+    assert scores(course, "anna")["task-91-5"] == OPEN and scores(course, "anna")["task-91-1"] == (4, None, False)
+    by_hand(course, "anna", "task-91-5", points=3, comment="good")
+    assert ("anna", "task-91-5", "good") in rows(course)
+
+
+def test_one_writer_at_a_time(course, week, marks):
+    put_marks(marks, mark("anna"))
+    with course.one_writer(), pytest.raises(LabError, match="wait until it has finished"):
+        load(course, week, marks)
+    assert load(course, week, marks).new == 1
+
+
+def test_a_broken_mark_stops_before_anything_is_loaded(course, week, marks):
+    put_marks(marks, mark("anna"), mark("zoe"))
+    (marks / "week91" / "zoe" / "1.json").write_text("{")
+    with pytest.raises(LabError, match="is not a mark"):
+        load(course, week, marks)
+    assert rows(course) == []
+
+
+def test_a_week_without_marks_and_a_mark_without_a_time_zone(course, week, marks):
+    with pytest.raises(LabError, match="no marks of week91"):
+        load(course, week, marks)
+    put_marks(marks, mark("anna", received="yesterday"))
+    with pytest.raises(LabError, match="no valid time"):
+        load(course, week, marks)
+    assert scores(course, "anna") == {}
+
+
+def test_formgrader_can_save_while_a_load_is_between_two_students(course, week, marks):
+    """Short transactions: the lock for writing is not held over the whole class."""
+    put_marks(marks, mark("anna"), mark("ben"))
+
+    def save(done, total, student):
+        if done == 1:
+            by_hand(course, "anna", "task-91-2", points=6)
+    load(course, week, marks, progress=save)
+    assert scores(course, "anna")["task-91-2"] == (None, 6, False)
+    assert scores(course, "ben")["task-91-1"][0] == 4

@@ -1,0 +1,114 @@
+"""Canvas' gradebook import, read here as Canvas' importer reads it."""
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+
+from grading.reports.by_hand import ByHand
+from grading.reports.canvas import export, read_roster
+from grading.reports.standing import Standing
+from labkit.checks.verdict import FAULT
+from labkit.errors import LabError
+from tests.grading.reports.aclass import AWKWARD, mark, spoil
+
+ROSTER = '''Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (99),Current Score
+    Points Possible,,,,,10,(read only)
+"O'Neill, Anna",4711,u1,anna@uni,Group 1,3,30
+"כהן, דנה",4712,u2,dana,"Group 1, Group 2",,
+"Müller, Bob",4713,=u3,@bob,Group 2,,
+"Smith, Jo",4714,u4,jo1,,,
+"Smith, Jo",4715,u5,jo2,,,
+'''
+
+
+def as_canvas(path):
+    """(assignment's title, points possible, lines), by the rules of lib/gradebook_importer.rb: where the student's
+    columns end, which line gives the points, who a line is, and what a number is."""
+    rows = list(csv.reader(io.StringIO(path.read_bytes().decode("utf-8"), newline="")))
+    head, points, *lines = rows
+    assert len(head) > 3 and "Student" in head[0] and "ID" in head[1]
+    assert "SIS User ID" in head[2] and "SIS Login ID" in head[3] and "Section" in head[4]
+    assert "Points Possible" in points[0] and len({len(row) for row in rows}) == 1
+    (title,) = head[5:]
+    assert not re.search("Current Score|Final Score|Override", title)
+    grades = [row[5] for row in (points, *lines)]
+    assert all(re.fullmatch(r"\d+(\.\d+)?", grade) for grade in grades), "no thousands, a point, and never empty"
+    names = ("student", "id", "user", "login", "section", "grade")
+    return title, float(points[5]), [dict(zip(names, row)) for row in lines]
+
+
+def done(name, points=20, **more):
+    return Standing(mark(name, **more), [1], by_hand={"13.7": ByHand("13.7", points)})
+
+
+def test_names_come_back_and_grades_are_the_totals(week, tmp_path):
+    names = [name for name in AWKWARD if not re.match(r"'?[=+\-@]", name)]
+    written = export(week, [done(name) for name in names], tmp_path / "canvas.csv")
+    title, points, lines = as_canvas(written.path)
+    assert title == "week13: All-reduce" and points == 100 and written.lines == len(names)
+    assert [line["login"] for line in lines] == [line["student"] for line in lines] == names
+    assert all(line["id"] == "" and line["grade"] == "100" for line in lines)
+    assert not written.path.read_bytes().startswith(b"\xef\xbb\xbf")
+
+
+def test_without_a_roster_an_id_like_a_formula_is_left_out_and_told(week, tmp_path):
+    written = export(week, [done("=HYPERLINK()"), done("anna")], tmp_path / "canvas.csv")
+    assert written.lines == 1 and "=HYPERLINK()" in written.told[0] and "--roster" in written.told[0]
+
+
+def test_a_student_without_a_total_has_no_line_since_an_empty_grade_would_delete(week, tmp_path):
+    faulty = spoil(mark("faulty", complete=False), "test_algbw", FAULT, "the check itself failed")
+    made = [done("anna"), Standing(mark("ben"), [1]), Standing(faulty, [1], by_hand={"13.7": ByHand("13.7", 20)})]
+    written = export(week, made, tmp_path / "canvas.csv")
+    assert [line["login"] for line in as_canvas(written.path)[2]] == ["anna"]
+    assert written.told == ["1 student left out (to be graded by hand): ben",
+                            "1 student left out (a human must look): faulty"]
+
+
+def test_automatic_points_alone_after_the_late_rule(week, tmp_path):
+    made = Standing(mark("ben", "13.5 GB/s"), [1], 0.5, "late")
+    title, points, lines = as_canvas(export(week, [made], tmp_path / "c.csv", automatic_only=True).path)
+    assert points == 80 and float(lines[0]["grade"]) == made.mark.points / 2
+
+
+def test_the_roster_gives_canvas_own_columns(week, tmp_path):
+    roster = tmp_path / "roster.csv"
+    roster.write_bytes(b"\xef\xbb\xbf" + ROSTER.encode())
+    made = [done("anna@uni"), done("u2", 10), done("muellerbob_4713", 0)]
+    written = export(week, made, tmp_path / "c.csv", roster=roster, assignment="Week 13 (4242)")
+    title, _, lines = as_canvas(written.path)
+    assert title == "Week 13 (4242)" and written.told == []
+    assert lines[0] == {"student": "O'Neill, Anna", "id": "4711", "user": "u1", "login": "anna@uni",
+                        "section": "Group 1", "grade": "100"}
+    assert lines[1]["student"] == "כהן, דנה" and lines[1]["section"] == "Group 1, Group 2" and lines[1]["grade"] == "90"
+    assert lines[2]["id"] == "4713" and lines[2]["user"] == lines[2]["login"] == "", "its number finds him; no formula"
+
+
+def test_nobody_gets_another_one_s_grade(week, tmp_path):
+    (tmp_path / "roster.csv").write_text(ROSTER)
+    made = [done("Smith, Jo"), done("nobody"), done("anna@uni"), done("u1")]
+    written = export(week, made, tmp_path / "c.csv", roster=tmp_path / "roster.csv")
+    assert written.lines == 1
+    assert written.told == ["1 student left out (several of the roster are called so): Smith, Jo",
+                            "1 student left out (not in the roster): nobody",
+                            "1 student left out (somebody else here is the same student of the roster): u1"]
+
+
+def test_hand_points_for_an_older_answer_are_told(week, tmp_path):
+    made = Standing(mark("anna"), [1], by_hand={"13.7": ByHand("13.7", 20, again=True)})
+    written = export(week, [made], tmp_path / "c.csv")
+    assert written.lines == 1 and written.told == ["graded by hand before the answer changed, look again: anna"]
+
+
+def test_a_roster_with_semicolons_and_one_that_is_none(tmp_path):
+    (tmp_path / "s.csv").write_text("Student;ID;SIS Login ID;Section\nPoints Possible;;;\nA, B;7;ab;\n")
+    assert read_roster(tmp_path / "s.csv") == [{"Student": "A, B", "ID": "7", "SIS User ID": "", "SIS Login ID": "ab",
+                                               "Section": ""}]
+    (tmp_path / "n.csv").write_text("name,points\nx,1\n")
+    with pytest.raises(LabError, match="not Canvas' gradebook"):
+        read_roster(tmp_path / "n.csv")
+    with pytest.raises(LabError, match="cannot be read"):
+        read_roster(tmp_path / "missing.csv")

@@ -1,0 +1,115 @@
+"""`grade feedback`, `report`, `export`, `forget` as one types them."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from grading.marks import write
+from grading.reports.commands import add_commands
+from labkit.errors import LabError
+from tests.grading.reports.aclass import ROOT, mark
+from tests.grading.reports.looking import Tags
+from tests.grading.reports.pngs import png
+
+
+@pytest.fixture
+def grade(tmp_path, monkeypatch):
+    """Run a command in a course that holds week 13 only, with two students' marks."""
+    (tmp_path / "course").mkdir()
+    (tmp_path / "course" / "week13_allreduce").symlink_to(ROOT / "week13_allreduce")
+    monkeypatch.chdir(tmp_path / "course")
+    write(Path("marks"), mark("anna", "13.5 GB/s"))
+    write(Path("marks"), mark("ben"))
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add_commands(app)
+
+    def run(*args, input=None):
+        result = CliRunner().invoke(app, args, input=input)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+    return run
+
+
+def test_feedback_with_pictures_of_the_submission_that_was_marked(grade, week):
+    from grading.intake.find import find_submissions
+    from grading.intake.load import load
+    folder = Path("submitted/anna/week13")
+    folder.mkdir(parents=True)
+    (folder / "plot.png").write_bytes(png(4, 4))
+    (entry,) = find_submissions("submitted", week)
+    write(Path("marks"), mark("anna", submission=load(entry, week).digest))
+    result = grade("feedback", "week13", "--to", "feedback")
+    assert result.exit_code == 0 and "2 pages are in feedback" in result.output
+    assert [a["alt"] for a in Tags(Path("feedback/anna/week13.html").read_text()).all("img")] == [
+        "Your picture 1: the file plot.png."]
+    write(Path("marks"), mark("anna", submission="another one"))
+    grade("feedback", "week13", "--to", "feedback")
+    page = Path("feedback/anna/week13.html").read_text()
+    assert not Tags(page).all("img"), "pictures of another hand-in are not shown"
+
+
+def test_feedback_of_one_student(grade):
+    assert grade("feedback", "week13", "--to", "f", "--student", "ben").exit_code == 0
+    assert [p.name for p in Path("f").iterdir()] == ["ben"]
+    with pytest.raises(LabError, match="did you mean ben"):
+        grade("feedback", "week13", "--to", "f", "--student", "bem")
+
+
+def test_report_draws_the_page_and_prints_the_short_form(grade):
+    result = grade("report", "week13", "--to", "class.html")
+    assert result.exit_code == 0 and "What the class has not understood" in result.output
+    assert "2 students" in result.output and len(Tags(Path("class.html").read_text()).all("img")) == 3
+
+
+def test_export_in_both_formats(grade):
+    assert "2 have no total yet" in grade("export", "week13", "--to", "all.csv").output
+    result = grade("export", "week13", "--to", "canvas.csv", "--format", "canvas", "--automatic")
+    assert "2 of 2 students are in canvas.csv" in result.output
+    assert Path("canvas.csv").read_text().startswith('"Student"')
+    assert grade("export", "week13", "--to", "x.csv", "--automatic").exit_code == 2
+
+
+def test_forget_shows_asks_and_removes(grade):
+    grade("feedback", "week13", "--to", "feedback")
+    refused = grade("forget", "anna", input="n\n")
+    assert refused.exit_code == 1 and "marks of week13: marks/week13/anna (1 file, " in refused.output
+    assert Path("marks/week13/anna").exists() and Path("feedback/anna").exists()
+    done = grade("forget", "anna", input="y\n")
+    assert done.exit_code == 0 and "removed: feedback, feedback/anna" in done.output
+    assert not Path("marks/week13/anna").exists() and Path("marks/week13/ben/1.json").exists()
+    with pytest.raises(LabError, match="nothing is stored of 'anna'"):
+        grade("forget", "anna", "--yes")
+
+
+def test_forget_without_asking_tells_what_is_left_to_a_person(grade):
+    grade("export", "week13", "--to", "all.csv")
+    result = grade("forget", "ben", "--yes")
+    assert result.exit_code == 1 and "left to you: " in result.output and "all.csv names this student" in result.output
+    again = grade("forget", "ben", "--yes")
+    assert again.exit_code == 1 and "Of ben there is" not in again.output
+
+
+def test_the_rules_of_the_working_directory_hold(grade):
+    Path("course.toml").write_text("[deadlines]\nweek13 = 2026-11-19T23:59:00+01:00\n[late]\nper_day = 0.1\n")
+    grade("export", "week13", "--to", "c.csv", "--format", "canvas", "--automatic")
+    assert Path("c.csv").read_text().splitlines()[-1].endswith(",72"), "ben: 80 less 10 %"
+    grade("feedback", "week13", "--to", "f", "--student", "ben")
+    assert "10 % of the points are taken off" in Path("f/ben/week13.html").read_text()
+    with pytest.raises(LabError, match="other.toml"):
+        grade("report", "week13", "--to", "x.html", "--course", "other.toml")
+
+
+def test_mistakes_are_one_sentence(grade):
+    with pytest.raises(LabError, match="grade run week13"):
+        grade("report", "week13", "--to", "class.html", "--marks", "nowhere")
+    with pytest.raises(LabError, match="there is no week"):
+        grade("export", "week99", "--to", "x.csv")
+    Path("marks/week13/anna/1.json").write_text(json.dumps({"version": 7}))
+    with pytest.raises(LabError, match="grade run"):
+        grade("feedback", "week13", "--to", "f")

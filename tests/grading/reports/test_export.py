@@ -1,0 +1,79 @@
+"""The class as CSV: every name comes back as it was, no cell is a formula, numbers are numbers."""
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from grading.marks import UNSANDBOXED, write
+from grading.reports.by_hand import ByHand
+from grading.reports.export import dumps, export, harmless, original, read_table, table
+from grading.reports.standing import Standing, standings
+from labkit.checks.verdict import FAULT
+from labkit.errors import LabError
+from tests.grading.reports.aclass import AWKWARD, mark, spoil
+
+DANGEROUS = "=+-@\t\r\n\0\uff1d"
+
+
+def test_names_with_commas_quotes_accents_and_right_to_left_script_come_back(week, tmp_path):
+    for name in AWKWARD:
+        write(tmp_path / "marks", mark(name, "13.5 GB/s"))
+    here = standings(week, tmp_path / "marks", tmp_path)
+    rows = read_table(export(week, here, tmp_path / "all.csv"))
+    assert sorted(row["student"] for row in rows) == sorted(AWKWARD)
+    for row in rows:
+        assert float(row["automatic"]) == next(s for s in here if s.student == row["student"]).automatic
+
+
+def test_no_cell_begins_like_a_formula(week, tmp_path):
+    names = [*AWKWARD, "\t=1", "  =1", "'=1", "''@x", "\r\nx", "\0", "\uff1dSUM(A1)", "-2+3+cmd|' /C calc'!A0",
+             "'''plain"]
+    for name in names:
+        assert original(harmless(name)) == name
+    text = dumps([["student"], *([name] for name in names)])
+    cells = [row[0] for row in csv.reader(io.StringIO(text, newline=""))]
+    assert [original(cell) for cell in cells[1:]] == names
+    assert not [cell for cell in cells if cell.lstrip(" ")[:1] and cell.lstrip(" ")[0] in DANGEROUS]
+    assert harmless("'t Hooft") == "'t Hooft" and harmless("a-b") == "a-b" and harmless("") == ""
+
+
+def test_columns_are_the_tasks_and_numbers_are_no_text(week, tmp_path):
+    made = Standing(mark("anna", "13.5 GB/s", attempt=3), [1, 3], 0.9, "late, so 10 % less",
+                    {"13.7": ByHand("13.7", 15.5)})
+    path = export(week, [made], tmp_path / "all.csv")
+    raw = path.read_bytes()
+    assert raw.startswith(b"\xef\xbb\xbf") and raw.count(b"\r\n") == 2, "Excel needs the mark; RFC 4180 ends lines so"
+    row = read_table(path)[0]
+    assert row["13.1 the alpha-beta cost model (15)"] == "15"
+    assert row["13.7 predictions, three clocks, the topology document (20)"] == "15.5"
+    assert not [name for name in row if "13.8" in name], "stretch tasks give no points"
+    automatic = float(row["automatic"])
+    assert automatic == made.mark.points < 80 and row["by hand"] == "15.5"
+    assert float(row["total"]) == pytest.approx(0.9 * (automatic + 15.5), abs=0.005)
+    assert (row["attempt"], row["attempts"], row["late factor"], row["rule"]) == ("3", "2", "0.9", "late, so 10 % less")
+    assert row["state"] == "complete" and row["possible"] == "100" and row["isolation"] == "bubblewrap"
+    assert b'"anna",3,2,' in raw and b',15.5,' in raw
+
+
+def test_what_is_not_decided_is_empty_and_the_state_says_why(week):
+    faulty = spoil(mark("b", complete=False), "test_algbw", FAULT, "the check itself failed")
+    made = [Standing(mark("a", isolation=UNSANDBOXED), [1]), Standing(faulty, [1]),
+            Standing(mark("c"), [1], by_hand={"13.7": ByHand("13.7", 20, again=True)})]
+    head, *rows = table(week, made)
+    a, b, c = (dict(zip(head, row)) for row in rows)
+    assert a["total"] is None and a["by hand"] is None and a["state"] == "to be graded by hand" and a["automatic"] == 80
+    assert a["isolation"] == UNSANDBOXED
+    assert b["automatic"] is None and b["total"] is None and b["13.5 timing a collective (10)"] is None
+    assert b["state"] == "a human must look" and b["13.1 the alpha-beta cost model (15)"] == 15
+    assert c["total"] == 100 and c["state"] == "to be looked at again by hand"
+
+
+def test_a_foreign_file_is_one_sentence(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xff\xfe")
+    (tmp_path / "b.csv").write_text('a,b\n"x\n')
+    (tmp_path / "c.csv").write_text("a,b\n1\n")
+    for name in ("a.csv", "b.csv", "c.csv", "missing.csv"):
+        with pytest.raises(LabError):
+            read_table(tmp_path / name)

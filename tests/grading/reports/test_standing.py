@@ -1,0 +1,124 @@
+"""Where a student stands: which attempt, what is sure, what a person gave (with nbgrader itself, if it is here)."""
+from __future__ import annotations
+
+import importlib.util
+from datetime import datetime, timezone
+
+import pytest
+
+from grading.intake.policy import Rules
+from grading.marks import write
+from grading.reports.by_hand import ByHand, hand_comments
+from grading.reports.standing import Standing, find_week, standings
+from labkit.checks.verdict import FAULT
+from labkit.errors import LabError
+from tests.grading.reports.aclass import mark, spoil
+
+ZOE = "O'Neill, \"Zoë\""      # nbgrader knows her by another id
+
+
+def test_the_last_attempt_counts_unless_the_course_says_otherwise(week, tmp_path):
+    for made in (mark("anna", attempt=1), mark("anna", "13.5 GB/s", attempt=2), mark("anna", "13.4 NaN", attempt=10),
+                 mark("ben")):
+        write(tmp_path, made)
+    anna, ben = standings(week, tmp_path, tmp_path)
+    assert (anna.mark.attempt, anna.attempts, anna.factor) == (10, [1, 2, 10], 1.0)
+    assert (ben.student, ben.attempts) == ("ben", [1])
+
+
+def test_the_course_s_rules_choose_and_take_off(week, tmp_path):
+    write(tmp_path, mark("anna", attempt=1))
+    write(tmp_path, mark("anna", "13.5 GB/s", attempt=2, received="2026-11-21T12:00:00+01:00"))
+    rules = Rules.model_validate({"attempts": {"policy": "best"}, "late": {"per_day": 0.25},
+                                  "deadlines": {"week13": datetime(2026, 11, 20, 12, tzinfo=timezone.utc)}})
+    (anna,) = standings(week, tmp_path, tmp_path, rules)
+    assert (anna.mark.attempt, anna.factor) == (1, 0.75) and "25 % of the points are taken off" in anna.rule
+    anna.by_hand["13.7"] = ByHand("13.7", 20)
+    assert anna.total == 75
+
+
+def test_no_marks_is_one_sentence(week, tmp_path):
+    with pytest.raises(LabError, match="grade run week13"):
+        standings(week, tmp_path / "none", tmp_path)
+    (tmp_path / "marks" / "week13" / "anna").mkdir(parents=True)
+    with pytest.raises(LabError, match="grade run week13"):
+        standings(week, tmp_path / "marks", tmp_path)
+    with pytest.raises(LabError, match="did you mean week13"):
+        find_week("week31")
+
+
+def test_a_fault_is_in_doubt_until_a_person_gives_the_points(week):
+    faulty = spoil(mark("a", complete=False), "test_algbw", FAULT, "the check itself failed")
+    made = Standing(faulty, [1], by_hand={"13.7": ByHand("13.7", 20)})
+    assert not made.settled and made.total is None and made.automatic == faulty.points < 80
+    assert [task["id"] for task in faulty.tasks if made.doubtful(task)] == ["13.5"]
+    made.by_hand["13.5"] = ByHand("13.5", 10)
+    assert made.settled and made.total == 100 and made.state == "complete"
+
+
+def test_a_mark_that_failed_as_a_whole_is_in_doubt_everywhere(week):
+    made = Standing(mark("a", complete=False), [1])
+    assert [task["id"] for task in made.mark.tasks if made.doubtful(task)] == [f"13.{n}" for n in range(1, 7)]
+
+
+def test_extra_points_come_on_top_of_the_mark_s(week):
+    given = {"13.1": ByHand("13.1", extra=2), "13.7": ByHand("13.7", 10, 1)}
+    made = Standing(mark("a", "13.5 GB/s"), [1], 0.5, by_hand=given)
+    assert made.automatic == round(made.mark.points + 2, 2) and made.given == 11
+    assert made.total == round((made.mark.points + 13) / 2, 2)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The small course, its directory, and three students loaded, two of them graded by hand."""
+    from grading.gradebook.course import init, week_named
+    from grading.gradebook.load import load
+    from grading.gradebook.names import gradebook_id
+    from tests.grading.gradebook.samples import by_hand, make, put_marks
+    from tests.grading.gradebook.samples import mark as small
+    root = tmp_path_factory.mktemp("hand")
+    source = make(root / "source")
+    course = init(root / "course", source=source).course
+    week = week_named("week91", source)
+    put_marks(root / "marks", small("anna"), small(ZOE), small("c", {"91.1": 1}))
+    load(course, week, root / "marks")
+    by_hand(course, "anna", "task-91-2", 5, "well said\n<b>but short</b>")
+    by_hand(course, "c", "task-91-1", 3)
+    by_hand(course, gradebook_id(ZOE), "task-91-2", comment="nearly")
+    with course.gradebook() as book:
+        book.find_grade("task-91-3", "lab", "week91", gradebook_id(ZOE)).extra_credit = 1.5
+        book.db.commit()
+    return root, week
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed")
+class TestWithNbgrader:
+    def test_points_and_comments_by_hand(self, made):
+        root, week = made
+        (given,) = hand_comments(root / "course", week, "anna")
+        assert given == ByHand("91.2", 5, comments=["well said\n<b>but short</b>"])
+        assert hand_comments(root / "course", week, "nobody") == []
+        assert hand_comments(root / "course", week, ZOE) == [ByHand("91.3", None, 1.5),
+                                                             ByHand("91.2", comments=["nearly"])]
+        assert hand_comments(root / "course" / "source", week, "anna") == [given], "from a folder inside"
+
+    def test_they_complete_the_total(self, made):
+        root, week = made
+        by_name = {s.student: s for s in standings(week, root / "marks", root / "course")}
+        assert by_name["anna"].total == 11 and by_name["anna"].state == "complete"
+        assert by_name[ZOE].state == "to be graded by hand" and by_name[ZOE].automatic == 7.5
+        assert by_name["c"].automatic == 3, "a person overruled 1 of 4, and 91.3 has none"
+
+    def test_no_course_directory_and_no_nbgrader_are_no_error(self, made, tmp_path, monkeypatch):
+        root, week = made
+        assert hand_comments(tmp_path, week, "anna") == []
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        assert hand_comments(root / "course", week, "anna") == []
+
+    def test_reading_changes_nothing(self, made):
+        from grading.gradebook.course import open_course
+        root, week = made
+        base = root / "course" / "gradebook.db"
+        before = base.read_bytes()
+        hand_comments(root / "course", week, "anna")
+        assert base.read_bytes() == before and open_course(root / "course").id

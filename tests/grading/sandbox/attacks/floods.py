@@ -1,0 +1,165 @@
+"""Attacks that use too much: processes, memory, disk, output, open files, time. All are small and end by themselves,
+so that they are harmless where their defence is off."""
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+
+def forks(group, count):
+    """Start so many processes. How many there were."""
+    pids = []
+    try:
+        for _ in range(count):
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(20)
+                os._exit(0)
+            pids.append(pid)
+    except OSError:
+        pass
+    time.sleep(0.7)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return len(pids)
+
+
+def threads(group, count):
+    """The same with threads."""
+    begun, stop = 0, threading.Event()
+    try:
+        for _ in range(count):
+            threading.Thread(target=stop.wait, daemon=True).start()
+            begun += 1
+    except RuntimeError:
+        pass
+    stop.set()
+    return begun
+
+
+def address_space(group, size):
+    """Ask for memory without touching it. Whether it was given."""
+    try:
+        mmap.mmap(-1, size).close()
+        return True
+    except OSError:
+        return False
+
+
+def memory(group, children, size):
+    """Each of several processes takes a little, and together it is much."""
+    for _ in range(children):
+        if os.fork() == 0:
+            block = bytearray(os.urandom(1) * size)
+            time.sleep(20)
+            os._exit(len(block) & 1)
+    time.sleep(1.5)
+    return "there was room"
+
+
+def disk(group, size, path):
+    """Fill a disk. How many bytes were taken."""
+    written = 0
+    try:
+        with open(path, "wb", buffering=0) as file:
+            while written < size:
+                written += file.write(bytes(min(1 << 20, size - written)))
+    except OSError:
+        pass
+    return written
+
+
+def output(group, size):
+    """Print without end. (Not in one piece: a text of that length is memory.)"""
+    for _ in range(size >> 16):
+        sys.stdout.write("x" * (1 << 16))
+    return "printed"
+
+
+def sockets(group, count):
+    """Connections to itself, each with something in it: memory of the kernel's, in no process's size."""
+    kept = []
+    for _ in range(count // 2):
+        a, b = socket.socketpair()
+        a.send(bytes(1000))
+        kept += [a, b]
+    time.sleep(0.7)
+    return len(kept)
+
+
+def daemon(group):
+    """A grandchild that belongs to nobody, ignores every signal, and goes on."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        for number in range(1, 65):
+            try:
+                signal.signal(number, signal.SIG_IGN)
+            except (OSError, ValueError):
+                pass
+        time.sleep(15)
+        os._exit(0)
+    os.wait()
+    return "returned"
+
+
+def stubborn(group, seconds):
+    """Ignore every signal, swallow every exception, and stay."""
+    for number in range(1, 65):
+        try:
+            signal.signal(number, signal.SIG_IGN)
+        except (OSError, ValueError):
+            pass
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            time.sleep(0.01)
+        except BaseException:
+            continue
+    return "still here"
+
+
+def crowd(group, helpers):
+    """Let helpers keep the machine busy, so that this rank, which never ends, seems to have had no chance."""
+    for _ in range(helpers):
+        if os.fork() == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(15)
+            while True:
+                pass
+    end = time.monotonic() + 15
+    while time.monotonic() < end:
+        pass
+
+
+def limit_itself(group):
+    """A limit of processor time ends its process by SIGKILL, as a machine does that is short of memory."""
+    import resource
+    resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+    while time.process_time() < 3:
+        pass
+    return "not limited"
+
+
+def leave(group, status):
+    """End the process in the student's own way."""
+    os._exit(status)
+
+
+def drip(group, seconds):
+    """Always just in time."""
+    time.sleep(seconds)
+    return "in time"
+
+
+def honest(group):
+    """What the next case is worth after all these."""
+    group.barrier()
+    return group.size

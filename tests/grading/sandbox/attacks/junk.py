@@ -1,0 +1,177 @@
+"""Attacks on the broker: what comes out of a rank's only socket is bytes, and these are chosen by the student."""
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+
+import torch
+
+from labkit.checks import values
+
+LINK = 3
+
+
+def _link():
+    return socket.socket(fileno=os.dup(LINK))
+
+
+def _frame(kind, head, body=b"", says=None):
+    text = head if isinstance(head, bytes) else json.dumps(head).encode()
+    return struct.pack("!4sIQ", kind, len(text), len(body) if says is None else says) + text + body
+
+
+def _post(*ops, body=b"", blocking=False):
+    return _frame(b"post", {"ops": [list(op) for op in ops], "blocking": blocking, "where": "x.py:1"}, body)
+
+
+def _coll(kind="all_reduce", op="sum", root=None, dtype="float32", shape=(1,), body=bytes(4), **more):
+    return _frame(b"coll", {"kind": kind, "op": op, "root": root, "dtype": dtype, "shape": list(shape),
+                            "blocking": True, "where": "x.py:1", **more}, body)
+
+
+def _answer(value, args=()):
+    return values.pack(("ok", value, args))
+
+
+def _raw(tree, arrays=(), blob=b""):
+    text = json.dumps({"tree": tree, "arrays": list(arrays)}).encode() if not isinstance(tree, bytes) else tree
+    return len(text).to_bytes(8, "little") + text + blob
+
+
+FRAMES = {
+    "an unknown kind": _frame(b"hack", {}),
+    "bytes of no alphabet": _frame(b"\xff\xfe\0\1", {}),
+    "a head that is no JSON": _frame(b"post", b"{'ops'"),
+    "a head that is a list": _frame(b"post", b"[]"),
+    "a head without end": struct.pack("!4sIQ", b"post", 0xFFFFFFFF, 0),
+    "a body without end": struct.pack("!4sIQ", b"post", 2, 1 << 62),
+    "nesting without end": _frame(b"post", b'{"ops":' + b"[" * 30000 + b"]" * 30000 + b"}"),
+    "a number of 60,000 digits": _frame(b"wait", b'{"of": ' + b"9" * 60000 + b"}"),
+    "nothing": _post(),
+    "to itself": _post(["send", 0, "uint8", [1]], body=b"x"),
+    "to rank -1": _post(["send", -1, "uint8", [1]], body=b"x"),
+    "to rank 7": _post(["recv", 7, "uint8", [1]]),
+    "to rank true": _post(["recv", True, "uint8", [1]]),
+    "to rank 1.0": _post(["recv", 1.0, "uint8", [1]]),
+    "a negative shape": _post(["recv", 1, "uint8", [-1]]),
+    "a shape of no numbers": _post(["recv", 1, "uint8", ["1"]]),
+    "a shape of 17 dimensions": _post(["recv", 1, "uint8", [1] * 17]),
+    "a shape that overflows": _post(["recv", 1, "float64", [(1 << 40) - 1] * 16]),
+    "a shape of nothing that overflows": _post(["recv", 1, "float64", [0] + [(1 << 40) - 1] * 15]),
+    "a dtype that is a function": _post(["recv", 1, "load", [1]]),
+    "a dtype that is no word": _post(["recv", 1, ["uint8"], [1]]),
+    "a quantized dtype": _post(["recv", 1, "quint8", [4]]),
+    "less than it says": _post(["send", 1, "float64", [100]], body=b"x"),
+    "more than it says": _post(["send", 1, "uint8", [1]], body=b"xyz"),
+    "a wait for nothing": _frame(b"wait", {"of": 5, "where": ""}),
+    "a wait for before": _frame(b"wait", {"of": -1, "where": ""}),
+    "an unknown collective": _coll("all_to_all"),
+    "an unknown operation": _coll(op="pow"),
+    "a sum without operation": _coll(op=None),
+    "a sum of float8": _coll(dtype="float8_e4m3fn", shape=(4,)),
+    "a sum of bits": _coll(dtype="bits8", shape=(4,)),
+    "a root that is none": _coll("broadcast", op=None, root=9),
+    "a gather of a scalar": _coll("all_gather", op=None, shape=()),
+    "a scatter of a scalar": _coll("reduce_scatter", shape=()),
+    "a place that is no text": _coll(where=7),
+    "a failure of no kind": _frame(b"fail", {"kind": "pardoned", "text": "", "traceback": "", "stack": []}),
+    "a failure without text": _frame(b"fail", {"kind": "raised"}),
+    "a stack of junk": _frame(b"fail", {"kind": "raised", "text": "", "traceback": "", "stack": [[1, 2]]}),
+}
+ANSWERS = {
+    "no values": b"",
+    "a length beyond the end": (1 << 60).to_bytes(8, "little"),
+    "a pickle": b"\x80\x04cos\nsystem\n(S'true'\ntR.",
+    "a tree of an unknown kind": _raw({"pickle": "x"}),
+    "a tree of lists": _raw([]),
+    "lists nested deep": _raw(b'{"tree":' + b'{"list":[' * 500 + b"]}" * 500 + b',"arrays":[]}'),
+    "lists by the million": _raw(b'{"tree":{"list":[' + b",".join([b'{"list":[]}'] * 600_000) + b']},"arrays":[]}'),
+    "a tensor that is not there": _raw({"tensor": 3}),
+    "a tensor before the first": _raw({"tensor": -1}),
+    "a tensor of objects": _raw({"tensor": 0}, [["object", [1]]], bytes(8)),
+    "a shape that no tensor has": _raw({"tuple": ["ok", {"tensor": 0}, {"tuple": []}]}, [["uint8", [0, 1 << 62, 9]]]),
+    "a shape of 65 dimensions": _raw({"tuple": ["ok", {"tensor": 0}, {"tuple": []}]}, [["uint8", [1] * 65]], b"x"),
+    "a shape that is negative": _raw({"tensor": 0}, [["uint8", [-1, -1]]], b"x"),
+    "a number of 4,000 digits": _raw({"tuple": ["ok", {"int": "9" * 4000}, {"tuple": []}]}),
+    "not a number of digits": _raw({"tuple": ["ok", {"int": "1e9"}, {"tuple": []}]}),
+    "a key that cannot be one": _raw({"tuple": ["ok", {"dict": [[{"list": []}, None]]}, {"tuple": []}]}),
+    "an unknown ending": _raw({"tuple": ["pardoned", None, {"tuple": []}]}),
+    "an ending that is a list": _raw({"tuple": [{"list": []}, None, {"tuple": []}]}),
+    "too many parts": _raw({"tuple": ["ok", None, None, None, None]}),
+    "bytes after the end": _answer(1) + b"more",
+    "no attempt": values.pack(("unfinished", "\x1b]0;mine\x07" + "x" * 10_000)),
+    "an error that commands a terminal": values.pack(("raised", "\x1b[2J\u202e" + "x" * 100_000)),
+}
+
+
+def frame(group, which):
+    """Send bytes that break the rules, then wait what happens."""
+    link = _link()
+    if group.rank == 0:
+        link.sendall(FRAMES[which])
+    time.sleep(10)
+    return "unnoticed"
+
+
+def answer(group, which):
+    """Forge the answer frame."""
+    if group.rank == 0:
+        _link().sendall(_frame(b"done", {}, ANSWERS[which]))
+        time.sleep(10)
+    return "an honest rank's"
+
+
+def noise(group, seed):
+    """Random bytes with a plausible beginning."""
+    generator = torch.Generator().manual_seed(seed)
+    junk = bytes(torch.randint(0, 256, (200,), generator=generator).tolist())
+    kind = (b"post", b"coll", b"wait", b"fail")[seed % 4]
+    head = {"ops": [["send", 1, "uint8", [1]]], "of": seed, "where": junk.hex(), "kind": "barrier"}
+    _link().sendall(_frame(kind, head, junk) + junk)
+    time.sleep(10)
+
+
+def hang_up(group, half):
+    """Close the connection, in the middle of a message or between two."""
+    link = _link()
+    link.sendall(FRAMES["more than it says"][:20 if half else 0])
+    link.shutdown(socket.SHUT_RDWR)
+    time.sleep(10)
+
+
+def speak_twice(group, value):
+    """An answer, and then another one."""
+    link = _link()
+    link.sendall(_frame(b"done", {}, _answer(0)) + _frame(b"done", {}, _answer(value)))
+    return value
+
+
+def never_fetch(group, count):
+    """Let the broker hold results: rank 0 sends, rank 1 asks for them and never reads."""
+    link, size = _link(), 1 << 20
+    for _ in range(count):
+        if group.rank == 0:
+            group.send(torch.zeros(size, dtype=torch.uint8), 1)
+        else:
+            link.sendall(_post(["recv", 0, "uint8", [size]]))
+            time.sleep(0.02)        # one after another: the sender is there already, and each is complete at once
+    return "done"
+
+
+def flood(group, count):
+    """Sends that nobody will ever receive."""
+    for _ in range(count):
+        group.isend(torch.zeros(1), (group.rank + 1) % group.size)
+    return "done"
+
+
+def slowly(group):
+    """A message that comes byte by byte, for ever."""
+    link = _link()
+    for byte in _frame(b"post", {"ops": []}, b"", says=1 << 20):
+        link.sendall(bytes([byte]))
+        time.sleep(0.1)
+    time.sleep(20)

@@ -1,0 +1,109 @@
+"""Attacks that reach for what is not theirs: files, the environment, the network, other processes."""
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+
+
+def read(group, path):
+    """The text of a file of the machine, wherever it may be found; None if it cannot be."""
+    for place in (path, f"/host{path}"):
+        try:
+            with open(place) as file:
+                return file.read()
+        except OSError:
+            continue
+    return None
+
+
+def write(group, path, text):
+    """Forge a file of the machine's, a mark, say. Whether that worked."""
+    for place in (path, f"/host{path}"):
+        try:
+            with open(place, "w") as file:
+                file.write(text)
+            return True
+        except OSError:
+            continue
+    return False
+
+
+def solutions(group):
+    """All Python files that hold an instructor's text, and all folders of tests, in everything that can be seen."""
+    found = []
+    for folder, folders, files in os.walk("/"):
+        folders[:] = [name for name in folders if not (folder == "/" and name in ("proc", "sys", "dev"))
+                      and name not in ("site-packages", "torch", "lib-dynload")]
+        for name in files:
+            if name.endswith(".py") and "week" in folder:
+                with open(os.path.join(folder, name), errors="replace") as file:
+                    if "BEGIN " + "SOLUTION" in file.read():
+                        found.append(os.path.join(folder, name))
+    return found
+
+
+def environment(group):
+    """Variables that the grader has, tokens among them."""
+    return dict(os.environ)
+
+
+def knock(group, port, abstract):
+    """Who answers at a port of this machine, and at an abstract socket of it."""
+    heard = []
+    for family, address in ((socket.AF_INET, ("127.0.0.1", port)), (socket.AF_UNIX, "\0" + abstract)):
+        try:
+            with socket.socket(family) as link:
+                link.settimeout(5.0)
+                link.connect(address)
+                heard.append(link.recv(100).decode())
+        except OSError:
+            pass
+    return heard
+
+
+def family(group, number):
+    """Whether sockets of this family can be made."""
+    try:
+        socket.socket(number, socket.SOCK_STREAM).close()
+        return True
+    except OSError:
+        return False
+
+
+def others(group):
+    """Processes that can be seen besides this one."""
+    return sum(name.isdigit() for name in os.listdir("/proc")) - ("self" in os.listdir("/proc"))
+
+
+def uncover(group):
+    """The same, after taking away what hides them."""
+    ctypes.CDLL(None).umount2(b"/proc", 2)
+    return others(group)
+
+
+def orders(group):
+    """Sockets that were left open: over one of them the grader gives its orders."""
+    found = 0
+    for number in range(5, 256):
+        try:
+            with socket.socket(fileno=os.dup(number)) as link:
+                found += link.family == socket.AF_UNIX
+        except OSError:
+            pass
+    return found
+
+
+def terminal(group):
+    """Put characters into the input of the terminal that the grader was started from, to be run by its shell."""
+    try:
+        with open("/dev/tty"):
+            return True
+    except OSError:
+        return False
+
+
+def become_root(group):
+    """Mount something, as only root may."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None) == 0

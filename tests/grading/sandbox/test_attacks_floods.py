@@ -1,0 +1,200 @@
+"""Attacks on what a submission may use, and on its end. No case costs more than it may, none leaves a process, none
+takes the next case with it; and each attack works once its defence is off."""
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from grading.sandbox import broker, case, watch
+from grading.sandbox.box import Box, Limits
+from grading.sandbox.command import scratch
+from tests.grading.sandbox.attacking import DEADLINE, processes
+
+MIB = 1 << 20
+SMALL = Limits(tree=96 * MIB, memory=256 * MIB, disk=4 * MIB, processes=24, files=128)
+
+
+def small(field, *off, **options):
+    """A sandbox in which floods are small."""
+    return field.runner(off, limits=SMALL, **options)
+
+
+@pytest.fixture(autouse=True)
+def _the_next_case_is_unharmed(field):
+    yield
+    assert field.ask("floods.honest", ranks=2, runner=small(field)).values == [2, 2]
+
+
+def test_processes_and_threads(field):
+    for attack in ("floods.forks", "floods.threads"):
+        assert field.ask(attack, count=60, runner=small(field)).values[0] < 24
+        assert field.ask(attack, count=60, runner=small(field, "limits")).values == [60]
+
+
+def test_processes_of_all_ranks_together(field, monkeypatch):
+    monkeypatch.setattr(case, "MAX_PROCESSES", 30)
+    reply = field.ask("floods.forks", ranks=3, count=15, runner=small(field))
+    assert reply.verdict == "crashed" and "processes; 30 is the limit" in reply.text
+    assert field.ask("floods.forks", ranks=3, count=15, runner=small(field, "watch")).values == [15] * 3
+
+
+def test_memory_of_one_process(field):
+    assert field.ask("floods.address_space", size=512 * MIB, runner=small(field)).values == [False]
+    assert field.ask("floods.address_space", size=512 * MIB, runner=small(field, "limits")).values == [True]
+
+
+def test_memory_of_many_processes(field):
+    attack = {"name": "floods.memory", "children": 4, "size": 48 * MIB}
+    reply = field.ask(**attack, runner=small(field))
+    assert reply.verdict == "out of memory" and "a submission may use 0.1" in reply.text
+    assert field.ask(**attack, runner=small(field, "watch")).values == ["there was room"]
+
+
+def test_the_kernels_memory(field, monkeypatch):
+    monkeypatch.setattr(case, "MAX_FILES", 60)
+    reply = field.ask("floods.sockets", count=80, runner=small(field))
+    assert reply.verdict == "out of memory" and "files open; 60 is the limit" in reply.text
+    assert field.ask("floods.sockets", count=80, runner=small(field, "watch")).values == [80]
+
+
+@pytest.mark.parametrize("path", [f"{scratch()}/flood", "/dev/shm/flood"])
+def test_disk(field, path):
+    assert field.ask("floods.disk", size=8 * MIB, path=path, runner=small(field)).values[0] <= 4 * MIB
+    off = small(field, "limits", "tmp")
+    assert field.ask("floods.disk", size=8 * MIB, path=path, runner=off).values == [8 * MIB]
+
+
+def test_output(field, monkeypatch):
+    monkeypatch.setattr(case, "MAX_OUTPUT", MIB)
+    reply = field.ask("floods.output", size=4 * MIB, runner=small(field))
+    assert reply.verdict == "forbidden call" and "printed more than" in reply.text and len(reply.printed) < 5000
+    reply = field.ask("floods.output", size=4 * MIB, runner=small(field, "output"))
+    assert reply.values == ["printed"] and len(reply.printed) < 5000
+
+
+def test_daemon(field):
+    runner = small(field)
+    assert field.ask("floods.daemon", runner=runner).values == ["returned"]
+    assert processes(runner) == []
+    open_one = small(field, "namespaces")
+    assert field.ask("floods.daemon", runner=open_one).values == ["returned"]
+    assert processes(open_one), "without process namespaces it lives on"
+
+
+def test_no_signal_and_no_exception_keeps_a_rank(field):
+    runner = small(field, deadline=1.0)
+    reply = field.ask("floods.stubborn", seconds=4.0, runner=runner)
+    assert reply.verdict == "hung" and processes(runner) == []
+    without = small(field, "deadline", deadline=1.0)
+    assert field.ask("floods.stubborn", seconds=1.5, runner=without).values == ["still here"]
+
+
+def test_hanging_is_no_fault_of_the_machines(field, monkeypatch):
+    """Its own helpers kept it waiting: that is no overload."""
+    monkeypatch.setattr(case, "STRETCH", 2.0)
+    monkeypatch.setattr(case, "ENOUGH", 0.9)
+    processors, attack = os.sched_getaffinity(0), {"name": "floods.crowd", "helpers": 8}
+    os.sched_setaffinity(0, sorted(processors)[:1])         # and with this process its sandboxes
+    try:
+        assert field.ask(**attack, runner=small(field, deadline=1.6)).verdict == "hung"
+        assert field.ask(**attack, runner=small(field, "excuse", deadline=1.6)).verdict == "grader fault"
+    finally:
+        os.sched_setaffinity(0, processors)
+
+
+def test_a_death_of_its_own_is_no_fault_of_the_machines(field):
+    for status in (0, 1, 120, 121):
+        assert field.ask("floods.leave", status=status).verdict == "crashed"
+    assert field.ask("floods.limit_itself").verdict == "crashed"
+    reply = field.ask("floods.limit_itself", off={"syscalls"})
+    assert reply.verdict == "grader fault", "a killed rank looks like a machine without memory"
+
+
+def test_the_zygotes_own_waiting_is_no_excuse(field, monkeypatch):
+    """It waited for a processor while it started on a busy machine: that says nothing about a later case."""
+    runner = small(field, deadline=1.0)
+    field.ask("floods.honest", runner=runner)
+    real = watch.times
+    monkeypatch.setattr(watch, "times", lambda pid: (0.0, 100.0) if pid == runner._box.zygote else real(pid))
+    assert field.ask("floods.stubborn", seconds=4.0, runner=runner).verdict == "hung"
+
+
+def test_slow_drip_ends_at_the_budget(field):
+    runner = small(field)
+    before, runner.budget, runner.used = runner.budget, 1.0, 0.0
+    replies = [field.ask("floods.drip", seconds=0.4, runner=runner) for _ in range(5)]
+    runner.budget = before
+    assert replies[0].verdict == "passed" and replies[-1].verdict == "hung" and "used up its 1 s" in replies[-1].text
+    assert [field.ask("floods.drip", seconds=0.4, runner=runner).verdict for _ in range(5)] == ["passed"] * 5
+
+
+def test_a_hang_is_paid_in_full_once(field):
+    runner = small(field, deadline=3.0)
+    job = type("Job", (), {"function": "f"})
+    limits = []
+    for hangs in range(5):
+        runner.hangs["f"] = hangs
+        limits.append(runner._deadline(job))
+    assert limits == [3.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_who_destroys_sandboxes_pays_alone(field, monkeypatch):
+    """Its own function is not run any more; that is a verdict, no fault of the grader's; others go on."""
+    monkeypatch.setattr("grading.sandbox.runner.RESTARTS", 2)
+    monkeypatch.setattr(case, "MAX_FILES", 60)
+    runner = small(field, budget=999.0)
+    verdicts = [field.ask("floods.sockets", count=80, runner=runner).verdict for _ in range(4)]
+    assert verdicts == ["out of memory", "out of memory", "crashed", "crashed"]
+    assert field.ask("floods.honest", runner=runner).verdict == "passed"
+
+
+def test_the_brokers_memory(field, monkeypatch):
+    """Results that a rank never fetches lie in the grader's memory."""
+    monkeypatch.setattr(broker, "MAX_HELD", 8 * MIB)
+    assert "nobody has received" in field.ask("junk.never_fetch", ranks=2, count=24).text
+    assert field.ask("junk.never_fetch", ranks=2, count=24, off={"broker"}).verdict == "passed"
+
+
+def test_nothing_is_left_when_a_judge_is_killed(field):
+    """Judge and sandbox die together, at any moment."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            box = Box(field.folder)
+            box.start()
+            box.fork(2)
+            os.write(writer, " ".join(map(str, watch.tree(box.pid))).encode())
+            time.sleep(60)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    pids = [int(pid) for pid in os.read(reader, 1000).split()]
+    assert len(pids) == 5
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(reader)
+    _all_gone(pids)
+
+
+def test_nothing_is_left_when_a_sandbox_is_closed(field):
+    box = Box(field.folder)
+    box.start()
+    box.fork(2)
+    pids = watch.tree(box.pid)
+    box.close()
+    _all_gone(pids)
+
+
+def _all_gone(pids):
+    give_up = time.monotonic() + DEADLINE
+    while left := [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not _zombie(pid)]:
+        assert time.monotonic() < give_up, left
+        time.sleep(0.02)
+
+
+def _zombie(pid):
+    return watch._read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"], ["X"])

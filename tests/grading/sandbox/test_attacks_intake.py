@@ -1,0 +1,131 @@
+"""Attacks by what is handed in: files that Python or the grader would take for its own, zips that unpack elsewhere.
+
+`arrange` is the defence; without it (a plain copy of what was handed in over the course's folder, as most autograders
+do) each of these works.
+"""
+from __future__ import annotations
+
+import importlib.util
+import py_compile
+import shutil
+from pathlib import PurePosixPath
+
+import pytest
+
+from grading.intake import arrange, find_submissions, load
+from grading.intake.load import Submission
+from grading.judge import _laid_out
+from grading.sandbox.runner import SandboxRunner
+from labkit.checks.runner import Job
+from tests.grading.intake.handed_in import COST, MINE, PACKAGE, RING, TREE, make_week, member, put_all, zipped
+from tests.grading.sandbox.attacking import DEADLINE
+
+# Attack: the files, what is called, what it gives if the attack works, and if it does not.
+HONEST = {"ring.py": RING, "cost.py": COST, "stretch/tree.py": TREE}
+HIJACKS = {
+    "the course's scenarios": ({"scenarios.py": "def drive(): return 99\n"}, "scenarios.drive", 99, 1),
+    "a package in a module's place": ({"scenarios/__init__.py": "def drive(): return 99\n"}, "scenarios.drive", 99, 1),
+    "a given module": ({"given/clock.py": "ticks = 99\n", "ring.py": "def turn():\n    from .given import clock\n"
+                        "    return clock.ticks\n"}, "ring.turn", 99, 1),
+    "the package itself": ({"__init__.py": "import sys\nsys.mine = 99\n",
+                            "ring.py": "def turn():\n    import sys\n    return getattr(sys, 'mine', 1)\n"},
+                           "ring.turn", 99, 1),
+    "a module of Python's": ({"../colorsys.py": "mine = 99\n", "ring.py": "def turn():\n    import colorsys\n"
+                              "    return getattr(colorsys, 'mine', 1)\n"}, "ring.turn", 99, 1),
+    "a part of torch's": ({"../tests/__init__.py": "", "../sitecustomize.py": "mine = 99\n",
+                           "ring.py": "def turn():\n    try:\n        import sitecustomize\n    except ImportError:\n"
+                                      "        return 1\n    return getattr(sitecustomize, 'mine', 1)\n"},
+                          "ring.turn", 99, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory):
+    return make_week(tmp_path_factory.mktemp("course"))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, week):
+    """What a function gives for files laid out; all in one sandbox, whose folder is exchanged."""
+    folder = tmp_path_factory.mktemp("run")
+    for parent in (folder, folder.parent, folder.parent.parent):
+        parent.chmod(0o755)
+    with SandboxRunner(folder, deadline=DEADLINE, budget=1000.0) as runner:
+        def call(files, function):
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            put_all(folder, files)
+            for path in folder.rglob("*"):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+            reply = runner.run(Job(folder, PACKAGE, function, ((),), {}, False))
+            assert reply.verdict == "passed", reply.text
+            return reply.values[0]
+        yield call
+
+
+def handed_in(files):
+    """A submission with these files in the week's folder ("../x" beside it)."""
+    return Submission.of("eve", {name[3:] if name.startswith("../") else f"{PACKAGE}/{name}": text.encode()
+                                 for name, text in {**HONEST, **files}.items()})
+
+
+@pytest.mark.parametrize("name", HIJACKS)
+def test_files_that_would_be_taken_for_anothers(week, ran, name):
+    files, function, hijacked, right = HIJACKS[name]
+    submission = handed_in(files)
+    assert ran(arrange(submission, week).files, function) == right
+    course = {f"{PACKAGE}/{path.relative_to(week.folder)}": path.read_bytes() for path in week.folder.rglob("*.py")}
+    assert ran({**course, **submission.files}, function) == hijacked
+
+
+def test_compiled_files_do_not_stand_for_the_courses(week, ran, tmp_path):
+    """A .pyc of the right age and size would be run in place of its source."""
+    source = tmp_path / "clock.py"
+    source.write_text("ticks = 9\n")
+    compiled = tmp_path / "clock.pyc"
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(source), str(compiled), doraise=True, invalidation_mode=unchecked)
+    name = PurePosixPath(importlib.util.cache_from_source("clock.py")).name
+    files = {f"{PACKAGE}/given/__pycache__/{name}": compiled.read_bytes(),
+             f"{PACKAGE}/ring.py": b"def turn():\n    from .given import clock\n    return clock.ticks\n"}
+    package = arrange(Submission.of("eve", files), week).files
+    assert ran(package, "ring.turn") == 1
+    assert ran({**package, **files}, "ring.turn") == 9
+
+
+HOSTILE = [
+    "../../../../tmp/out.py", "/etc/cron.d/job.py", "C:\\out.py", "..\\..\\out.py", "week91_rings/../../out.py",
+    "week91_rings/ring.py/inner.py", "week91_rings/ring.py/notes.txt", "mine.py/x.py", "mine.py", "a//b.py",
+    "./x.py", "con.py", "week91_rings/\u202eyp.evil.py", "week91_rings/r\u0131ng.py", "week91_rings/RING.PY",
+    "week91_rings/\ufb01ne.py", "week91_rings/e\u0301.py", "week91_rings/\xe9.py", "week91_rings/\udcff.py",
+    "week91_rings/x\n.py", "week91_rings/" + "x" * 300 + ".py", "d/" * 40 + "x.py", "week91_rings/lib.so",
+    "week91_rings/ring.cpython-311-x86_64-linux-gnu.so", "week91_rings/x.pth", "x.pth", "conftest.py",
+    "week91_rings/conftest.py", "pytest.ini", "usercustomize.py", "labkit/__init__.py", "grading/__init__.py",
+    "torch.py", "numpy/__init__.py", "json.py", "week91_rings.py", "labkit_inside/__init__.py", "__main__.py",
+    "week91_rings/__main__.py"]
+NEVER = {"conftest.py", "sitecustomize.py", "usercustomize.py", "torch.py", "json.py", "week91_rings.py", "x.pth",
+         "pytest.ini", "labkit/__init__.py", "grading/__init__.py", "numpy/__init__.py"}
+
+
+def test_a_zip_of_hostile_names_is_laid_out_inside_its_folder(week, tmp_path):
+    """Whatever its names, it ends as plain files below its own folder, and the judge goes on."""
+    names = [*(f"{PACKAGE}/{name}" for name in MINE), *HOSTILE]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "eve.zip").write_bytes(zipped([(name.encode("utf-8", "surrogateescape").decode("latin-1")
+                                                       if "\udcff" in name else name, RING) for name in names],
+                                                     links={"link.py": "/etc/passwd"}))
+    entry, = find_submissions(tmp_path / "in", week)
+    package = arrange(load(entry, week), week)
+    with _laid_out(package, tmp_path / "work" / "eve") as folder:
+        for path in folder.rglob("*"):
+            assert not path.is_symlink()
+        laid = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "work"} and not list((tmp_path / "work").iterdir())
+    assert not laid & NEVER and not any(PurePosixPath(name).name in ("conftest.py",) for name in laid)
+    assert all(name.endswith((".py", ".txt")) for name in laid if not name.startswith(PACKAGE))
+    assert package.files[f"{PACKAGE}/ring.py"] == RING.encode()
+
+
+def test_the_names_are_in_the_zip():
+    """(zipfile mends names when it writes; these must arrive as they are.)"""
+    assert member("../x").filename == "../x"

@@ -1,0 +1,129 @@
+"""Attacks on what is not in the sandbox. Each fails, and succeeds once its defence is switched off."""
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import uuid
+
+import pytest
+
+from grading.sandbox import command
+from tests.grading.sandbox.attacking import PACKAGE, ROOT, needs
+
+SECRETS = {"the tests": ROOT / "week13_allreduce" / "test_week13.py",
+           "the solutions": ROOT / "week13_allreduce" / "collectives.py",
+           "this machine's accounts": "/etc/passwd", "the grader": ROOT / "grading" / "judge.py"}
+# As root, the sandbox's user is one that may read nothing of root's: for the proof it stays root.
+OPEN = {"files", "user"}
+
+
+@pytest.mark.parametrize("what", SECRETS)
+def test_files_of_the_machine(field, what):
+    path = str(SECRETS[what])
+    assert field.got("reach.read", path=path) is None
+    assert field.got("reach.read", path=path, off=OPEN)
+
+
+def test_another_submission_and_a_mark(field, tmp_path):
+    other, mark = tmp_path / "bob" / "collectives.py", tmp_path / "marks" / "eve.json"
+    for path in (other, mark):
+        path.parent.mkdir()
+        path.write_text("as it was")
+    assert field.got("reach.read", path=str(other)) is None
+    assert field.got("reach.read", path=str(other), off=OPEN) == "as it was"
+    for off in ((), OPEN):      # seen or not, nothing of the machine can be written
+        assert field.got("reach.write", path=str(mark), text="full marks", off=off) is False
+        assert mark.read_text() == "as it was"
+    assert field.got("reach.write", path=str(mark), text="full marks", off={*OPEN, "readonly"})
+    assert mark.read_text() == "full marks"
+
+
+def test_no_solution_in_sight(field):
+    assert field.got("reach.solutions") == []
+
+
+def test_its_own_files_do_not_change_between_cases(field):
+    path = field.folder / PACKAGE / "left.py"
+    field.folder.joinpath(PACKAGE).chmod(0o777)
+    assert not field.got("reach.write", path=f"/submission/{PACKAGE}/left.py", text="")
+    assert not path.exists()
+    assert field.got("reach.write", path=f"/submission/{PACKAGE}/left.py", text="", off={"readonly"})
+    assert path.exists()
+
+
+def test_environment(field, monkeypatch):
+    monkeypatch.setenv("GRADER_TOKEN", "secret")
+    assert "secret" not in field.got("reach.environment").values()
+    with contextlib.closing(field.runner({"environment"})):
+        assert field.got("reach.environment", off={"environment"})["GRADER_TOKEN"] == "secret"
+
+
+@pytest.fixture
+def listeners():
+    """A port on this machine and an abstract socket; both greet whoever comes."""
+    name = f"grader-{uuid.uuid4()}"
+    port, unix = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
+    unix.bind("\0" + name)
+    unix.listen()
+
+    def greet(server):
+        with contextlib.suppress(OSError):
+            while True:
+                with server.accept()[0] as link:
+                    link.sendall(b"welcome")
+    for server in (port, unix):
+        threading.Thread(target=greet, args=(server,), daemon=True).start()
+    yield {"port": port.getsockname()[1], "abstract": name}
+    for server in (port, unix):
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+
+
+def test_network(field, listeners):
+    for off in ((), {"network"}, {"namespaces"}):       # the sandbox has none, and a rank once more has none
+        assert field.got("reach.knock", off=off, **listeners) == []
+    assert field.got("reach.knock", off={"network", "namespaces"}, **listeners) == ["welcome", "welcome"]
+
+
+def test_sockets_that_know_no_namespace(field):
+    """A network namespace does not hold back vsock, which leads from a virtual machine to its host."""
+    try:
+        socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close()
+    except OSError:
+        needs(False, "this kernel has no vsock")
+    assert not field.got("reach.family", number=int(socket.AF_VSOCK))
+    assert field.got("reach.family", number=int(socket.AF_VSOCK), off={"syscalls"})
+
+
+def test_other_processes(field):
+    assert field.got("reach.others") == 0
+    assert field.got("reach.others", off={"proc"}) > 0
+    assert field.got("reach.uncover") == 0
+    assert field.got("reach.uncover", off={"capabilities", "syscalls"}) > 0
+
+
+def test_the_graders_own_connections(field):
+    assert field.got("reach.orders") == 0
+    assert field.got("reach.orders", off={"descriptors"}) > 0
+
+
+def test_capabilities(field):
+    assert not field.got("reach.become_root")
+    assert field.got("reach.become_root", off={"capabilities", "syscalls"})
+
+
+def test_no_terminal(field):
+    assert not field.got("reach.terminal")
+
+
+def test_what_lies_in_a_virtual_environments_folder_is_not_in_there(monkeypatch, tmp_path):
+    """`python -m venv .` in the course's folder, and /usr/local with nbgrader's exchange: only packages are shown."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "pyvenv.cfg").write_text("")
+    monkeypatch.setattr(command.sys, "prefix", str(tmp_path))
+    seen = command.system_paths.__wrapped__()
+    assert str(tmp_path / "lib") in seen and str(tmp_path) not in seen
+    assert not any(path in ("/", "/usr", "/usr/local", "/home", "/root", "/etc") for path in seen)
+    assert not any(os.path.commonpath([path, str(ROOT / "grading")]) == path for path in seen)

@@ -1,0 +1,58 @@
+"""Ranks of one submission that talk past the broker would have a "collective" without a message in the ledger. Every
+way that was found is closed, and open once its defence is switched off."""
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from grading.sandbox.command import scratch
+from tests.grading.sandbox.attacking import PACKAGE, needs
+from tests.grading.sandbox.attacks.siblings import SECRET
+
+OPEN = {"namespaces", "syscalls", "limits"}
+# Attack, its arguments, and what must be off for it to work.
+WAYS = [
+    ("memory", {"how": "file"}, OPEN),
+    ("memory", {"how": "call"}, OPEN),
+    ("memory", {"how": "ptrace"}, OPEN),
+    ("folder", {"path": scratch()}, {"tmp"}),
+    ("folder", {"path": "/dev/shm"}, {"tmp"}),
+    ("terminal", {}, {"devices"}),
+    ("shared_memory", {}, OPEN),
+    ("message_queue", {}, OPEN),
+    ("abstract_socket", {}, {"namespaces"}),
+    ("file_lock", {"how": "whole"}, {"syscalls"}),
+    ("file_lock", {"how": "region"}, {"syscalls"}),
+    ("watched_file", {}, {"syscalls"}),
+    ("page_cache", {}, {"syscalls"}),
+    ("hint", {}, {"syscalls", "user"}),
+]
+
+
+@pytest.mark.parametrize("name, arguments, off", WAYS, ids=lambda value: value if isinstance(value, str) else None)
+def test_ranks_cannot_talk_past_the_broker(field, name, arguments, off):
+    if name == "hint":      # a file's owner may give it one
+        os.chown(field.folder / PACKAGE / "siblings.py", os.geteuid(), os.getegid())
+    assert field.got(f"siblings.{name}", ranks=2, **arguments) is None
+    found = field.got(f"siblings.{name}", ranks=2, off=off, **arguments)
+    if name in ("page_cache", "hint") and found != SECRET:
+        needs(False, "these files' pages cannot be thrown out, or keep no hints, on this file system")
+    assert found == SECRET
+
+
+def test_a_rank_cannot_end_another(field):
+    assert field.ask("siblings.kill", ranks=2).verdict == "passed"
+    assert field.ask("siblings.kill", ranks=2, off={"namespaces"}).verdict != "passed"
+
+
+def test_no_memory_is_shared_from_birth(field):
+    """All ranks come from one process: what that one had mapped as shared, all could write to."""
+    field.got("siblings.waiting")
+    with open(f"/proc/{field.runner()._box.zygote}/maps") as file:
+        assert [line for line in file if line.split()[1] in ("rw-s", "-w-s")] == []
+
+
+def test_time_remains(field):
+    """What is not closed: how long a rank takes is seen by the next. The instructor's page says so."""
+    assert field.got("siblings.waiting", ranks=2) == 0xA5

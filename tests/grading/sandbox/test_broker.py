@@ -1,0 +1,294 @@
+"""The broker against ranks on threads: the same program gives the same results and the same ledgers, on both."""
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+
+import pytest
+import torch
+
+from grading.sandbox.broker import Broker
+from grading.sandbox.frames import Broken, clean
+from labkit.comm import run_ranks
+from labkit.comm.diagnose import diagnose
+from labkit.comm.group import Group, Recv, Send
+from labkit.comm.ledger import Ledger
+from labkit.comm.link import BrokerTransport
+from labkit.comm.outcome import Evidence, RanksFailed
+from labkit.comm.transport import as_bytes
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+          torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64]
+REDUCED = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8,
+           torch.uint8]
+SHAPES = [(), (0,), (1,), (7,), (3, 0, 2), (2, 3)]
+
+
+class Ranks:
+    """Ranks on threads of this process whose groups speak to a real broker over sockets."""
+
+    def __init__(self, fn, size, *args):
+        ends = [socket.socketpair() for _ in range(size)]
+        for mine, _ in ends:
+            mine.setblocking(False)
+        self.broker = Broker([mine for mine, _ in ends])
+        self.values, self.errors = [None] * size, [None] * size
+        self.links = [theirs for _, theirs in ends]
+
+        def work(rank):
+            group = Group(BrokerTransport(rank, size, self.links[rank]), Ledger(rank, size))
+            try:
+                self.values[rank] = fn(group, *args)
+            except (EOFError, OSError):
+                pass        # the test has ended it
+            except Exception as error:
+                self.errors[rank] = error
+        self.threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
+        self.ends = ends
+
+    def run(self, seconds=20.0):
+        """Until all ranks have returned, all that run stand still, or a fault."""
+        selector = selectors.DefaultSelector()
+        for member in self.broker.members:
+            selector.register(member.link, selectors.EVENT_READ, member)
+        for thread in self.threads:
+            thread.start()
+        give_up, quiet = time.monotonic() + seconds, 0
+        while any(thread.is_alive() for thread in self.threads):
+            ready = selector.select(0.02)
+            for key, _ in ready:
+                self.broker.read(key.data)
+            for member in self.broker.members:
+                self.broker.write(member)
+            blocked = all(m.blocked for m, t in zip(self.broker.members, self.threads) if t.is_alive())
+            quiet = quiet + 1 if blocked and not ready else 0
+            if self.broker.fault or quiet > 15:
+                break
+            assert time.monotonic() < give_up, "the ranks neither end nor stand still"
+        for key, _ in selector.select(0):
+            self.broker.read(key.data)
+        selector.close()
+        return self
+
+    @property
+    def ledgers(self):
+        return [member.ledger for member in self.broker.members]
+
+    def autopsy(self, reason=""):
+        evidence = [Evidence(m.rank, m.ledger, "running" if t.is_alive() else "returned", now=m.ledger.now())
+                    for m, t in zip(self.broker.members, self.threads)]
+        return diagnose(evidence, reason, backend="sandbox", fault=self.broker.fault)
+
+    def close(self):
+        for mine, theirs in self.ends:
+            for link in (mine, theirs):
+                try:
+                    link.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+        for thread in self.threads:
+            thread.join(5.0)
+        for mine, theirs in self.ends:
+            mine.close()
+            theirs.close()
+
+
+@pytest.fixture
+def ranks():
+    made = []
+
+    def run(fn, size, *args):
+        made.append(Ranks(fn, size, *args))
+        return made[-1].run()
+    yield run
+    for one in made:
+        one.close()
+
+
+def of(rank, shape, dtype):
+    """A tensor that differs by rank; whole numbers that every dtype here has."""
+    numbers = torch.arange(1, 1 + max(1, torch.Size(shape).numel()), dtype=torch.float64) % 5 + rank % 3
+    return numbers[:torch.Size(shape).numel()].reshape(shape).to(dtype)
+
+
+def messages(group, shape, dtype):
+    """Every kind of point-to-point call, blocking and not."""
+    n, r = group.size, group.rank
+    right, left, x = (r + 1) % n, (r - 1) % n, of(r, shape, dtype)
+    got = [group.sendrecv(x, to=right, frm=left, like=x)]
+    into = torch.zeros_like(x)
+    group.sendrecv(x, to=left, frm=right, out=into)
+    got.append(into)
+    got += group.batch([Send(x, right), Recv(left, like=x), Send(x.clone(), left), Recv(right, like=x)])
+    sending, coming = group.isend(x, right), group.irecv(left, like=x)
+    got += [coming.wait(), sending.wait()]
+    if r == 0:
+        group.send(x, right)
+        got.append(group.recv(left, like=x))
+    else:
+        got.append(group.recv(left, like=x))
+        group.send(got[-1], right)
+    return got
+
+
+def moves(group, shape, dtype):
+    """Collectives without arithmetic."""
+    x = of(group.rank, shape, dtype)
+    got = [group.all_gather(x)]
+    late = group.all_gather(x, async_op=True)
+    got += [group.broadcast(x.clone(), root=group.size - 1), late.wait()]
+    handle = group.broadcast(x.clone(), root=0, async_op=True)
+    got.append(handle.wait())
+    group.barrier()
+    return got
+
+
+def sums(group, dtype):
+    """Collectives with arithmetic."""
+    n, got = group.size, []
+    ops = ("sum", "max", "min", "prod") + (("mean",) if dtype.is_floating_point else ())
+    for op in ops:
+        got.append(group.all_reduce(of(group.rank, (7,), dtype), op=op))
+        got.append(group.all_reduce(of(group.rank, (), dtype), op=op))
+        got.append(group.reduce_scatter(of(group.rank, (2 * n, 3), dtype), op=op))
+    first = group.all_reduce(of(group.rank, (5,), dtype), async_op=True)
+    second = group.reduce_scatter(of(group.rank, (n,), dtype), async_op=True)
+    return got + [second.wait(), first.wait()]
+
+
+def non_contiguous(group):
+    """Every second column; the broker sees plain bytes."""
+    x = torch.arange(12.0).reshape(3, 4)[:, ::2] + group.rank
+    out = torch.zeros(3, 4)[:, ::2]
+    group.sendrecv(x, to=(group.rank + 1) % group.size, frm=(group.rank - 1) % group.size, out=out)
+    group.all_reduce(x)
+    return [out, x]
+
+
+FIELDS = ("index", "kind", "peer", "bytes", "dtype", "batch", "blocking", "of", "seq")
+
+
+def told(ledger):
+    """A ledger without times and places. A scalar is gathered as [1], and the broker sees it so."""
+    return [([getattr(event, name) for name in FIELDS], tuple(event.shape) or (1,)) for event in ledger.events
+            if event.kind != "wait"], [[getattr(event, name) for name in FIELDS] for event in ledger.events]
+
+
+def equal(ranks, fn, size, *args):
+    """On the broker as on threads: values, bit by bit, and ledgers."""
+    mine, theirs = ranks(fn, size, *args), run_ranks(fn, *args, size=size, backend="threads", timeout=20.0)
+    assert not any(mine.errors), mine.errors
+    for rank in range(size):
+        for got, want in zip(mine.values[rank], theirs[rank], strict=True):
+            assert (got is None) == (want is None)
+            if want is not None:
+                assert got.dtype == want.dtype and got.shape == want.shape
+                assert as_bytes(got.contiguous()).equal(as_bytes(want.contiguous()))
+        ours, known = mine.ledgers[rank], theirs.ledgers[rank]
+        assert told(ours) == told(known)
+        assert all(event.end is not None for event in ours.events)
+        assert (ours.sent_bytes, ours.received_bytes, ours.steps) == (
+            known.sent_bytes, known.received_bytes, known.steps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_messages_of_every_dtype(ranks, dtype):
+    for shape in SHAPES:
+        equal(ranks, messages, 3, shape, dtype)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_messages_of_other_sizes(ranks, size):
+    equal(ranks, messages, size, (6,), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_collectives_that_move(ranks, dtype):
+    for shape in SHAPES:
+        equal(ranks, moves, 3, shape, dtype)
+
+
+@pytest.mark.parametrize("dtype", REDUCED, ids=str)
+def test_collectives_that_reduce(ranks, dtype):
+    equal(ranks, sums, 3, dtype)
+
+
+def test_one_rank_and_odd_memory(ranks):
+    equal(ranks, sums, 1, torch.float32)
+    equal(ranks, non_contiguous, 3)
+
+
+def test_a_large_message_comes_in_pieces(ranks):
+    equal(ranks, messages, 2, (3_000_000,), torch.float32)
+
+
+DISAGREE = {
+    "sizes": (lambda g: g.send(torch.zeros(3), 1) if g.rank == 0 else g.recv(0, like=torch.zeros(4)), "[3] of float32"),
+    "dtypes": (lambda g: g.send(torch.zeros(4), 1) if g.rank == 0 else g.recv(0, like=torch.zeros(4).bfloat16()),
+               "of bfloat16"),
+    "collectives": (lambda g: g.barrier() if g.rank == 0 else g.all_reduce(torch.zeros(1)), "as collective number 1"),
+    "roots": (lambda g: g.broadcast(torch.zeros(1), root=g.rank), "root 0"),
+    "operations": (lambda g: g.all_reduce(torch.zeros(1), op="sum" if g.rank else "max"), "max"),
+    "lengths": (lambda g: g.all_reduce(torch.zeros(2 + g.rank)), "[3] of float32"),
+}
+
+
+@pytest.mark.parametrize("which", DISAGREE)
+def test_ranks_that_disagree_are_told_how(ranks, which):
+    program, part = DISAGREE[which]
+    ended = ranks(program, 2)
+    assert part in ended.broker.fault and __file__.rsplit("/", 1)[-1] in ended.broker.fault
+    with pytest.raises(RanksFailed) as theirs:
+        run_ranks(program, size=2, backend="threads", timeout=20.0)
+    assert ended.autopsy("mismatch").cause == theirs.value.autopsy.cause
+
+
+def both_send(group):
+    """Two that both send first; the third has returned."""
+    if group.rank < 2:
+        group.send(torch.zeros(4), 1 - group.rank)
+        group.recv(1 - group.rank, like=torch.zeros(4))
+
+
+def never_comes(group):
+    """All but rank 2 meet."""
+    if group.rank != 2:
+        group.all_reduce(torch.zeros(4))
+
+
+def forgotten_wait(group):
+    """A handle for what is never sent."""
+    if group.rank == 0:
+        group.irecv(1, like=torch.zeros(2)).wait()
+
+
+@pytest.mark.parametrize("program", [both_send, never_comes, forgotten_wait])
+def test_a_deadlock_is_told_with_ranks_and_lines(ranks, program):
+    autopsy = ranks(program, 3).autopsy()
+    with pytest.raises(RanksFailed) as theirs:
+        run_ranks(program, size=3, backend="threads", timeout=20.0)
+    assert autopsy.certain and autopsy.cause == theirs.value.autopsy.cause
+    assert autopsy.edges == theirs.value.autopsy.edges and autopsy.edges
+    assert f"{__file__.rsplit('/', 1)[-1]}:" in autopsy.cause + autopsy.edges[0].where
+
+
+def test_what_people_read_holds_no_commands():
+    dirty = "a\x1b[2Jb\rc\x00d\u202ee\u2066f\ud800g\x7fh\x85i"
+    assert clean(dirty, 100) == "a\ufffd[2Jb\ufffdc\ufffdd\ufffde\ufffdf\ufffdg\ufffdh\ufffdi"
+    assert clean("grün, 数, \U0001f600\n\tok", 100) == "grün, 数, \U0001f600\n\tok"
+    assert clean("x" * 200, 100) == "x" * 100 + " ..."
+    with pytest.raises(ValueError):
+        clean(7, 100)
+
+
+def test_a_rule_broken_is_told(ranks):
+    mine, theirs = socket.socketpair()
+    mine.setblocking(False)
+    broker = Broker([mine])
+    theirs.sendall(b"none at all, but long enough for a header")
+    with pytest.raises(Broken):
+        broker.read(broker.members[0])
+    mine.close()
+    theirs.close()

@@ -1,0 +1,151 @@
+"""All mutants of week 13, the reference and the released week through the sandbox, again and again: are the verdicts
+the intended ones, and always the same? A script, because it takes minutes and wants the machine to itself:
+
+    python -m tests.grading.sandbox.verdicts --repeat 5 --load 1 --out verdicts.json
+
+`--load N` keeps N processes busy meanwhile.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from fractions import Fraction
+from pathlib import Path
+
+from grading.intake import arrange
+from grading.intake.load import Submission
+from grading.run import reference_submission
+from grading.sandbox.runner import SandboxRunner, parts_of
+from labkit.checks import load_week, run_checks
+from labkit.checks.outcome import Outcome
+from labkit.checks.verdict import PASSED
+from tests.mutants13 import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[3]
+# A rank in a sandbox has no torch.distributed to fall into: what is a forbidden call at home crashes here, alone too.
+DISGUISE = "built-in collective in disguise"
+ALSO, ALSO_FAILS = {DISGUISE: ("crashed",)}, {DISGUISE: ("test_all_reduce[one rank",)}
+DEADLINE = 3.0      # seconds: the mutants that hang would take long at 8
+
+
+class Week13:
+    """One sandbox for all of them: only the modules in its folder are exchanged. Use it in a `with`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.week, self.folder = load_week(ROOT / "week13_allreduce"), folder
+        self.submission = reference_submission(self.week)
+        for parent in (folder, *list(folder.parents)[:2]):
+            if os.stat(parent).st_uid == os.geteuid():
+                parent.chmod(os.stat(parent).st_mode | 0o055)
+        self._lay(self.submission.files)
+        self.runner = SandboxRunner(folder, parts=parts_of(self.week), budget=1e6, deadline=DEADLINE)
+
+    def _lay(self, files: dict[str, bytes]) -> None:
+        for path, data in arrange(Submission.of("anna", files), self.week).files.items():
+            target = self.folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        for path in (self.folder, *self.folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+    def _check(self, names, files=None) -> Outcome:
+        self.runner.hangs.clear()
+        self.runner.fatal.clear()
+        if files is not None:
+            self._lay(files)
+        try:
+            return run_checks(names, weeks=[self.week], runner=self.runner, seed=13)
+        finally:
+            if files is not None:
+                self._lay(self.submission.files)
+
+    def mutant(self, mutant: Mutant) -> Outcome:
+        path = f"week13_allreduce/{mutant.module}.py"
+        text = mutant.apply(self.submission.files[path].decode())
+        tasks = [mutant.task, *(t.id for t in self.week.tasks if mutant.cascade and mutant.task in t.stands_on)]
+        return self._check(tasks, {**self.submission.files, path: text.encode()})
+
+    def reference(self) -> Outcome:
+        return self._check(["week13"])
+
+    def released(self) -> Outcome:
+        from labkit.checks.markers import strip
+        return self._check(["week13"], {path: strip(data.decode(), path).encode() if path.endswith(".py") else data
+                                        for path, data in self.submission.files.items()})
+
+    def __enter__(self) -> "Week13":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.runner.close()
+
+
+def _named(case, names) -> bool:
+    name = case.test.rpartition("::")[2]
+    return any(name == one or name.startswith(one if "[" in one else one + "[") for one in names)
+
+
+def differences(mutant: Mutant, outcome: Outcome) -> list[str]:
+    """Where the verdicts are not the intended ones; [] if all are, and so are the points."""
+    wrong, intended = [], Fraction(0)
+    for case in outcome.cases:
+        must = _named(case, (*mutant.fails, *ALSO_FAILS.get(mutant.name, ())))
+        may = _named(case, mutant.may)
+        intended += 0 if must or may and case.verdict != PASSED else case.possible
+        if (case.verdict == PASSED) == must and not may or must and not may and \
+                case.verdict not in (*mutant.verdicts, *ALSO.get(mutant.name, ())):
+            wrong.append(f"{case.behaviour}: {case.verdict}: {case.text}")
+    if not wrong and outcome.earned != intended:
+        wrong.append(f"{outcome.earned} points, {intended} were intended")
+    return wrong
+
+
+def _busy() -> None:
+    while True:
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--load", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    load = [multiprocessing.get_context("fork").Process(target=_busy, daemon=True) for _ in range(chosen.load)]
+    for process in load:
+        process.start()
+    seen: dict[str, set[str]] = {}
+    unintended: list[str] = []
+    begin = time.time()
+    with tempfile.TemporaryDirectory() as folder, Week13(Path(folder)) as week13:
+        for turn in range(chosen.repeat):
+            runs = [("reference", week13.reference), ("released", week13.released),
+                    *((f"{m.task} {m.name}", lambda m=m: week13.mutant(m)) for m in MUTANTS)]
+            for number, (name, run) in enumerate(runs, 1):
+                outcome = run()
+                told = [f"{case.test.rpartition('::')[2]}: {case.verdict}" for case in outcome.cases]
+                seen.setdefault(name, set()).add(json.dumps([float(outcome.earned), told]))
+                if number > 2:
+                    unintended += [f"{name}: {line}" for line in differences(MUTANTS[number - 3], outcome)]
+                elif outcome.earned != (80 if number == 1 else 0):
+                    unintended.append(f"{name}: {float(outcome.earned)} points")
+                print(f"\r{turn + 1}/{chosen.repeat}  {number}/{len(runs)}  {name:60}", end="", file=sys.stderr)
+    for process in load:
+        process.kill()
+    result = {"submissions": len(seen), "repeats": chosen.repeat, "load": chosen.load, "cores": os.cpu_count(),
+              "unintended": unintended,
+              "changed between repeats": [name for name, ways in seen.items() if len(ways) > 1],
+              "seconds": round(time.time() - begin)}
+    print("\n" + json.dumps(result, indent=1, ensure_ascii=False))
+    if chosen.out:
+        chosen.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    sys.exit(bool(unintended or result["changed between repeats"]))
+
+
+if __name__ == "__main__":
+    main()

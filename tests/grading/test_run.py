@@ -1,0 +1,274 @@
+"""`grade run` on a small week: marks in files, reruns, kills, faults, refusals. The sandbox's own tests are beside."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from grading import judge, marks
+from grading import run as running
+from grading.sandbox import isolation
+from labkit.checks.markers import strip
+from labkit.checks.tasks import load_week
+from labkit.errors import LabError
+from tests.checks.miniweek import OPS, make_week
+
+ROOT = Path(__file__).resolve().parents[2]
+MISSING = isolation.missing()
+needs_sandbox = pytest.mark.skipif(MISSING is not None, reason=f"no sandbox here: {MISSING}")
+SOLVED = OPS
+BLANK = strip(OPS)
+WRONG = OPS.replace("return group.all_reduce(x)", "return x")
+TWICE_WRONG = OPS.replace("return 2 * total(x, group)", "return 3 * total(x, group)")
+
+
+@pytest.fixture
+def course(tmp_path):
+    """(week, submissions, marks) of a course of one small week, and `hand_in(student, text)`."""
+    week = load_week(make_week(tmp_path / "course"))
+
+    def hand_in(student, text, name="ops.py"):
+        folder = tmp_path / "submitted" / student / "week91"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+    return week, tmp_path / "submitted", tmp_path / "marks", hand_in
+
+
+def points(report):
+    return {mark.student: mark.points for mark in report.all}
+
+
+def graded(course, **more):
+    """A run in a process of its own: a grader forks its judges, and must not have computed."""
+    week, submissions, folder, _ = course
+    code = ("import sys, json\nfrom pathlib import Path\nfrom grading import run\n"
+            "from labkit.checks.tasks import load_week\n"
+            "week, submissions, folder, more = sys.argv[1:]\n"
+            "report = run.run(load_week(week), Path(submissions), Path(folder), **json.loads(more))\n"
+            "print(json.dumps({'seed': report.seed, 'made': [m.student for m in report.made],\n"
+            "                  'kept': [m.student for m in report.kept]}))\n")
+    command = [sys.executable, "-c", code, str(week.folder), str(submissions), str(folder), json.dumps(more)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def mark(course, student, attempt=1):
+    return marks.read(marks.path_of(course[2], "week91", student, attempt))
+
+
+def verdicts(one):
+    return {case["test"].rpartition("::")[2]: case["verdict"] for case in one.cases}
+
+
+@needs_sandbox
+def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
+    week, submissions, folder, hand_in = course
+    for student, text in {"good": SOLVED, "blank": BLANK, "wrong": WRONG, "third, \"O'Neil\" é": TWICE_WRONG}.items():
+        hand_in(student, text)
+    hand_in("empty", "nothing", name="readme.txt")
+    hand_in("renamed", SOLVED, name="ops (1).py")
+    first = graded(course, jobs=2)
+    assert first["kept"] == [] and len(first["made"]) == 6
+    assert {s: mark(course, s).points for s in first["made"]} == {
+        "good": 15, "blank": 0, "wrong": 9, "third, \"O'Neil\" é": 10, "empty": 0, "renamed": 0}
+    # 91.2 stands on 91.1, and is judged with the reference's: one mistake counts once.
+    assert verdicts(mark(course, "wrong"))["test_twice"] == "passed"
+    for student, sentence in (("empty", "no ops.py"), ("renamed", "ops (1).py")):
+        one = mark(course, student)
+        assert {case["verdict"] for case in one.cases} == {"no result"} and one.complete
+        assert all(sentence in case["text"] for case in one.cases), one.cases[0]["text"]
+    assert all(m.isolation == marks.SANDBOXED and m.possible == 15 for m in marks.all_marks(folder, "week91"))
+
+    assert graded(course, jobs=1)["made"] == []
+    hand_in("blank", SOLVED)
+    again = graded(course, jobs=1)
+    assert again["made"] == ["blank"] and len(again["kept"]) == 5 and mark(course, "blank").points == 15
+    assert again["seed"] == first["seed"] == mark(course, "good").seed
+    # Other tests: everybody anew.
+    test = week.folder / "test_week91.py"
+    test.write_text(test.read_text().replace('== "ops"', '== "ops" != ""'))
+    assert len(graded(course, jobs=2)["made"]) == 6
+
+
+@needs_sandbox
+def test_marks_do_not_depend_on_jobs_or_order(course):
+    _, _, folder, hand_in = course
+    for student, text in {"a": SOLVED, "b": WRONG, "c": BLANK, "d": TWICE_WRONG}.items():
+        hand_in(student, text)
+    def told():
+        return {m.student: [(c["test"], c["verdict"], c["text"], c["points"]) for c in m.cases]
+                for m in marks.all_marks(folder, "week91")}
+    seed = graded(course, jobs=1)["seed"]
+    alone = told()
+    for path in folder.glob("week91/*/*.json"):
+        path.unlink()
+    assert graded(course, jobs=4)["seed"] == seed
+    assert told() == alone
+
+
+@needs_sandbox
+def test_killed_at_any_moment_it_goes_on_and_leaves_no_process(course):
+    week, submissions, folder, hand_in = course
+    for number in range(5):
+        hand_in(f"s{number}", SOLVED if number % 2 else WRONG)
+    command = [sys.executable, "-m", "grading.cli", "run", "week91", "--submissions", str(submissions), "--marks",
+               str(folder), "--jobs", "2"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for written in (0, 1, 3):       # killed before the first mark, after the first, after the third
+        process = subprocess.Popen(command, cwd=week.folder.parent, env=env, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 150
+        while len(list(folder.glob("week91/*/1.json"))) < written or not (folder / "week91" / ".lock").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        for path in folder.glob("week91/*/1.json"):
+            marks.read(path)        # whole
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("week91/*/1.json")}
+    gone = time.monotonic() + 20
+    while (left := _processes(str(folder))) and time.monotonic() < gone:
+        time.sleep(0.1)
+    assert not left, left
+    done = graded(course, jobs=2)
+    assert len(done["made"]) + len(done["kept"]) == 5 and len(done["kept"]) == len(before) >= 3
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert {s: mark(course, s).points for s in ("s0", "s1", "s4")} == {"s0": 9, "s1": 15, "s4": 9}
+    assert not (folder / "week91" / ".work").exists()
+
+
+def _processes(word):
+    found = []
+    for pid in os.listdir("/proc"):
+        if pid.isdigit():
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if word in line:
+                found.append(line)
+    return found
+
+
+@needs_sandbox
+def test_an_appeal_repeats_one_verdict_and_writes_nothing(course):
+    week, submissions, folder, hand_in = course
+    hand_in("anna", WRONG)
+    hand_in("bert", SOLVED)
+    seed = graded(course)["seed"]
+    before = marks.path_of(folder, "week91", "anna", 1).read_bytes()
+    command = [sys.executable, "-m", "grading.cli", "run", "week91", "--submissions", str(submissions), "--marks",
+               str(folder), "--student", "anna", "--seed", str(seed)]
+    done = subprocess.run(command, cwd=week.folder.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=200,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"anna, attempt 1: 9 of 15, seed {seed}" in done.stdout and "bert" not in done.stdout
+    wrong = next(case for case in mark(course, "anna").cases if case["verdict"] == "wrong")
+    assert wrong["text"].splitlines()[0] in done.stdout        # the same numbers
+    assert marks.path_of(folder, "week91", "anna", 1).read_bytes() == before
+
+
+def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypatch):
+    week, submissions, folder, hand_in = course
+    hand_in("good", SOLVED)
+    monkeypatch.setattr(running, "_timed", lambda week, settings, own: settings)
+    tries = folder / "tries"
+
+    def dies(entry, week, settings):
+        folder.mkdir(exist_ok=True)
+        with open(tries, "a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(judge, "grade", dies)
+    report = running.run(week, submissions, folder)
+    assert len(tries.read_text()) == 1 + running.RETRIES
+    assert [m.complete for m in report.made] == [False] and "judge ended" in report.made[0].attention[0]
+    assert mark(course, "good").possible == 15
+    # An incomplete mark is not kept: the next run tries again.
+    monkeypatch.setattr(judge, "grade", lambda entry, week, settings: judge.failed(entry, "x", week, settings, "still"))
+    assert [m.student for m in running.run(week, submissions, folder).made] == ["good"]
+
+
+def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
+    week, submissions, folder, hand_in = course
+    for student in ("a", "b"):
+        hand_in(student, SOLVED)
+    monkeypatch.setattr(running, "_timed", lambda week, settings, own: settings)
+    folder.mkdir()
+    log = folder / "log"
+
+    def overloaded(entry, week, settings):
+        with open(log, "a") as file:
+            file.write(entry.student)
+        one = judge.failed(entry, "x", week, settings, "the machine is overloaded")
+        one.complete = entry.student == "b" or log.read_text().count("a") == 2
+        return one
+
+    monkeypatch.setattr(judge, "grade", overloaded)
+    report = running.run(week, submissions, folder)
+    assert log.read_text() == "aba" and all(m.complete for m in report.made)
+
+
+def test_without_isolation_it_refuses_and_unsandboxed_marks_say_so(course):
+    week, submissions, folder, hand_in = course
+    hand_in("good", SOLVED)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": "/nonexistent"}
+    command = [sys.executable, "-m", "grading.cli", "run", "week91", "--submissions", str(submissions), "--marks",
+               str(folder)]
+    refused = subprocess.run(command, cwd=week.folder.parent, env=env, timeout=200, capture_output=True, text=True)
+    assert refused.returncode == 2 and not list(folder.glob("week91/*/*.json"))
+    assert "bubblewrap is not installed" in refused.stderr and "--unsandboxed" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    done = subprocess.run([*command, "--unsandboxed"], cwd=week.folder.parent, env=env, timeout=200,
+                          capture_output=True, text=True)
+    assert done.returncode == 0 and "UNSANDBOXED" in done.stdout, done.stdout + done.stderr
+    one = mark(course, "good")
+    assert one.points == 15 and one.isolation == marks.UNSANDBOXED and "UNSANDBOXED" in one.attention[-1]
+
+
+@needs_sandbox
+def test_a_reference_that_does_not_pass_stops_everything(course):
+    week, submissions, folder, hand_in = course
+    hand_in("good", SOLVED)
+    (week.folder / "ops.py").write_text(WRONG)
+    command = [sys.executable, "-m", "grading.cli", "run", "week91", "--submissions", str(submissions), "--marks",
+               str(folder)]
+    done = subprocess.run(command, cwd=week.folder.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=200,
+                          capture_output=True, text=True)
+    assert done.returncode == 2 and "the reference itself" in done.stderr and "91.1" in done.stderr
+    assert not list(folder.glob("week91/*/*.json"))
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda course: None, "there is no"),
+    (lambda course: course[1].mkdir(), "no submission"),
+])
+def test_nothing_to_grade_is_one_sentence(course, make, words):
+    make(course)
+    with pytest.raises(LabError, match=words):
+        running.run(course[0], course[1], course[2])
+
+
+def test_two_runs_at_once_are_refused(course):
+    week, submissions, folder, hand_in = course
+    hand_in("good", SOLVED)
+    with running._locked(folder / "week91"), pytest.raises(LabError, match="another `grade run`"):
+        running.run(week, submissions, folder)
+
+
+def test_the_seed_is_made_once_and_is_its_owners(tmp_path):
+    seed = running.class_seed(tmp_path)
+    assert running.class_seed(tmp_path) == seed
+    assert (tmp_path / ".seed.json").stat().st_mode & 0o077 == 0
+    (tmp_path / ".seed.json").write_text("{}")
+    with pytest.raises(LabError, match="holds no seed"):
+        running.class_seed(tmp_path)

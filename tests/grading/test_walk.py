@@ -1,0 +1,93 @@
+"""The whole cycle of README's instructor page, as commands, with three students: one late, one who hands in twice, one
+who cheats."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grading.benchmarks.classroom import CLASS, write
+from grading.reports.export import read_table
+from grading.sandbox import isolation
+from labkit.checks.tasks import load_week
+
+pytest.importorskip("nbgrader", reason="nbgrader is not installed")
+MISSING = isolation.missing()
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"no sandbox here: {MISSING}")
+ROOT = Path(__file__).resolve().parents[2]
+COURSE = """[late]
+per_day = 0.1
+[deadlines]
+week13 = 2026-11-20T23:59:00+00:00
+[extensions.bert]
+week13 = 2026-11-22T23:59:00+00:00
+"""
+BY_NAME = {made.name: made for made in CLASS}
+
+
+def grade(folder, *words, status=0):
+    env = {**os.environ, "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"],
+           "PYTHONPATH": str(ROOT), "COLUMNS": "150"}
+    done = subprocess.run([sys.executable, "-m", "grading.cli", *words], cwd=folder, env=env, capture_output=True,
+                          text=True, timeout=200)
+    assert done.returncode == status, f"grade {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def hand_in(exchange, student, when, kind, released, week):
+    """As `nbgrader submit` leaves it: inbound/STUDENT+week13+TIME+RANDOM/, twelve characters of it, and a timestamp."""
+    folder = exchange / "inbound" / f"{student}+week13+{when}+{kind.replace('-', '_'):x<12.12}"
+    write(week, folder, BY_NAME[kind])
+    (folder / "lab.ipynb").write_bytes((released / week.notebook.name).read_bytes())
+    (folder / "timestamp.txt").write_text(when)
+
+
+@pytest.mark.timeout(600)
+def test_a_whole_cycle(tmp_path):
+    week = load_week(ROOT / "week13_allreduce")
+    grade(tmp_path, "release", "week13", "--to", "students")
+    grade(tmp_path, "course", "init", "gradebook")
+    (tmp_path / "course.toml").write_text(COURSE)
+    exchange, released = tmp_path / "exchange", tmp_path / "students" / week.package
+    hand_in(exchange, "anna", "2026-11-21 10:00:00.000000 UTC", "good01", released, week)
+    hand_in(exchange, "bert", "2026-11-20 10:00:00.000000 UTC", "hang-send-first", released, week)
+    hand_in(exchange, "bert", "2026-11-21 10:00:00.000000 UTC", "good02", released, week)
+    hand_in(exchange, "cleo", "2026-11-20 11:00:00.000000 UTC", "cheat-patch", released, week)
+
+    grade(tmp_path, "collect", "week13", "--from", str(exchange))
+    table = grade(tmp_path, "run", "week13", "--jobs", "2")
+    assert "4 marks, 4 of them made now" in table
+    assert "4 marks, 0 of them made now" in grade(tmp_path, "run", "week13", "--jobs", "2")
+    grade(tmp_path, "load", "week13", "--gradebook", "gradebook")
+
+    # What formgrader does with a click (a browser does it in gradebook/test_formgrader.py).
+    from grading.gradebook.course import open_course
+    with open_course(tmp_path / "gradebook").gradebook() as book:
+        for student, points in (("anna", 18), ("bert", 10), ("cleo", 5)):
+            cell = book.find_grade("task-13-7", week.notebook.stem, "week13", student)
+            cell.manual_score, cell.needs_manual_grade = points, False
+        book.db.commit()
+    grade(tmp_path, "load", "week13", "--gradebook", "gradebook")      # once more: points by hand stay
+
+    grade(tmp_path, "feedback", "week13", "--to", "feedback", "--gradebook", "gradebook")
+    page = (tmp_path / "feedback" / "cleo" / "week13.html").read_text()
+    assert "13.4" in page and "anna" not in page and "bert" not in page
+    grade(tmp_path, "report", "week13", "--to", "class.html", "--gradebook", "gradebook")
+    assert "13.4" in (tmp_path / "class.html").read_text()
+    grade(tmp_path, "export", "week13", "--to", "all.csv", "--gradebook", "gradebook")
+    rows = {row["student"]: row for row in read_table(tmp_path / "all.csv")}
+    total = {student: float(row["total"]) for student, row in rows.items()}
+    # anna is a day late: nine tenths of 80 + 18. bert has an extension, and his second attempt counts. cleo's patches
+    # changed nothing outside her own sandbox: 60 for the other tasks, 1 for x returned as it came, which is right on
+    # one rank.
+    assert total == {"anna": pytest.approx(88.2), "bert": 90, "cleo": 66}
+    assert rows["bert"]["attempt"] == "2" and rows["bert"]["attempts"] == "2"
+
+    said = grade(tmp_path, "forget", "cleo", "--yes", "--gradebook", "gradebook", status=1)     # class.html, all.csv: told
+    assert "class.html" in said or "all.csv" in said or "course.toml" in said
+    assert not list((tmp_path / "marks").glob("week13/cleo")) and list((tmp_path / "marks").glob("week13/anna"))
+    assert not (tmp_path / "feedback" / "cleo").exists()
+    assert int(grade(tmp_path, "seed", "week13")) >= 0
