@@ -33,8 +33,16 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help=(
+        "Print instead which recipe goes with what: FSDP2, compile, checkpointing, each generation of GPUs."))] = False,
+) -> None:
     """Tell what this machine can run, and how to mend what it cannot."""
+    if matrix:
+        from labkit import matrix as combinations
+        combinations.show(as_json)
+        return
     from labkit import doctor as physician
     checks = physician.run_doctor()
     if as_json:
@@ -52,6 +60,10 @@ def compare(
     set_: Annotated[Optional[list[str]], typer.Option("--set", metavar="KEY=VALUE", help=(
         "Change one setting of the preset, for example --set train.steps=50. Repeatable."))] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: a run already in the folder is moved aside.")] = False,
+    part: Annotated[Optional[str], typer.Option(help="Only this part of a preset that has both: speed or safety.")] = None,
+    budget_minutes: Annotated[Optional[float], typer.Option(help=(
+        "Stop inside so many minutes; what is left goes on in the next call (exit status 3)."))] = None,
+    price_per_hour: Annotated[Optional[float], typer.Option(help="What this machine costs an hour, to tell money beside minutes.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the presets and their arms, then stop.")] = False,
 ) -> None:
     """Train the same model in several precisions, on the same data from the same weights, and give a verdict.
@@ -63,7 +75,8 @@ def compare(
         presets.print_list()
         return
     from labkit.record.compare import compare as run
-    raise typer.Exit(run(preset, arms=arms.split(",") if arms else None, out=out, settings=set_ or [], fresh=fresh))
+    raise typer.Exit(run(preset, arms=arms.split(",") if arms else None, out=out, settings=set_ or [], fresh=fresh,
+                         part=part, budget_minutes=budget_minutes, price_per_hour=price_per_hour))
 
 
 @app.command()
@@ -84,6 +97,39 @@ def report(run: Annotated[Path, typer.Argument(help="A run's folder, for example
 def bench(context: typer.Context) -> None:
     """Time all-reduce on this machine: the library's beside yours. `lab bench --help` tells its options."""
     raise typer.Exit(_named(BENCH)(context.args))
+
+
+@app.command()
+def bundle(
+    run: Annotated[Optional[Path], typer.Argument(help="A run's folder, for example runs/h100.")] = None,
+    out: Annotated[Optional[Path], typer.Option(help="The archive. Default: RUN.tar.gz beside the folder.")] = None,
+    check: Annotated[Optional[Path], typer.Option("--check", metavar="FILE", help=(
+        "Verify an archive instead: every file there, none altered."))] = None,
+    into: Annotated[Optional[Path], typer.Option("--to", metavar="FOLDER", help=(
+        "With --check: unpack it there after verifying."))] = None,
+    as_is: Annotated[bool, typer.Option("--as-is", help="Pack a run that goes on, was killed, or lacks files.")] = False,
+) -> None:
+    """Pack a run into one small archive to carry home, and verify it at the other end."""
+    from labkit.bundle import command
+    raise typer.Exit(command(run, out, check, into, as_is))
+
+
+@app.command()
+def crossover(
+    m: Annotated[Optional[str], typer.Option("--m", help="Tokens, by comma: 1K,4K,16K.")] = None,
+    k: Annotated[Optional[str], typer.Option("--k", help="Inputs, by comma.")] = None,
+    n: Annotated[Optional[str], typer.Option("--n", help="Outputs, by comma.")] = None,
+    arms: Annotated[Optional[str], typer.Option(help="Only these, by comma: te-current,torchao-tensorwise.")] = None,
+    device: Annotated[Optional[str], typer.Option(help="cuda or cpu. Default: the GPU if there is one.")] = None,
+    out: Annotated[Optional[Path], typer.Option(help="The map's folder. Default: runs/crossover.")] = None,
+    seconds: Annotated[float, typer.Option(help="Stop after about so many; the same command goes on.")] = 300.0,
+    budget: Annotated[float, typer.Option(help="Seconds of timing for each cell.")] = 0.1,
+    no_compile: Annotated[bool, typer.Option("--no-compile", help="Leave torchao's linears eager.")] = False,
+) -> None:
+    """Map FP8's speed-up over the shapes of a linear: where it pays, where it does not, and why."""
+    from labkit.crossover.command import crossover as run
+    raise typer.Exit(run(m, k, n, arms=arms, device=device, out=out, seconds=seconds, budget=budget,
+                         compiled=not no_compile))
 
 
 def _named(path: str):

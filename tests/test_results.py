@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from labkit.record import speed_summary
 from labkit.record.read import read_run
 from labkit.record.summary import markdown
 
 ROOT = Path(__file__).parents[1]
-RECORDS = sorted(path.parent for path in (ROOT / "results").glob("*/run.json"))
+RECORDS = sorted(path.parent for folder in ("results", "week16_fp8/results")
+                 for path in (ROOT / folder).glob("*/run.json"))
+
+
+def tables(folder):
+    """The Markdown tables of a record: losses, and speed if it measured that."""
+    speed = read_run(folder).run["results"].get("speed")
+    return [markdown(folder), *(speed_summary.markdown(speed).split("\n\n") if speed else ())]
 
 
 def test_there_are_records():
@@ -20,7 +28,8 @@ def test_there_are_records():
 
 @pytest.mark.parametrize("folder", RECORDS, ids=lambda path: path.name)
 def test_results_readme_quotes_the_record(folder):
-    assert markdown(folder) in (ROOT / "results" / "README.md").read_text()
+    text = (folder.parent / "README.md").read_text()
+    assert all(table in text for table in tables(folder))
 
 
 @pytest.mark.parametrize("folder", RECORDS, ids=lambda path: path.name)
@@ -41,9 +50,16 @@ def test_the_time_of_lab_check_is_the_recorded_one():
     assert max(walls) < 20 and all(run["points"] == 80 for run in record["runs"])
 
 
+def test_the_times_of_grade_load_are_the_recorded_ones():
+    text = (ROOT / "results" / "README.md").read_text()
+    for run in json.loads((ROOT / "results" / "2026-11-21-gradebook-load.json").read_text())["runs"]:
+        assert f"| {run['students']:,} | {run['seconds']} | {run['seconds_again']} | {run['peak_MiB']} |" in text
+        assert run["seconds"] < {300: 60, 1000: 240}[run["students"]]
+
+
 def test_tables_in_the_main_readme_are_those_of_records():
     """Each arm row of README.md stands in a record's table, label and numbers."""
-    rows = {" ".join(line.split()) for folder in RECORDS for line in markdown(folder).splitlines()}
+    rows = {" ".join(line.split()) for folder in RECORDS for table in tables(folder) for line in table.splitlines()}
     quoted = [line for line in (ROOT / "README.md").read_text().splitlines()
               if line.startswith("|") and re.search(r"\d,\d{3}", line)]
     assert quoted, "README.md quotes at least the demo's table"

@@ -9,8 +9,21 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     [train]                  labkit.train.config.TrainConfig
     [arms.fp8]
     label = "FP8 tensorwise"
-    role = "candidate"       "baseline" (exactly one), "twin", "reference", "candidate", "broken"
+    role = "candidate"       "baseline" (exactly one), "twin", "reference", "candidate", "broken", "fine"
     train.precision = { backend = "torchao", recipe = "tensorwise" }
+    expect = { speed = 77000, safety = 480000 }     tokens/s of one rank, measured somewhere: only for predicting
+    minutes
+
+"broken" must be rejected, or the comparison has no power. "fine" is broken too, but so little that it may pass unseen:
+it tells how small a mistake this comparison can see.
+
+A preset may ask a second question, how fast the arms are, at another size:
+
+    [speed]
+    arms = ["bf16", "fp8"]                          of the above; the baseline must be among them
+    seconds = 60                                    the window of each arm, after `warmup` steps; then `profile` steps
+    train = { model = "1b", seq_len = 4096 }        put over [train]; the arm's own settings go on top
+    batch_by_memory = { "70" = 8, "130" = 20 }      sequences a GPU, by the GiB that it has at least
 """
 from __future__ import annotations
 
@@ -27,11 +40,28 @@ from labkit.train.config import Config, TrainConfig, strict_validate
 PRESETS = Path(__file__).parents[1] / "presets"
 
 
+class Expect(Config):
+    """Tokens/s that one rank is expected to train, in each part; None: as the baseline."""
+    speed: float | None = Field(default=None, gt=0, strict=False)
+    safety: float | None = Field(default=None, gt=0, strict=False)
+
+
+class Speed(Config):
+    """The speed question: which arms, at which size, in how long a window."""
+    arms: list[str] = Field(min_length=1)
+    seconds: float = Field(default=60.0, gt=0, strict=False)
+    warmup: int = Field(default=8, ge=3)
+    profile: int = Field(default=2, ge=0)
+    train: dict[str, Any] = Field(default_factory=dict)
+    batch_by_memory: dict[str, int] = Field(default_factory=dict)
+
+
 class Arm(Config):
     """One training of the comparison, with the settings in which it differs from `[train]`."""
     label: str
-    role: Literal["baseline", "twin", "reference", "candidate", "broken"]
+    role: Literal["baseline", "twin", "reference", "candidate", "broken", "fine"]
     train: dict[str, Any] = Field(default_factory=dict)
+    expect: Expect = Field(default_factory=lambda: Expect())
 
 
 class Preset(Config):
@@ -41,8 +71,26 @@ class Preset(Config):
     device: Literal["cpu", "cuda"] = "cpu"
     world_size: int = Field(default=1, ge=0)
     note: str = ""
+    startup_seconds: float = Field(default=20.0, ge=0, strict=False)
     train: dict[str, Any]
     arms: dict[str, Arm]
+    speed: Speed | None = None
+
+    def speed_config(self, arm: str, memory_gib: float | None = None, world: int = 1) -> TrainConfig:
+        """The training that an arm is timed in: [train], then [speed] train, then the arm's own. Without evaluations,
+        probes
+        and checkpoints; the window ends it. memory_gib: of each GPU, for `batch_by_memory`."""
+        from labkit.record.speed import UNENDING
+
+        timed = {"steps": UNENDING, "eval_every": 0, "probe_every": 0, "checkpoint_every": 0, "perturb": 0.0,
+                 "warmup_steps": 0}
+        fitting = [rows for gib, rows in self.speed.batch_by_memory.items() if memory_gib and memory_gib >= float(gib)]
+        batch = {"batch_size": max(fitting) * world} if fitting else {}
+        layers = (self.train, batch, self.speed.train, self.arms[arm].train, timed)
+        merged: dict[str, Any] = {}
+        for layer in layers:
+            merged = _merge(merged, layer)
+        return strict_validate(TrainConfig, merged, f"preset {self.name}, [speed], arm {arm}")
 
     def config(self, arm: str) -> TrainConfig:
         """The full training configuration of one arm."""
@@ -72,7 +120,8 @@ def available() -> list[str]:
 def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
     """A preset by name or by path of a TOML file, with `KEY=VALUE` settings put over it.
 
-    Raises LabError for an unknown name, a file that is no TOML, an unknown key, a wrong type, or not exactly one baseline.
+    Raises LabError for an unknown name, a file that is no TOML, an unknown key, a wrong type, or not exactly one
+    baseline.
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if not path.is_file():
@@ -90,7 +139,23 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
         raise LabError(f"preset {path.stem} needs exactly one arm with role = \"baseline\"; it has {len(baselines)}")
     for arm in preset.arms:
         preset.config(arm)
+    if preset.speed:
+        check_speed(preset)
     return preset
+
+
+def check_speed(preset: Preset) -> None:
+    """LabError: [speed] names an arm that is not there, leaves out the baseline, or has settings that do not fit."""
+    for arm in preset.speed.arms:
+        if arm not in preset.arms:
+            raise LabError(f"[speed] of preset {preset.name} names '{arm}', which is no arm; there are: "
+                           f"{', '.join(preset.arms)}")
+        preset.speed_config(arm)
+    if preset.baseline() not in preset.speed.arms:
+        raise LabError(f"[speed] of preset {preset.name} must name the baseline, {preset.baseline()}: without it no "
+                       "arm is faster or slower than anything")
+    if bad := [gib for gib in preset.speed.batch_by_memory if not gib.replace(".", "", 1).isdigit()]:
+        raise LabError(f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{bad[0]}'")
 
 
 def print_list() -> None:
@@ -99,7 +164,8 @@ def print_list() -> None:
         preset = load_preset(name)
         print(f"{name}: {preset.title}")
         for key, arm in preset.arms.items():
-            print(f"    {key:<12} {arm.label} ({arm.role})")
+            timed = ", timed" if preset.speed and key in preset.speed.arms else ""
+            print(f"    {key:<12} {arm.label} ({arm.role}{timed})")
 
 
 def _merge(base: dict, over: dict) -> dict:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from labkit.record import figures_loss, figures_scales, figures_sqnr
+from labkit.record import figures_loss, figures_scales, figures_sqnr, figures_time
 from labkit.record.facts import Arm, arms_of, verdict_of
 from labkit.record.plotting import (INK, MUTED, PAPER, WIDTH, Picture, finite, join, lines, look, number, save, styles,
                                     thin, ticks)
@@ -29,6 +29,8 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     probed = {name: arm for name, arm in arms.items() if arm.scales()}
     look_of = styles({name: arm.role for name, arm in arms.items()})
     todo = [("the losses", figures_loss.losses, arms, folder)]
+    speed = (data.run.get("results") or {}).get("speed") or {}
+    todo += [("the milliseconds", figures_time.milliseconds, speed["arms"], folder)] if speed.get("arms") else []
     todo += [] if single else [("the paired gap", figures_loss.gap, arms, verdict_of(data), folder),
                                ("speed and memory", cost, arms, folder)]
     todo += [("the course of the run", course, arms["run"], folder)] if single else []

@@ -22,7 +22,7 @@ TAIL = 1 << 16           # bytes read from the end of steps.jsonl; a line with s
 class TrainingProgress:
     """Context manager: while it is open, shows how far the run in `folder` has come towards `steps`."""
 
-    def __init__(self, console: Console, label: str, folder: Path, steps: int) -> None:
+    def __init__(self, console: Console, label: str, folder: Path, steps: int | None) -> None:
         self.console, self.label, self.file, self.steps = console, label, folder / "steps.jsonl", steps
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
@@ -54,7 +54,8 @@ class TrainingProgress:
         begin = time.monotonic()
         while not self._end.wait(LINE_EVERY):
             last = last_step(self.file)
-            told = f"step {last['step']}/{self.steps}, {_now(last)}" if last else "starting ranks"
+            of = f"/{self.steps}" if self.steps else ""           # a window ends by the clock
+            told = f"step {last['step']}{of}, {_now(last)}" if last else "starting ranks"
             self.console.print(f"{self.label}: {told}, {time.monotonic() - begin:.0f} s", highlight=False)
 
 

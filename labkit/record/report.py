@@ -17,6 +17,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.record.facts import Arm, arms_of, verdict_of
 from labkit.record.read import RunData, read_run
+from labkit.record.report_speed import calls_of, speed_of
 
 HERE = Path(__file__).parent
 WORDS = {"pass": ("\N{CHECK MARK}", "Pass"), "fail": ("\N{BALLOT X}", "Fail"),
@@ -72,7 +73,7 @@ def _render(data: RunData, pictures: list[dict], trouble: list[str]) -> str:
         speedups={name: _speedup(arm, baseline) for name, arm in arms.items()} if _on_gpu(data) else {},
         efficiencies=[line for arm in arms.values() if (line := _efficiency(arm))],
                                                              missing=missing(data, arms, trouble),
-        pictures=pictures, limits=limits(data, arms), events=_events(arms, data),
+        speed=speed_of(data), calls=calls_of(data), pictures=pictures, limits=limits(data, arms), events=_events(arms, data),
         conversions=[arm for arm in arms.values() if arm.conversion or arm.evidence],
         environment=_environment(data), config=_pretty(run.get("config")),
                                                              more=_pretty({k: v for k, v in run.items()

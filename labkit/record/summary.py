@@ -12,8 +12,10 @@ from rich.table import Table
 
 from labkit.errors import LabError
 from labkit.record.arms import Preset
+from labkit.record.budget import Budget
 from labkit.record.read import RunData, read_run
 from labkit.record.run import RunRecord
+from labkit.record.speed_summary import speed_results, tables
 from labkit.record.verdict import judge
 
 GIB = 2 ** 30
@@ -24,12 +26,15 @@ SAME = {"text": ("corpus", "hash"), "number of ranks": ("world", "size"), "torch
 
 
 def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Mapping[str, str], console: Console,
-              record: RunRecord) -> str:
+              record: RunRecord, budget: Budget | None = None) -> str:
     """Judge the comparison in `out`, close its record, draw report.html, print table and verdict; returns the word.
 
     skipped: arms that this machine cannot run, and why: the verdict is over the others. failed: arms that broke down, and
-    why: without them there is no pass.
+    why, by "<part> <arm>": without them there is no pass. budget: this call's, for the minutes and what they left undone.
     """
+    budget = budget or Budget()
+    speed_failed = {key.partition(" ")[2]: why for key, why in failed.items() if key.startswith("speed ")}
+    any_failed, failed = bool(failed), {k.partition(" ")[2]: why for k, why in failed.items() if k.startswith("safety ")}
     missing = {**skipped, **failed}
     run = read_run(out)
     arms = {name: row(run.arms.get(name), preset, name, missing) for name in preset.arms}
@@ -41,14 +46,34 @@ def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Map
     if different := differing([run.arms[name] for name in finished]):
         verdict.update(word="incomplete", sentence=f"No verdict: the arms differ in more than precision ({different}). "
                        "Train them again with --fresh.")
-    record.results(arms=arms, verdict=verdict)
-    record.finish("failed" if failed else "finished")            # before the page is drawn, which tells what the record says
+    left = {item.arm: "left for another call, the budget is spent" for item in budget.left if item.part == "speed"}
+    speed = speed_results(preset, out, {**skipped, **speed_failed}, left) if preset.speed else None
+    calls = (run.run.get("results", {}).get("calls") or []) + [budget.to_dict()]
+    record.results(arms=arms, verdict=verdict, calls=calls, **({"speed": speed} if speed else {}))
+    # Before the page is drawn, which tells what the record says.
+    record.finish("failed" if any_failed else "interrupted" if budget.left else "finished")
     from labkit.record.report import report
     with console.status("drawing the report"):
         page = report(out)
     console.print()
-    console.print(table(arms, verdict))
-    console.print(f"[bold]{verdict['word'].upper()}[/bold]: {verdict['sentence']}", highlight=False)
+    if speed:
+        for shown in tables(speed) if speed["arms"] else ():
+            console.print(shown)
+            console.print()
+        console.print(f"[bold]SPEED[/bold]: {speed['verdict']['sentence']}", highlight=False)
+        for tip in speed["verdict"]["next"]:
+            console.print(f"  To try next: {tip}", highlight=False, markup=False)
+        console.print()
+    if arms:
+        console.print(table(arms, verdict))
+    word = f"SAFETY, {verdict['word'].upper()}" if speed else verdict["word"].upper()
+    console.print(f"[bold]{word}[/bold]: {verdict['sentence']}", highlight=False)
+    if preset.speed or budget.minutes:
+        console.print(f"Measured: {budget.told(budget.seconds())}; predicted for these arms: "
+                      f"{sum(item.predicted for item in budget.done) / 60:.1f} minutes.", highlight=False)
+    if budget.left:
+        told = ", ".join(f"{item.label} ({item.part})" for item in budget.left)
+        console.print(f"Left for another call, the same command goes on: {told}", highlight=False, markup=False)
     if preset.note:
         console.print(preset.note.strip(), highlight=False)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)

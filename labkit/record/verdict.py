@@ -22,7 +22,8 @@ order so is what they do to the loss. Beside it stands what has been accepted: 0
                                          BF16 trainings drift apart, until sixteen times their distance excuses anything
 
 Could this comparison have said no? The **positive control** tells: an arm whose FP8 is deliberately broken must land
-outside. If it does not, there is no power, and the verdict says so instead of "pass". There is none either if the
+outside. If it does not, there is no power, and the verdict says so instead of "pass". (An arm of role "fine" is broken so
+little that it may pass unseen; it decides nothing, and tells how small a mistake this comparison can see.) There is none either if the
 twin alone is beyond 0.25 %, if fewer than 5 evaluations are judged, or if the baseline hardly learned: nothing differs
 between models that stand still. A gross mistake as positive control shows that gross mistakes are caught; how fine a gap
 would be called a difference, `explained` tells.
@@ -61,14 +62,14 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
     """The verdict over finished arms.
 
     heldout: arm -> {step: mean held-out loss in nats}; roles: arm -> baseline, twin, reference (shown, never judged: another
-    BF16), candidate or broken (every arm that was asked for, finished or not); labels: arm -> name
+    BF16), candidate, broken or fine (every arm that was asked for, finished or not); labels: arm -> name
     for people; missing: arm -> why it can have no result here (named among the reasons; the verdict is over the others).
     Returns the plain dict that run.json, the table and the report read: word (pass, fail, no-power, incomplete), sentence,
     reasons, statistic, band, from_step, arms {gap, value, word, sentence}.
     """
     missing = dict(missing or {})
     of_role = {role: [a for a in roles if roles[a] == role and a in heldout]
-               for role in ("baseline", "twin", "reference", "candidate", "broken")}
+               for role in ("baseline", "twin", "reference", "candidate", "broken", "fine")}
     out = {"word": "incomplete", "sentence": "", "reasons": [], "band": None, "from_step": None, "arms": {},
            "statistic": "root mean square of the per-step held-out loss gap against BF16, second half of the run, per cent"}
     if not of_role["baseline"]:
@@ -100,7 +101,7 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
     for arm in of_role["twin"]:
         out["arms"][arm]["sentence"] = (f"{labels[arm]}: a rounding error in the initial weights moved the held-out loss "
                                         f"by {_percent(values[arm])}.")
-    for arm in (*of_role["reference"], *of_role["candidate"], *of_role["broken"]):
+    for arm in (*of_role["reference"], *of_role["candidate"], *of_role["broken"], *of_role["fine"]):
         entry, value = out["arms"][arm], values[arm]
         if math.isnan(value):
             entry["sentence"] = f"{labels[arm]}: no held-out loss in the second half of the run."
@@ -115,6 +116,10 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
     out["word"], out["sentence"] = _word(out, of_role, roles, labels, values, missing)
     if out["word"] == "pass" and (weak := _weakness(baseline, from_step, twin)):
         out["word"], out["sentence"] = "no-power", f"This comparison has no power: {weak}."
+    for arm in of_role["fine"]:
+        if (entry := out["arms"][arm])["word"] != "no-data":
+            entry["sentence"] += (" This mistake on purpose is a fine one, and it was seen." if entry["word"] == "outside" else
+                                  " This mistake on purpose is a fine one: as small a mistake would not be told apart here.")
     out["reasons"] = [e["sentence"] for e in out["arms"].values() if e["sentence"]]
     out["reasons"] += [f"{labels.get(arm, arm)}: no result, {why}." for arm, why in missing.items()]
     return out

@@ -66,6 +66,7 @@ class PrecisionConfig(Config):
     backend: Annotated[str, Field(min_length=1)] = "bf16"     # fp32, bf16, torchao, te, week16, broken-*
     recipe: str | None = None                                 # None: the backend's own default
     skip: list[str] = ["head"]
+    fused: bool = False                                       # te: norms and SwiGLU inside the linears' kernels
 
 
 class DataConfig(Config):
@@ -121,7 +122,10 @@ class TrainConfig(Config):
 
     activation_checkpointing: Literal["none", "block"] = "none"
     compile: bool = False
+    attention: Literal["auto", "flash", "cudnn"] = "auto"     # which kernel; auto: torch's choice
+    loss_chunk: CountOrOff = 0                                # tokens whose logits are held at a time; 0: all at once
     perturb: Annotated[float, Field(ge=0, lt=1)] = 0.0        # relative; the twin run uses 2**-9, bf16's rounding
+    perturb_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0   # two twins need two
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:

@@ -22,5 +22,6 @@ class TrainResult(History):
     steps: int = 0                                                # the last step done
     resumed_from: int = 0                                         # the checkpoint's step; 0: from the beginning
     stopped: str | None = None                                    # why, if before config.steps
+    paused: bool = False                                          # stopped for a time: to be taken up again
     tokens_per_s: float | None = None                             # over all ranks; median step, after the first two
     peak_bytes: list[int] = field(default_factory=list)           # of each rank

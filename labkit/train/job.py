@@ -61,7 +61,7 @@ def train_job(group: Group, config: TrainConfig | dict[str, Any], run_dir: str |
                    "scales": {name: stat.to_dict() for name, stat in backend.scales().items()}}
         if record:
             record.results(**{key: value for key, value in summary.items() if key not in ("losses", *about)})
-            record.finish("finished")
+            record.finish("interrupted" if result.paused else "finished")
         return summary
     except BaseException as error:
         if record:
@@ -95,7 +95,7 @@ def build_model(config: TrainConfig, group: Group, backend: Any) -> tuple[torch.
 
     def first_values(model: torch.nn.Module) -> None:
         init_weights(model, config.seed)
-        perturb(model, config.perturb, config.seed)
+        perturb(model, config.perturb, config.perturb_seed)
 
     return materialize(model, group.device, first_values), report
 

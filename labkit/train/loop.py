@@ -99,7 +99,7 @@ class Loop:
             if config.probe_every:
                 self.hooks.append(ProbeScales(backend, config.probe_every))
         self.step, self.micro, self.lr = 0, 0, 0.0
-        self.skipped, self.fields, self.stopped = False, {}, None
+        self.skipped, self.fields, self.stopped, self.paused = False, {}, None, False
         self.vitals: health.Vitals | None = None
         self.history, self.resumed_from, self.seconds = History(), 0, []
         self.clock = Clock(group.device)
@@ -201,6 +201,12 @@ class Loop:
         self.stopped = reason
         self.say("stopped", self.step, reason)
 
+    def pause(self, reason: str) -> None:
+        """End the run after this step, with a checkpoint if there is a place for one, to be taken up again later: the
+        record says "interrupted". All ranks must call it in the same step."""
+        self.stopped, self.paused = reason, True
+        self.say("paused", self.step, reason)
+
     def rewind(self) -> None:
         """After this step, go back to the newest checkpoint and on from there. All ranks must call it in one step.
 
@@ -214,7 +220,7 @@ class Loop:
     def say(self, kind: str, step: int | None, message: str, **fields: Any) -> None:
         """An event: into events.jsonl, and, unless all is well, to the person watching. Rank 0's words count."""
         if self.group.rank == 0:
-            if kind not in ("checkpoint", "loaded"):
+            if kind not in ("checkpoint", "loaded", "paused"):
                 log.warning("step %s: %s", step, message)
             if self.record:
                 self.record.event(kind, step=step, message=message, **fields)
@@ -274,7 +280,8 @@ class Loop:
         peaks = self.group.all_reduce(slots.to(self.group.device)).tolist()
         speed = measure.throughput(self.seconds, self.config.batch_size * self.config.seq_len, warmup=2)
         return TrainResult(**asdict(self.history), steps=self.step, resumed_from=self.resumed_from,
-                           stopped=self.stopped, tokens_per_s=speed.tokens_per_s, peak_bytes=[int(p) for p in peaks])
+                           stopped=self.stopped, paused=self.paused, tokens_per_s=speed.tokens_per_s,
+                           peak_bytes=[int(p) for p in peaks])
 
     def _peak(self) -> int:
         return measure.memory(self.group.device)["peak_bytes"]

@@ -37,20 +37,51 @@ def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backen
     """Convert, checkpoint, compile and shard `model` as `config` says; in place, in this order.
 
     The model may be on the meta device (materialise and initialise it afterwards) or have its weights, FP32.
-    LabError: whatever `backend.convert` refuses; compile = true without a compiler.
+    LabError: whatever the matrix or `backend.convert` refuses; compile = true without a compiler.
     """
+    from labkit.matrix import refuse, this_gpu
     from labkit.train.shard import shard
 
     recipe = backend.check_recipe(config.precision.recipe)
+    refuse(config, this_gpu(group.device.type), group.size)
     if config.compile:
         check_compiler(group.device)
     report = backend.convert(model, recipe, config.precision.skip, device=group.device)
+    choose_attention(model, config.attention)
+    if config.precision.fused:
+        backend.fuse(model)
+    if config.loss_chunk:
+        model.loss = functools.partial(chunked_loss, model, config.loss_chunk)
     if config.activation_checkpointing == "block":
         checkpoint_blocks(model, backend)
     if config.compile:
         compile_model(model, backend)
     shard(model, group, backend.param_dtype, torch.float32)
     return report
+
+
+def choose_attention(model: nn.Module, kernel: str) -> None:
+    """Which kernel computes attention: "auto" (torch's choice), "flash" or "cudnn"."""
+    from torch.nn.attention import SDPBackend
+
+    kinds = {"auto": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+    for block in model.layers:
+        block.attn.core.kernel = kinds[kernel]
+
+
+def chunked_loss(model: nn.Module, chunk: int, x_BTD: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
+    """The mean loss, the logits of `chunk` tokens at a time: they are computed again in backward instead of kept.
+
+    The mean over all tokens is the sum of the pieces' means, weighted by their lengths. Costs the head's forward a
+    second time, 2 of its 6 P FLOPs; saves all but one piece of the logits, and of their gradient.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    def piece(x_D: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return model.criterion(model.head(x_D)[None], targets[None]) * (len(targets) / targets_BT.numel())
+
+    pieces = zip(x_BTD.flatten(0, 1).split(chunk), targets_BT.flatten().split(chunk))
+    return torch.stack([checkpoint(piece, *pair, use_reentrant=False) for pair in pieces]).sum()
 
 
 def checkpoint_blocks(model: nn.Module, backend: Backend) -> None:

@@ -124,6 +124,11 @@ class Backend:
         """Around the forward pass, and only there."""
         return nullcontext()
 
+    def fuse(self, model: nn.Module) -> None:
+        """Let the backend's own kernels take over a block's norms and SwiGLU as well. Call it after `convert`."""
+        raise LabError(f"precision backend '{self.name}' has no fused blocks: take out fused = true, or "
+                       "use backend 'te'")
+
     def checkpoint(self, forward, *args):
         """forward(*args), its activations recomputed in backward instead of kept."""
         from torch.utils.checkpoint import checkpoint

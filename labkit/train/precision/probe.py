@@ -61,6 +61,9 @@ class Probe:
     def _hook(self, name: str):
         def seen(module: nn.Module, args: tuple, y: Tensor) -> None:
             x = args[0].detach()
+            if hasattr(module, "observed"):          # a fused module knows what it quantises inside
+                self._fused(module, name, x, y)
+                return
             with torch.no_grad():
                 self._tensor(module, name, "input", x)
                 self._tensor(module, name, "weight", module.weight.detach())
@@ -78,13 +81,25 @@ class Probe:
         fmt, scale = scaling
         self.raw[f"{name}.{slot}"] = tensor_numbers(x, fmt, scale)
 
+    def _fused(self, module: nn.Module, name: str, x: Tensor, y: Tensor) -> None:
+        with torch.no_grad():
+            for part, slot, tensor, port in module.observed(x):
+                self._tensor(port, name + part, slot, tensor.detach())
+            self._output(name, x, module, y.detach())
+        if y.requires_grad:
+            part, port = module.last()
+            y.register_hook(lambda dy: self._tensor(port, name + part, "grad", dy.detach()))
+
     @torch.no_grad()
     def _output(self, name: str, x: Tensor, module: nn.Module, y: Tensor) -> None:
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
         rows = slice(0, None, max(1, -(-x.shape[0] // OUTPUT_ROWS)))
-        bias = getattr(module, "bias", None)
-        bias = bias.float() if bias is not None and bias.numel() else None
-        reference = F.linear(x[rows].float(), module.weight.detach().float(), bias)
+        if hasattr(module, "reference"):
+            reference = module.reference(x[rows])
+        else:
+            bias = getattr(module, "bias", None)
+            bias = bias.float() if bias is not None and bias.numel() else None
+            reference = F.linear(x[rows].float(), module.weight.detach().float(), bias)
         noise = (reference - y[rows].float()).square().sum(dtype=torch.float64)
         self.raw[f"{name}.output"] = torch.stack([v.double() for v in (
             torch.ones_like(noise), y.abs().max(), noise.new_tensor(y.numel()), torch.zeros_like(noise),

@@ -27,12 +27,14 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
+from collections import Counter
 from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
-from labkit.train.precision.base import Availability, Backend, in_words
+from labkit.errors import LabError
+from labkit.train.precision.base import Availability, Backend, in_words, type_name
 from labkit.train.precision.formats import E4M3, E5M2, Format, scale_for
 from labkit.train.precision.torchao_backend import gpu_can_fp8
 
@@ -52,6 +54,7 @@ class TransformerEngine(Backend):
     def __init__(self) -> None:
         super().__init__()
         self._recipe = None                       # Transformer Engine's recipe object; one for the whole run
+        self.covers: dict[int, int] = {}          # id of a fused module: how many linears it computes for
 
     def _availability(self, recipe: str, device: torch.device | None) -> Availability:
         if device is not None and device.type != "cuda":
@@ -93,6 +96,35 @@ class TransformerEngine(Backend):
             new.bias = linear.bias
         return new
 
+    def fuse(self, model: nn.Module) -> None:
+        """Blocks in fused modules (see te_fused). LabError: a block whose seven linears were not all converted."""
+        from labkit.train.precision.te_fused import fuse_block
+        names = {id(module): name for name, module in model.named_modules()}
+        for block in model.layers:
+            attn, ffn = block.attn, block.ffn
+            parts = [attn.wq, attn.wk, attn.wv, attn.wo, ffn.w1, ffn.w3, ffn.w2]
+            left = [names[id(part)] for part in parts if names[id(part)] not in self.modules]
+            if left:
+                raise LabError(f"fused = true computes a block's linears together, and {left[0]} is in the skip list: "
+                               "take it out of [precision] skip, or set fused = false")
+            taken = [names[id(part)] for part in parts if part is not attn.wo]
+            fused = fuse_block(block, _te())
+            for name in taken:
+                del self.modules[name]
+            for module, covers in zip(fused, (3, 3)):
+                name = next(n for n, m in block.named_modules() if m is module)
+                self.modules[f"{names[id(block)]}.{name}"] = module
+                self.covers[id(module)] = covers
+
+    def evidence(self, model: nn.Module) -> dict:
+        """As the base class's; a fused module counts for the linears it computes."""
+        found = super().evidence(model)
+        present = {id(module) for module in model.modules()}
+        found["converted"] = sum(self.covers.get(id(m), 1) for m in self.modules.values() if id(m) in present)
+        fused = Counter(type_name(m) for m in self.modules.values() if id(m) in self.covers and id(m) in present)
+        found["module_types"] = dict(sorted({**found["module_types"], **fused}.items()))
+        return found
+
     def autocast(self) -> AbstractContextManager:
         if self.recipe in (None, "bf16"):
             return _te().autocast(enabled=False)
@@ -110,7 +142,7 @@ class TransformerEngine(Backend):
             return E4M3, block_scale(x, square=slot == "weight")
         fmt = E5M2 if slot == "grad" else E4M3
         if self.recipe == "delayed":               # what Transformer Engine will use, or has just used
-            direction, entry = STATE[slot]
+            direction, entry = getattr(linear, "entries", STATE)[slot]
             state = linear.fp8_meta.get(direction)
             return fmt, torch.ones((), device=x.device) if state is None else state.scale[entry].clone()
         return fmt, scale_for(x.abs().amax().float(), fmt)
@@ -130,7 +162,7 @@ class TransformerEngine(Backend):
             return
         with self.autocast():                      # the recipe in force decides what state a module builds
             for name, module in self.modules.items():
-                module.init_fp8_metadata()
+                module.init_fp8_metadata(num_gemms=2 if hasattr(module, "fc1_bias") else 1)
                 for direction in ("scaling_fwd", "scaling_bwd"):
                     for what in ("scale", "amax_history"):
                         getattr(module.fp8_meta[direction], what).copy_(state[f"{name}/{direction}/{what}"])

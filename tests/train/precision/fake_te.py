@@ -113,6 +113,63 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
         def set_extra_state(self, value):
             raise RuntimeError("pickled extra state is refused")
 
+    class Module(nn.Module):
+        """What the fused modules share: a norm's weight, scaling state, a parameter's name looked up at each forward."""
+        def __init__(self, d, eps, bias, normalization, params_dtype, device):
+            super().__init__()
+            assert normalization == "RMSNorm" and not bias
+            self.eps, self.fp8_meta = eps, {}
+            self.layer_norm_weight = nn.Parameter(torch.full((d,), 7.0, dtype=params_dtype, device=device))
+            self.layer_norm_bias = None
+
+        def init_fp8_metadata(self, num_gemms=1):
+            if state.enabled and not self.fp8_meta and isinstance(state.recipe, DelayedScaling):
+                self.fp8_meta.update(scaling_fwd=ScalingState(3 * num_gemms), scaling_bwd=ScalingState(2 * num_gemms))
+
+        def norm(self, x):
+            w = self.layer_norm_weight
+            return torch.nn.functional.rms_norm(x, w.shape, w, self.eps)
+
+        def get_extra_state(self):
+            return torch.zeros(3, dtype=torch.uint8)
+
+        def set_extra_state(self, value):
+            raise RuntimeError("pickled extra state is refused")
+
+    class LayerNormLinear(Module):
+        def __init__(self, in_features, out_features, eps=1e-5, bias=True, normalization="LayerNorm", params_dtype=None,
+                     device="cuda"):
+            super().__init__(in_features, eps, bias, normalization, params_dtype, device)
+            self.in_features, self.out_features = in_features, out_features
+            self.weight = nn.Parameter(torch.full((out_features, in_features), 7.0, dtype=params_dtype, device=device))
+
+        def _get_weight_tensors(self):
+            return [self.weight]
+
+        def forward(self, x):
+            self.init_fp8_metadata()
+            state.forwards.append((state.enabled, type(state.recipe).__name__))
+            (w,) = self._get_weight_tensors()
+            return Multiply.apply(self.norm(x), w)
+
+    class LayerNormMLP(Module):
+        def __init__(self, hidden, ffn_hidden, eps=1e-5, bias=True, normalization="LayerNorm", activation="gelu",
+                     params_dtype=None, device="cuda"):
+            super().__init__(hidden, eps, bias, normalization, params_dtype, device)
+            assert activation == "swiglu"
+            self.fc1_bias = torch.Tensor()
+            self.fc1_weight = nn.Parameter(torch.full((2 * ffn_hidden, hidden), 7.0, dtype=params_dtype, device=device))
+            self.fc2_weight = nn.Parameter(torch.full((hidden, ffn_hidden), 7.0, dtype=params_dtype, device=device))
+
+        def _get_weight_tensors(self):
+            return [self.fc1_weight, self.fc2_weight]
+
+        def forward(self, x):
+            self.init_fp8_metadata(num_gemms=2)
+            first, second = self._get_weight_tensors()
+            gate, up = Multiply.apply(self.norm(x), first).chunk(2, -1)      # the real one takes the first half as the gate
+            return Multiply.apply(torch.nn.functional.silu(gate) * up, second)
+
     def checkpoint(function, *args, use_reentrant=True, **kwargs):
         state.checkpoints += 1
         from torch.utils.checkpoint import checkpoint as plain
@@ -120,6 +177,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
 
     pytorch = types.ModuleType("transformer_engine.pytorch")
     pytorch.autocast, pytorch.Linear, pytorch.checkpoint = autocast, Linear, checkpoint
+    pytorch.LayerNormLinear, pytorch.LayerNormMLP = LayerNormLinear, LayerNormMLP
     pytorch.is_fp8_available = lambda return_reason=False: fp8 if return_reason else fp8[0]
     pytorch.is_fp8_block_scaling_available = lambda return_reason=False: block if return_reason else block[0]
     recipe = types.ModuleType("transformer_engine.common.recipe")

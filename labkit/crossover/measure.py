@@ -1,0 +1,221 @@
+"""One linear, forward and backward, in one precision: how long, where the time goes, and whether it really rounded.
+
+Timed as a training loop runs it: calls are queued one behind the other and the clock is read at the ends, so that a
+CPU that keeps up costs nothing. Random numbers, never zeros (a GPU multiplies zeros faster). Small tensors stay in the
+GPU's cache from call to call, as they do when the layer before has just written them.
+
+On a GPU the parts are the device's own kernels, read from torch.profiler in a second, untimed pass; on a CPU, torch's
+own operators and the time each spends in itself. "launch" is what remains where the CPU sets the pace.
+"""
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from labkit.crossover.grid import ARMS, BASE, Cell, Shape
+from labkit.errors import LabError
+from labkit.train.precision import get_backend
+from labkit.train.precision.base import in_words
+
+DECIDES = 0.9                # queueing takes this share of the step or more: the CPU sets the pace
+LOOPS = 5                    # timed loops; their median counts
+PROFILED = 3                 # steps in the profiler's pass
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm"}         # a CPU's products by operator
+SPIN = "spin_kernel"         # torch.cuda._sleep: parts one arm's kernels from the next one's
+
+
+class Step:
+    """One arm at one shape, ready to run. LabError if this machine or these sizes do not allow it."""
+
+    def __init__(self, arm: str, shape: Shape, device: torch.device, compiled: bool = True):
+        name, recipe, label = ARMS[arm]
+        self.arm, self.shape, self.device = arm, shape, device
+        self.backend = get_backend(name)
+        need = self.backend.needs_alignment(recipe)
+        if shape.M % need:
+            raise LabError(f"{label} needs a multiple of {need} tokens")
+        generator = torch.Generator("cpu").manual_seed(hash((shape, 13)) % 2**31)
+        # Drawn where they will live: a GPU draws 16384 x 16384 in a moment.
+        torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+        with torch.device(device):
+            holder = nn.ModuleDict({"linear": nn.Linear(shape.K, shape.N, bias=False, dtype=torch.bfloat16)})
+            self.x = torch.randn(shape.M, shape.K, dtype=torch.bfloat16, requires_grad=True)
+            self.dy = torch.randn(shape.M, shape.N, dtype=torch.bfloat16)
+        self.exact = holder["linear"].weight.detach()
+        self.backend.convert(holder, recipe, device=device)
+        self.linear = holder["linear"]
+        self.forward: Callable = self.linear
+        if compiled and device.type == "cuda" and self.backend.compiles == "block" and arm != BASE:
+            torch._dynamo.reset()          # every shape its own code: none is generated for "any size"
+            self.forward = torch.compile(self.linear, dynamic=False)
+
+    def __call__(self) -> torch.Tensor:
+        """Forward and backward; gradients are dropped, as an optimizer would."""
+        with self.backend.autocast():
+            y = self.forward(self.x)
+        y.backward(self.dy)
+        self.x.grad = self.linear.weight.grad = None
+        return y
+
+    def error(self) -> float:
+        """|y - x w^T| / |x w^T| of the first rows against float32: near 0.002 for BF16, 0.02 to 0.05 for FP8."""
+        rows = min(self.shape.M, 256)
+        y = self().detach()[:rows].float()
+        exact = self.x.detach()[:rows].float() @ self.exact.float().t()
+        value = float((y - exact).norm() / exact.norm())
+        if not math.isfinite(value):
+            raise LabError("its output is not finite")
+        return value
+
+
+def measure(shape: Shape, arms: Iterable[str], device: torch.device, budget: float = 0.1,
+            compiled: bool = True) -> list[Cell]:
+    """A cell for each arm. What cannot run here becomes a cell that says why; nothing else is lost by it.
+
+    budget: seconds for the timed loops of one arm, all together."""
+    ready: dict[str, Step] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for arm in arms:
+        try:
+            step = Step(arm, shape, device, compiled)
+            for _ in range(3):
+                step()
+            error = step.error()
+            seconds, spread, queue = time_step(step, device, budget)
+            ready[arm], found[arm] = step, {"seconds": seconds, "spread": spread, "queue": queue, "error": error}
+        except LabError as refused:
+            found[arm] = {"why_not": str(refused)}
+        except torch.OutOfMemoryError:
+            found[arm] = {"why_not": "not enough GPU memory"}
+        except Exception as failed:         # one arm's library must not cost the others their cells
+            found[arm] = {"why_not": in_words(failed)}
+    for arm, parts, fp8 in take_apart(list(ready.values()), device):
+        found[arm] |= {"parts": with_launch(parts, found[arm]["seconds"], found[arm]["queue"]), "fp8_kernels": fp8}
+    return [Cell(*shape, arm, **found[arm]) for arm in found]
+
+
+def with_launch(parts: dict[str, float], seconds: float, queue: float) -> dict[str, float]:
+    """The parts with "launch", so that they add up to `seconds`.
+
+    The step waits for the CPU only where queueing takes as long as the step: then what no kernel fills is "launch".
+    Where the CPU is ahead there is no waiting, and parts that add up to another time only show that the GPU's clock
+    moved between the two passes (on a CPU, that the profiler costs time): they are scaled to the time that was
+    measured without a profiler."""
+    busy = sum(parts.values())
+    if queue >= DECIDES * seconds and busy < seconds:
+        return {**parts, "launch": seconds - busy}
+    return {**{part: value * seconds / max(busy, 1e-12) for part, value in parts.items()}, "launch": 0.0}
+
+
+def time_step(step: Callable, device: torch.device, budget: float) -> tuple[float, float, float]:
+    """(median seconds of one step, (largest - smallest) / median, median seconds that the CPU needs to queue one) over
+    LOOPS loops of as many steps as fit the budget, but no more than a GPU's queue holds: beyond, queueing would wait
+    for the GPU."""
+    once, _ = _loop(step, 1, device)
+    count = max(1, min(30 if device.type == "cuda" else 200, round(budget / LOOPS / max(once, 1e-6))))
+    loops = [_loop(step, count, device) for _ in range(LOOPS)]
+    times = [seconds / count for seconds, _ in loops]
+    middle = statistics.median(times)
+    return middle, (max(times) - min(times)) / middle, statistics.median(queue for _, queue in loops) / count
+
+
+def _loop(step: Callable, count: int, device: torch.device) -> tuple[float, float]:
+    """(seconds of `count` steps in a row, seconds that the CPU needed to queue them)."""
+    if device.type != "cuda":
+        begin = time.perf_counter()
+        for _ in range(count):
+            step()
+        return (seconds := time.perf_counter() - begin), seconds
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    first.record()
+    for _ in range(count):
+        step()
+    last.record()
+    queued = time.perf_counter() - begin
+    last.synchronize()
+    return first.elapsed_time(last) / 1e3, queued
+
+
+def take_apart(steps: list[Step], device: torch.device) -> Iterable[tuple[str, dict[str, float], bool | None]]:
+    """(arm, {"product", "quantise"} in seconds a step, whether FP8 products ran) for each, in order."""
+    from torch.profiler import ProfilerActivity
+    if not steps:
+        return
+    if device.type != "cuda":
+        for step in steps:
+            with profiled(ProfilerActivity.CPU) as seen:
+                for _ in range(PROFILED):
+                    step()
+            parts = {"product": 0.0, "quantise": 0.0}
+            for row in seen.key_averages():
+                kind = "product" if row.key in PRODUCTS else "quantise"
+                parts[kind] += row.self_cpu_time_total / 1e6 / PROFILED
+            yield step.arm, parts, None
+        return
+    from labkit.record.kernels import device_kernels
+    with profiled(ProfilerActivity.CUDA) as seen:
+        for step in steps:
+            for _ in range(PROFILED):
+                step()
+            torch.cuda._sleep(1000)
+        torch.cuda.synchronize(device)
+    yield from zip([step.arm for step in steps], *zip(*split_kernels(device_kernels(seen), len(steps), PROFILED)))
+
+
+@contextmanager
+def profiled(activity: Any) -> Iterator[Any]:
+    """torch.profiler around the block, without the lines that its library writes to stderr when it starts and stops."""
+    from torch.profiler import profile
+    seen = profile(activities=[activity])
+    with _quiet():
+        seen.__enter__()
+    try:
+        yield seen
+    finally:
+        with _quiet():
+            seen.__exit__(None, None, None)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing reaches file descriptor 2, not from C++ either."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str, float], bool]]:
+    """({"product", "quantise"} in seconds a step, FP8 products or not) for each arm, from the kernels of all in the
+    order in which they ran, an arm's end marked by a spin kernel. LabError if the marks are not there: the split would
+    be of others."""
+    from labkit.record.kernels import classify
+    groups: list[list] = [[]]
+    for kernel in sorted(kernels, key=lambda k: k.begin):
+        if SPIN in kernel.name:
+            groups.append([])
+        else:
+            groups[-1].append(kernel)
+    if len(groups) != arms + 1 or groups[-1]:
+        raise LabError(f"the profiler saw {len(groups) - 1} of {arms} marks between the arms: measure again")
+    out = []
+    for group in groups[:-1]:
+        kinds = [(classify(k.name), (k.end - k.begin) / 1e6 / repeats) for k in group]
+        out.append(({"product": sum(t for kind, t in kinds if kind.startswith("GEMM")),
+                     "quantise": sum(t for kind, t in kinds if not kind.startswith("GEMM"))},
+                    any(kind == "GEMM fp8" for kind, _ in kinds)))
+    return out

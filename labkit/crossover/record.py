@@ -1,0 +1,93 @@
+"""crossover.json: the map as it grows. Written anew after every shape (beside, then renamed), so that a run that is
+stopped or killed keeps what it has, and the same command goes on.
+
+    kind "crossover", status, started, finished, command, hardware, versions, device
+    grid {M, K, N}, arms, missing {arm: why it cannot run here}, method {budget, loops, compiled}
+    cells  [{M, K, N, arm, seconds, spread, queue, parts, error, fp8_kernels} or {M, K, N, arm, why_not}]
+"""
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from labkit.crossover.grid import ARMS, Cell, Shape, shapes
+from labkit.errors import LabError
+from labkit.record.clean import jsonable
+
+FILE = "crossover.json"
+SAME = ("grid", "arms", "method", "device", "device_name", "versions")     # what one map may not mix
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A map; `path` is its folder or file. LabError in one sentence if there is none or it is not whole."""
+    file = path / FILE if path.is_dir() else path
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LabError(f"there is no {file}: `lab crossover` makes one") from None
+    except (OSError, ValueError) as error:
+        raise LabError(f"{file} cannot be read as a map: {error}") from None
+    if not isinstance(record, dict) or record.get("kind") != "crossover" or not isinstance(record.get("cells"), list):
+        raise LabError(f"{file} is no map of crossovers: its kind is not \"crossover\"")
+    return record
+
+
+def save(record: dict[str, Any], folder: Path) -> None:
+    """Write the map; LabError if it cannot be written."""
+    beside = folder / f".{FILE}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(jsonable(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(beside, folder / FILE)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise LabError(f"could not write {folder / FILE}: {error.strerror or error}") from None
+
+
+def cells(record: dict[str, Any]) -> dict[tuple[Shape, str], Cell]:
+    """(shape, arm) -> Cell."""
+    found = [Cell(**cell) for cell in record["cells"]]
+    return {(cell.shape, cell.arm): cell for cell in found}
+
+
+def todo(record: dict[str, Any]) -> list[Shape]:
+    """The shapes that are not measured yet, small ones first."""
+    have = cells(record)
+    return [shape for shape in shapes(**record["grid"]) if any((shape, arm) not in have for arm in record["arms"])]
+
+
+def resume(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
+    """The map in `folder` to go on with, or `fresh` where there is none. LabError if it is of something else: a map of
+    two machines, or of two versions, would compare what was never measured side by side."""
+    if not (folder / FILE).exists():
+        return fresh
+    there, new = load(folder), jsonable(fresh)
+    for key in SAME:
+        if there.get(key) != new[key]:
+            raise LabError(f"{folder} holds a map with another {key.replace('_', ' ')}: choose another folder with "
+                           "--out")
+    return there
+
+
+def table(record: dict[str, Any], arm: str) -> str:
+    """The speed-ups of one arm as Markdown, a line for each M and K, a column for each N; the letter says why FP8 does
+    not win, and in brackets stands the speed-up of the kernels alone, where the CPU sets the pace."""
+    from labkit.crossover.grid import BASE, REASONS, reason, speedup, without_waiting
+    have, grid = cells(record), record["grid"]
+    lines = [f"| M | K | {' | '.join(f'N = {n}' for n in grid['N'])} |", "| --: | --: |" + " --: |" * len(grid["N"])]
+    for m in grid["M"]:
+        for k in grid["K"]:
+            words = []
+            for n in grid["N"]:
+                base, cell = (have.get((Shape(m, k, n), name)) for name in (BASE, arm))
+                gain = speedup(base, cell) if base and cell else None
+                if gain is None:
+                    words.append("-")
+                    continue
+                why = reason(base, cell)
+                alone = f" ({without_waiting(base, cell):.2f})" if cell.parts.get("launch") else ""
+                words.append(f"{gain:.2f}{f' {REASONS[why]}' if why else ''}{alone}")
+            lines.append(f"| {m} | {k} | {' | '.join(words)} |")
+    return f"{ARMS[arm][2]}\n\n" + "\n".join(lines)

@@ -1,0 +1,128 @@
+"""The speed question: how many tokens a second does an arm train, and where does each millisecond go?
+
+The whole trainer is timed, not a kernel: real text, the loop of labkit.train.loop with its check, clipping and AdamW,
+FSDP2. An arm runs on fresh ranks: `warmup` steps that compile, allocate and tune, then a window of `seconds` in which
+every step counts, then `profile` steps under the profiler, which count for nothing but the picture.
+
+How many steps fill the window is agreed among the ranks once, at the end of the warm-up: ranks that each looked at
+their own clock would stop in different steps, and hang.
+"""
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from labkit.record import kernels, measure
+from labkit.train.hooks import Hook
+
+if TYPE_CHECKING:
+    from labkit.comm.group import Group
+    from labkit.train.loop import Loop
+
+FEWEST = 5                 # steps in a window, however slow they are
+UNENDING = 10 ** 6         # steps of the configuration: the window ends the run, and the schedule stays flat
+
+
+class Window(Hook):
+    """Ends the run after `seconds` of counted steps; leaves what it measured in the record's results, under "speed"."""
+
+    def __init__(self, seconds: float, warmup: int, profile: int) -> None:
+        self.seconds, self.warmup, self.profile = seconds, warmup, profile
+        self.end: int | None = None            # last step of the window
+        self.profiler: Any = None
+        self.found: dict[str, Any] = {}
+
+    def before_step(self, loop: Loop) -> None:
+        if self.end and loop.step == self.end + 1 and loop.group.rank == 0:
+            import torch
+            self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self.profiler.start()
+
+    def after_step(self, loop: Loop) -> None:
+        if loop.step == self.warmup:
+            step_time = agreed_mean(loop.group, min(loop.seconds[-3:]))
+            self.end = loop.step + max(FEWEST, math.ceil(self.seconds / step_time))
+            measure.reset_peak(loop.group.device)
+        elif loop.step == self.end:
+            self._measured(loop)
+            if not self.profile or loop.group.device.type != "cuda":
+                loop.stopped = "the window is over"
+        elif self.end and loop.step == self.end + self.profile:
+            if self.profiler:
+                self._profiled()
+            loop.stopped = "the window is over"
+
+    def on_end(self, loop: Loop) -> None:
+        if loop.record and self.found:
+            loop.record.results(speed=self.found)
+
+    def _measured(self, loop: Loop) -> None:
+        seconds = loop.seconds[self.warmup:self.end]
+        told = measure.throughput(seconds, loop.config.batch_size * loop.config.seq_len)
+        self.found = {**asdict(told), "warmup": self.warmup, "window_s": sum(seconds),
+                      "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()), "kernels": None}
+
+    def _profiled(self) -> None:
+        import torch
+        torch.cuda.synchronize()
+        self.profiler.stop()
+        found = kernels.breakdown(kernels.device_kernels(self.profiler), self.profile)
+        self.found["kernels"] = {**found.to_dict(), "evidence": kernels.evidence(found)}
+
+
+class Deadline(Hook):
+    """Pauses the run when the hour is over: `at` is in seconds since 1970, and rank 0's clock decides.
+
+    Ranks look at the clock together, about every `every` seconds: at steps that follow from a step time agreed once.
+    """
+
+    def __init__(self, at: float, every: float = 3.0) -> None:
+        self.at, self.every, self.stride = at, every, 0
+
+    def after_step(self, loop: Loop) -> None:
+        done = len(loop.seconds)
+        if done == 3:
+            self.stride = max(1, round(self.every / agreed_mean(loop.group, loop.seconds[-1])))
+        if self.stride and (done == 3 or done % self.stride == 0) and self._over(loop.group):
+            loop.pause("the budget is spent: the same command goes on from here")
+
+    def _over(self, group: Group) -> bool:
+        import torch
+        flag = torch.zeros(1, device=group.device)
+        if group.rank == 0 and time.time() >= self.at:
+            flag += 1
+        return bool(group.all_reduce(flag).item())
+
+
+def agreed_mean(group: Group, value: float) -> float:
+    """The mean of every rank's `value`, the same float on every rank."""
+    import torch
+    return group.all_reduce(torch.full((1,), value, dtype=torch.float64, device=group.device)).item() / group.size
+
+
+def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str, int]:
+    """What this rank's peak was made of, in bytes. Weights and optimizer state are counted; gradients are as large as
+    the weights they belong to (the loop has dropped them when this is asked); the rest is activations, logits, copies
+    in BF16 or
+    FP8, and the allocator's gaps between them."""
+    import torch
+
+    def local(tensor: Any) -> Any:
+        return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+    weights = sum(local(p).nbytes for p in model.parameters())
+    state = sum(local(t).nbytes for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor))
+    gradients = sum(local(p).nbytes for p in model.parameters() if p.requires_grad)
+    return {"weights": weights, "optimizer": state, "gradients": gradients,
+            "activations and the rest": max(0, peak_bytes - weights - state - gradients), "peak": peak_bytes}
+
+
+def speed_on_rank(group: Group, config: dict, folder: str, fields: dict, window: dict, deadline: float | None) -> None:
+    """What each rank does for a speed arm: train until the window is over, leave everything in the folder."""
+    from labkit.train.job import train_job
+
+    hooks = [Window(**window), *([Deadline(deadline)] if deadline else [])]
+    train_job(group, config, folder, resume=False, hooks=hooks,
+              record_fields={**fields, "world": {"size": group.size, "device": group.device.type}})

@@ -1,0 +1,116 @@
+"""The verdict on speed, in words: is FP8 faster here, against what, where does its time go, and what to try next.
+
+FP8's gain is told against two yardsticks, since one alone misleads: against **compiled BF16**, which is what a user
+would otherwise run; and against **the same library's BF16**, which tells FP8's own share from that of the library's
+fused kernels.
+
+Is a difference more than noise? Each arm's window has a spread, the 10th to the 90th percentile of its steps. A ratio
+counts when it is further from 1 than both half-spreads together. This speaks of one machine in one hour, not of all
+H100s.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+WORTH = 1.1            # a gain below this is told as hardly worth the trouble
+
+
+def half_spread(row: Mapping[str, Any]) -> float:
+    """Half of the distance from the 10th to the 90th percentile of the step times, as a fraction of the median."""
+    return (row["step_p90"] - row["step_p10"]) / row["step_p50"] / 2
+
+
+def compare_rates(row: Mapping[str, Any], yardstick: Mapping[str, Any]) -> tuple[float, str]:
+    """(ratio of tokens/s, "faster" / "slower" / "same")."""
+    ratio = row["tokens_per_s"] / yardstick["tokens_per_s"]
+    noise = half_spread(row) + half_spread(yardstick)
+    return ratio, "same" if abs(ratio - 1) <= noise else "faster" if ratio > 1 else "slower"
+
+
+def judge_speed(rows: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str] | None = None,
+                left: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The verdict over timed arms.
+
+    rows: arm -> {label, role, library, tokens_per_s, step_p10, step_p50, step_p90, kernels, attention}; library:
+    "plain" for nn.Linear, else the backend's name; kernels: a Breakdown as a dict, or None. missing, left: label -> why
+    it has no result. Returns {word, sentence, reasons, next, ratios: {arm: {"baseline": r, "library": r}}}; word:
+    faster, same, slower, incomplete.
+    """
+    out: dict[str, Any] = {"word": "incomplete", "sentence": "", "reasons": [], "next": [], "ratios": {}}
+    base = next((r for r in rows.values() if r["role"] == "baseline"), None)
+    fp8 = {arm: r for arm, r in rows.items() if r["role"] == "candidate"}
+    out["reasons"] += [f"{label}: no result, {why}." for label, why in {**(missing or {}), **(left or {})}.items()]
+    if base is None:
+        out["sentence"] = "No verdict on speed: compiled BF16 was not timed, and nothing is fast or slow without it."
+        return out
+    library_bf16 = {r["library"]: r for r in rows.values() if r["role"] == "reference"}
+    words = {}
+    for arm, row in rows.items():
+        if row is base:
+            continue
+        ratio, words[arm] = compare_rates(row, base)
+        own = library_bf16.get(row["library"]) if arm in fp8 else None
+        out["ratios"][arm] = {"baseline": ratio, "library": compare_rates(row, own)[0] if own else None}
+        told = f"{row['label']}: {row['tokens_per_s']:,.0f} tokens/s, {ratio:.2f} times {base['label']}"
+        told += f" and {out['ratios'][arm]['library']:.2f} times {own['label']}" if own else ""
+        told += {"same": ", no more than the noise of the steps", "slower": ": slower", "faster": ""}[words[arm]]
+        out["reasons"].append(told + "." + _kernel_words(row))
+    if not fp8:
+        out["sentence"] = (f"No verdict on speed: no FP8 arm was timed; {base['label']} trains "
+                           f"{base['tokens_per_s']:,.0f} tokens/s.")
+        return out
+    best = max(fp8, key=lambda arm: fp8[arm]["tokens_per_s"])
+    row, ratio = fp8[best], out["ratios"][best]["baseline"]
+    out["word"], out["best"] = words[best], best
+    own = library_bf16.get(row["library"])
+    against = (f"{ratio:.2f} times {base['label']} ({base['tokens_per_s']:,.0f})"
+               + (f" and {out['ratios'][best]['library']:.2f} times {own['label']} ({own['tokens_per_s']:,.0f})"
+                  if own else ""))
+    trains = f"trains {row['tokens_per_s']:,.0f} tokens/s, {against}"
+    out["sentence"] = {
+        "faster": f"FP8 is faster here: {row['label']} {trains}.",
+        "same": f"FP8 is not faster here: {row['label']}, the best of its arms, {trains}; the steps scatter as much.",
+        "slower": f"FP8 is slower here: {row['label']}, the best of its arms, {trains}."}[words[best]]
+    out["next"] = advice(row, ratio, words[best])
+    return out
+
+
+def _kernel_words(row: Mapping[str, Any]) -> str:
+    """Does what ran on the device fit the arm's name? Only where it was looked at."""
+    seen = ((row.get("kernels") or {}).get("evidence")) or {}
+    if not seen:
+        return ""
+    if row["role"] == "candidate" and not seen.get("fp8_gemm"):
+        return " NO FP8 product was seen on the device: this arm did not compute in FP8."
+    if row["role"] != "candidate" and seen.get("fp8_gemm"):
+        return " FP8 products were seen on the device in an arm that should have none."
+    return ""
+
+
+def advice(row: Mapping[str, Any], ratio: float, word: str) -> list[str]:
+    """What to try next, from where the best FP8 arm's time went; the largest share first."""
+    out = []
+    if word != "faster" or ratio < WORTH:
+        out.append("FP8 hardly pays at this size: it gains with the width of the matrices. Train a wider model, or "
+                   "stay with BF16.")
+    kernels = row.get("kernels")
+    if not kernels or not kernels.get("span_ms"):
+        return out
+    share = {kind: ms / kernels["span_ms"] for kind, ms in kernels["classes_ms"].items()}
+    fused = row.get("fused")
+    tips = {
+        "idle": (0.04, "the GPU waits for {:.0%} of the step: a larger batch gives it more to do at a time"),
+        "quantize/cast": (0.10, "casting takes {:.0%} of the step: " + ("" if fused else "fused = true (te), or ")
+                          + "wider matrices, for which it is less"),
+        "attention": (0.15, "attention takes {:.0%} of the step and stays in BF16" + (
+            ": attention = \"cudnn\" may be faster" if row.get("attention") != "cudnn" else
+            ", with cuDNN's kernel: shorter sequences would leave more of the step to FP8")),
+        "communication": (0.05, "{:.0%} of the step waits for other GPUs: a larger batch per GPU hides more of it"),
+        "norm and elementwise": (0.12, "norms and elementwise work take {:.0%} of the step" + (
+            ", in fused modules already: wider matrices" if fused else ": compile = true, or fused = true")),
+        "GEMM bf16": (0.12, "{:.0%} of the step are products left in BF16: a large head, or a long skip list"),
+    }
+    found = [(share.get(kind, 0.0), text) for kind, (least, text) in tips.items() if share.get(kind, 0.0) >= least]
+    told = [text.format(part) for part, text in sorted(found, reverse=True)]
+    return out + [f"{text[0].upper()}{text[1:]}." for text in told]

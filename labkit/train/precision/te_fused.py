@@ -1,0 +1,220 @@
+"""A decoder block in Transformer Engine's fused modules: fewer, larger products, and fewer passes over the activations.
+
+At small widths an FP8 linear spends as long on casting as the faster product saves. Two things help:
+
+    one product for wq, wk, wv, and one for w1, w3      the input is cast once instead of three times and twice
+    RMSNorm and SwiGLU write FP8 themselves             what they make is not written in BF16 and read again to be cast
+
+    x -> [ norm, cast, wq|wk|wv ] -> q, k, v -> attention -> [ cast, wo ] -> +x
+      -> [ norm, cast, w1|w3, SwiGLU, cast, w2 ] -> +x
+
+On an H200 at d_model 2048 and 49152 tokens a step, delayed scaling, this took 3 % off the step, and SwiGLU's backward
+below another 2 % (2026-11-21; week16_fp8/results).
+
+The weights stay where they were, under their old names: `attn.wq.weight` is the same Parameter, so initial values,
+checkpoints and FSDP2 see the plain model. A fused module has no parameter of its own; it asks for the weights at each
+forward, when FSDP2 has gathered them, and joins them (q, k, v: one copy in BF16, 0.05 % of the step's traffic).
+
+What changes in the numbers: wq, wk and wv share one scale, w1 and w3 share one, and the norm's output is rounded to FP8
+from FP32, without BF16 between.
+"""
+from __future__ import annotations
+
+import functools
+import importlib
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Where a fused module keeps its quantisation state: fp8_meta[direction], entry number (the library's FP8FwdTensorIdx).
+FIRST = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("scaling_bwd", 0)}
+SECOND = {"input": ("scaling_fwd", 3), "weight": ("scaling_fwd", 4), "grad": ("scaling_bwd", 2)}
+
+
+ACTIVATIONS = "transformer_engine.pytorch.module.layernorm_mlp"      # 2.20 chooses a fused MLP's kernels there
+
+
+def lean_swiglu_backward(delayed: bool, derivative: Any, bias_and_quantise: Any, dy: Tensor, z: Tensor, quantizer: Any,
+                         **options: Any) -> tuple[Tensor | None, Any]:
+    """(bias gradient, quantised dL/dz) of SwiGLU from dL/dy [M, F] and its input z [M, 2F].
+
+    Transformer Engine 2.20 writes dL/dz in BF16, reads it again to cast it, and sums a bias gradient, also where there
+    is no bias. For our modules, whose quantizers are marked, no sum is taken; and with delayed scaling, whose scale is
+    known beforehand, the derivative's kernel writes FP8 itself. Anybody else's modules get what they always got.
+    """
+    if not getattr(quantizer, "without_bias", False):
+        return bias_and_quantise(derivative(dy, z, None, **options), quantizer)
+    if delayed:
+        return None, derivative(dy, z, quantizer, **options)
+    return None, quantizer(derivative(dy, z, None, **options))
+
+
+@functools.cache
+def use_lean_swiglu_backward() -> bool:
+    """Make Transformer Engine's fused MLP call the above; False, and nothing changed, if it is not built as 2.20 is."""
+    try:
+        module = importlib.import_module(ACTIVATIONS)
+        chosen, quantise = module._act_func, module.tex.bgrad_quantize
+    except (ImportError, AttributeError):
+        return False
+
+    def choose(activation: str, recipe: Any = None) -> tuple:
+        forward, derivative, fused = chosen(activation, recipe)
+        per_tensor = recipe is not None and (recipe.delayed() or recipe.float8_current_scaling())
+        if activation == "swiglu" and fused is None and per_tensor:
+            fused = functools.partial(lean_swiglu_backward, recipe.delayed(), derivative, quantise)
+        return forward, derivative, fused
+
+    module._act_func = choose
+    return True
+
+
+class Weight(nn.Module):
+    """Holds the weight of a linear that a fused module computes for; it cannot compute itself."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+
+class Port:
+    """One of the products inside a fused module, for a probe: where its scales are."""
+
+    def __init__(self, module: nn.Module, entries: dict[str, tuple[str, int]]) -> None:
+        self.fp8_meta, self.entries = module.fp8_meta, entries
+
+
+class Core(nn.Module):
+    """Attention from the joined q, k, v [B, T, (N + 2K) H] to [B, T, N H]: one piece for the compiler, so that
+    splitting them,
+    and joining their gradients, costs no pass of its own."""
+
+    def __init__(self, core: nn.Module, sizes: list[int], d_head: int) -> None:
+        super().__init__()
+        self.core, self.sizes, self.d_head = core, sizes, d_head
+
+    def forward(self, qkv: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+        q, k, v = (x.unflatten(-1, (-1, self.d_head)) for x in qkv.split(self.sizes, dim=-1))
+        return self.core(q, k, v, cos_TR, sin_TR).flatten(-2)
+
+
+def fuse_block(block: nn.Module, te: Any) -> tuple[nn.Module, nn.Module]:
+    """Give `block` its fused forward, in place; (the joined q, k, v; the feed-forward network). Its linears are
+    te.Linears or
+    nn.Linears that hold the weights; `wo` is left as it is."""
+    attn, ffn = block.attn, block.ffn
+    ins, up = (attn.wq, attn.wk, attn.wv), ffn.w1.out_features
+    sizes, d_model = [w.out_features for w in ins], attn.wq.in_features
+    common = {"bias": False, "normalization": "RMSNorm", "device": "meta", "params_dtype": attn.wq.weight.dtype}
+    use_lean_swiglu_backward()
+    qkv = _fused_linear(te.LayerNormLinear)(d_model, sum(sizes), eps=block.attn_norm.eps, **common)
+    mlp = _fused_mlp(te.LayerNormMLP)(d_model, up, eps=block.ffn_norm.eps, activation="swiglu", **common)
+    for parent, names in ((attn, ("wq", "wk", "wv")), (ffn, ("w1", "w3", "w2"))):
+        for name in names:
+            setattr(parent, name, Weight(getattr(parent, name).weight))
+    qkv.take(block.attn_norm, (attn.wq, attn.wk, attn.wv))
+    mlp.take(block.ffn_norm, (ffn.w1, ffn.w3, ffn.w2))
+    attn.wqkv, ffn.mlp, attn.core = qkv, mlp, Core(attn.core, sizes, attn.d_head)
+    block.forward = MethodType(_forward, block)
+    return qkv, mlp
+
+
+def _forward(block: nn.Module, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+    attn = block.attn
+    x_BTD = x_BTD + attn.wo(attn.core(attn.wqkv(x_BTD), cos_TR, sin_TR))
+    return x_BTD + block.ffn.mlp(x_BTD)
+
+
+class _Borrowing:
+    """Mixed into a Transformer Engine module: its parameters are somebody else's."""
+
+    get_extra_state = nn.Module.get_extra_state            # as TELinear: scaling state stays out of the state dict
+    set_extra_state = nn.Module.set_extra_state
+
+    def take(self, norm: nn.Module, weights: tuple[nn.Module, ...]) -> None:
+        """From now on compute with these modules' weights. Kept in a tuple, so that they are not registered twice."""
+        self._parameters.clear()
+        self.__dict__["borrowed"] = (norm, weights)
+
+    def _lend(self) -> None:
+        """Put the norm's weight, as it is gathered now, where the module looks for it."""
+        self.__dict__["layer_norm_weight"] = self.borrowed[0].weight
+        self.__dict__.setdefault("layer_norm_bias", None)
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        self._lend()
+        try:
+            return super().forward(x, *args, **kwargs)
+        finally:
+            self.__dict__["layer_norm_weight"] = None      # or a gathered copy outlives the block
+
+    def normed(self, x: Tensor) -> Tensor:
+        """What the module quantises: the norm's output."""
+        norm = self.borrowed[0]
+        return F.rms_norm(x, norm.weight.shape, norm.weight.type_as(x), norm.eps)
+
+
+@functools.cache
+def _fused_linear(base: type) -> type:
+    class FusedLinear(_Borrowing, base):
+        """RMSNorm and one product for several linears that read the same input."""
+
+        def _get_weight_tensors(self) -> list[Tensor]:
+            return [self.joined()]
+
+        def joined(self) -> Tensor:
+            return torch.cat([module.weight for module in self.borrowed[1]])
+
+        def observed(self, x: Tensor):
+            """(part, slot, tensor, port) of what is quantised for input x."""
+            port, x, w = Port(self, FIRST), self.normed(x), self.joined()
+            yield "", "input", x, port
+            yield "", "weight", w, port
+
+        def reference(self, x: Tensor) -> Tensor:
+            """The output from FP32 arithmetic. x: [rows, features]."""
+            return self.normed(x.float()) @ self.joined().float().t()
+
+        def last(self) -> tuple[str, Port]:
+            """The part whose output is the module's, and its port."""
+            return "", Port(self, FIRST)
+    return FusedLinear
+
+
+@functools.cache
+def _fused_mlp(base: type) -> type:
+    class FusedMLP(_Borrowing, base):
+        """RMSNorm, gate and up in one product, SwiGLU, down."""
+
+        def _get_quantizers(self, *args: Any) -> tuple:
+            found = super()._get_quantizers(*args)
+            if found[5] is not None:                       # that of the gradient that leaves SwiGLU
+                found[5].without_bias = True
+            return found
+
+        def _get_weight_tensors(self) -> list[Tensor]:
+            return [self.joined(), self.borrowed[1][2].weight]
+
+        def joined(self) -> Tensor:
+            gate, up, _ = self.borrowed[1]
+            return torch.cat([gate.weight, up.weight])
+
+        def observed(self, x: Tensor):
+            """As FusedLinear's, for both products; SwiGLU's output is computed again, in x's type."""
+            first, second, x, w = Port(self, FIRST), Port(self, SECOND), self.normed(x), self.joined()
+            yield ".w13", "input", x, first
+            yield ".w13", "weight", w, first
+            gate, up = F.linear(x, w).chunk(2, -1)
+            yield ".w2", "input", F.silu(gate) * up, second
+            yield ".w2", "weight", self.borrowed[1][2].weight, second
+
+        def reference(self, x: Tensor) -> Tensor:
+            gate, up = (self.normed(x.float()) @ self.joined().float().t()).chunk(2, -1)
+            return (F.silu(gate) * up) @ self.borrowed[1][2].weight.float().t()
+
+        def last(self) -> tuple[str, Port]:
+            return ".w2", Port(self, SECOND)               # the first product's gradient never leaves the module
+    return FusedMLP
