@@ -1,6 +1,9 @@
 # make demo   set up .venv and run the main job on this CPU (about 5 minutes after installation)
 # make test   set up .venv and run the tests
 # make setup  only set up
+# BEGIN INSTRUCTOR
+# make grading  also install what instructors need beside it: nbgrader and Dask (not: bubblewrap, which is the system's)
+# END INSTRUCTOR
 #
 # PYTHON=python3.12 make setup          another interpreter (3.11 or newer)
 # TORCH_INDEX_URL=https://... make setup   take torch from that index, for example PyTorch's CPU-only one
@@ -16,7 +19,7 @@ STAMP  := $(VENV)/.installed
 
 .PHONY: help
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n '/^# BEGIN /d; /^# END /d; s/^# //p' Makefile
 
 setup: $(STAMP)
 
@@ -36,9 +39,19 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: $(STAMP)
 	@$(VENV)/bin/lab compare --preset cpu-tiny --out runs/demo
+# BEGIN INSTRUCTOR
+	@$(VENV)/bin/grade demo --out runs/grading-demo
+# END INSTRUCTOR
 
 test: $(STAMP)
-	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile
+	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# BEGIN INSTRUCTOR
+.PHONY: grading
+grading: $(STAMP)
+	@$(VENV)/bin/python -m pip install -q -r requirements-grading.lock
+	@echo "Ready: $(VENV)/bin/grade doctor tells whether submissions can be shut in on this machine."
+# END INSTRUCTOR
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info
