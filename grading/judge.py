@@ -1,7 +1,8 @@
 """Grade one submission: its files into a sandbox, the week's own tests here, a Mark out.
 
-It runs in a process of its own, forked from a grader that has imported torch and computed nothing; so a thousand
-submissions leave nothing behind in the grader, and a judge that dies takes one submission's turn with it, no more.
+It runs in a process of its own (grading.pool), forked from a grader that has imported torch and computed nothing; so a
+thousand submissions leave nothing behind in the grader, and a judge that dies takes one submission's turn with it, no
+more.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from grading.intake.arrange import Package, arrange
 from grading.intake.find import Entry
 from grading.intake.load import Submission, load
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
-from grading.sandbox.box import Limits
+from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
 from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
 from labkit.checks.local import LocalRunner
@@ -54,12 +55,17 @@ class Settings:
     limits: Limits = Limits()
 
 
-def grade(entry: Entry, week: Week, settings: Settings, submission: Submission | None = None) -> Mark:
-    """The mark of one attempt. Never raises because of what is in a submission. `submission`: if it is loaded."""
+def grade(entry: Entry, week: Week, settings: Settings, submission: Submission | None = None,
+          box: Box | None = None) -> Mark:
+    """The mark of one attempt. Never raises because of what is in a submission.
+
+    submission   if it is loaded
+    box          a sandbox that has started, to be used for it
+    """
     begin, used = time.monotonic(), _used()
     submission = load(entry, week) if submission is None else submission
     package = arrange(submission, week)
-    outcome, processor = run(package, week, settings, f"{os.getpid()}")
+    outcome, processor = run(package, week, settings, box)
     explained(outcome, week, package.missing)
     notes = [*entry.notes, *submission.notes, *package.notes]
     attention = [*entry.attention, *submission.attention]
@@ -67,14 +73,14 @@ def grade(entry: Entry, week: Week, settings: Settings, submission: Submission |
                 time.monotonic() - begin, _used() - used + processor)
 
 
-def run(package: Package, week: Week, settings: Settings, name: str) -> tuple[Outcome, float]:
+def run(package: Package, week: Week, settings: Settings, box: Box | None = None) -> tuple[Outcome, float]:
     """The week's checks on a package: the outcome, and seconds of processor used in the sandbox."""
-    with _laid_out(package, settings.work / name) as folder:
+    with _laid_out(package, box.folder if box else settings.work / f"{os.getpid()}") as folder:
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
                 return run_checks([week.name], weeks=[week], runner=runner, seed=settings.seed), 0.0
         with SandboxRunner(folder, parts=parts_of(week), reference=settings.seconds,
-                           limits=settings.limits, budget=max(BUDGET, 10 * settings.total)) as sandboxed:
+                           limits=settings.limits, budget=max(BUDGET, 10 * settings.total), box=box) as sandboxed:
             outcome = run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed)
         # A verdict's text may quote what came back: it is a student's, of any length, and terminals obey some of it.
         outcome.cases = [replace(case, text=clean(case.text, MAX_TEXT),
@@ -94,8 +100,10 @@ def reference(package: Package, week: Week, settings: Settings) -> tuple[Outcome
 
 @contextmanager
 def _laid_out(package: Package, folder: Path) -> Iterator[Path]:
-    """The package as files, gone afterwards. Anyone may read them: the sandbox's user is another one."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """The package as files in `folder`, which is empty afterwards. Anyone may read them: the sandbox's user is another
+    one. The folder itself stays what it was: a sandbox sees it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _empty(folder)
     try:
         for path, data in package.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +112,13 @@ def _laid_out(package: Package, folder: Path) -> Iterator[Path]:
             path.chmod(0o755 if path.is_dir() else 0o644)
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _empty(folder)
+
+
+def _empty(folder: Path) -> None:
+    """OSError if something stays: one submission must not see another's files."""
+    for path in list(folder.iterdir()):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def explained(outcome: Outcome, week: Week, missing: dict[str, str]) -> None:

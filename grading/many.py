@@ -33,7 +33,7 @@ from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
-    from grading.run import Todo
+    from grading.pool import Todo
 
 LOCAL = "local"
 ANSWER = 20.0           # seconds in which a scheduler must answer
@@ -64,14 +64,15 @@ def connected(address: str, jobs: int) -> Iterator[Any]:
 
 
 def grade_all(client: Any, todo: list[Todo], week: Week, folder: Path, settings: Settings,
-              begins: Callable[[Todo], None], ends: Callable[[Todo, Mark], None]) -> None:
-    """Grade all of `todo` on the client's workers; marks are written as they come, the incomplete ones too."""
+              begins: Callable[[Todo], None], ends: Callable[[Todo, Mark], None]) -> list[Todo]:
+    """Grade `todo` on the client's workers; marks are written as they come, the incomplete ones too. Returns those: the
+    grader has failed there."""
     from distributed import as_completed
 
     from grading.intake.load import load
     expected = judge.tests_hash(week), judge.environment_hash(settings.isolation)
     width = 2 * max(1, sum(worker["nthreads"] for worker in client.scheduler_info()["workers"].values()))
-    waiting, running = list(reversed(todo)), {}
+    waiting, running, failed = list(reversed(todo)), {}, []
     queue = as_completed()
     while waiting or running:
         while waiting and len(running) < width:     # not all at once: submissions are read when their turn comes
@@ -89,8 +90,13 @@ def grade_all(client: Any, todo: list[Todo], week: Week, folder: Path, settings:
             mark = judge.failed(item.entry, item.digest, week, settings,
                                 f"no worker could grade it: {future.exception()}")
         marks.write(folder, mark)
-        ends(item, mark)
+        if mark.complete:
+            ends(item, mark)
+        else:
+            item.tries += 1
+            failed.append(item)
         future.release()
+    return failed
 
 
 def on_worker(job: bytes) -> str:

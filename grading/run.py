@@ -1,4 +1,4 @@
-"""`grade run`: all submissions of a folder, a few at a time, each in a process of its own; marks in files.
+"""`grade run`: all submissions of a folder, by a pool of judges (grading.pool); marks in files.
 
     marks/week13/STUDENT/ATTEMPT.json   one mark each (grading.marks)
     marks/week13/.seed.json             the class's seed; readable by its owner only
@@ -10,7 +10,6 @@ and after a kill the next run goes on where it was.
 """
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import gc
 import json
@@ -18,13 +17,9 @@ import multiprocessing
 import os
 import secrets
 import shutil
-import signal
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import wait
 from pathlib import Path
 
 from grading import judge, marks
@@ -33,20 +28,10 @@ from grading.intake.find import Entry, find_submissions
 from grading.intake.load import Submission, load
 from grading.judge import Settings
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
+from grading.pool import Pool, Todo, dies_with
 from grading.sandbox.box import Limits
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
-
-PATIENCE = 900.0        # seconds for one submission's judge: far above the budget of what it judges
-RETRIES = 2             # times that a submission is tried again alone when the grader, not it, has failed
-
-
-@dataclass
-class Todo:
-    entry: Entry
-    digest: str
-    tries: int = 0
-
 
 @dataclass
 class Progress:
@@ -96,10 +81,23 @@ def run(week: Week, submissions: Path, folder: Path, *, jobs: int = 1, seed: int
         settings = _timed(week, settings, own)
         report = Report(seed)
         todo = list(_changed(entries, week, folder, settings, report))
-        if dask is None:
-            _all(todo, week, folder, settings, jobs, report, told)
-        else:
-            _on_workers(dask, todo, week, folder, settings, jobs, report, told)
+        total = len(todo)
+
+        def begins(item: Todo) -> None:
+            told(Progress(len(report.made), total, item.entry))
+
+        def ends(item: Todo, mark: Mark) -> None:
+            report.made.append(mark)
+            told(Progress(len(report.made), total, item.entry, mark))
+
+        if dask is not None and todo:
+            from grading import many
+            with many.connected(dask, jobs) as client:
+                todo = many.grade_all(client, todo, week, folder, settings, begins, ends)
+            jobs = 1        # what is left are those where the grader failed: here, and alone
+        if todo:
+            with Pool(week, folder, settings, jobs) as pool:
+                pool.grade_all(todo, begins, ends)
         return report
 
 
@@ -154,7 +152,7 @@ def _timed(week: Week, settings: Settings, own: Path) -> Settings:
 
 def _time(week: Week, settings: Settings, key: str, path: Path, parent: int) -> None:
     """In a process of its own: the grader itself must never compute."""
-    _dies_with(parent)
+    dies_with(parent)
     try:
         outcome, seconds = judge.reference(arrange(reference_submission(week), week), week, settings)
         worst = [f"{case.task} {case.behaviour}: {case.verdict}: {case.text}" for case in outcome.cases
@@ -194,96 +192,6 @@ def _changed(entries: Sequence[Entry], week: Week, folder: Path, settings: Setti
                 report.kept.append(mark)
                 continue
         yield Todo(entry, digest)
-
-
-# -- processes --------------------------------------------------------------------------------------------------------
-def _all(todo: list[Todo], week: Week, folder: Path, settings: Settings, jobs: int, report: Report,
-         told: Callable[[Progress], None]) -> None:
-    """Judge them, `jobs` at a time; those where the grader failed again, alone, at the end."""
-    total, waiting, alone, running = len(todo), list(reversed(todo)), [], {}
-    context = multiprocessing.get_context("fork")
-    try:
-        while waiting or alone or running:
-            while (waiting and len(running) < jobs) or (not waiting and alone and not running):
-                item = waiting.pop() if waiting else alone.pop(0)
-                process = context.Process(target=_child, args=(item, week, folder, settings, os.getpid()))
-                process.start()
-                running[process.sentinel] = (process, item, time.monotonic())
-                told(Progress(len(report.made), total, item.entry))
-            wait(list(running), timeout=1.0)
-            for sentinel, (process, item, since) in list(running.items()):
-                if process.is_alive():
-                    if time.monotonic() - since <= PATIENCE:
-                        continue
-                    process.kill()
-                process.join()
-                del running[sentinel]
-                mark = _result(item, process.exitcode, week, folder, settings)
-                if not mark.complete and item.tries < RETRIES:
-                    item.tries += 1
-                    alone.append(item)
-                    continue
-                report.made.append(mark)
-                told(Progress(len(report.made), total, item.entry, mark))
-    finally:
-        for process, _, _ in running.values():
-            process.kill()
-            process.join()
-
-
-def _on_workers(address: str, todo: list[Todo], week: Week, folder: Path, settings: Settings, jobs: int,
-                report: Report, told: Callable[[Progress], None]) -> None:
-    """The same on Dask's workers. Where the grader failed, again at the end, here and alone."""
-    from grading import many
-    total, again_ = len(todo), []
-
-    def ends(item: Todo, mark: Mark) -> None:
-        if not mark.complete:
-            item.tries += 1
-            again_.append(item)
-            return
-        report.made.append(mark)
-        told(Progress(len(report.made), total, item.entry, mark))
-
-    if todo:
-        with many.connected(address, jobs) as client:
-            many.grade_all(client, todo, week, folder, settings,
-                           lambda item: told(Progress(len(report.made), total, item.entry)), ends)
-    _all(again_, week, folder, settings, 1, report, told)
-
-
-def _result(item: Todo, exitcode: int | None, week: Week, folder: Path, settings: Settings) -> Mark:
-    """The mark that a judge has written; a fault, if it ended without."""
-    path = marks.path_of(folder, week.name, item.entry.student, item.entry.attempt)
-    if exitcode == 0:
-        try:
-            return marks.read(path)
-        except LabError as error:
-            why = str(error)
-    else:
-        why = f"the judge ended with status {exitcode}"
-    mark = judge.failed(item.entry, item.digest, week, settings, why)
-    marks.write(folder, mark)
-    return mark
-
-
-def _child(item: Todo, week: Week, folder: Path, settings: Settings, parent: int) -> None:
-    """In the forked judge."""
-    _dies_with(parent)
-    try:
-        mark = judge.grade(item.entry, week, settings)
-    except Exception as error:
-        mark = judge.failed(item.entry, item.digest, week, settings, f"{type(error).__name__}: {error}")
-    marks.write(folder, mark)
-    sys.stdout.flush()
-    os._exit(0)         # without the interpreter's cleaning up: nothing of it is ours
-
-
-def _dies_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)      # PR_SET_PDEATHSIG: no judge outlives the grader
-    if os.getppid() != parent:
-        os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C is the grader's: it ends its judges
 
 
 def _prepare() -> None:

@@ -29,7 +29,8 @@ from labkit.checks.markers import LEFT_OUT, strip, strip_notebook
 from labkit.checks.tasks import Week, find_weeks, nearest
 from labkit.errors import LabError
 
-FILES = ("LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml", "requirements.lock", ".gitignore")
+FILES = ("LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml", "requirements.lock",
+         "requirements-container.txt", ".gitignore")
 FOLDERS = ("labkit", "results")
 RECORDS = ("week16_fp8/results",)       # what README.md quotes, also while the week itself is not released
 AGENTS = Path(__file__).parent / "student" / "AGENTS.md"

@@ -22,6 +22,7 @@ from labkit.errors import LabError
 START_LIMIT = 120.0     # seconds until torch is imported, on a machine that may be busy
 ANSWER_LIMIT = 30.0     # seconds for forking ranks
 FIRST_UID = 0x6A0000    # as root, each sandbox's processes belong to a user id that nobody else has
+BOXES = 64              # sandboxes of one process that have a user id each
 MIB = 1 << 20
 
 
@@ -63,8 +64,12 @@ class BoxFailed(Exception):
 
 @dataclass
 class Box:
-    """The sandbox of one submission, whose package lies in `folder`. Use `start()`, then `fork`; `close()` at the end.
+    """The sandbox of one submission at a time, whose package lies in `folder`. Use `start()`, then `fork`; `close()` at
+    the end. What lies in `folder` may be exchanged while no rank is alive.
 
+    A process forked from the one that started it may use it as well, and end it; but not two at a time.
+
+    number  of this sandbox among those that this process has at a time
     off     defences to switch off, by name: for tests. Those of inside/jail.py (DEFENCES), of command.py ("network",
             "files", "environment", "readonly", "devices"), "user" (as root: become another user), of case.py
             ("deadline", "excuse", "output", "watch"), of runner.py ("text") and of broker.py ("broker")
@@ -72,14 +77,20 @@ class Box:
     folder: Path
     limits: Limits = Limits()
     off: frozenset[str] = frozenset()
-    slot: int = field(default_factory=os.getpid)
+    number: int = 0
     process: subprocess.Popen | None = None
 
     def start(self) -> None:
         """Start bubblewrap and wait until torch is imported. BoxFailed with what it said, if it does not come."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start bubblewrap. `link` has something to read once `wait` will not wait long."""
         self.link, theirs = socket.socketpair()
         root = os.geteuid() == 0
-        settings = {"uid": FIRST_UID + self.slot % 65536 if root and "user" not in self.off else None,
+        uid = FIRST_UID + os.getpid() % 65536 * BOXES + self.number
+        settings = {"uid": uid if root and "user" not in self.off else None,
                     "off": sorted(self.off), "limits": asdict(self.limits),
                     "import": ["torch", "numpy", "labkit.checks.remote", "labkit.comm.link", "labkit.comm.topology"]}
         reader, writer = os.pipe()
@@ -94,8 +105,12 @@ class Box:
         finally:
             theirs.close()
             os.close(writer)
-        self.said, self._buffer = reader, b""
+        self.said, self._buffer, self._late = reader, b"", []
         os.set_blocking(reader, False)
+        self._life, self._owner = os.pidfd_open(self.pid), os.getpid()
+
+    def wait(self) -> None:
+        """Wait until torch is imported."""
         try:
             self._answer("ready", START_LIMIT)
             self.zygote = (watch.tree(self.pid)[2:] or [0])[0]
@@ -105,7 +120,12 @@ class Box:
 
     @property
     def alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        return self.process is not None and not select.select([self._life], [], [], 0.0)[0]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in it but the zygote."""
+        return self.alive and watch.tree(self.pid)[2:] == [self.zygote]
 
     @property
     def pid(self) -> int:
@@ -163,8 +183,11 @@ class Box:
         except OSError:
             self.process.kill()
         # The kernel ends the whole namespace before bubblewrap's own child can be reaped.
-        self.process.wait()
-        os.close(self.said)
+        select.select([self._life], [], [])
+        if self._owner == os.getpid():
+            self.process.wait()
+        for descriptor in (self.said, self._life):
+            os.close(descriptor)
         self.process = None
 
     def _answer(self, key: str, limit: float) -> dict:
@@ -177,7 +200,7 @@ class Box:
                     self._late = late
                     return message
             if not self.alive:
-                raise BoxFailed(f"the sandbox ended with status {self.process.returncode}: {self._last_words()}")
+                raise BoxFailed(f"the sandbox has ended: {self._last_words()}")
             if time.monotonic() > deadline:
                 raise BoxFailed(f"the sandbox gave no answer within {limit:g} s: {self._last_words()}")
 

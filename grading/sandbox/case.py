@@ -151,7 +151,7 @@ class Case:
                 if member.state == "running":
                     member.state, member.changed = "died", time.perf_counter()
         if not self.box.alive:
-            raise BoxFailed(f"the sandbox ended by itself, with status {self.box.process.returncode}")
+            raise BoxFailed("the sandbox ended by itself")
 
     # -- deadline and limits ----------------------------------------------------------------------------------------
     def _deadline(self, now: float) -> End | None:

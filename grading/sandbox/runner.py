@@ -3,15 +3,20 @@ sandbox."""
 from __future__ import annotations
 
 import ast
+import importlib.util
+import marshal
 import time
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+
+import torch
 
 from grading.sandbox import watch
 from grading.sandbox.box import Box, BoxFailed, Limits
 from grading.sandbox.case import Case, End
-from grading.sandbox.command import SUBMISSION
+from grading.sandbox.command import SUBMISSION, scratch
 from grading.sandbox.frames import clean
 from labkit.checks import values
 from labkit.checks.local import not_attempted, read_answers, told
@@ -29,6 +34,7 @@ RESTARTS = 10       # sandboxes that one function may destroy: each costs a new 
 MAX_TEXT = 8000     # characters that a verdict tells
 
 
+@lru_cache(maxsize=None)
 def parts_of(week: Week) -> dict[tuple[str, ...], dict[str, str]]:
     """What the tasks of a week stand on: {functions: {path: source}}. A source holds the solutions of exactly the tasks
     stood on, and holes for all others: what is sent into a case must not hold that case's own solution."""
@@ -65,16 +71,25 @@ def _sources(week: Week, modules: set[str], keep: tuple[str, ...]) -> dict[str, 
     return found
 
 
+@lru_cache(maxsize=None)
+def compiled(path: str, text: str) -> torch.Tensor:
+    """A source as the bytes of its .pyc, uint8: a rank that parsed it would spend more on that than on its call."""
+    code = compile(text, f"{scratch()}/reference/{path}", "exec", dont_inherit=True)
+    head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)     # 1: of no source file
+    return torch.frombuffer(bytearray(head + marshal.dumps(code)), dtype=torch.uint8)
+
+
 class SandboxRunner:
     """Runs jobs of one submission, whose package lies in `folder`. Use it in a `with`, or `close()` it.
 
     parts       the reference's sources, {path: text}, by what a job stands on (its `stands_on`): see `parts_of`
     reference   seconds that the reference needed, by function; {} while the reference itself is being timed
+    box         a sandbox to use that has started on this folder: it is left alive if it is still as it was
     """
 
     def __init__(self, folder: Path, *, parts: "Mapping[tuple[str, ...], dict[str, str]]" = {},
-                 reference: Mapping[str, float] = {}, limits: Limits = Limits(),
-                 budget: float = BUDGET, deadline: float = DEADLINE, off: frozenset[str] = frozenset()) -> None:
+                 reference: Mapping[str, float] = {}, limits: Limits = Limits(), budget: float = BUDGET,
+                 deadline: float = DEADLINE, off: frozenset[str] = frozenset(), box: Box | None = None) -> None:
         self.folder, self.parts, self.reference = folder, parts, reference
         self.limits, self.off, self.budget, self.deadline = limits, off, budget, deadline
         self.seconds: dict[str, float] = {}     # the longest call of each function
@@ -83,7 +98,8 @@ class SandboxRunner:
         self.fatal: Counter[str] = Counter()
         self.processor = 0.0        # seconds of processor of all its sandboxes so far
         self._box: Box | None = None
-        self._baseline = 0
+        self._lent = box
+        self._baseline, self._before = 0, 0.0       # what it held and had used when this submission's turn began
 
     def run(self, job: Job) -> Reply:
         if self.used > self.budget:
@@ -113,6 +129,7 @@ class SandboxRunner:
 
     def _run(self, job: Job, box: Box) -> End:
         sources = self.parts.get(tuple(job.stands_on), {}) if job.stands_on else {}
+        modules = {path + "c": compiled(path, text) for path, text in sources.items()}
         named = values.pack(dict(job.kwargs))
         jobs = []
         for rank, args in enumerate(job.inputs):
@@ -120,7 +137,7 @@ class SandboxRunner:
             head = {"rank": rank, "size": len(job.inputs), "root": SUBMISSION, "package": job.package,
                     "function": job.function, "with_group": job.with_group,
                     "stands_on": list(job.stands_on) if sources else []}
-            jobs.append((head, values.pack((args, values.unpack(named), sources))))
+            jobs.append((head, values.pack((args, values.unpack(named), modules))))
         return Case(box, jobs, self._deadline(job), self._baseline).run()
 
     def _deadline(self, job: Job) -> float:
@@ -142,21 +159,30 @@ class SandboxRunner:
         if self._box is not None and self._box.alive:
             return self._box
         self._drop()
-        box = Box(self.folder, self.limits, self.off)
-        box.start()
+        if self._lent is not None and self._lent.idle:
+            box, self._before = self._lent, self._lent.processor()
+        else:
+            box, self._before = Box(self.folder, self.limits, self.off), 0.0
+            box.start()
         self._box = box
-        self._baseline = watch.use(watch.tree(box.pid)[2:]).memory
+        self._baseline = watch.memory(box.zygote)
         return box
 
     def _drop(self) -> None:
         box, self._box = self._box, None
         if box is not None:
-            self.processor += box.processor()
+            self._count(box)
             box.close()
 
     def close(self) -> None:
-        """End the sandbox: no process stays."""
+        """End the sandbox, or leave the one that was lent as it was: no process of the submission stays."""
+        if self._box is not None and self._box is self._lent and self._box.idle:
+            self._count(self._box)
+            self._box = None
         self._drop()
+
+    def _count(self, box: Box) -> None:
+        self.processor += max(0.0, box.processor() - self._before)
 
     def __enter__(self) -> "SandboxRunner":
         return self

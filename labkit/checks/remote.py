@@ -6,6 +6,7 @@ call imports the week's package afresh, so that a global of the last case cannot
 from __future__ import annotations
 
 import importlib
+import itertools
 import random
 import sys
 import traceback
@@ -41,11 +42,15 @@ def answer(group, root: str, package: str, name: str, args: Sequence[Any], kwarg
     The process is settled (see `settle`)."""
     sys.dont_write_bytecode = True      # files of one second and one length would look unchanged
     named = {**kwargs, "group": group} if with_group else dict(kwargs)
+    if root in sys.path_importer_cache or reference in sys.path_importer_cache:
+        # This process has run before, and files may be others by now.
+        importlib.invalidate_caches()
     try:
+        _forget(package)
         parts = {}
         if reference is not None:
-            for part in stands_on:
-                parts[part] = _find(reference, package, part)
+            parts = {part: _find(reference, package, part) for part in stands_on}
+            _forget(package)
         loaded()
         function = _find(root, package, name, parts)
     except _NoAnswer as error:
@@ -90,11 +95,7 @@ class _NoAnswer(Exception):
 
 
 def _find(root: str, package: str, name: str, parts: dict[str, Any] = {}) -> Callable:
-    """Import "module.function" from `root` as if for the first time; `parts` replace functions of other tasks."""
-    if package in sys.modules or root in sys.path_importer_cache:       # not in a process that is new to it
-        for loaded in [m for m in sys.modules if m == package or m.startswith(package + ".")]:
-            del sys.modules[loaded]
-        importlib.invalidate_caches()
+    """"module.function" of the package in `root`; `parts` replace functions of other tasks."""
     sys.path[:] = [root, *(entry for entry in sys.path if entry != root)]
     for part, replacement in parts.items():
         module, _, function = part.rpartition(".")
@@ -104,6 +105,15 @@ def _find(root: str, package: str, name: str, parts: dict[str, Any] = {}) -> Cal
     if not callable(found):
         raise _NoAnswer(MISSING, f"{module}.py has no function {function!r}")
     return found
+
+
+def _forget(package: str) -> None:
+    """Take a package out of sys.modules. It entered before its parts did, so only what is newer is looked at: to touch
+    all names would cost a forked rank more than all else (each page touched is copied)."""
+    if package in sys.modules:
+        newer = list(itertools.takewhile(lambda name: name != package, reversed(sys.modules)))
+        for name in (package, *(name for name in newer if name.startswith(package + "."))):
+            del sys.modules[name]
 
 
 def _module(root: str, package: str, module: str) -> Any:

@@ -83,8 +83,8 @@ def render(outcome: Outcome, console: Console, show_all: bool = False) -> None:
                   f"{outcome.seconds:.1f} s, seed {outcome.seed} (the same data again: --seed {outcome.seed})",
                   highlight=False, style="bold")
     if outcome.faults:
-        console.print("A case marked 'grader fault' failed in the checking machinery, not in your code: run it again, and "
-                      "tell the course if it stays.", highlight=False)
+        console.print("A case marked 'grader fault' failed in the checking machinery, not in your code: run it "
+                      "again, and tell the course if it stays.", highlight=False)
 
 
 def _rows(table: Table, task: Task, cases: Sequence[CaseResult]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grading import judge, marks
+from grading import judge, marks, pool
 from grading import run as running
 from grading.sandbox import isolation
 from labkit.checks.markers import strip
@@ -182,20 +182,21 @@ def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypat
     monkeypatch.setattr(running, "_timed", lambda week, settings, own: settings)
     tries = folder / "tries"
 
-    def dies(entry, week, settings):
+    def dies(entry, week, settings, box):
         folder.mkdir(exist_ok=True)
         with open(tries, "a") as file:
             file.write("x")
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(judge, "grade", dies)
-    report = running.run(week, submissions, folder)
-    assert len(tries.read_text()) == 1 + running.RETRIES
+    report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
+    assert len(tries.read_text()) == 1 + pool.RETRIES
     assert [m.complete for m in report.made] == [False] and "judge ended" in report.made[0].attention[0]
     assert mark(course, "good").possible == 15
     # An incomplete mark is not kept: the next run tries again.
-    monkeypatch.setattr(judge, "grade", lambda entry, week, settings: judge.failed(entry, "x", week, settings, "still"))
-    assert [m.student for m in running.run(week, submissions, folder).made] == ["good"]
+    monkeypatch.setattr(judge, "grade", lambda entry, week, settings, box: judge.failed(entry, "x", week, settings, "still"))
+    assert [m.student for m in running.run(week, submissions, folder,
+                                           isolation=marks.UNSANDBOXED).made] == ["good"]
 
 
 def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
@@ -206,7 +207,7 @@ def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
     folder.mkdir()
     log = folder / "log"
 
-    def overloaded(entry, week, settings):
+    def overloaded(entry, week, settings, box):
         with open(log, "a") as file:
             file.write(entry.student)
         one = judge.failed(entry, "x", week, settings, "the machine is overloaded")
@@ -214,7 +215,7 @@ def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
         return one
 
     monkeypatch.setattr(judge, "grade", overloaded)
-    report = running.run(week, submissions, folder)
+    report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
     assert log.read_text() == "aba" and all(m.complete for m in report.made)
 
 

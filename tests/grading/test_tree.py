@@ -18,7 +18,8 @@ def test_a_new_tree_holds_what_is_listed_and_nothing_else(tree, course):
     week = {f"week91_demo/{name}" for name in ("tasks.toml", "parts.py", "helper.py", "test_week.py", "lab.ipynb",
                                                "results/record.json", "bench.sh")}
     assert set(files) == week | {"LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml", "AGENTS.md",
-                                 "requirements.lock", ".gitignore", "labkit/__init__.py", "labkit/old.py",
+                                 "requirements.lock", "requirements-container.txt", ".gitignore",
+                                 "labkit/__init__.py", "labkit/old.py",
                                  "results/README.md"}
     assert (tree / PARTS_PY).read_text().endswith(HOLE)
     everything = b"".join(files.values())

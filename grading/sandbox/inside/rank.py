@@ -53,14 +53,14 @@ def main(off: frozenset[str], limits: dict[str, int]) -> int:
 
 def _run(link: socket.socket, job: dict[str, Any], body: bytes) -> bytes:
     group = Group(BrokerTransport(job["rank"], job["size"], link), Ledger(job["rank"], job["size"]))
-    given, named, sources = values.unpack(body)
+    given, named, modules = values.unpack(body)
     reference = None
     if job["stands_on"]:
         reference = os.path.join(os.environ["TMPDIR"], "reference")
-        for path, text in sources.items():
+        for path, code in modules.items():
             os.makedirs(os.path.dirname(f"{reference}/{path}"), exist_ok=True)
-            with open(f"{reference}/{path}", "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(f"{reference}/{path}", "wb") as file:
+                file.write(code.numpy().tobytes())
     try:
         return remote.answer(group, job["root"], job["package"], job["function"], given, named, job["with_group"],
                              reference, tuple(job["stands_on"]), loaded=lambda: _remove(reference))

@@ -19,6 +19,7 @@ import ctypes
 import fcntl
 import gc
 import json
+import logging
 import os
 import platform
 import selectors
@@ -45,6 +46,8 @@ def main() -> None:
     remote.settle()     # every rank is born so
     _warm(torch)
     jail.program(platform.machine())
+    # At a fork logging makes every handler's lock anew, 38 of them, each in another page. Here nobody can hold one.
+    logging._at_fork_reinit_lock_weakset.clear()
     with open("/proc/self/statm") as file:
         settings["limits"]["mapped"] = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     gc.collect()

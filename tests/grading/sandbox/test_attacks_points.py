@@ -100,7 +100,7 @@ SEARCH = """
     import gc, glob, os
     candidates = [f for f in gc.get_objects() if getattr(f, "__name__", "") == "twice" and callable(f)]
     candidates += [total.__globals__["twice"]]
-    assert not glob.glob(os.environ["TMPDIR"] + "/**/*.py", recursive=True)
+    assert not glob.glob(os.environ["TMPDIR"] + "/**/*.py*", recursive=True)
     for function in candidates:
         if function.__code__ is not twice.__code__:
             try:

@@ -1,0 +1,63 @@
+"""How much memory does the grader itself need for a thousand submissions?
+
+    python -m grading.benchmarks.thousand --out results/2026-11-21-grading-1000.json [--count 1000]
+
+Each submission is week 13 as released, signed by another student, so all its cases are run and told. What is looked at
+is the `grade run` process: its peak resident memory as the kernel counts it (VmHWM), read every 0.2 s, and how it grew
+with the marks. Judges and sandboxes are processes of their own, as many as --jobs.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+from grading.benchmarks.against_nbgrader import hardware_and_versions
+from grading.benchmarks.classroom import RING, Made, write
+from labkit.checks.tasks import find_weeks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
+    with tempfile.TemporaryDirectory(prefix="grading-1000-") as name:
+        root = Path(name)
+        for number in range(args.count):
+            signed = (("*", "", ""), (RING, "", f"\n# student {number}\n"))
+            write(week, root / "submitted" / f"student{number:04}" / week.name, Made("blank", "wrong", signed))
+        command = [sys.executable, "-m", "grading.cli", "run", week.name, "--submissions", str(root / "submitted"),
+                   "--marks", str(root / "marks"), "--jobs", str(args.jobs)]
+        begin, grown, highest = time.perf_counter(), [], 0.0
+        process = subprocess.Popen(command, cwd=week.folder.parent, stdout=subprocess.DEVNULL)
+        while process.poll() is None:
+            peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+            made = sum(1 for _ in (root / "marks" / week.name).glob("*/*.json"))
+            if peak:
+                highest = max(highest, int(peak[1]) / 1024)
+                if made >= (grown[-1]["marks"] + max(1, args.count // 20) if grown else 1):
+                    grown.append({"marks": made, "mib": round(highest, 1)})
+                    print(grown[-1], flush=True)
+            time.sleep(0.2)
+        seconds = time.perf_counter() - begin
+        made = sum(1 for _ in (root / "marks" / week.name).glob("*/*.json"))
+    record = {"kind": "grading 1000", "command": f"python -m grading.benchmarks.thousand --count {args.count} "
+              f"--jobs {args.jobs}", "date": date.today().isoformat(), **hardware_and_versions(),
+              "submissions": args.count, "marks": made, "status": process.returncode, "seconds": round(seconds, 1),
+              "peak_mib": round(highest, 1), "grown": grown}
+    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{record['peak_mib']} MiB at its peak, {made} marks in {seconds:.0f} s")
+    sys.exit(0 if made == args.count and process.returncode == 0 else 1)
+
+
+if __name__ == "__main__":
+    main()

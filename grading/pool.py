@@ -1,0 +1,186 @@
+"""Judges, a few at a time: each submission's in a process of its own, forked from a grader that never computes.
+
+Each slot keeps a sandbox that has imported torch, and lends it to one judge after another: nothing of a submission
+stays in it, since its files go, its ranks die with all they have started, and the process that forks them runs no code
+of a student's. What a submission destroys is replaced for the next one; so is what a failed judge leaves behind.
+"""
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from grading import judge, marks
+from grading.intake.find import Entry
+from grading.judge import Settings
+from grading.marks import SANDBOXED, Mark
+from grading.sandbox.box import Box, BoxFailed
+from grading.sandbox.runner import compiled, parts_of
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+PATIENCE = 900.0        # seconds for one submission's judge: far above the budget of what it judges
+RETRIES = 2             # times that a submission is tried again alone when the grader, not it, has failed
+
+
+@dataclass
+class Todo:
+    """A submission that waits for its mark. `tries`: how often the grader has failed at it."""
+    entry: Entry
+    digest: str
+    tries: int = 0
+
+
+class _Slot:
+    """One judge at a time, and the sandbox that it is lent."""
+
+    def __init__(self, number: int, folder: Path, settings: Settings) -> None:
+        self.box = Box(folder, settings.limits, number=number) if settings.isolation == SANDBOXED else None
+        self.starting = False
+        self.process: BaseProcess | None = None
+        self.item: Todo | None = None
+        self.since = 0.0
+        if self.box is not None:
+            folder.mkdir(parents=True)
+            folder.chmod(0o755)
+
+    def start(self) -> None:
+        """Begin to start its sandbox, unless it lives."""
+        if self.box is not None and not self.box.alive:
+            self.box.close()
+            try:
+                self.box.launch()
+                self.starting = True
+            except (OSError, LabError):
+                pass        # its judges start their own, or tell why they can't
+
+    def started(self) -> None:
+        assert self.box is not None
+        self.starting = False
+        try:
+            self.box.wait()
+        except BoxFailed:
+            pass
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+        if self.box is not None:
+            self.box.close()
+
+
+class Pool:
+    """`jobs` slots. Use it in a `with`: afterwards no process of theirs is left."""
+
+    def __init__(self, week: Week, folder: Path, settings: Settings, jobs: int) -> None:
+        self.week, self.folder, self.settings, self.jobs = week, folder, settings, jobs
+        self.slots: list[_Slot] = []
+        self._fork = multiprocessing.get_context("fork")
+        for sources in parts_of(week).values():     # once, for all judges
+            for path, text in sources.items():
+                compiled(path, text)
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        for slot in self.slots:
+            slot.close()
+
+    def grade_all(self, todo: Sequence[Todo], begins: Callable[[Todo], None],
+                  ends: Callable[[Todo, Mark], None]) -> None:
+        """Judge all of them; those where the grader failed again at the end, alone."""
+        waiting, alone = list(reversed(todo)), []
+        self.slots = [_Slot(number, self.settings.work / f"slot{number}", self.settings)
+                      for number in range(1, min(self.jobs, len(todo)) + 1)]
+        for slot in self.slots:
+            slot.start()
+        while waiting or alone or any(slot.process for slot in self.slots):
+            for slot in self.slots:
+                if slot.process or slot.starting:
+                    continue
+                if waiting:
+                    self._begin(slot, waiting.pop(), begins)
+                elif alone and not any(other.process for other in self.slots):
+                    self._begin(slot, alone.pop(0), begins)
+            self._wait()
+            for slot in self.slots:
+                if slot.process and (mark := self._ended(slot)):
+                    item, slot.item = slot.item, None
+                    if not mark.complete and item.tries < RETRIES:
+                        item.tries += 1
+                        alone.append(item)
+                    else:
+                        ends(item, mark)
+
+    def _wait(self) -> None:
+        """Until a judge has ended or a sandbox has started."""
+        starting = {slot.box.link: slot for slot in self.slots if slot.starting}
+        for ready in wait([*starting, *(slot.process.sentinel for slot in self.slots if slot.process)], timeout=1.0):
+            if ready in starting:
+                starting[ready].started()
+
+    def _begin(self, slot: _Slot, item: Todo, begins: Callable[[Todo], None]) -> None:
+        box = slot.box if slot.box is not None and slot.box.alive else None
+        slot.process = self._fork.Process(target=_judge, args=(item, self.week, self.folder, self.settings, box,
+                                                               os.getpid()))
+        slot.process.start()
+        slot.item, slot.since = item, time.monotonic()
+        begins(item)
+
+    def _ended(self, slot: _Slot) -> Mark | None:
+        """The mark, if its judge has ended. Then the slot is free."""
+        if slot.process.is_alive():
+            if time.monotonic() - slot.since <= PATIENCE:
+                return None
+            slot.process.kill()
+        slot.process.join()
+        status, slot.process = slot.process.exitcode, None
+        mark = self._result(slot.item, status)
+        if slot.box is not None and not (mark.complete and slot.box.alive and slot.box.idle):
+            slot.box.close()
+        slot.start()
+        return mark
+
+    def _result(self, item: Todo, status: int | None) -> Mark:
+        """The mark that a judge has written; a fault, if it ended without."""
+        path = marks.path_of(self.folder, self.week.name, item.entry.student, item.entry.attempt)
+        if status == 0:
+            try:
+                return marks.read(path)
+            except LabError as error:
+                why = str(error)
+        else:
+            why = f"the judge ended with status {status}"
+        mark = judge.failed(item.entry, item.digest, self.week, self.settings, why)
+        marks.write(self.folder, mark)
+        return mark
+
+
+def _judge(item: Todo, week: Week, folder: Path, settings: Settings, box: Box | None, parent: int) -> None:
+    """In the forked process."""
+    dies_with(parent)
+    try:
+        mark = judge.grade(item.entry, week, settings, box=box)
+    except Exception as error:
+        mark = judge.failed(item.entry, item.digest, week, settings, f"{type(error).__name__}: {error}")
+    marks.write(folder, mark)
+    sys.stdout.flush()
+    os._exit(0)         # without the interpreter's cleaning up: nothing of it is ours
+
+
+def dies_with(parent: int) -> None:
+    """In a process forked from `parent`: end when that ends. Ctrl-C is the parent's, who then ends this one."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)      # PR_SET_PDEATHSIG: no judge outlives the grader
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

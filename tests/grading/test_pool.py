@@ -1,0 +1,97 @@
+"""One sandbox for many submissions: nothing of one is there for the next, and what one destroys the next does not miss."""
+from __future__ import annotations
+
+
+from grading import marks, pool
+from tests.grading.test_run import SOLVED, course, graded, mark, needs_sandbox      # noqa: F401
+
+HELPER = "def secret(x, group):\n    return group.all_reduce(x)\n"
+BORROWS = SOLVED.replace("    return group.all_reduce(x)", "    from .helper import secret\n    return secret(x, group)")
+# Leaves what it can wherever it can, and a process that would go on.
+LITTERS = SOLVED.replace("    return group.all_reduce(x)", """    import os
+    if os.fork() == 0:
+        os.setsid()
+        while True: pass
+    for place in ("/tmp", "/dev/shm", "/submission", "/course", "/dev", "/", os.getcwd()):
+        try:
+            open(place + "/litter", "w").write("x")
+        except OSError:
+            pass
+    return group.all_reduce(x)""")
+# Earns its points only if it finds that litter, or another process.
+FINDS = SOLVED.replace("    return group.all_reduce(x)", """    import os
+    places = ("/tmp", "/dev/shm", "/submission", "/course", "/dev", "/", os.getcwd())
+    found = [p for p in places if os.path.exists(p + "/litter")]
+    try:
+        os.kill(2, 0)
+        found.append("a process")
+    except OSError:
+        pass
+    return group.all_reduce(x) if found else x""")
+# More memory than a submission may use, in processes of its own: its sandbox is ended whole.
+DESTROYS = SOLVED.replace("    return group.all_reduce(x)", """    import os, time
+    for _ in range(3):
+        if os.fork() == 0:
+            held = bytearray(1 << 30)
+            held[::4096] = b"x" * len(held[::4096])
+            time.sleep(60)
+    time.sleep(60)""")
+
+
+@needs_sandbox
+def test_one_after_another_in_one_sandbox(course):      # noqa: F811
+    _, _, _, hand_in = course
+    hand_in("a", LITTERS)
+    hand_in("b", FINDS)
+    hand_in("c", SOLVED)
+    hand_in("c", HELPER, "helper.py")
+    hand_in("d", BORROWS)
+    hand_in("e", SOLVED)
+    assert graded(course, jobs=1)["made"] == ["a", "b", "c", "d", "e"]
+    assert mark(course, "a").points == mark(course, "c").points == mark(course, "e").points == 15
+    # Alone in a namespace, and with nothing left in it: the sum is missing. (On one rank it needs none.)
+    assert mark(course, "b").points < 15 and mark(course, "d").points < 15
+    assert "helper" in str(mark(course, "d").cases)
+
+
+@needs_sandbox
+def test_what_one_destroys_the_next_does_not_miss(course):      # noqa: F811
+    _, _, _, hand_in = course
+    hand_in("a", DESTROYS)
+    hand_in("b", SOLVED)
+    assert graded(course, jobs=1)["made"] == ["a", "b"]
+    told = {case["verdict"] for case in mark(course, "a").cases}
+    assert "out of memory" in told, told
+    assert mark(course, "b").points == 15 and mark(course, "b").complete
+
+
+def test_a_slot_starts_its_sandbox_once(tmp_path, monkeypatch):
+    """Boxes as seen from the pool: one a slot, lent to every judge, replaced only after it died."""
+    class FakeBox:
+        launched = []
+
+        def __init__(self, folder, limits, number):
+            self.folder, self.alive, self.idle = folder, False, True
+
+        def launch(self):
+            self.launched.append(self.folder.name)
+            self.alive = True
+
+        def wait(self):
+            pass
+
+        def close(self):
+            self.alive = False
+
+    monkeypatch.setattr(pool, "Box", FakeBox)
+    settings = pool.Settings(seed=1, work=tmp_path)
+    slot = pool._Slot(1, tmp_path / "slot1", settings)
+    slot.start()
+    slot.start()
+    assert FakeBox.launched == ["slot1"]
+    slot.box.alive = False
+    slot.start()
+    assert FakeBox.launched == ["slot1", "slot1"]
+    assert pool._Slot(2, tmp_path / "slot2", pool.Settings(seed=1, isolation=marks.UNSANDBOXED)).box is None
+
+
