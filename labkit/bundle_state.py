@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from labkit.record.background import going
 from labkit.record.read import RunData, read_run
 
 UNENDING = 10 ** 6                        # steps of a run that a clock ends (labkit.record.speed)
@@ -16,6 +17,8 @@ def state(run: Path) -> str:
     for name, record in records.items():
         if record.alive:
             return f"{_named(name)} is still going on ({_progress(record)})"
+    if going(run):                        # detached a moment ago: it has not opened its record yet
+        return "the run is still going on"
     for name, record in records.items():
         if record.status == "interrupted":
             return (f"{_named(name)} was stopped or killed ({_progress(record)}); the command that started it goes on "
@@ -39,9 +42,13 @@ def missing(name: str, record: RunData) -> str:
         return f"{said} has {record.truncated} lines that cannot be read"
     results = record.run.get("results") or {}
     if record.run.get("kind") == "compare":
-        for arm in results.get("arms") or {}:
-            if arm not in record.arms:
+        for arm, row in (results.get("arms") or {}).items():
+            never_ran = isinstance(row, dict) and row.get("status") in ("skipped", "failed")
+            if arm not in record.arms and not never_ran:
                 return f"{said} lacks the record of its arm {arm} (arms/{arm})"
+        for arm in (results.get("speed") or {}).get("arms") or {}:
+            if not (record.path / "speed" / arm / "run.json").is_file():
+                return f"{said} lacks the record of its timed arm {arm} (speed/{arm})"
         if not (record.path / "report.html").is_file():
             return f"{said} lacks report.html: `lab report {record.path.name}` draws it"
     steps = (record.run.get("config") or {}).get("steps")
@@ -65,6 +72,11 @@ def _named(name: str) -> str:
 
 
 def _progress(record: RunData) -> str:
+    """How far it came; a comparison has no steps of its own, only its arms have."""
+    if record.run.get("kind") == "compare":
+        below = [read_run(file.parent) for file in (*record.path.glob("arms/*/run.json"),
+                                                    *record.path.glob("speed/*/run.json"))]
+        return f"{sum(each.status == 'finished' for each in below)} arms finished"
     last = max((line.get("step", 0) for line in record.steps), default=0)
     steps = (record.run.get("config") or {}).get("steps")
     planned = f" of {steps}" if isinstance(steps, int) and steps < UNENDING else ""

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from labkit import __version__
+from labkit.checkpoint_commands import add_commands as add_checkpoint_commands
 from labkit.checks.commands import add_commands as add_check_commands
 from labkit.errors import LabError
 
@@ -54,21 +55,31 @@ def doctor(
 
 @app.command()
 def compare(
-    preset: Annotated[str, typer.Option(help="What to compare: a preset's name (see --list) or a TOML file.")] = "cpu-tiny",
-    arms: Annotated[Optional[str], typer.Option(help="Only these arms, by comma: bf16,fp8. Default: all of the preset.")] = None,
+    preset: Annotated[str, typer.Option(
+        help="What to compare: a preset's name (see --list) or a TOML file.")] = "cpu-tiny",
+    arms: Annotated[Optional[str], typer.Option(
+        help="Only these arms, by comma: bf16,fp8. Default: all of the preset.")] = None,
     out: Annotated[Optional[Path], typer.Option(help="The run's folder. Default: runs/PRESET.")] = None,
     set_: Annotated[Optional[list[str]], typer.Option("--set", metavar="KEY=VALUE", help=(
         "Change one setting of the preset, for example --set train.steps=50. Repeatable."))] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: a run already in the folder is moved aside.")] = False,
-    part: Annotated[Optional[str], typer.Option(help="Only this part of a preset that has both: speed or safety.")] = None,
+    fresh: Annotated[bool, typer.Option(
+        "--fresh", help="Start anew: a run already in the folder is moved aside.")] = False,
+    part: Annotated[Optional[str], typer.Option(
+        help="Only this part of a preset that has both: speed or safety.")] = None,
     budget_minutes: Annotated[Optional[float], typer.Option(help=(
         "Stop inside so many minutes; what is left goes on in the next call (exit status 3)."))] = None,
-    price_per_hour: Annotated[Optional[float], typer.Option(help="What this machine costs an hour, to tell money beside minutes.")] = None,
+    price_per_hour: Annotated[Optional[float], typer.Option(
+        help="What this machine costs an hour, to tell money beside minutes.")] = None,
+    detach: Annotated[bool, typer.Option(
+        "--detach", help="Start it apart from this terminal: it goes on when the connection breaks.")] = False,
+    stop: Annotated[bool, typer.Option(
+        "--stop", help="Ask the comparison that runs in the folder to pause; the same command goes on later.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="List the presets and their arms, then stop.")] = False,
 ) -> None:
     """Train the same model in several precisions, on the same data from the same weights, and give a verdict.
 
-    Arms run one after another. Interrupted? The same command goes on with the arms it has.
+    Arms run one after another. Interrupted? The same command goes on with the arms it has. Is one running in the
+    folder already? Then the same command shows it; Ctrl-C leaves it running.
     """
     from labkit.record import arms as presets
     if show_list:
@@ -76,13 +87,27 @@ def compare(
         return
     from labkit.record.compare import compare as run
     raise typer.Exit(run(preset, arms=arms.split(",") if arms else None, out=out, settings=set_ or [], fresh=fresh,
-                         part=part, budget_minutes=budget_minutes, price_per_hour=price_per_hour))
+                         part=part, budget_minutes=budget_minutes, price_per_hour=price_per_hour, detach=detach,
+                         stop=stop))
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="A run's folder, for example runs/demo.")],
-           table: Annotated[bool, typer.Option("--table", help="Print a comparison's table as Markdown instead.")] = False,
-           ) -> None:
+def status(run: Annotated[Path, typer.Argument(help="A comparison's folder, for example runs/h100.")]) -> None:
+    """Show where a comparison stands: at work, finished, paused, or died. Starts nothing.
+
+    Exit status: 0 at work or finished, 3 the same command would go on with it, 1 it died or failed.
+    """
+    from rich.console import Console
+
+    from labkit.record.watch import overview
+    raise typer.Exit(overview(run, Console()))
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run's folder, for example runs/demo.")],
+    table: Annotated[bool, typer.Option("--table", help="Print a comparison's table as Markdown instead.")] = False,
+) -> None:
     """Draw a run's report again from its record, also of a run that was killed."""
     if table:
         from labkit.record.summary import markdown
@@ -90,6 +115,27 @@ def report(run: Annotated[Path, typer.Argument(help="A run's folder, for example
         return
     from labkit.record.report import report as draw
     typer.echo(draw(run))
+
+
+@app.command()
+def scaling(
+    preset: Annotated[str, typer.Option(help="Whose speed part: a preset's name or a TOML file.")] = "h100",
+    gpus: Annotated[str, typer.Option(help="How many GPUs, by comma.")] = "1,2,4,8",
+    arms: Annotated[Optional[str], typer.Option(help="Only these arms, by comma: bf16,te-delayed.")] = None,
+    out: Annotated[Optional[Path], typer.Option(help="The runs' folder. Default: runs/PRESET-scaling.")] = None,
+    set_: Annotated[Optional[list[str]], typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change one setting of the preset. Repeatable.")] = None,
+    budget_minutes: Annotated[Optional[float], typer.Option(help="Stop inside so many minutes (status 3).")] = None,
+    price_per_hour: Annotated[Optional[float], typer.Option(help="What this machine costs an hour.")] = None,
+    table: Annotated[bool, typer.Option("--table", help="Only print the table of finished runs, as Markdown.")] = False,
+) -> None:
+    """Weak scaling: time each arm on 1, 2, 4, 8 GPUs with the same work for each GPU, and tell what is lost."""
+    from labkit.record import scaling as weak
+    if table:
+        typer.echo(weak.markdown(out or Path("runs") / f"{Path(preset).stem}-scaling"))
+        return
+    raise typer.Exit(weak.scaling(preset, gpus, arms=arms.split(",") if arms else None, out=out, settings=set_ or [],
+                                  budget_minutes=budget_minutes, price_per_hour=price_per_hour))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
@@ -107,7 +153,8 @@ def bundle(
         "Verify an archive instead: every file there, none altered."))] = None,
     into: Annotated[Optional[Path], typer.Option("--to", metavar="FOLDER", help=(
         "With --check: unpack it there after verifying."))] = None,
-    as_is: Annotated[bool, typer.Option("--as-is", help="Pack a run that goes on, was killed, or lacks files.")] = False,
+    as_is: Annotated[bool, typer.Option(
+        "--as-is", help="Pack a run that goes on, was killed, or lacks files.")] = False,
 ) -> None:
     """Pack a run into one small archive to carry home, and verify it at the other end."""
     from labkit.bundle import command
@@ -147,6 +194,7 @@ def _named(path: str):
 
 
 add_check_commands(app)
+add_checkpoint_commands(app)
 
 
 def main(argv: list[str] | None = None) -> None:

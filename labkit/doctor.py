@@ -73,7 +73,9 @@ class Verdict:
     missing: tuple[str, ...]
 
 
-SETUP = "run `make setup`"
+# NVIDIA's PyTorch container names itself in this variable; `make setup` would fetch another torch there.
+SETUP = ("run `PIP_CONSTRAINT= pip install -r requirements-container.txt`" if os.environ.get("NVIDIA_PYTORCH_VERSION")
+         else "run `make setup`")
 PROBES = (
     Probe("labkit.probes.machine:basics", ("Python", "operating system", "packages"), SETUP),
     Probe("labkit.probes.machine:room", ("memory", "disk", "temporary files", "/dev/shm"),

@@ -1,12 +1,16 @@
 """What goes with what: every precision recipe against every way to train, and against every generation of GPUs.
 
-One table, RULES. A rule speaks of the recipes and columns its patterns name; the first that fits decides:
+One table, RULES (in labkit.matrix_rules). A rule speaks of the recipes and columns its patterns name; the first that
+fits decides:
 
     yes        runs; `proof` is the test or the committed record that shows it
     untried    allowed; nobody has shown it here, and `why` says what is known instead
     no         refused before a run starts, with `why`
 
 `lab doctor --matrix` prints the table, `refuse` enforces it: `lab compare` and the trainer ask it before they start.
+Two settings go across the recipes, and have rows of their own beside their columns: a precision schedule, and FP8
+parameters. A column says whether a recipe can have it, the row what it does together with the other ways and machines.
+
 What needs the model to be told (dims and tokens that must divide) the backends refuse themselves; the multiples stand
 in the table.
 
@@ -16,96 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from labkit.errors import LabError
-
-YES, UNTRIED, NO = "yes", "untried", "no"
-# "backend recipe"; the multiple of which in and out features and tokens must be
-RECIPES = {
-    "fp32 fp32": 1, "bf16 bf16": 1, "te bf16": 1, "te delayed": 16, "te current": 16, "te block": 128,
-    "torchao tensorwise": 16, "torchao rowwise": 16, "torchao rowwise_with_gw_hp": 16,
-    "emulated tensorwise": 16, "broken *": 16, "week16 *": 16,
-}
-FEATURES = ("FSDP2", "TP", "EP", "PP", "compile", "checkpointing", "fused")
-# name -> (lowest compute capability, examples)
-GENERATIONS = {
-    "CPU": (None, "any"), "older": ((0, 0), "V100, T4"), "Ampere": ((8, 0), "A100, RTX 3090"),
-    "Ada": ((8, 9), "L40S, RTX 4090"), "Hopper": ((9, 0), "H100, H200"), "Blackwell": ((10, 0), "B200"),
-    "Blackwell RTX": ((12, 0), "RTX 5090"),
-}
-COLUMNS = (*FEATURES, *GENERATIONS)
-_CHECK = "results/2026-11-21-h200-gpu-check-124m"                 # one rank, compiled, Hopper
-_DEMO = "results/2026-11-21-cpu-demo"                            # two ranks, CPU
-_TRIED = "week16_fp8/results/h200-matrix.json"                   # labkit.matrix_try on one H200
-_UNITS = "FP8 products need units that GPUs have from Ada (compute capability 8.9) on: take backend bf16 or emulated"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`recipes` and `columns`: patterns, several by "|"."""
-    recipes: str
-    columns: str
-    state: str
-    why: str
-    proof: str = ""
-
-    def speaks_of(self, recipe: str, column: str) -> bool:
-        return (any(fnmatchcase(recipe, pattern) for pattern in self.recipes.split("|"))
-                and any(fnmatchcase(column, pattern) for pattern in self.columns.split("|")))
-
-
-RULES = (
-    # -- the ways to train: this trainer spreads a model by FSDP2 alone
-    Rule("te *", "TP", NO,
-         "the trainer here has no tensor parallelism (week 15 builds it by hand); Transformer Engine's own"
-         " is te.Linear(parallel_mode=...), whose features are global sizes"),
-    Rule("*", "TP", NO, "the trainer here has no tensor parallelism (week 15 builds it by hand): leave tp at 1"),
-    Rule("*", "EP", NO,
-         "the decoder here has no experts, so there is nothing for expert parallelism to spread: leave ep "
-         "at 1"),
-    Rule("*", "PP", NO, "the trainer here has no pipeline: leave pp at 1"),
-    Rule("bf16 *|torchao tensorwise|broken *", "FSDP2", YES,
-         "weights are gathered in BF16 and cast on every rank", _DEMO),
-    Rule("fp32 *", "FSDP2", YES, "nothing is cast", "tests/train/test_job.py"),
-    Rule("te delayed", "FSDP2", UNTRIED,
-         "one rank is on record; several ranks take the largest amax of all (Transformer Engine reduces it"
-         " when autocast ends), no record of them here"),
-    Rule("te *", "FSDP2", UNTRIED, "one rank is on record, several are not"),
-    Rule("torchao rowwise*|emulated *|week16 *", "FSDP2", UNTRIED,
-         "the same gather as tensorwise's; no record of several ranks"),
-    Rule("te *", "fused", YES,
-         "a block's norms and SwiGLU inside te's kernels; every linear of the block must be converted", _TRIED),
-    Rule("*", "fused", NO, "fused = true is Transformer Engine's: take backend te, or set fused = false"),
-    Rule("te *", "compile", YES, "te.Linear stays eager, what lies between the linears is compiled", _TRIED),
-    Rule("fp32 *|bf16 *|torchao *|emulated *|broken *", "compile", YES, "a block is compiled whole", _TRIED),
-    Rule("te *", "checkpointing", YES,
-         "by Transformer Engine's own checkpoint, which puts delayed scales back", _TRIED),
-    Rule("fp32 *|bf16 *|torchao *|emulated *|broken *", "checkpointing", YES,
-         "scales come from the tensor at hand: nothing to put back", _TRIED),
-    Rule("week16 *", "compile|checkpointing", UNTRIED,
-         "it is your own: an autograd function, which torch can do both to"),
-    # -- the machines
-    Rule("te *", "CPU", NO, "Transformer Engine has no kernels for a CPU: take backend torchao or emulated"),
-    Rule("bf16 *|torchao tensorwise|broken *", "CPU", YES, "torchao rounds to real FP8 and multiplies slowly", _DEMO),
-    Rule("fp32 *|torchao rowwise*|emulated *", "CPU", YES, "real FP8 numbers (but for fp32), multiplied slowly",
-         "tests/test_matrix.py"),
-    Rule("week16 *", "CPU|Hopper", UNTRIED, "it is your own"),
-    Rule("fp32 *", "older", UNTRIED, "plain torch"),
-    Rule("*", "older", NO, "GPUs before Ampere have no BF16 units: take backend fp32, or another GPU"),
-    Rule("te delayed|te current|te block|torchao *", "Ampere", NO, _UNITS),
-    Rule("te block", "Ada", NO,
-         "block scaling needs Hopper (compute capability 9.0) and CUDA 12.9: take recipe current"),
-    Rule("torchao rowwise*", "Ada", NO,
-         "the rowwise FP8 product needs Hopper (compute capability 9.0): take recipe tensorwise"),
-    Rule("bf16 *|te *|torchao tensorwise|torchao rowwise|broken *", "Hopper", YES,
-         "FP8 products on the GPU's own units, but for bf16 and broken", _CHECK),
-    Rule("fp32 *|torchao *|emulated *", "Hopper", YES, "on record", _TRIED),
-    Rule("te block", "Blackwell*", UNTRIED,
-         "Transformer Engine 2.20 lets it through and gives Blackwell block scales of its own kind (MXFP8)"),
-    Rule("*", "Ampere|Ada|Blackwell*", UNTRIED, "should run by its libraries' own tables; no such GPU was at hand"),
-)
+from labkit.matrix_rules import (COLUMNS, FEATURES, GENERATIONS, NO, PARAMETERS, RECIPES, ROWS, RULES, SCHEDULE,
+                                 UNTRIED, YES)
 
 
 @dataclass(frozen=True)
@@ -176,6 +95,8 @@ def wanted(config: Any, world: int = 1) -> tuple[str, list[str]]:
     asked += ["compile"] if get("compile", False) else []
     asked += ["checkpointing"] if get("activation_checkpointing", "none") != "none" else []
     asked += ["fused"] if get("precision.fused", False) else []
+    asked += [SCHEDULE] if get("precision.schedule", None) else []
+    asked += [PARAMETERS] if get("precision.fp8_parameters", False) else []
     return known, asked
 
 
@@ -187,8 +108,15 @@ def default_recipe(backend: str) -> str:
 def reasons(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> list[str]:
     """Why this config cannot run on this machine, one sentence a conflict; [] if nothing speaks against it."""
     recipe, asked = wanted(config, world)
-    found = [cell(recipe, column) for column in (*asked, generation(gpu))]
-    return [f"{recipe.removesuffix(' *')} and {c.column} do not go together: {c.why}" for c in found if c.state == NO]
+    columns = (*asked, generation(gpu))
+    found = [cell(recipe, column) for column in columns]
+    for row in (row for row in ROWS if row in asked):
+        found += [cell(row, column) for column in columns if column != row]
+    told: dict[str, Cell] = {}
+    for c in found:
+        if c.state == NO:
+            told.setdefault(c.why, c)            # a schedule with FP8 parameters is forbidden in both their rows
+    return [f"{c.recipe.removesuffix(' *')} and {c.column} do not go together: {why}" for why, c in told.items()]
 
 
 def refuse(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> None:
@@ -201,11 +129,13 @@ def refuse(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> No
 
 
 def table() -> dict[str, Any]:
-    """The whole matrix as JSON: {"recipes": {recipe: {"multiple", "cells": {column: {state, why, proof}}}},
-    "generations"}."""
-    return {"recipes": {recipe: {"multiple": multiple, "cells": {
-        column: {k: v for k, v in asdict(cell(recipe, column)).items() if k not in ("recipe", "column")}
-        for column in COLUMNS}} for recipe, multiple in RECIPES.items()},
+    """The whole matrix as JSON: {"recipes": {recipe: {"multiple", "cells": {column: {state, why, proof}}}}, "with":
+    {"schedule" or "FP8 params": {"cells"}}, "generations"}."""
+    def cells(row: str) -> dict[str, Any]:
+        return {column: {k: v for k, v in asdict(cell(row, column)).items() if k not in ("recipe", "column")}
+                for column in COLUMNS if column != row}
+    return {"recipes": {recipe: {"multiple": multiple, "cells": cells(recipe)} for recipe, multiple in RECIPES.items()},
+            "with": {row: {"cells": cells(row)} for row in ROWS},
         "generations": {name: {"from": ".".join(map(str, lowest)) if lowest else None, "examples": examples}
                         for name, (lowest, examples) in GENERATIONS.items()}}
 
@@ -239,11 +169,16 @@ def render(console: Any = None, here: str | None = None) -> None:
         if columns is FEATURES:
             shown.add_column("dims x", justify="right")
         for column in columns:
-            words = {"checkpointing": "check-\npointing", "Blackwell RTX": "Blackwell\nRTX"}
+            words = {"checkpointing": "check-\npointing", "Blackwell RTX": "Blackwell\nRTX", "schedule": "sche-\ndule",
+                     PARAMETERS: "FP8\nparams"}
             shown.add_column(words.get(column, column) + ("*" if column == here else ""), no_wrap=True)
-        for recipe, multiple in RECIPES.items():
-            row: list[Any] = [recipe.removesuffix(" *")] + ([str(multiple)] if columns is FEATURES else [])
+        for recipe, multiple in {**RECIPES, **dict.fromkeys(ROWS, "")}.items():
+            row: list[Any] = [ROWS.get(recipe, recipe.removesuffix(" *"))]
+            row += [str(multiple)] if columns is FEATURES else []
             for column in columns:
+                if column == recipe:
+                    row.append("")
+                    continue
                 said = cell(recipe, column)
                 number = f" {notes.setdefault(said.why, len(notes) + 1)}" if said.state != YES else ""
                 row.append(Text(("?" if said.state == UNTRIED else said.state) + number, style=look[said.state]))

@@ -27,6 +27,7 @@ MODEL = {"vocab_size": 512, "d_model": 256, "n_layers": 2, "n_heads": 4, "n_kv_h
          "max_seq_len": 128}
 TRAIN = {"model": MODEL, "steps": 2, "seq_len": 128, "batch_size": 4, "eval_every": 0, "lr": 1e-3}
 WAYS = ("compile", "checkpointing", "fused")
+ACROSS = (matrix.SCHEDULE, matrix.PARAMETERS)          # alone, and with each of the ways: all subsets would be too many
 SKIPPED = ("week16 *",)
 
 
@@ -36,8 +37,9 @@ def combinations(gpu: Any) -> list[tuple[str, tuple[str, ...]]]:
     # its own copy of it, it may find another one's parts beside and not import ("undefined symbol" in libcudnn).
     recipes = sorted((recipe for recipe in matrix.RECIPES if recipe not in SKIPPED),
                      key=lambda recipe: not recipe.startswith("te "))
-    return [(recipe, ways) for many in range(len(WAYS) + 1) for recipe in recipes
-            for ways in itertools.combinations(WAYS, many) if not matrix.reasons(config_of(recipe, ways), gpu)]
+    every = [ways for many in range(len(WAYS) + 1) for ways in itertools.combinations(WAYS, many)]
+    every += [(across, *way) for across in ACROSS for way in ((), *((way,) for way in WAYS))]
+    return [(recipe, ways) for ways in every for recipe in recipes if not matrix.reasons(config_of(recipe, ways), gpu)]
 
 
 def config_of(recipe: str, ways: tuple[str, ...]) -> dict[str, Any]:
@@ -46,6 +48,10 @@ def config_of(recipe: str, ways: tuple[str, ...]) -> dict[str, Any]:
     precision = {"backend": "broken-unscaled"} if backend == "broken" else {"backend": backend, "recipe": name}
     if "fused" in ways:
         precision["fused"] = True
+    if matrix.SCHEDULE in ways:
+        precision["schedule"] = {"bf16_first": 1}
+    if matrix.PARAMETERS in ways:
+        precision["fp8_parameters"] = True
     return {**TRAIN, "precision": precision, "compile": "compile" in ways,
             "activation_checkpointing": "block" if "checkpointing" in ways else "none"}
 
@@ -76,7 +82,12 @@ def attempt(pool: Any, config: dict[str, Any], cache: Path) -> dict[str, Any]:
     converted = summary["evidence"]["converted"]
     good = len(losses) == TRAIN["steps"] and all(isinstance(x, float) and math.isfinite(x) for x in losses)
     good = good and len(set(losses)) == len(losses) and (plain or converted > 0)
-    return {"ok": good, "converted": converted, "losses": losses, "seconds": round(time.monotonic() - begin, 1)}
+    # A schedule of one BF16 step and one in FP8; FP8 weights in every converted linear.
+    fp8_steps = 0 if plain else 1 if config["precision"].get("schedule") else TRAIN["steps"]
+    good = good and summary["fp8_steps"] == fp8_steps
+    good = good and summary["evidence"].get("fp8_parameters", converted) == converted
+    return {"ok": good, "converted": converted, "losses": losses, "fp8_steps": summary["fp8_steps"],
+            "seconds": round(time.monotonic() - begin, 1)}
 
 
 def keep(record: dict[str, Any], out: Path) -> None:
@@ -97,6 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the record, a JSON file")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--only", default="", help="recipes by comma, for example 'te block,bf16 bf16'")
+    parser.add_argument("--ways", default="", help="only combinations made of these, by comma: 'plain,schedule'")
     a = parser.parse_args(argv)
     gpu = matrix.this_gpu(a.device)
     if a.device == "cuda" and gpu is None:
@@ -105,6 +117,9 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [word for word in only if word not in matrix.RECIPES]
     if unknown:
         raise LabError(f"the matrix has no recipe '{unknown[0]}'; it has: {', '.join(matrix.RECIPES)}")
+    wanted = [word.strip() for word in a.ways.split(",") if word.strip()]
+    if unknown := [word for word in wanted if word not in (*WAYS, *ACROSS, "plain")]:
+        raise LabError(f"there is no way '{unknown[0]}'; there are: {', '.join((*WAYS, *ACROSS, 'plain'))}")
     record = {"kind": "matrix", "started": now(), "command": typed_command(), "device": a.device,
               "generation": matrix.generation(gpu), "ranks": 1, "train": TRAIN}
     record |= {"finished": None, "hardware": hardware.describe(), "versions": versions(), "tried": []}
@@ -115,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
             lines = (f"def f{i}_{k}(x):\n    return x * {k} + {i}\n" for i in range(200))
             (texts / f"m{k}.py").write_text("".join(lines))
         for recipe, ways in combinations(gpu):
-            if only and recipe not in only:
+            if only and recipe not in only or wanted and not {*(ways or ("plain",))} <= {*wanted}:
                 continue
             config = {**config_of(recipe, ways), "data": {"source": [str(texts)], "heldout_fraction": 0.1}}
             result = attempt(pool, config, Path(cache) / "tokens")

@@ -17,6 +17,7 @@ import pytest
 
 from labkit import bundle, cli
 from labkit.errors import LabError
+from labkit.record import background
 from labkit.record.run import RunRecord
 
 HARDWARE = {"gpus": []}
@@ -159,6 +160,26 @@ def test_a_run_that_goes_on(run):
         bundle.pack(run)
 
 
+def test_a_detached_run_that_is_just_starting_goes_on(run):
+    """Its process is there, its record not yet open: told as going on, not as killed."""
+    child = subprocess.Popen(["sleep", "900"])
+    try:
+        background._write(run, background.Process(child.pid, background.start_of(child.pid), 0.0))
+        with pytest.raises(LabError, match="the run is still going on. Wait for it"):
+            bundle.pack(run)
+    finally:
+        child.kill()
+        child.wait()
+    assert bundle.state(run) == "whole"
+
+
+def test_a_paused_comparison_says_how_many_arms_it_has(run):
+    record = RunRecord.open(run)
+    record.finish("interrupted")
+    with pytest.raises(LabError, match=r"the run was stopped or killed \(2 arms finished\); the command"):
+        bundle.pack(run)
+
+
 def test_a_killed_run_says_how_far_it_came(tmp_path):
     run = a_train_run(tmp_path / "killed", steps=2, planned=9, status="running")
     with pytest.raises(LabError, match=r"the run was stopped or killed \(step 2 of 9\)"):
@@ -183,6 +204,17 @@ def test_missing_files(run, gone, said):
         bundle.pack(run)
     assert said in sentence(error)
     assert said in bundle.read(bundle.pack(run, as_is=True)[0]).sentence
+
+
+def test_an_arm_that_never_ran_is_not_missing_and_one_that_was_timed_is(run):
+    """On a machine that lacks something an arm is skipped: the hour is whole all the same, and can be carried home."""
+    record = RunRecord.open(run)
+    record.results(arms={"bf16": {"status": "finished"}, "fp8": {"status": "finished"}, "yours": {"status": "skipped"}})
+    record.close()
+    assert bundle.state(run) == "whole"
+    record.results(speed={"arms": {"bf16": {}}})
+    record.close()
+    assert bundle.state(run) == "the run lacks the record of its timed arm bf16 (speed/bf16)"
 
 
 def test_steps_that_end_early_and_torn_lines(tmp_path):

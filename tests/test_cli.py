@@ -19,7 +19,7 @@ def lab(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
 
 def test_help_names_every_command_in_plain_words():
     out = lab("--help").stdout
-    for command in ("doctor", "compare", "report", "bench", "check", "open"):
+    for command in ("doctor", "compare", "status", "scaling", "report", "bench", "bundle", "check", "open"):
         assert f" {command} " in out
     assert "Traceback" not in out
 

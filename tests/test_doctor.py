@@ -683,3 +683,11 @@ def test_words_are_one_line_and_private(monkeypatch):
     assert words == "OSError: ~/lib/x.so: cannot open"
     assert doctor.in_words(AssertionError()) == "AssertionError"
     assert len(doctor.in_words(ValueError("x" * 5000))) == 300
+
+
+@pytest.mark.parametrize("container, fix", [("26.03", "pip install -r requirements-container.txt"), ("", "make setup")])
+def test_inside_nvidias_container_the_fix_is_its_list_and_not_another_torch(container, fix):
+    code = "from labkit import doctor; print(doctor.SETUP, doctor.PROBES[0].fix)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
+                          env={**os.environ, "NVIDIA_PYTORCH_VERSION": container})
+    assert done.stdout.count(fix) == 2, done.stderr

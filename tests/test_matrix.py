@@ -9,7 +9,8 @@ import torch
 
 from labkit import cli, matrix, matrix_try
 from labkit.errors import LabError
-from labkit.matrix import FEATURES, GENERATIONS, NO, RECIPES, UNTRIED, YES, cell, generation, reasons, refuse
+from labkit.matrix import (FEATURES, GENERATIONS, NO, PARAMETERS, RECIPES, ROWS, SCHEDULE, UNTRIED, YES, cell,
+                           generation, reasons, refuse)
 from labkit.train.config import PrecisionConfig, TrainConfig
 from labkit.train.precision import backends, get_backend
 from labkit.train.precision.torchao_backend import gpu_can_fp8
@@ -27,7 +28,7 @@ def config(recipe, **more):
 
 
 def cells():
-    return [cell(recipe, column) for recipe in RECIPES for column in matrix.COLUMNS]
+    return [cell(recipe, column) for recipe in (*RECIPES, *ROWS) for column in matrix.COLUMNS if column != recipe]
 
 
 def test_every_combination_has_a_word_and_a_reason():
@@ -149,19 +150,58 @@ def test_what_it_forbids_is_refused_with_the_reason(asked, gpu, said):
 
 
 def test_every_no_is_enforced():
-    keys = {"TP": {"tp": 2}, "EP": {"ep": 2}, "PP": {"pp": 2}, "fused": {"precision": {"fused": True}}}
+    across = {SCHEDULE: {"schedule": {"bf16_first": 1}}, PARAMETERS: {"fp8_parameters": True}}
+    keys = {"TP": {"tp": 2}, "EP": {"ep": 2}, "PP": {"pp": 2}, "fused": {"precision": {"fused": True}},
+            SCHEDULE: {"precision": across[SCHEDULE]}, PARAMETERS: {"precision": across[PARAMETERS]}}
     for found in cells():
         if found.state != NO:
             continue
-        backend, _, name = found.recipe.partition(" ")
+        backend, _, name = ("te block" if found.recipe in ROWS else found.recipe).partition(" ")
         asked = {"precision": {"backend": {"broken": "broken-stale"}.get(backend, backend),
-                               "recipe": None if name == "*" else name}}
+                               "recipe": None if name == "*" else name, **across.get(found.recipe, {})}}
         if found.column in FEATURES:
             asked = {**asked, **keys[found.column], "precision": {**asked["precision"],
                                                                  **keys[found.column].get("precision", {})}}
             assert any(found.why in reason for reason in reasons(asked, (9, 0))), found
         else:
             assert any(found.why in reason for reason in reasons(asked, CAPABILITIES.get(found.column))), found
+
+
+@pytest.mark.parametrize("precision, more, gpu, said", [
+    ({"backend": "bf16", "schedule": {"bf16_first": 2}}, {}, (9, 0),
+     "bf16 bf16 and schedule do not go together: there is no FP8 phase to switch to"),
+    ({"backend": "te", "recipe": "current", "fp8_parameters": True}, {}, (9, 0),
+     "te current and FP8 params do not go together: FP8 parameters need power-of-two scales"),
+    ({"backend": "te", "recipe": "block", "fp8_parameters": True, "fused": True}, {}, (9, 0),
+     "FP8 params and fused do not go together: a fused module joins the weights"),
+    ({"backend": "te", "recipe": "block", "fp8_parameters": True, "schedule": {"bf16_first": 0.1}}, {}, (9, 0),
+     "schedule and FP8 params do not go together: a BF16 phase would multiply weights that are FP8 all the same"),
+    ({"backend": "te", "recipe": "block", "fp8_parameters": True}, {}, (8, 9), "te block and Ada do not go together"),
+    ({"backend": "emulated", "schedule": {"bf16_last": 1}}, {}, (7, 0), "GPUs before Ampere have no BF16 units")])
+def test_schedule_and_fp8_parameters_are_refused_with_one_reason(precision, more, gpu, said):
+    for asked in (TrainConfig(precision=precision, **more), {"precision": precision}):
+        (reason,) = reasons(asked, gpu)
+        assert said in reason
+        with pytest.raises(LabError, match="do not go together"):
+            refuse(asked, gpu)
+
+
+def test_schedule_and_fp8_parameters_that_may_run():
+    for world, more in ((1, {}), (8, dict(compile=True, activation_checkpointing="block"))):
+        for precision in ({"backend": "te", "recipe": "delayed", "fused": True, "schedule": {"bf16_first": 0.1}},
+                          {"backend": "torchao", "schedule": {"bf16_last": 5}},
+                          {"backend": "te", "recipe": "block", "fp8_parameters": True}):
+            refuse(TrainConfig(precision=precision, **more), (9, 0), world)
+
+
+def test_nothing_of_them_is_called_shown_on_a_gpu():
+    """No run of either on a GPU is on record: every yes is a CPU's."""
+    gpus = [name for name in GENERATIONS if name != "CPU"]
+    assert all(cell(row, gpu).state != YES for row in ROWS for gpu in gpus)
+    assert all(cell(recipe, row).state != YES for recipe in RECIPES if recipe.startswith("te ") for row in ROWS)
+    for found in cells():
+        if (found.recipe in ROWS or found.column in ROWS) and found.state == YES:
+            assert found.proof.startswith("tests/train/"), found
 
 
 def test_several_conflicts_are_all_told():
@@ -207,7 +247,8 @@ def test_the_doctor_prints_it(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     cli.app(["doctor", "--matrix"], standalone_mode=False)
     out = capsys.readouterr().out
-    for word in (*(recipe.removesuffix(" *") for recipe in RECIPES), *FEATURES[:5], *list(GENERATIONS)[1:5]):
+    for word in (*(recipe.removesuffix(" *") for recipe in RECIPES), *FEATURES[:5], *list(GENERATIONS)[1:5],
+                 *ROWS.values()):
         assert word in out
     for found in cells():
         assert found.state == YES or " ".join(found.why.split())[:60] in " ".join(out.split()), found.why
@@ -217,7 +258,8 @@ def test_the_doctor_prints_it(capsys, monkeypatch):
 def test_the_doctor_prints_it_as_json(capsys):
     cli.app(["doctor", "--matrix", "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
-    assert found["here"] in GENERATIONS and set(found["recipes"]) == set(RECIPES)
+    assert found["here"] in GENERATIONS and set(found["recipes"]) == set(RECIPES) and set(found["with"]) == set(ROWS)
+    assert found["with"][PARAMETERS]["cells"]["fused"]["state"] == NO
     block = found["recipes"]["te block"]
     assert block["cells"]["Ada"]["state"] == NO and block["multiple"] == 128
 
@@ -225,6 +267,8 @@ def test_the_doctor_prints_it_as_json(capsys):
 def test_what_is_tried_is_what_is_allowed():
     tried = matrix_try.combinations((9, 0))
     assert ("te block", ("compile", "checkpointing", "fused")) in tried and ("torchao rowwise", ("fused",)) not in tried
+    assert {("te delayed", (SCHEDULE, "fused")), ("te block", (PARAMETERS, "compile"))} <= set(tried)
+    assert ("te block", (PARAMETERS, "fused")) not in tried and ("bf16 bf16", (SCHEDULE,)) not in tried
     assert not any(recipe.startswith("te ") for recipe, _ in matrix_try.combinations(None))
     assert len(tried) == len(set(tried))
     for recipe, ways in tried:
@@ -233,15 +277,28 @@ def test_what_is_tried_is_what_is_allowed():
 
 def test_trying_on_this_cpu_writes_a_record(tmp_path, capsys):
     out = tmp_path / "record" / "matrix.json"
-    assert matrix_try.main(["--device", "cpu", "--only", "torchao tensorwise", "--out", str(out)]) == 0
+    # Not torchao: compiled, its products go to oneDNN, whose FP8 on some CPUs is a reference in plain loops.
+    assert matrix_try.main(["--device", "cpu", "--only", "emulated tensorwise", "--ways", "plain,compile,checkpointing",
+                            "--out", str(out)]) == 0
     record = json.loads(out.read_text())
     first = record["tried"][0]
-    assert (first["recipe"], first["ways"], first["ok"]) == ("torchao tensorwise", [], True)
-    assert {tuple(entry["ways"]) for entry in record["tried"]} == {(), ("compile",), ("checkpointing",),
-                                                                  ("compile", "checkpointing")}
+    assert (first["recipe"], first["ways"], first["ok"]) == ("emulated tensorwise", [], True)
+    assert {tuple(entry["ways"]) for entry in record["tried"]} == {
+        (), ("compile",), ("checkpointing",), ("compile", "checkpointing")}
+    assert {entry["fp8_steps"] for entry in record["tried"]} == {2}
     assert record["generation"] == "CPU" and record["finished"] and all(e["converted"] == 14 for e in record["tried"])
     with pytest.raises(LabError, match="no recipe 'te blok'"):
         matrix_try.main(["--device", "cpu", "--only", "te blok", "--out", str(out)])
+    with pytest.raises(LabError, match="no way 'FP8'; there are: compile, checkpointing, fused, schedule, FP8 params"):
+        matrix_try.main(["--device", "cpu", "--ways", "FP8", "--out", str(out)])
+
+
+def test_trying_the_schedule_and_fp8_parameters_on_this_cpu(tmp_path, capsys):
+    out = tmp_path / "matrix.json"
+    assert matrix_try.main(["--device", "cpu", "--only", "emulated block", "--ways", "schedule,FP8 params",
+                            "--out", str(out)]) == 0
+    ran = {tuple(entry["ways"]): entry for entry in json.loads(out.read_text())["tried"]}
+    assert ran[(PARAMETERS,)]["fp8_steps"] == 2 and ran[(SCHEDULE,)]["fp8_steps"] == 1 and len(ran) == 2
 
 
 def test_a_combination_that_fails_is_recorded_and_the_rest_goes_on(tmp_path, capsys, monkeypatch):

@@ -1,4 +1,5 @@
-"""The three ways to install give one set: pyproject.toml (ranges), requirements.lock (pins), environment.yml (conda)."""
+"""The ways to install give one set: pyproject.toml (ranges), requirements.lock (pins), environment.yml (conda), and the
+container's list."""
 from __future__ import annotations
 
 import re
@@ -32,7 +33,18 @@ def test_lock_satisfies_every_range_in_pyproject(extra):
     for requirement in map(Requirement, wanted):
         pin = pins.get(requirement.name.lower().replace("_", "-"))
         assert pin is not None, f"{requirement.name} is in pyproject.toml and not in requirements.lock"
-        assert pin in requirement.specifier, f"requirements.lock has {requirement.name} {pin}, not in {requirement.specifier}"
+        assert pin in requirement.specifier, f"requirements.lock: {requirement.name} {pin}, not {requirement.specifier}"
+
+
+def test_the_containers_list_is_pyprojects_without_what_the_container_brings():
+    """NVIDIA's container brings torch and Transformer Engine; whatever is added here must not pull another torch."""
+    lines = (ROOT / "requirements-container.txt").read_text().splitlines()
+    asked = {line for line in lines if line and not line.startswith("#")}
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert asked == {line for line in wanted if Requirement(line).name != "torch"} and len(asked) == len(wanted) - 1
+    for path in ("README.md", "requirements-container.txt"):
+        assert ("PIP_CONSTRAINT= pip install -r requirements-container.txt && pip install --no-deps -e ."
+                in (ROOT / path).read_text())
 
 
 def test_environment_yml_installs_the_lock_and_nothing_else():
@@ -54,4 +66,5 @@ def test_import_and_help_stay_light():
 def test_every_module_names_its_purpose():
     """A file is one idea, and says which in its docstring."""
     for path in sorted((ROOT / "labkit").rglob("*.py")):
-        assert re.match(r"\s*(#.*\n)*\s*r?(\"{3}|'{3})\S", path.read_text()), f"{path.relative_to(ROOT)} has no docstring"
+        found = re.match(r"\s*(#.*\n)*\s*r?(\"{3}|'{3})\S", path.read_text())
+        assert found, f"{path.relative_to(ROOT)} has no docstring"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+RENTING = (ROOT / "labkit" / "RENTING.md").read_text(encoding="utf-8")
 
 
 def test_the_first_experiment_prints_what_it_says(tmp_path):
@@ -23,13 +24,43 @@ def test_the_first_experiment_prints_what_it_says(tmp_path):
 def test_links_lead_somewhere():
     for link in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert link.startswith("https://") or (ROOT / link).exists(), link
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", RENTING):
+        assert link.startswith("https://") or (ROOT / "labkit" / link).exists(), link
 
 
 def test_make_targets_and_lab_commands_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"\bmake (\w+)", TEXT)):
         assert re.search(rf"^{target}:", makefile, re.M), f"make {target}"
+    import typer
+
     from labkit.cli import app
-    known = {command.name or command.callback.__name__ for command in app.registered_commands}
-    for command in set(re.findall(r"\blab (\w+)\b", TEXT)) - {"is"}:
+    known = typer.main.get_command(app).commands
+    for command in set(re.findall(r"\blab (\w+)\b", TEXT + RENTING)) - {"is"}:
         assert command in known, f"lab {command}"
+
+
+def test_every_option_that_the_renters_page_names_exists():
+    """In the lines a renter types: each `lab COMMAND --option` is one of that command's."""
+    import typer
+
+    from labkit.cli import app
+    commands = typer.main.get_command(app).commands
+    typed = [line.split(" #")[0] for line in (TEXT + RENTING).splitlines()]
+    found = [(m[1], option) for line in typed for m in re.finditer(r"\b(?:lab|-m labkit) (\w+)\b([^`|]*)", line)
+             for option in re.findall(r"(--[a-z][\w-]*)", m[2])]
+    known = {name: {opt for one in (command, *getattr(command, "commands", {}).values()) for p in one.params
+                    for opt in p.opts} for name, command in commands.items()}
+    assert ("compare", "--detach") in found and ("bundle", "--check") in found
+    for command, option in found:
+        assert option in known[command], f"lab {command} {option}"
+
+
+def test_predicted_memory_is_what_the_code_predicts():
+    from labkit.record import memory
+    from labkit.record.arms import load_preset
+    for name, gib, world in (("h100", 79.2, 1), ("h100", 140.4, 1), ("8b", 79.2, 8), ("8b", 140.4, 8)):
+        told = memory.predict(load_preset(name).speed_config("bf16", gib, world), world)
+        fixed = sum(told[k] for k in ("weights", "gradients", "optimizer"))
+        row = (fixed, told["gathered"], told["activations"], told["logits"], told["peak"])
+        assert f"| {' | '.join(f'{v / memory.GIB:.1f}' for v in row)} |" in RENTING, (name, gib)

@@ -5,7 +5,8 @@ computed with torch (its thread pools are running) hangs in the child, so the he
 
 It leaves nothing behind. When the caller ends, in whatever way, the socket between them closes: the helper kills its
 ranks, removes their directories and exits. Each rank asks the kernel to be killed with the helper (Linux). Each rank
-leads its own session, and the whole session is killed with it; only a child that leaves for a session of its own escapes.
+leads its own session, and the whole session is killed with it; only a child that leaves for a session of its own
+escapes.
 
 One helper serves all runs of a program; it starts with the first and stays until the program ends, or `shutdown()`.
 """

@@ -10,6 +10,7 @@ from rich.console import Console
 from labkit.crossover import record as records
 from labkit.crossover.grid import ARMS, BASE, FP8, TIE, Shape, in_words, parse_arms, parse_sizes, speedup
 from labkit.errors import LabError
+from labkit.record.background import refuse_company
 
 SIZES = {"cuda": ("1K,4K,16K", "1K,4K,16K", "1K,4K,16K"), "cpu": ("128,512", "128,512", "128,512")}
 
@@ -34,7 +35,10 @@ def crossover(M: str | None = None, K: str | None = None, N: str | None = None, 
              for name, given, default in zip("MKN", (M, K, N), SIZES[device])}
     wanted, missing = able(parse_arms(arms), device, explicit=arms is not None)
     fresh = {**_new(sizes, wanted, device, budget, compiled), "missing": missing}
-    record = records.resume(out := Path(out or "runs/crossover"), fresh)
+    out = Path(out or "runs/crossover")
+    if device == "cuda":
+        refuse_company(out)
+    record = records.resume(out, fresh)
     for arm, why in missing.items():
         console.print(f"{ARMS[arm][2]}: left out, {why}", highlight=False, markup=False)
     whole = _measure(record, out, torch.device(device), seconds, console)

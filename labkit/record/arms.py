@@ -6,6 +6,7 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     title = "..."            one line for people
     device = "cpu"           "cpu" or "cuda"
     world_size = 2           ranks; 0 means every GPU of this machine
+    parts = ["speed"]        only this part ("speed", "safety"); default: both, where there is a [speed]
     [train]                  labkit.train.config.TrainConfig
     [arms.fp8]
     label = "FP8 tensorwise"
@@ -13,6 +14,7 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     train.precision = { backend = "torchao", recipe = "tensorwise" }
     expect = { speed = 77000, safety = 480000 }     tokens/s of one rank, measured somewhere: only for predicting
     minutes
+    gate = "fp8-first"       train this arm only if that one has passed: see labkit.record.gate
 
 "broken" must be rejected, or the comparison has no power. "fine" is broken too, but so little that it may pass unseen:
 it tells how small a mistake this comparison can see.
@@ -61,6 +63,7 @@ class Arm(Config):
     label: str
     role: Literal["baseline", "twin", "reference", "candidate", "broken", "fine"]
     train: dict[str, Any] = Field(default_factory=dict)
+    gate: str | None = None
     expect: Expect = Field(default_factory=lambda: Expect())
 
 
@@ -70,6 +73,7 @@ class Preset(Config):
     title: str
     device: Literal["cpu", "cuda"] = "cpu"
     world_size: int = Field(default=1, ge=0)
+    parts: list[Literal["speed", "safety"]] = Field(default=["speed", "safety"], min_length=1)
     note: str = ""
     startup_seconds: float = Field(default=20.0, ge=0, strict=False)
     train: dict[str, Any]
@@ -139,6 +143,7 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
         raise LabError(f"preset {path.stem} needs exactly one arm with role = \"baseline\"; it has {len(baselines)}")
     for arm in preset.arms:
         preset.config(arm)
+    check_gates(preset)
     if preset.speed:
         check_speed(preset)
     return preset
@@ -150,12 +155,37 @@ def check_speed(preset: Preset) -> None:
         if arm not in preset.arms:
             raise LabError(f"[speed] of preset {preset.name} names '{arm}', which is no arm; there are: "
                            f"{', '.join(preset.arms)}")
-        preset.speed_config(arm)
+        config = preset.speed_config(arm)
+        if preset.arms[arm].gate:
+            raise LabError(f"[speed] of preset {preset.name} names '{arm}', which has a gate: speed comes first, and "
+                           "the gate is decided by the safety part; take it out of [speed]")
+        if config.precision.schedule:
+            raise LabError(f"[speed] of preset {preset.name} names '{arm}', which has a precision schedule: a window "
+                           "would time its first phase alone; take it out of [speed]")
     if preset.baseline() not in preset.speed.arms:
         raise LabError(f"[speed] of preset {preset.name} must name the baseline, {preset.baseline()}: without it no "
                        "arm is faster or slower than anything")
     if bad := [gib for gib in preset.speed.batch_by_memory if not gib.replace(".", "", 1).isdigit()]:
         raise LabError(f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{bad[0]}'")
+
+
+def check_gates(preset: Preset) -> None:
+    """LabError: a gate that is no candidate arm, or that cannot be decided before the arm behind it is due."""
+    names = list(preset.arms)
+    for name, arm in preset.arms.items():
+        if arm.gate is None:
+            continue
+        if arm.gate not in preset.arms or preset.arms[arm.gate].role != "candidate":
+            raise LabError(f"arm {name} of preset {preset.name} has the gate '{arm.gate}', which must be an arm with "
+                           "role = \"candidate\"")
+        before = names[:names.index(name)]
+        if late := [n for n in (arm.gate, *(n for n in names if preset.arms[n].role in ("baseline", "twin", "broken")))
+                    if n not in before]:
+            raise LabError(f"arm {name} of preset {preset.name} stands before {late[0]}, by which its gate is decided: "
+                           f"put [arms.{name}] behind it")
+        if not any(preset.arms[n].role == "broken" for n in before):
+            raise LabError(f"arm {name} of preset {preset.name} has a gate, and no arm of role \"broken\" shows that "
+                           "the gate could have stayed closed: add one before it")
 
 
 def print_list() -> None:
@@ -165,7 +195,8 @@ def print_list() -> None:
         print(f"{name}: {preset.title}")
         for key, arm in preset.arms.items():
             timed = ", timed" if preset.speed and key in preset.speed.arms else ""
-            print(f"    {key:<12} {arm.label} ({arm.role}{timed})")
+            gate = f", only if {arm.gate} passes" if arm.gate else ""
+            print(f"    {key:<12} {arm.label} ({arm.role}{timed}{gate})")
 
 
 def _merge(base: dict, over: dict) -> dict:

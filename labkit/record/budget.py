@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
@@ -37,9 +38,11 @@ class Item:
 
 @dataclass
 class Budget:
-    """The time and money of one call. minutes None: no limit. price: per hour of the whole machine; None: not told."""
+    """The time and money of one call. minutes None: no limit. price: per hour of the whole machine; None: not told.
+    stop: a file that asks for a pause (labkit.record.background); None: nobody can ask."""
     minutes: float | None = None
     price: float | None = None
+    stop: Path | None = None
     clock: Callable[[], float] = time.time
     began: float = field(init=False)
     done: list[Item] = field(default_factory=list)
@@ -63,7 +66,9 @@ class Budget:
 
     def fits(self, item: Item) -> bool:
         """May this arm be started? If not, it is noted as left for another call."""
-        if self.deadline is None or self.clock() + item.predicted * self.factor() <= self.deadline:
+        asked = self.stop is not None and self.stop.exists()
+        if not asked and (self.deadline is None
+                          or self.clock() + item.predicted * self.factor() <= self.deadline):
             return True
         self.left.append(item)
         return False
@@ -71,6 +76,10 @@ class Budget:
     def took(self, item: Item, seconds: float) -> None:
         item.measured = seconds
         self.done.append(item)
+
+    def why(self) -> str:
+        """Why something was left for another call."""
+        return "it was asked to stop" if self.stop is not None and self.stop.exists() else "the budget is spent"
 
     def seconds(self) -> float:
         return self.clock() - self.began

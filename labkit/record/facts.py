@@ -53,6 +53,7 @@ class Arm:
     skipped: dict[str, str] = field(default_factory=dict)
     nonfinite: int = 0                                   # steps whose loss or gradient norm is NaN or infinite
     skipped_steps: int = 0
+    fp8_steps: int | None = None                         # steps whose linears computed in FP8; None: not counted
 
     def series(self, name: str) -> list[tuple[int, float]]:
         return self.data.series(name) if self.data else []
@@ -144,6 +145,7 @@ def _arm(name: str, data: RunData | None, about: dict, verdict: dict) -> Arm:
         arm.converted = [str(module) for module in arm.conversion["converted"]]
         if arm.conversion.get("module_type") in PLAIN:   # taken, but into what it was before: nothing was converted
             arm.plain, arm.converted = len(arm.converted), []
+    arm.fp8_steps = _number(_dict(run.get("results")).get("fp8_steps"))
     arm.skipped = {str(k): str(v) for k, v in _dict(arm.conversion.get("skipped")).items()}
     arm.nonfinite = sum(any(isinstance(s.get(k), float) and not math.isfinite(s[k]) for k in ("loss", "grad_norm"))
                         for s in steps)

@@ -31,8 +31,9 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     todo = [("the losses", figures_loss.losses, arms, folder)]
     speed = (data.run.get("results") or {}).get("speed") or {}
     todo += [("the milliseconds", figures_time.milliseconds, speed["arms"], folder)] if speed.get("arms") else []
+    where = " in the safety part" if speed.get("arms") else ""
     todo += [] if single else [("the paired gap", figures_loss.gap, arms, verdict_of(data), folder),
-                               ("speed and memory", cost, arms, folder)]
+                               ("speed and memory", cost, arms, folder, where)]
     todo += [("the course of the run", course, arms["run"], folder)] if single else []
     todo += [("SQNR", figures_sqnr.sqnr, probed, look_of, folder),
              ("overflow and underflow", figures_sqnr.rounding, probed, look_of, folder)]
@@ -53,8 +54,9 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     return [picture for picture in pictures if picture is not None]
 
 
-def cost(arms: dict[str, Arm], folder: Path) -> Picture | None:
-    """Tokens/s (median step, with the 10th to 90th percentile) and peak memory of every arm, as bars."""
+def cost(arms: dict[str, Arm], folder: Path, where: str = "") -> Picture | None:
+    """Tokens/s (median step, with the 10th to 90th percentile) and peak memory of every arm, as bars. where: of which
+    part this is, if there are two."""
     drawn = {name: arm for name, arm in arms.items() if arm.speed.tokens_per_s}
     if not drawn:
         return None
@@ -100,7 +102,7 @@ def cost(arms: dict[str, Arm], folder: Path) -> Picture | None:
                 f"the first {_warmup(drawn)} steps are left out.")
         if any(a.reserved_bytes for a in drawn.values()):
             note += " The tick on the memory bar: what the allocator reserved."
-        return save(fig, folder, "speed-memory", "Speed and memory",
+        return save(fig, folder, "speed-memory", f"Speed and memory{where}",
                     f"Bars of throughput and peak memory: {join(shown)}.", note)
 
 

@@ -83,8 +83,7 @@ def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
         picture = None
         for ax, kind in zip(axes, kinds):
             picture = ax.imshow(grids[kind], aspect="auto", interpolation="nearest", cmap=_cmap(), vmin=-extent,
-                                vmax=extent,
-                                extent=(-0.5, len(steps) - 0.5, len(rows) - 0.5, -0.5))
+                                vmax=extent, extent=(-0.5, len(steps) - 0.5, len(rows) - 0.5, -0.5))
             ax.set_title(kind)
             ax.set_xlabel("step")
             ax.grid(False)
@@ -111,8 +110,7 @@ def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
                  if math.isfinite(line[-1])]
         low, high = (min(drops), max(drops)) if drops else (None, None)
         alt = (f"Heat map of {arm.label}: scale of {len(rows)} linears over {len(steps)} probes against the first; "
-               f"the largest fall "
-               f"at the end is {_factor(low)}, the largest rise {_factor(high)}." if drops
+               f"the largest fall at the end is {_factor(low)}, the largest rise {_factor(high)}." if drops
                else f"Heat map of {arm.label}: no data.")
         return save(fig, folder, f"heat{suffix}", f"Scales over layers and steps: {arm.label}", alt,
                     "Each row is one linear (in a layer from wq down to w2), each column a probe. Against the first "
@@ -178,8 +176,7 @@ def _shared_span(axes: Any) -> None:
 
 
 def _ends(lines: dict[str, list]) -> tuple[float, float]:
-    return statistics.median(line[0][1] for line in lines.values()), statistics.median(line[-1][1]
-                                                                                       for line in lines.values())
+    return tuple(statistics.median(line[end][1] for line in lines.values()) for end in (0, -1))
 
 
 def _relative(line: dict[int, float], steps: list[int]) -> list[float]:

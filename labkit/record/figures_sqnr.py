@@ -9,10 +9,10 @@ from typing import Any
 
 from labkit.record.facts import QUANTISED, Arm, short, split_tensor
 from labkit.record.plotting import (INK, MUTED, PAPER, WIDTH, Picture, Style, finite, join, label_ends, lines, look,
-                                    number, save,
-                                    thin, ticks)
+                                    number, save, thin, ticks)
 
 SHOWN = (*QUANTISED, "output")                           # in the SQNR picture
+EXACT = 100.0              # dB: what is cast without any error (all zero, say) stands far above, and flattens the rest
 KIND_MARKS = {"input": "o", "weight": "s", "grad": "^", "output": "d"}
 # What rounding alone gives. A mantissa of m bits rounds x = f 2^e (1 <= f < 2) with variance (2^(e-m))^2 / 12. That
 # is x^2 4^-u / (12 * 4^m) with u = log2 f. A tensor's values span many octaves and its scale may be any number, so u is
@@ -37,19 +37,19 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Pictu
         axes = fig.subplots(rows, columns, squeeze=False, sharey=True).ravel()
         tall = fig.get_figheight()
         fig.subplots_adjust(left=0.075, right=0.885, top=1 - 0.62 / tall, bottom=0.45 / tall, wspace=0.08, hspace=0.45)
-        values = [db for dots in shown.values() for _, _, _, db in dots]
+        values = [db for dots in shown.values() for _, _, _, db in dots if db < EXACT]
         low, high = min([*values, ROUNDING_DB["E5M2"]]), max([*values, ROUNDING_DB["E4M3"]])
         low, told, marked = max(low, -5.0), [], {}
         for ax, (name, dots) in zip(axes, shown.items()):
             last = max(x for x, *_ in dots)
             for kind in SHOWN:
-                points = [(x, db) for x, _, k, db in dots if k == kind]
+                points = [(x, db) for x, _, k, db in dots if k == kind and db < EXACT]
                 if points:
                     offset = _offset(kind)
                     marked[kind], = ax.plot([x + offset for x, _ in points], [max(db, low) for _, db in points],
-                                            linewidth=0,
-                                            marker=KIND_MARKS[kind], markersize=4.2, markerfacecolor="none",
-                                            markeredgecolor=look_of[name].color, markeredgewidth=0.9)
+                                            linewidth=0, marker=KIND_MARKS[kind], markersize=4.2,
+                                            markerfacecolor="none", markeredgecolor=look_of[name].color,
+                                            markeredgewidth=0.9)
             for db in ROUNDING_DB.values():
                 ax.axhline(db, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
             x, tensor, kind, db = min(dots, key=lambda dot: dot[3])
@@ -76,14 +76,15 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Pictu
                    size=8)
         present = [kind for kind in SHOWN if kind in marked]
         fig.legend([_key(KIND_MARKS[kind]) for kind in present], present, loc="upper left", bbox_to_anchor=(0.065, 1.0),
-                   ncols=4, handletextpad=0.2,
-                   columnspacing=1.4, borderaxespad=0.2)
+                   ncols=4, handletextpad=0.2, columnspacing=1.4, borderaxespad=0.2)
+        exact = sum(db >= EXACT for dots in shown.values() for *_, db in dots)
         return save(fig, folder, "sqnr", "Signal to quantisation noise", f"SQNR at the last probe. {'. '.join(told)}.",
                     "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor "
                     "that was cast, against itself. Dashed: what rounding alone gives, nothing over- or underflowing, "
                     f"{ROUNDING_DB['E4M3']:.1f} dB with E4M3's 3 mantissa bits and {ROUNDING_DB['E5M2']:.1f} dB with "
                     "E5M2's 2. Named: the worst tensor."
-                    + (f" Not drawn, the worst output of arms that cast nothing: {join(others)}." if others else ""))
+                    + (f" Not drawn, the worst output of arms that cast nothing: {join(others)}." if others else "")
+                    + (f" Not drawn either: {exact} tensors that lost nothing (all zero, say)." if exact else ""))
 
 
 def rounding(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Picture | None:

@@ -16,10 +16,11 @@ from labkit.errors import LabError
 from labkit.record.arms import Preset
 from labkit.record.budget import Item, predict
 from labkit.record.clean import jsonable
+from labkit.record.gate import gate_closed
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
+from labkit.train.batches import rows_per_micro_batch
 from labkit.train.config import TrainConfig, strict_validate
-from labkit.train.loop import rows_per_micro_batch
 from labkit.train.precision import get_backend
 
 PARTS = ("speed", "safety")
@@ -40,6 +41,10 @@ class Plan:
         """The training that this arm runs in this part."""
         return config_of(self.preset, part, arm, self.memory_gib, self.world_size)
 
+    def gate_closed(self, item: Item) -> str:
+        """Why the arm may not be trained now, if it has a gate; "" if it may."""
+        return gate_closed(self.preset, item.arm, self.out) if item.part == "safety" else ""
+
     def items(self) -> list[Item]:
         return [predict(self.preset, part, arm, self.memory_gib, self.world_size) for part, arm in self.todo]
 
@@ -50,7 +55,11 @@ def check_part(preset: Preset, part: str | None) -> tuple[str, ...]:
         raise LabError(f"--part takes speed or safety, not '{part}'")
     if part == "speed" and not preset.speed:
         raise LabError(f"preset {preset.name} has no [speed] section, so there is nothing to time")
-    return (part,) if part else PARTS if preset.speed else PARTS[1:]
+    if part is not None and part not in preset.parts:
+        raise LabError(f"preset {preset.name} is about {preset.parts[0]} alone: leave out --part {part}")
+    if part is None and preset.parts == ["speed"] and not preset.speed:
+        raise LabError(f"preset {preset.name} wants speed alone and has no [speed] section, so there is nothing to do")
+    return (part,) if part else tuple(p for p in PARTS if p in preset.parts and (preset.speed or p == "safety"))
 
 
 def config_of(preset: Preset, part: str, arm: str, memory_gib: float | None, world: int) -> TrainConfig:
@@ -112,6 +121,7 @@ def check_arm(config: TrainConfig, device: str, world: int) -> None:
     from labkit.train.model import Transformer
     rows = rows_per_micro_batch(config, world)
     backend = get_backend(config.precision.backend)
+    backend.fp8_parameters = config.precision.fp8_parameters
     recipe = backend.check_recipe(config.precision.recipe)
     refuse(config, this_gpu(device), world)
     able = backend.availability(recipe, torch.device(device))
@@ -120,6 +130,8 @@ def check_arm(config: TrainConfig, device: str, world: int) -> None:
     with torch.device("meta"):
         model = Transformer(config.resolved_model)
         backend.convert(model, recipe, config.precision.skip)
+        if config.precision.fp8_parameters:
+            backend.check_parameters(world)
         if config.precision.fused:
             backend.fuse(model)
     backend.check_tokens(rows * config.seq_len)
@@ -133,15 +145,23 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
         print(f"the run in {out} was moved to {aside}")
     settings = jsonable(preset.model_dump())
     if (out / "run.json").exists():
-        there = load_run(out).get("config", {})
-        different = first_difference(there, settings)
+        different = first_difference(settings_there(out), settings)
         if different:
-            raise LabError(f"{out} holds a comparison with other settings ({different}): choose another folder with --out, "
-                           "or --fresh to move that one aside")
+            raise LabError(f"{out} holds a comparison with other settings ({different}): choose another folder with "
+                           "--out, or --fresh to move that one aside")
         return
     if out.exists() and any(out.iterdir()):
         raise LabError(f"{out} holds files but no run: choose another folder with --out")
     RunRecord.create(out, kind="compare", config=settings, seeds={"run": preset.train.get("seed", 0)}).close()
+
+
+def settings_there(out: Path) -> dict[str, Any]:
+    """The settings of the comparison in `out`; those that there were not yet when it was made, with their defaults."""
+    there = load_run(out).get("config", {})
+    try:
+        return jsonable(strict_validate(Preset, there, "the record").model_dump())
+    except LabError:
+        return there
 
 
 def folder_of(out: Path, part: str, arm: str) -> Path:

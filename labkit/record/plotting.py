@@ -27,7 +27,9 @@ DARK = {INK: "#e8eaee", MUTED: "#a7afbb", GRID: "#363c46", PAPER: "#16191e", BAN
         "#6a3fb5": "#bca0f7", "#a11212": "#ff7f7f", "#8a6100": "#e6bd55"}
 CANDIDATES = ("#b34700", "#007a63", "#6a3fb5", "#8a6100", "#9c1f6d")
 DASHES = ("-", (0, (5, 1.6)), (0, (3, 1.2, 1, 1.2)), (0, (8, 2)), (0, (6, 1.2, 1, 1.2, 1, 1.2)))
-MARKS = ("D", "^", "v", "P", "h")
+# With more candidates than colours the colours come again, with other marks and hatches.
+MARKS = ("D", "^", "v", "P", "h", "<", ">", "p", "d", "8")
+HATCHES = ("..", "\\\\", "--", "++", "oo", "////", "|", "OO", "\\\\\\\\", "+")
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,11 @@ def styles(roles: dict[str, str]) -> dict[str, Style]:
             out[name] = Style("#5d6d00", (0, (4, 1.6)), "s", "//")
         elif role == "broken":
             out[name] = Style("#a11212", (0, (1.2, 1.4)), "X", "xx")
+        elif role == "fine":                             # broken too, but only a little
+            out[name] = Style("#a11212", (0, (3, 1.4, 1, 1.4)), "*", "x")
         else:
-            i = used % len(CANDIDATES)
-            out[name] = Style(CANDIDATES[i], DASHES[used % len(DASHES)], MARKS[i], ("..", "\\\\", "--", "++", "oo")[i])
+            out[name] = Style(CANDIDATES[used % len(CANDIDATES)], DASHES[used % len(DASHES)], MARKS[used % len(MARKS)],
+                              HATCHES[used % len(HATCHES)])
             used += 1
     return out
 
@@ -91,9 +95,9 @@ def look():
         "axes.titlelocation": "left", "axes.titlepad": 7, "axes.labelsize": 9, "axes.edgecolor": MUTED,
         "axes.labelcolor": INK, "axes.titlecolor": INK, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
         "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "axes.linewidth": 0.8, "axes.spines.top": False,
-        "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.7,
-                "axes.axisbelow": True,
-        "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER, "legend.frameon": False,
+        "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID,
+        "grid.linewidth": 0.7, "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
+        "legend.frameon": False,
         "legend.fontsize": 8.5, "svg.hashsalt": "labkit", "svg.fonttype": "path", "hatch.linewidth": 0.6,
         "axes.unicode_minus": True, "text.parse_math": False, "lines.solid_capstyle": "round", "path.simplify": True}
 

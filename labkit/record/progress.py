@@ -31,7 +31,8 @@ class TrainingProgress:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         self._end.set()
         self._thread.join()
 
@@ -39,14 +40,14 @@ class TrainingProgress:
         if not self.console.is_terminal:
             self._lines()
             return
-        columns = (TextColumn("{task.description:<30}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"),
-                   TimeRemainingColumn())
+        columns = (TextColumn("{task.description:<30}"), BarColumn(), MofNCompleteColumn(),
+                   TextColumn("{task.fields[now]}"), TimeRemainingColumn())
         with Progress(*columns, console=self.console, refresh_per_second=4) as bar:
             task = bar.add_task(self.label, total=self.steps, now="starting ranks")
             while True:
                 ended = self._end.wait(0.3)
                 if last := last_step(self.file):
-                    bar.update(task, completed=last["step"], now=_now(last))
+                    bar.update(task, completed=last["step"], now=step_words(last))
                 if ended:
                     return
 
@@ -55,7 +56,7 @@ class TrainingProgress:
         while not self._end.wait(LINE_EVERY):
             last = last_step(self.file)
             of = f"/{self.steps}" if self.steps else ""           # a window ends by the clock
-            told = f"step {last['step']}{of}, {_now(last)}" if last else "starting ranks"
+            told = f"step {last['step']}{of}, {step_words(last)}" if last else "starting ranks"
             self.console.print(f"{self.label}: {told}, {time.monotonic() - begin:.0f} s", highlight=False)
 
 
@@ -71,6 +72,8 @@ def last_step(file: Path) -> dict | None:
     return next((step for line in reversed(lines) if (step := parse(line)) and "step" in step), None)
 
 
-def _now(step: dict) -> str:
+def step_words(step: dict) -> str:
+    """Loss and rate of one step line."""
     loss, speed = step.get("loss"), step.get("tokens_per_s")
-    return " ".join([f"loss {loss:.3f}" if isinstance(loss, (int, float)) else "", f"{speed:,.0f} tok/s" if speed else ""])
+    return " ".join([f"loss {loss:.3f}" if isinstance(loss, (int, float)) else "",
+                     f"{speed:,.0f} tok/s" if speed else ""])

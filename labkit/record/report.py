@@ -23,9 +23,9 @@ HERE = Path(__file__).parent
 WORDS = {"pass": ("\N{CHECK MARK}", "Pass"), "fail": ("\N{BALLOT X}", "Fail"),
          "no-power": ("\N{WARNING SIGN}", "No power"),
          "incomplete": ("\N{HORIZONTAL ELLIPSIS}", "Incomplete")}
+# Keys of run.json that have their own place on the page.
 TOLD = ("schema", "kind", "status", "command", "config", "seeds", "versions", "hardware", "started", "finished",
-        "results",
-        "conversion", "evidence", "corpus", "label", "role", "arm")   # keys of run.json that have their own place
+        "results", "conversion", "evidence", "corpus", "label", "role", "arm", "call")
 
 
 def report(run_path: str | os.PathLike) -> Path:
@@ -39,8 +39,7 @@ def report(run_path: str | os.PathLike) -> Path:
     try:
         pictures = draw_all(data, trouble=trouble)
         page = _render(data, [{"title": p.title, "alt": p.alt, "note": p.note, "source": _data_uri(p.svg)}
-                              for p in pictures],
-                       trouble)
+                              for p in pictures], trouble)
         beside.write_text(page, encoding="utf-8")
         os.replace(beside, target)
     except OSError as error:
@@ -60,24 +59,22 @@ def _render(data: RunData, pictures: list[dict], trouble: list[str]) -> str:
     single = run.get("kind") != "compare"
     baseline = next((arm for arm in arms.values() if arm.role == "baseline"), None)
     sign, word = WORDS.get(verdict.get("word"), WORDS["incomplete"])
-    config = _dict(run.get("config"))
+    config, on_gpu = _dict(run.get("config")), _on_gpu(data)
+    title = config.get("title") or run.get("title") or (
+        f"Training run: {arms['run'].label}" if single else "Comparison of number formats")
     return environment.get_template("report.html.j2").render(
-        css=(HERE / "report.css").read_text(encoding="utf-8"), run=run, started=_time(run.get("started")),
-                                                             on_gpu=_on_gpu(data), status=data.status, single=single,
-                                                             arms=arms,
-        title=config.get("title") or run.get("title") or ("Comparison of number formats" if not single else
-                                                          f"Training run: {arms['run'].label}"),
-        verdict=verdict, sign=sign, word=word, tone=verdict.get("word") if verdict.get("word") in WORDS
-                                                             else "incomplete",
+        css=(HERE / "report.css").read_text(encoding="utf-8"), title=title, run=run, status=data.status,
+        started=_time(run.get("started")), on_gpu=on_gpu, single=single, arms=arms,
+        verdict=verdict, sign=sign, word=word,
+        tone=verdict.get("word") if verdict.get("word") in WORDS else "incomplete",
         band=_dict(verdict.get("band")), gap_words={name: _gap_word(arm) for name, arm in arms.items()},
-        speedups={name: _speedup(arm, baseline) for name, arm in arms.items()} if _on_gpu(data) else {},
+        speedups={name: _speedup(arm, baseline) for name, arm in arms.items()} if on_gpu else {},
         efficiencies=[line for arm in arms.values() if (line := _efficiency(arm))],
-                                                             missing=missing(data, arms, trouble),
-        speed=speed_of(data), calls=calls_of(data), pictures=pictures, limits=limits(data, arms), events=_events(arms, data),
+        missing=missing(data, arms, trouble), speed=speed_of(data), calls=calls_of(data), pictures=pictures,
+        limits=limits(data, arms), events=_events(arms, data),
         conversions=[arm for arm in arms.values() if arm.conversion or arm.evidence],
         environment=_environment(data), config=_pretty(run.get("config")),
-                                                             more=_pretty({k: v for k, v in run.items()
-                                                                           if k not in TOLD}))
+        more=_pretty({k: v for k, v in run.items() if k not in TOLD}))
 
 
 # ---- what the page says in words
@@ -103,8 +100,7 @@ def missing(data: RunData, arms: dict[str, Arm], trouble: list[str] = ()) -> lis
             out.append(f"{who} holds {far}.")
         if arm.data and arm.data.truncated:
             out.append(f"{who}: {arm.data.truncated} line{'s' if arm.data.truncated > 1 else ''} of the record could "
-                       f"not be read "
-                       "(cut off when the run was killed).")
+                       "not be read (cut off when the run was killed).")
         if arm.data and arm.steps and arm.heldout is None:
             out.append(f"{who} has no held-out loss.")
     if not single and not verdict_of(data):
@@ -130,9 +126,8 @@ def limits(data: RunData, arms: dict[str, Arm]) -> list[str]:
             "Its tokens/s and memory tell what the run cost here, and nothing about a GPU."))
     elif data.run.get("kind") == "compare":
         out.append(f"Speed was measured on {_gpu_name(data) or 'this GPU'}, at this model size and batch. FP8 gains "
-                   f"with the size of "
-                   "the matrix products and can lose on small ones, so the ratio does not carry over to other shapes "
-                   "or GPUs.")
+                   "with the size of the matrix products and can lose on small ones, so the ratio does not carry over "
+                   "to other shapes or GPUs.")
     if data.run.get("kind") == "compare":
         tokens = max((arm.tokens or 0 for arm in arms.values()), default=0)
         out.append(("Each arm saw " + _count(tokens) + " tokens at most. " if tokens else "") +
@@ -147,10 +142,12 @@ def _gap_word(arm: Arm) -> str:
     if not arm.word:
         return ""
     if arm.role == "broken":
-        return {"outside": "outside: rejected, as it must be", "inside": "inside: NOT rejected"}.get(arm.word,
-                                                                                                     "no data")
-    return {"reference": "gives the band", "inside": "inside the band", "outside": "outside the band"}.get(arm.word,
-                                                                                                           "no data")
+        words = {"outside": "outside: rejected, as it must be", "inside": "inside: NOT rejected",
+                 "undecided": "undecided: NOT rejected"}
+    else:
+        words = {"reference": "gives the band", "inside": "inside the band", "outside": "outside the band",
+                 "undecided": "undecided: beyond the band, not told from rounding"}
+    return words.get(arm.word, "no data")
 
 
 def _speedup(arm: Arm, baseline: Arm | None) -> float | None:
@@ -189,13 +186,12 @@ def _events(arms: dict[str, Arm], data: RunData) -> list[dict]:
     for event, label in every:
         kind, message, step = str(event.get("kind", "")), str(event.get("message", "")), event.get("step")
         last = next((row for row in reversed(out) if row["arm"] == label), None)
-        if last and (last["kind"], last["message"]) == (kind,
-                                                        message) and step is not None and last["last"] is not None:
+        like = last is not None and (last["kind"], last["message"]) == (kind, message)
+        if like and step is not None and last["last"] is not None:
             last.update(last=step, count=last["count"] + 1)
         else:
             out.append({"time": str(event.get("time") or "")[:19].replace("T", " "), "arm": label, "kind": kind,
-                        "message": message,
-                        "first": step, "last": step, "count": 1})
+                        "message": message, "first": step, "last": step, "count": 1})
     return out
 
 

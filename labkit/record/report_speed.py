@@ -37,10 +37,10 @@ def _row(name: str, row: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[
             "step": f"{1e3 * row['step_p50']:,.1f}", "low": f"{1e3 * row['step_p10']:,.1f}",
             "high": f"{1e3 * row['step_p90']:,.1f}",
             "steps": row["steps"], "batch": f"{row['batch']} x {row['seq_len']:,}",
-            "causal": f"{rates.get('causal', 0) / 1e12:,.1f}", "full": f"{rates.get('full', 0) / 1e12:,.1f}",
-            "mfu": {what: f"{100 * share:.1f} %" for what, share in _dict(row.get("mfu")).items()},
+            "causal": _number(rates.get("causal", 0) / 1e12), "full": _number(rates.get("full", 0) / 1e12),
+            "mfu": {what: f"{100 * share:.1f}" for what, share in _dict(row.get("mfu")).items()},
             "skipped": row.get("skipped", 0), "converted": row.get("converted"),
-            "memory": {kind: f"{memory[kind] / 2 ** 30:.1f}" for kind in CATEGORIES if kind in memory}}
+            "memory": {kind: _number(memory[kind] / 2 ** 30) for kind in CATEGORIES if kind in memory}}
 
 
 def _profile(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,8 +58,7 @@ def _profile(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def calls_of(data: RunData) -> list[dict[str, Any]]:
     """One entry a call of `lab compare`: minutes and money, predicted and measured, arm by arm. Calls that ran nothing
-    are left
-    out."""
+    are left out."""
     out = []
     for call in _dict(data.run.get("results")).get("calls") or []:
         items = [item for item in call.get("items") or [] if isinstance(item, dict)]
@@ -69,13 +68,18 @@ def calls_of(data: RunData) -> list[dict[str, Any]]:
         price = call.get("price_per_hour")
         out.append({"limit": call.get("minutes"), "price": price,
                     "predicted": sum(i["predicted_s"] for i in done) / 60, "measured": call.get("seconds", 0.0) / 60,
-                    "cost": call.get("cost"), 
+                    "cost": call.get("cost"),
                     "predicted_cost": sum(i["predicted_s"] for i in done) / 3600 * price if price else None,
                     "left": [f"{i['label']} ({i['part']})" for i in items
                              if i.get("left", i.get("measured_s") is None)],
                     "items": [{"label": i["label"], "part": i["part"], "predicted": f"{i['predicted_s'] / 60:.1f}",
                                "measured": f"{i['measured_s'] / 60:.1f}"} for i in done]})
     return out
+
+
+def _number(value: float) -> str:
+    """With one decimal; two digits where that would be nothing, as on a CPU."""
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def _times(value: float | None) -> str:

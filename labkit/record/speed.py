@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.record import kernels, measure
@@ -73,27 +74,35 @@ class Window(Hook):
 
 
 class Deadline(Hook):
-    """Pauses the run when the hour is over: `at` is in seconds since 1970, and rank 0's clock decides.
+    """Pauses the run when the hour is over, or when somebody asks for it. at: seconds since 1970, None for no end;
+    stop: a file whose existence asks, None if nobody can.
 
-    Ranks look at the clock together, about every `every` seconds: at steps that follow from a step time agreed once.
+    Rank 0's clock and rank 0's look at the file decide, for ranks that each looked for themselves would stop in
+    different steps, and hang. They look together, about every `every` seconds: at steps that follow from a step time
+    agreed once.
     """
+    REASONS = ("", "the budget is spent: the same command goes on from here",
+               "asked to stop: the same command goes on from here")
 
-    def __init__(self, at: float, every: float = 3.0) -> None:
-        self.at, self.every, self.stride = at, every, 0
+    def __init__(self, at: float | None, stop: str | None = None, every: float = 3.0) -> None:
+        self.at, self.file, self.every, self.stride = at, stop, every, 0
 
     def after_step(self, loop: Loop) -> None:
         done = len(loop.seconds)
         if done == 3:
             self.stride = max(1, round(self.every / agreed_mean(loop.group, loop.seconds[-1])))
-        if self.stride and (done == 3 or done % self.stride == 0) and self._over(loop.group):
-            loop.pause("the budget is spent: the same command goes on from here")
+        if self.stride and (done == 3 or done % self.stride == 0) and (why := self._over(loop.group)):
+            loop.pause(self.REASONS[why])
 
-    def _over(self, group: Group) -> bool:
+    def _over(self, group: Group) -> int:
+        """0: go on; else which of REASONS. The sum over the ranks is what rank 0 says: the others add nothing."""
         import torch
-        flag = torch.zeros(1, device=group.device)
-        if group.rank == 0 and time.time() >= self.at:
-            flag += 1
-        return bool(group.all_reduce(flag).item())
+        said = torch.zeros(1, device=group.device)
+        if group.rank == 0:
+            late = self.at is not None and time.time() >= self.at
+            asked = self.file is not None and Path(self.file).exists()
+            said += 1 if late else 2 if asked else 0
+        return int(group.all_reduce(said).item())
 
 
 def agreed_mean(group: Group, value: float) -> float:
@@ -119,10 +128,11 @@ def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str,
             "activations and the rest": max(0, peak_bytes - weights - state - gradients), "peak": peak_bytes}
 
 
-def speed_on_rank(group: Group, config: dict, folder: str, fields: dict, window: dict, deadline: float | None) -> None:
+def speed_on_rank(group: Group, config: dict, folder: str, fields: dict, window: dict, deadline: float | None,
+                  stop: str | None) -> None:
     """What each rank does for a speed arm: train until the window is over, leave everything in the folder."""
     from labkit.train.job import train_job
 
-    hooks = [Window(**window), *([Deadline(deadline)] if deadline else [])]
+    hooks = [Window(**window), Deadline(deadline, stop)]
     train_job(group, config, folder, resume=False, hooks=hooks,
               record_fields={**fields, "world": {"size": group.size, "device": group.device.type}})

@@ -113,7 +113,7 @@ def _markdown(heads: Any, rows: list[list[str]]) -> str:
 def _table(heads: Any) -> Table:
     out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for i, head in enumerate(heads):
-        out.add_column(head, justify="right" if i else "left", no_wrap=True)
+        out.add_column(head, justify="right" if i else "left", no_wrap=bool(i))      # names fold, numbers are not cut
     return out
 
 

@@ -1,4 +1,7 @@
-"""What a comparison says at its end: results from the arms' folders, the verdict, a table on the terminal, the report."""
+"""What a comparison says at its end: results from the arms' folders, the verdict, a table on the terminal, the page.
+
+`summarise` judges and writes the record; `show` prints what a record says, also for those who come later.
+"""
 from __future__ import annotations
 
 import math
@@ -21,7 +24,8 @@ from labkit.record.verdict import judge
 GIB = 2 ** 30
 
 
-# What must be equal in all arms, or a gap between them says nothing: the name for people, and where it stands in run.json.
+# What must be equal in all arms, or a gap between them says nothing: the name for people, and where it stands in
+# run.json.
 SAME = {"text": ("corpus", "hash"), "number of ranks": ("world", "size"), "torch version": ("versions", "torch")}
 
 
@@ -29,15 +33,19 @@ def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Map
               record: RunRecord, budget: Budget | None = None) -> str:
     """Judge the comparison in `out`, close its record, draw report.html, print table and verdict; returns the word.
 
-    skipped: arms that this machine cannot run, and why: the verdict is over the others. failed: arms that broke down, and
-    why, by "<part> <arm>": without them there is no pass. budget: this call's, for the minutes and what they left undone.
+    skipped: arms that this machine cannot run, and why: the verdict is over the others. failed: arms that broke down,
+    and why, by "<part> <arm>": without them there is no pass. budget: this call's, for the minutes and what they left
+    undone.
     """
     budget = budget or Budget()
     speed_failed = {key.partition(" ")[2]: why for key, why in failed.items() if key.startswith("speed ")}
-    any_failed, failed = bool(failed), {k.partition(" ")[2]: why for k, why in failed.items() if k.startswith("safety ")}
+    any_failed = bool(failed)
+    failed = {key.partition(" ")[2]: why for key, why in failed.items() if key.startswith("safety ")}
     missing = {**skipped, **failed}
     run = read_run(out)
     arms = {name: row(run.arms.get(name), preset, name, missing) for name in preset.arms}
+    for name in failed:
+        arms[name]["status"] = "failed"            # also where it failed before its record began
     arms = {name: arm for name, arm in arms.items() if arm["status"] != "pending"}         # those nobody asked for
     finished = {name: heldout(run.arms[name]) for name in arms if arms[name]["status"] == "finished"}
     verdict = judge(finished, {name: arm["role"] for name, arm in arms.items()},
@@ -46,7 +54,7 @@ def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Map
     if different := differing([run.arms[name] for name in finished]):
         verdict.update(word="incomplete", sentence=f"No verdict: the arms differ in more than precision ({different}). "
                        "Train them again with --fresh.")
-    left = {item.arm: "left for another call, the budget is spent" for item in budget.left if item.part == "speed"}
+    left = {item.arm: f"left for another call, {budget.why()}" for item in budget.left if item.part == "speed"}
     speed = speed_results(preset, out, {**skipped, **speed_failed}, left) if preset.speed else None
     calls = (run.run.get("results", {}).get("calls") or []) + [budget.to_dict()]
     record.results(arms=arms, verdict=verdict, calls=calls, **({"speed": speed} if speed else {}))
@@ -54,8 +62,17 @@ def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Map
     record.finish("failed" if any_failed else "interrupted" if budget.left else "finished")
     from labkit.record.report import report
     with console.status("drawing the report"):
-        page = report(out)
+        report(out)
     console.print()
+    show(out, console)
+    return verdict["word"]
+
+
+def show(out: Path, console: Console) -> None:
+    """Print the tables and the verdicts of a comparison that has been judged: from its record alone."""
+    run = read_run(out).run
+    results, config = run["results"], run.get("config") or {}
+    speed, arms, verdict = results.get("speed"), results["arms"], results["verdict"]
     if speed:
         for shown in tables(speed) if speed["arms"] else ():
             console.print(shown)
@@ -66,18 +83,22 @@ def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Map
         console.print()
     if arms:
         console.print(table(arms, verdict))
-    word = f"SAFETY, {verdict['word'].upper()}" if speed else verdict["word"].upper()
-    console.print(f"[bold]{word}[/bold]: {verdict['sentence']}", highlight=False)
-    if preset.speed or budget.minutes:
-        console.print(f"Measured: {budget.told(budget.seconds())}; predicted for these arms: "
-                      f"{sum(item.predicted for item in budget.done) / 60:.1f} minutes.", highlight=False)
-    if budget.left:
-        told = ", ".join(f"{item.label} ({item.part})" for item in budget.left)
-        console.print(f"Left for another call, the same command goes on: {told}", highlight=False, markup=False)
-    if preset.note:
-        console.print(preset.note.strip(), highlight=False)
-    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
-    return verdict["word"]
+    if arms or not speed:
+        word = f"SAFETY, {verdict['word'].upper()}" if speed else verdict["word"].upper()
+        console.print(f"[bold]{word}[/bold]: {verdict['sentence']}", highlight=False)
+    call = (results.get("calls") or [{}])[-1]
+    items = call.get("items") or []
+    if items and (speed or call.get("minutes")):
+        predicted = sum(item["predicted_s"] for item in items if item["measured_s"] is not None)
+        cost = "" if call.get("cost") is None else f", {call['cost']:.2f} at {call['price_per_hour']:.2f} an hour"
+        console.print(f"Measured: {call['seconds'] / 60:.1f} minutes{cost}; predicted for these arms: "
+                      f"{predicted / 60:.1f} minutes.", highlight=False)
+    if left := [f"{item['label']} ({item['part']})" for item in items if item["left"]]:
+        console.print(f"Left for another call, the same command goes on: {', '.join(left)}", highlight=False,
+                      markup=False)
+    if config.get("note"):
+        console.print(config["note"].strip(), highlight=False)
+    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
 
 
 def differing(arms: list[RunData]) -> str:
@@ -91,7 +112,8 @@ def differing(arms: list[RunData]) -> str:
 
 
 def heldout(arm: RunData) -> dict[int, float]:
-    """{step: held-out loss}; a run that gave up because its steps were not finite counts as infinite at its planned end."""
+    """{step: held-out loss}; a run that gave up because its steps were not finite counts as infinite at its planned
+    end."""
     series, results = dict(arm.series("heldout")), arm.run.get("results", {})
     steps = arm.run.get("config", {}).get("steps", 0)
     if results.get("stopped") and steps and results.get("steps") in (results.get("skipped") or []):
@@ -119,7 +141,8 @@ def row(arm: RunData | None, preset: Preset, name: str, missing: Mapping[str, st
 
 def worst_sqnr(arm: RunData) -> dict[str, Any] | None:
     """The layer output with the lowest signal-to-quantisation-noise ratio over all probes: {tensor, db, step}."""
-    found = [(stat["sqnr"], name, step["step"]) for step in arm.steps for name, stat in (step.get("scales") or {}).items()
+    found = [(stat["sqnr"], name, step["step"]) for step in arm.steps
+             for name, stat in (step.get("scales") or {}).items()
              if name.endswith(".output") and isinstance(stat.get("sqnr"), (int, float))]
     if not found:
         return None
@@ -133,7 +156,8 @@ def cells(arm: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]
         return [arm["status"], *[""] * 6]
     word = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}.get((judged or {}).get("word"), "")
     return [number(arm["tokens_per_s"], "{:,.0f}"), number(arm["peak_bytes"] and arm["peak_bytes"] / GIB, "{:.2f}"),
-            number(arm["heldout"], "{:.4f}"), f"{number(judged['value'], '{:.3f}')} {word:>4}" if judged else "baseline",
+            number(arm["heldout"], "{:.4f}"),
+            f"{number(judged['value'], '{:.3f}')} {word:>4}" if judged else "baseline",
             number(arm["sqnr"] and arm["sqnr"]["db"], "{:.1f}"), f"{arm['converted']}/{arm['skipped']}",
             str(arm["nonfinite"])]
 
@@ -142,7 +166,7 @@ def table(arms: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any]) -> 
     """The table that ends a comparison; 80 columns hold it."""
     band = verdict.get("band")
     out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    out.add_column("\narm", no_wrap=True)
+    out.add_column("\narm")            # the one that folds where it is narrow: a cut number would be a wrong one
     gap = f"gap %,\nband {band['threshold']:.2g}" if band else "\ngap %"
     for head in ("\ntokens/s", "GiB a\nrank", "held-\nout", gap, "SQNR\ndB", "conv./\nleft", "\nNaN"):
         out.add_column(head, justify="right", no_wrap=True)
@@ -157,8 +181,8 @@ def markdown(path: str | Path) -> str:
     if "verdict" not in results:
         raise LabError(f"{path} holds no finished comparison: only a comparison has this table")
     band = results["verdict"].get("band")
-    heads = ["arm", "tokens/s", "GiB a rank", "held-out loss", f"gap % (band {band['threshold']:.2g})" if band else "gap %",
-             "worst SQNR dB", "converted/left", "NaN events"]
+    gap = f"gap % (band {band['threshold']:.2g})" if band else "gap %"
+    heads = ["arm", "tokens/s", "GiB a rank", "held-out loss", gap, "worst SQNR dB", "converted/left", "NaN events"]
     rows = [[arm["label"], *(" ".join(cell.split()) for cell in cells(arm, results["verdict"]["arms"].get(name)))]
             for name, arm in results["arms"].items()]
     lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]

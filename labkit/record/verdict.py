@@ -1,7 +1,7 @@
 """The verdict: is FP8's loss the same as BF16's? A paired comparison with two controls, so that it can fail.
 
-All arms see the same data in the same order and start from the same weights. Their held-out losses, measured at the same
-steps on the same batches, are therefore paired, and what is judged is the gap at each step:
+All arms see the same data in the same order and start from the same weights. Their held-out losses, measured at the
+same steps on the same batches, are therefore paired, and what is judged is the gap at each step:
 
     gap_arm[t] = 100 * (loss_arm[t] - loss_bf16[t]) / loss_bf16[t]             per cent
     value_arm  = sqrt(mean over t >= from_step of gap_arm[t]^2)                per cent
@@ -9,24 +9,25 @@ steps on the same batches, are therefore paired, and what is judged is the gap a
 The root mean square is two-sided on purpose: training that comes out "better" in FP8 by more than rounding explains is
 not the same training either. `from_step` leaves out the first half, where no arm has had time to drift.
 
-How large a gap is nothing? The **negative control** tells: a BF16 twin whose initial weights were moved by a bf16 rounding
-error. E4M3 keeps 3 mantissa bits where bf16 keeps 7, so its rounding errors are 2^(7-3) = 16 times larger, and to first
-order so is what they do to the loss. Beside it stands what has been accepted: 0.25 %, DeepSeek-V3's published FP8 gap
-(arXiv:2412.19437, section 3.3).
+How large a gap is nothing? The **negative control** tells: a BF16 twin whose initial weights were moved by a bf16
+rounding error. E4M3 keeps 3 mantissa bits where bf16 keeps 7, so its rounding errors are 2^(7-3) = 16 times larger, and
+to first order so is what they do to the loss. Beside it stands what has been accepted: 0.25 %, DeepSeek-V3's published
+FP8 gap (arXiv:2412.19437, section 3.3).
 
     explained = 16 * value_twin          band = min(explained, 0.25)                   per cent
 
     inside      value <= band            the loss is the same
     outside     value > explained        it is not: rounding does not explain this
-    undecided   in between               more than is accepted, yet rounding could have done it: in a long or steep run two
-                                         BF16 trainings drift apart, until sixteen times their distance excuses anything
+    undecided   in between               more than is accepted, yet rounding could have done it: in a long or steep
+                                         run two BF16 trainings drift apart, until sixteen times their distance excuses
+                                         anything
 
 Could this comparison have said no? The **positive control** tells: an arm whose FP8 is deliberately broken must land
-outside. If it does not, there is no power, and the verdict says so instead of "pass". (An arm of role "fine" is broken so
-little that it may pass unseen; it decides nothing, and tells how small a mistake this comparison can see.) There is none either if the
-twin alone is beyond 0.25 %, if fewer than 5 evaluations are judged, or if the baseline hardly learned: nothing differs
-between models that stand still. A gross mistake as positive control shows that gross mistakes are caught; how fine a gap
-would be called a difference, `explained` tells.
+outside. If it does not, there is no power, and the verdict says so instead of "pass". (An arm of role "fine" is broken
+so little that it may pass unseen; it decides nothing, and tells how small a mistake this comparison can see.) There is
+none either if the twin alone is beyond 0.25 %, if fewer than 5 evaluations are judged, or if the baseline hardly
+learned: nothing differs between models that stand still. A gross mistake as positive control shows that gross mistakes
+are caught; how fine a gap would be called a difference, `explained` tells.
 """
 from __future__ import annotations
 
@@ -61,17 +62,18 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
           missing: Mapping[str, str] | None = None) -> dict:
     """The verdict over finished arms.
 
-    heldout: arm -> {step: mean held-out loss in nats}; roles: arm -> baseline, twin, reference (shown, never judged: another
-    BF16), candidate, broken or fine (every arm that was asked for, finished or not); labels: arm -> name
-    for people; missing: arm -> why it can have no result here (named among the reasons; the verdict is over the others).
-    Returns the plain dict that run.json, the table and the report read: word (pass, fail, no-power, incomplete), sentence,
-    reasons, statistic, band, from_step, arms {gap, value, word, sentence}.
+    heldout: arm -> {step: mean held-out loss in nats}; roles: arm -> baseline, twin, reference (shown, never judged:
+    another BF16), candidate, broken or fine (every arm that was asked for, finished or not); labels: arm -> name for
+    people; missing: arm -> why it can have no result here (named among the reasons; the verdict is over the others).
+    Returns the plain dict that run.json, the table and the report read: word (pass, fail, no-power, incomplete),
+    sentence, reasons, statistic, band, from_step, arms {gap, value, word, sentence}.
     """
     missing = dict(missing or {})
     of_role = {role: [a for a in roles if roles[a] == role and a in heldout]
                for role in ("baseline", "twin", "reference", "candidate", "broken", "fine")}
     out = {"word": "incomplete", "sentence": "", "reasons": [], "band": None, "from_step": None, "arms": {},
-           "statistic": "root mean square of the per-step held-out loss gap against BF16, second half of the run, per cent"}
+           "statistic": "root mean square of the per-step held-out loss gap against BF16, second half of the run, "
+                        "per cent"}
     if not of_role["baseline"]:
         out["sentence"] = "No verdict: the BF16 baseline has no result to hold the others against."
         return out
@@ -99,8 +101,8 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
                    f"{ROUNDING_RATIO} x the twin's {_percent(twin)}"}
 
     for arm in of_role["twin"]:
-        out["arms"][arm]["sentence"] = (f"{labels[arm]}: a rounding error in the initial weights moved the held-out loss "
-                                        f"by {_percent(values[arm])}.")
+        out["arms"][arm]["sentence"] = (f"{labels[arm]}: a rounding error in the initial weights moved the held-out "
+                                        f"loss by {_percent(values[arm])}.")
     for arm in (*of_role["reference"], *of_role["candidate"], *of_role["broken"], *of_role["fine"]):
         entry, value = out["arms"][arm], values[arm]
         if math.isnan(value):
@@ -109,8 +111,8 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
         entry["word"] = "inside" if value <= threshold else "outside" if value > explained else "undecided"
         gap = "became infinite or NaN" if math.isinf(value) else f"is {_percent(value)}"
         entry["sentence"] = f"{labels[arm]}: the gap {gap}, " + (
-            f"more than the {_percent(threshold)} that is accepted, and less than the {_percent(explained)} that rounding "
-            "explains here: undecided." if entry["word"] == "undecided" else
+            f"more than the {_percent(threshold)} that is accepted, and less than the {_percent(explained)} that "
+            "rounding explains here: undecided." if entry["word"] == "undecided" else
             f"{entry['word']} the band of {_percent(threshold)}.")
 
     out["word"], out["sentence"] = _word(out, of_role, roles, labels, values, missing)
@@ -118,8 +120,9 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
         out["word"], out["sentence"] = "no-power", f"This comparison has no power: {weak}."
     for arm in of_role["fine"]:
         if (entry := out["arms"][arm])["word"] != "no-data":
-            entry["sentence"] += (" This mistake on purpose is a fine one, and it was seen." if entry["word"] == "outside" else
-                                  " This mistake on purpose is a fine one: as small a mistake would not be told apart here.")
+            entry["sentence"] += " This mistake on purpose is a fine one" + (
+                ", and it was seen." if entry["word"] == "outside" else
+                ": as small a mistake would not be told apart here.")
     out["reasons"] = [e["sentence"] for e in out["arms"].values() if e["sentence"]]
     out["reasons"] += [f"{labels.get(arm, arm)}: no result, {why}." for arm, why in missing.items()]
     return out
@@ -130,8 +133,8 @@ def _weakness(baseline: Mapping[int, float], from_step: int, twin: float) -> str
     judged = sum(step >= from_step for step in baseline)
     first, last = baseline[min(baseline)], baseline[max(baseline)]
     if twin > PUBLISHED:
-        return (f"a rounding error in the initial weights alone moves the held-out loss by {_percent(twin)}, more than the "
-                f"{PUBLISHED} % that is asked for: train longer, or at a lower learning rate")
+        return (f"a rounding error in the initial weights alone moves the held-out loss by {_percent(twin)}, more than "
+                f"the {PUBLISHED} % that is asked for: train longer, or at a lower learning rate")
     if judged < FEWEST:
         return f"only {judged} evaluations are judged, and it takes {FEWEST}: train longer, or evaluate more often"
     if last > first * (1 - LEARNED):
@@ -147,11 +150,12 @@ def _word(out: dict, of_role: dict, roles: Mapping[str, str], labels: Mapping[st
     threshold, explained = _percent(out["band"]["threshold"]), _percent(out["band"]["explained"])
 
     def named(arms: list[str]) -> str:
-        return "; ".join(f"{labels[a]} " + ("diverged" if math.isinf(values[a]) else f"differs by {_percent(values[a])}")
-                         for a in arms)
+        gap = {a: "diverged" if math.isinf(values[a]) else f"differs by {_percent(values[a])}" for a in arms}
+        return "; ".join(f"{labels[a]} {gap[a]}" for a in arms)
 
     candidates = [a for a in of_role["candidate"] if words[a] != "no-data"]
-    inside, outside, between = ([a for a in candidates if words[a] == word] for word in ("inside", "outside", "undecided"))
+    inside, outside, between = ([a for a in candidates if words[a] == word]
+                                for word in ("inside", "outside", "undecided"))
     broken = [a for a in of_role["broken"] if words[a] != "no-data"]
     missed = [a for a in broken if words[a] != "outside"]
     lost = [labels[a] for a in roles if roles[a] == "candidate" and a not in (*candidates, *missing)]
@@ -159,22 +163,24 @@ def _word(out: dict, of_role: dict, roles: Mapping[str, str], labels: Mapping[st
     if not candidates:
         return "incomplete", "No verdict: no FP8 arm has a result yet."
     if outside:
-        return "fail", f"The loss is not the same in FP8: {named(outside)}, where rounding explains {explained}.{within}"
+        return "fail", (f"The loss is not the same in FP8: {named(outside)}, where rounding explains {explained}."
+                        f"{within}")
     if lost:
         return "incomplete", f"No verdict: no result from {', '.join(lost)}."
     if not broken:
-        return "no-power", ("This comparison has no power: no deliberately broken FP8 arm ran, so nothing shows that it "
-                            "could have said no.")
+        return "no-power", ("This comparison has no power: no deliberately broken FP8 arm ran, so nothing shows that "
+                            "it could have said no.")
     if missed:
         told = ", ".join(f"{labels[a]} ({_percent(values[a])})" for a in missed)
-        return "no-power", (f"This comparison has no power: the deliberately broken arm, {told}, was not rejected, since "
-                            f"rounding explains up to {explained} here.")
+        return "no-power", (f"This comparison has no power: the deliberately broken arm, {told}, was not rejected, "
+                            f"since rounding explains up to {explained} here.")
     if between:
-        return "no-power", (f"Undecided: {named(between)}, more than the {threshold} that is accepted, but rounding could "
-                            f"have done up to {explained} here: train longer, or at a lower learning rate.{within}")
+        return "no-power", (f"Undecided: {named(between)}, more than the {threshold} that is accepted, but rounding "
+                            f"could have done up to {explained} here: train longer, or at a lower learning rate."
+                            f"{within}")
     rejected = "; ".join("diverged" if math.isinf(values[a]) else _percent(values[a]) for a in broken)
-    return "pass", (f"The loss is the same in FP8: {named(inside)}, inside the band of {threshold}; the deliberately broken "
-                    f"FP8 ({rejected}) was rejected.")
+    return "pass", (f"The loss is the same in FP8: {named(inside)}, inside the band of {threshold}; the deliberately "
+                    f"broken FP8 ({rejected}) was rejected.")
 
 
 def _percent(value: float) -> str:

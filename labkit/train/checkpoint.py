@@ -2,6 +2,7 @@
 
 What "everything" is: the FP32 weights and AdamW's state (sharded: each rank writes its own part), the step, the
 history of the run so far, the state of every rank's random generators, and the state of hooks and precision backend.
+What FP8 means in it stands in the manifest, and a run that means something else refuses it (precision.flags).
 The data needs no state: a step's batch is a function of (seed, step). A run of 6 steps, and a run of 3, a resume and 3
 more, are the same bit for bit on the same number of ranks. On another number of ranks the parts are cut anew while
 they are read (torch.distributed.checkpoint, DCP, knows where each part lies), and the runs agree up to rounding, since
@@ -42,6 +43,8 @@ from labkit.errors import LabError
 from labkit.train import manifest, state
 from labkit.train.config import TrainConfig
 from labkit.train.health import agree, gather_text
+from labkit.train.master import MasterAdamW
+from labkit.train.precision.flags import mismatch, other_parameters
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 T = TypeVar("T")
@@ -60,13 +63,16 @@ class Checkpoints:
     """The checkpoints of one run, in `folder`. Every method is called by all ranks together.
 
     config, data_hash: written into each checkpoint, and compared at load. keep: how many to keep.
+    precision: gives the flags (labkit.train.precision.flags) of the run as it is, or, called with a step, as it must
+    have been after that step; written and compared likewise.
     say(kind, step, message, **fields): told of everything worth a line in the run's events.
     """
 
     def __init__(self, folder: str | Path, group: Group, *, config: TrainConfig | None = None,
                  data_hash: str | None = None, keep: int = 2,
+                 precision: Callable[..., dict[str, Any] | None] = lambda step=None: None,
                  say: Callable[..., None] = lambda kind, step, message, **fields: None) -> None:
-        self.folder, self.group, self.keep, self.say = Path(folder), group, keep, say
+        self.folder, self.group, self.keep, self.precision, self.say = Path(folder), group, keep, precision, say
         self.about = {"config": state.settings(config) if config else None, "data_hash": data_hash}
 
     # ---- saving
@@ -83,7 +89,7 @@ class Checkpoints:
         tensors, extra = state.tensors_of(model, optimizer if has_state else None)
         own = {"own": own, "extra": extra, "generators": state.generators(self.group.device)}
         about = {**self.about, "step": step, "world_size": self.group.size, "optimizer": has_state,
-                 "parameters": state.shapes(model), "torch": torch.__version__}
+                 "parameters": state.shapes(model), "precision": self.precision(), "torch": torch.__version__}
         size = self._total(state.local_bytes(tensors, self.group.rank))
 
         def explain(error: BaseException) -> str:
@@ -111,7 +117,7 @@ class Checkpoints:
 
     def _write(self, partial: Path, tensors: dict[str, Any], own: dict[str, Any]) -> dict[str, dict[str, int]]:
         """This rank's files, written and read back. DCP first: it is a collective, and fails on all ranks alike."""
-        with _quiet():
+        with quiet():
             dcp.save(tensors, storage_writer=dcp.FileSystemWriter(partial), **self._ranks())
         buffer = io.BytesIO()
         torch.save(own, buffer)
@@ -182,19 +188,29 @@ class Checkpoints:
 
     def _restore(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Loaded:
         about, _ = manifest.read(folder)
+        was, now = about.get("precision"), self.precision(about["step"])
+        if other := other_parameters(was, now):
+            raise LabError(f"cannot resume from {folder}: {other}.")
         if other := state.difference(about, {**self.about, "parameters": state.shapes(model)}):
             raise LabError(f"cannot resume from {folder}: {other}; set it back, or choose another run folder.")
+        if other := mismatch(was, now):
+            raise LabError(f"cannot resume from {folder}: {other}.")
         tensors, _ = state.tensors_of(model, optimizer if about["optimizer"] else None)
         same_ranks = about["world_size"] == self.group.size
 
         def read() -> dict[str, Any]:
-            with _quiet():
+            with quiet():
                 dcp.load(tensors, storage_reader=dcp.FileSystemReader(folder), **self._ranks())
             # weights_only=False: it is what this program pickled, and its checksum has been verified.
             return torch.load(folder / _own_file(self.group.rank % about["world_size"]), map_location="cpu",
                               weights_only=False)
         mine = self._together(read, lambda error: f"cannot resume from {folder}: {_cause(error)}.")
         state.put_back(model, optimizer, tensors, mine["extra"])
+        if isinstance(optimizer, MasterAdamW) and (name := agree(
+                self.group, optimizer.differing(model, tensors["model"]))):
+            raise LabError(f"cannot resume from {folder}: its FP8 weight {name} is not what its master weight rounds "
+                           "to here: train with the library version that made it, or start from its BF16 form "
+                           "(`lab checkpoint convert OLD_RUN NEW_RUN --to bf16`).")
         if same_ranks:
             state.set_generators(mine["generators"], self.group.device)
         self.say("loaded", about["step"], f"went on from {folder.name}" + ("" if same_ranks else (
@@ -233,7 +249,7 @@ def _own_file(rank: int) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without DCP's warning that one rank is one rank."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")

@@ -60,13 +60,37 @@ class ModelConfig(Config):
         return self
 
 
+Steps = Annotated[                                            # 20 is a number of steps, 0.1 a share of them
+    Annotated[int, Field(ge=0), Tag("<steps>")] | Annotated[float, Field(ge=0, lt=1), Tag("<share>")],
+    Discriminator(lambda value: "<share>" if isinstance(value, float) else "<steps>"),
+]
+
+
+class ScheduleConfig(Config):
+    """Steps at the beginning and at the end of a run that compute in BF16; FP8 in between. See labkit.train.schedule.
+
+    A whole number is a number of steps; a number with a point is a share of the run's steps.
+    """
+
+    bf16_first: Steps = 0
+    bf16_last: Steps = 0
+
+    def bf16_steps(self, steps: int) -> tuple[int, int]:
+        """(first, last) in whole steps of a run of `steps`; a share that is not nothing is at least one step."""
+        first, last = (max(round(value * steps), 1 if value else 0) if isinstance(value, float) else value
+                       for value in (self.bf16_first, self.bf16_last))
+        return first, last
+
+
 class PrecisionConfig(Config):
     """Which number format the block linears compute in. `skip` names modules that stay in BF16."""
 
-    backend: Annotated[str, Field(min_length=1)] = "bf16"     # fp32, bf16, torchao, te, week16, broken-*
+    backend: Annotated[str, Field(min_length=1)] = "bf16"     # the names: labkit.train.precision
     recipe: str | None = None                                 # None: the backend's own default
     skip: list[str] = ["head"]
     fused: bool = False                                       # te: norms and SwiGLU inside the linears' kernels
+    schedule: ScheduleConfig | None = None                    # BF16 at both ends of the run
+    fp8_parameters: bool = False                              # the weights themselves FP8, masters in the optimizer
 
 
 class DataConfig(Config):
@@ -140,6 +164,13 @@ class TrainConfig(Config):
         require(self.warmup_steps <= self.steps,
                 f"warmup_steps ({self.warmup_steps}) must not exceed steps ({self.steps})")
         require(all(0 <= beta < 1 for beta in self.betas), f"betas {list(self.betas)} must lie in [0, 1)")
+        if self.precision.schedule:
+            first, last = self.precision.schedule.bf16_steps(self.steps)
+            require(first + last > 0, "[precision.schedule] has no step in BF16: give bf16_first or bf16_last a number "
+                                      "of steps (20) or a share of them (0.1), or leave the schedule out")
+            require(first + last < self.steps,
+                    f"[precision.schedule] leaves no step in FP8: bf16_first ({first}) and bf16_last ({last}) are all "
+                    f"of the {self.steps} steps; to train in BF16 alone take backend bf16")
         if "vocab_size" not in self.data.model_fields_set:
             data = self.data.replace(vocab_size=model.vocab_size)
             data.model_fields_set.discard("vocab_size")           # so that replace(model=...) follows the new model

@@ -11,8 +11,16 @@ class History:
     losses: dict[int, float] = field(default_factory=dict)        # step: mean training loss
     heldout: dict[int, float] = field(default_factory=dict)       # step: held-out loss
     skipped: list[int] = field(default_factory=list)              # steps without an update
+    fp8_steps: int = 0                                            # steps whose linears computed in FP8
     tokens: int = 0                                               # read by all ranks, targets counted once
     seconds: float = 0.0                                          # training alone
+
+    def add(self, step: int, loss: float, tokens: int, seconds: float, in_fp8: bool) -> None:
+        """Note a step that was done."""
+        self.losses[step] = loss
+        self.fp8_steps += in_fp8
+        self.tokens += tokens
+        self.seconds += seconds
 
 
 @dataclass

@@ -97,7 +97,10 @@ def build_model(config: TrainConfig, group: Group, backend: Any) -> tuple[torch.
         init_weights(model, config.seed)
         perturb(model, config.perturb, config.perturb_seed)
 
-    return materialize(model, group.device, first_values), report
+    model = materialize(model, group.device, first_values, quantised=config.precision.fp8_parameters)
+    if config.precision.fp8_parameters:
+        backend.masters = backend.quantise_parameters()      # the optimizer takes them: labkit.train.optim.adamw
+    return model, report
 
 
 def seed_generators(seed: int, rank: int) -> None:

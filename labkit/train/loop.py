@@ -2,11 +2,13 @@
 
 One step, from top to bottom of `Loop.run`:
 
+    precision  the phase of the schedule, if there is one: BF16 or FP8
     batch      B sequences that depend on (seed, step) alone; each rank takes B/N rows, in `accumulation` micro-batches
     gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches
     check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device
     update     clip, AdamW; or, if the check failed, neither: the step is skipped and the event recorded
-    evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run
+    evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run, in the
+               step's precision
     record     one line into steps.jsonl, by rank 0
 
 What makes runs comparable. The loss is a mean over equal parts: the mean over ranks of the mean over micro-batches is
@@ -26,9 +28,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ from labkit.errors import LabError
 from labkit.record import measure
 from labkit.record.run import RunRecord
 from labkit.train import health
+from labkit.train.batches import micro_batches, rows_per_micro_batch
 from labkit.train.checkpoint import Checkpoints
 from labkit.train.clock import Clock
 from labkit.train.config import TrainConfig
@@ -47,6 +51,7 @@ from labkit.train.corpus import Corpus
 from labkit.train.history import History, TrainResult
 from labkit.train.hooks import Hook, ProbeScales
 from labkit.train.optim import adamw, clip, learning_rate, set_learning_rate
+from labkit.train.schedule import Schedule
 from labkit.train.shard import release
 
 HELDOUT_SEED = 0        # not the run's: every run is judged on the same text
@@ -70,11 +75,11 @@ def train(group: Group, config: TrainConfig, corpus: Corpus, *, model: nn.Module
 
     LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration.
     """
-    loop = Loop(group, config, corpus, model, optimizer or adamw(model, config), record, hooks, backend,
+    loop = Loop(group, config, corpus, model, optimizer or adamw(model, config, backend), record, hooks, backend,
                 data_share or (group.rank, group.size))
     if run_dir is not None:
         checkpoints = Checkpoints(Path(run_dir) / "checkpoints", group, config=config, keep=config.keep_checkpoints,
-                                  data_hash=getattr(corpus, "hash", None), say=loop.say)
+                                  data_hash=getattr(corpus, "hash", None), precision=loop.schedule.flags, say=loop.say)
         if resume:
             loop.resume(checkpoints)
         else:
@@ -92,8 +97,9 @@ class Loop:
                  data_share: tuple[int, int]) -> None:
         self.group, self.config, self.corpus, self.model, self.optimizer = group, config, corpus, model, optimizer
         self.record, self.backend, self.hooks = record, backend, list(hooks)
-        self.share, self.shares = data_share
-        self.micro_batch = rows_per_micro_batch(config, self.shares)
+        self.micro_batch = rows_per_micro_batch(config, data_share[1])
+        self.split = partial(micro_batches, share=data_share, rows=self.micro_batch, device=group.device)
+        self.schedule = Schedule(config, backend)
         if backend is not None:
             backend.check_tokens(self.micro_batch * config.seq_len)
             if config.probe_every:
@@ -115,6 +121,7 @@ class Loop:
         while self.step < config.steps and self.stopped is None:
             self.step += 1
             self.lr, self.fields, self.skipped = learning_rate(config, self.step), {}, False
+            self._enter_phase()
             self._call("before_step")
 
             loss = self._gradients()
@@ -130,14 +137,12 @@ class Loop:
                 self._refuse_step()
             self.optimizer.zero_grad(set_to_none=True)
 
-            history = self.history
-            history.losses[self.step] = self.vitals.loss
-            history.tokens += config.batch_size * config.seq_len
-            history.seconds += self.seconds[-1]
+            self.history.add(self.step, self.vitals.loss, config.batch_size * config.seq_len, self.seconds[-1],
+                             in_fp8=self.schedule.in_fp8())
             self._call("after_step")
             if config.eval_every and (self.step % config.eval_every == 0 or self.step == config.steps):
                 with self.clock.pause():
-                    history.heldout[self.step] = self.fields["heldout"] = heldout = self.evaluate()
+                    self.history.heldout[self.step] = self.fields["heldout"] = heldout = self.evaluate()
                     if not math.isfinite(heldout):
                         self.say("nonfinite", self.step, f"the held-out loss is {heldout}")
                     self._call("after_eval")
@@ -159,7 +164,7 @@ class Loop:
         parameters' `grad` hold the gradient of the mean over the whole batch."""
         tokens = self.corpus.batch(self.step, self.config.batch_size, self.config.seq_len, self.config.seed)
         total = torch.zeros((), device=self.group.device)
-        for self.micro, (inputs_BT, targets_BT) in enumerate(self._my_micro_batches(tokens)):
+        for self.micro, (inputs_BT, targets_BT) in enumerate(self.split(tokens)):
             with ExitStack() as around:
                 for hook in self.hooks:
                     around.enter_context(hook.around_micro(self))
@@ -170,15 +175,12 @@ class Loop:
             total += loss.detach() / self.config.accumulation
         return total
 
-    def _my_micro_batches(self, tokens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's rows of a global batch [B, T + 1], as (inputs [b, T], targets [b, T]) on the device."""
-        rows = self.config.batch_size // self.shares
-        mine = tokens[self.share * rows:(self.share + 1) * rows]
-        if self.group.device.type == "cuda":
-            mine = mine.pin_memory()               # pageable memory would make the CPU wait for the GPU here
-        mine = mine.to(self.group.device, non_blocking=True)
-        for part in mine.split(self.micro_batch):
-            yield part[:, :-1], part[:, 1:]
+    def _enter_phase(self) -> None:
+        """Bring the linears into this step's precision; a switch is an event, and the step's line says what it was."""
+        if switched := self.schedule.enter(self.step):
+            self.say("precision switch", self.step, switched)
+        if self.schedule.asked:
+            self.fields["precision"] = self.schedule.now
 
     @torch.no_grad()
     def evaluate(self) -> float:
@@ -188,7 +190,7 @@ class Loop:
         total = torch.zeros((), dtype=torch.float64, device=self.group.device)
         for index in range(self.config.eval_batches):
             tokens = self.corpus.batch(index, self.config.batch_size, self.config.seq_len, HELDOUT_SEED, "heldout")
-            for inputs_BT, targets_BT in self._my_micro_batches(tokens):
+            for inputs_BT, targets_BT in self.split(tokens):
                 with self._autocast():
                     total += self.model(inputs_BT, targets_BT)
         self.model.train()
@@ -220,7 +222,7 @@ class Loop:
     def say(self, kind: str, step: int | None, message: str, **fields: Any) -> None:
         """An event: into events.jsonl, and, unless all is well, to the person watching. Rank 0's words count."""
         if self.group.rank == 0:
-            if kind not in ("checkpoint", "loaded", "paused"):
+            if kind not in ("checkpoint", "loaded", "paused", "precision switch"):
                 log.warning("step %s: %s", step, message)
             if self.record:
                 self.record.event(kind, step=step, message=message, **fields)
@@ -230,6 +232,7 @@ class Loop:
         loaded = checkpoints.load(self.model, self.optimizer)
         if loaded:
             self.step = self.resumed_from = loaded.step
+            self._enter_phase()                     # before the backend's state: it is that of a phase
             self.history = History(**loaded.own["history"])
             parts = self._stateful()
             for name, state in loaded.own["parts"].items():
@@ -292,14 +295,3 @@ class Loop:
     def _call(self, name: str) -> None:
         for hook in self.hooks:
             getattr(hook, name)(self)
-
-
-def rows_per_micro_batch(config: TrainConfig, shares: int) -> int:
-    """Sequences per micro-batch and rank; LabError if the batch does not come out even."""
-    parts = shares * config.accumulation
-    if config.batch_size % parts:
-        below = config.batch_size // parts * parts
-        fitting = f"{below} or {below + parts}" if below else f"{parts}"
-        raise LabError(f"batch_size {config.batch_size} does not divide by {shares} ranks x {config.accumulation} "
-                       f"micro-batches = {parts}: use batch_size {fitting}, or change accumulation")
-    return config.batch_size // parts

@@ -15,25 +15,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from labkit.train.config import TrainConfig
+from labkit.train.master import MasterAdamW
 
 
-def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.optim.AdamW:
     """AdamW over the model's parameters, in two groups: with weight decay (matrices) and without (vectors).
 
     Call it after sharding: fully_shard replaces the parameters. On CUDA the update is one fused kernel per group.
+    backend: the model's precision backend; if it made FP8 parameters, they get master weights (labkit.train.master).
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [{"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
               {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}]
     fused = any(p.device.type == "cuda" for p in parameters)
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=config.betas, eps=config.adam_eps,
-                             fused=fused)
+    groups = [g for g in groups if g["params"]]
+    options = {"lr": config.lr, "betas": config.betas, "eps": config.adam_eps, "fused": fused}
+    if masters := getattr(backend, "masters", None):
+        backend.masters = None                  # they belong to the optimizer now
+        return MasterAdamW(groups, masters, backend, **options)
+    return torch.optim.AdamW(groups, **options)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

@@ -61,14 +61,21 @@ def shard(model: nn.Module, group: Group, param_dtype: torch.dtype | None = torc
     return fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
-def materialize(model: nn.Module, device: torch.device, init: Callable[[nn.Module], object]) -> nn.Module:
+def materialize(model: nn.Module, device: torch.device, init: Callable[[nn.Module], object], *,
+                quantised: bool = False) -> nn.Module:
     """Give a model built on the meta device its memory on `device`, then its values: `init(model)`. Returns the model.
 
     Built on `meta`, a model has shapes and no memory, so the 8b size (32 GB in FP32) is never whole anywhere: it is
     sharded first, then each rank allocates its 1/N and `init` fills it (`labkit.train.weights.init_weights` draws the
     same values whatever the sharding). A model that already has memory is only moved and initialised.
+
+    quantised: some weights will be replaced by FP8 tensors next. FSDP2 must then meet those first, at its first
+    forward: once it knows an ordinary shard's memory it asks every later one for its own, and such a tensor (a wrapper
+    around codes and scales) has none. `to_empty` would show it the ordinary one; setting parameters does not.
     """
-    if any(t.is_meta for t in (*model.parameters(), *model.buffers())):
+    if quantised:
+        _allocate(model, device)
+    elif any(t.is_meta for t in (*model.parameters(), *model.buffers())):
         ties = _ties(model)
         model.to_empty(device=device)
         for (first, name), others in ties:            # to_empty gives each name its own tensor: tie them again
@@ -78,6 +85,18 @@ def materialize(model: nn.Module, device: torch.device, init: Callable[[nn.Modul
         model.to(device)
     init(model)
     return model
+
+
+def _allocate(model: nn.Module, device: torch.device) -> None:
+    """Replace each parameter on the meta device by one with memory, module by module. Ties stay tied."""
+    new: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.is_meta:
+                with torch.no_grad():
+                    new.setdefault(id(parameter), nn.Parameter(torch.empty_like(parameter, device=device),
+                                                               requires_grad=parameter.requires_grad))
+                setattr(module, name, new[id(parameter)])
 
 
 def release(model: nn.Module) -> None:

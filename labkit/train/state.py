@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import (get_model_state_dict, get_o
 from torch.distributed.tensor import DTensor
 
 from labkit.train.config import TrainConfig
+from labkit.train.master import MasterAdamW
 
 EXTRA = "_extra_state"       # Transformer Engine's per-module scaling state: it belongs to a rank, not to the model
 
@@ -25,13 +26,16 @@ MAY_CHANGE = {"eval_every", "eval_batches", "probe_every", "checkpoint_every", "
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """({"model": ..., "optimizer": ...}, this rank's extra state). The tensors are the live ones, not copies.
+    """({"model": ..., "optimizer": ...}, this rank's extra state). The tensors are the live ones, not copies, but for
+    FP8 parameters: of those it is their values, in FP32, beside the master weights that the optimizer's state holds.
 
     Under the parameters' own names: wrappers (compile, checkpointing) and the order of parameters leave no trace, so a
     checkpoint fits however the model is wrapped and sharded next time.
     """
     weights = get_model_state_dict(model)
     extra = {name: weights.pop(name) for name in list(weights) if name.endswith(EXTRA)}
+    if isinstance(optimizer, MasterAdamW):
+        weights |= optimizer.values(model)
     tensors = {"model": weights}
     if optimizer is not None:
         tensors["optimizer"] = get_optimizer_state_dict(model, optimizer)
@@ -40,10 +44,20 @@ def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tup
 
 def put_back(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Any],
              extra: dict[str, Any]) -> None:
-    """The inverse of `tensors_of`, after the tensors were filled."""
-    set_model_state_dict(model, {**tensors["model"], **extra})
+    """The inverse of `tensors_of`, after the tensors were filled. An FP8 parameter is rounded anew from its master."""
+    if isinstance(optimizer, MasterAdamW):
+        # Not by load_state_dict: after it FSDP2 asks each shard for its storage, and an FP8 tensor has none of its own.
+        fp8 = optimizer.values(model)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name not in fp8:
+                    parameter.copy_(tensors["model"][name])
+    else:
+        set_model_state_dict(model, {**tensors["model"], **extra})
     if "optimizer" in tensors:
         set_optimizer_state_dict(model, optimizer, tensors["optimizer"])
+    if isinstance(optimizer, MasterAdamW):
+        optimizer.restore()
 
 
 def shapes(model: nn.Module) -> dict[str, list[int]]:
@@ -73,10 +87,13 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def difference_in_settings(was: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first setting that differs and may not, as a sentence without its end."""
+    """The first setting that differs and may not, as a sentence without its end. A setting that there was not yet when
+    the checkpoint was made counts with its default."""
+    default = settings(TrainConfig())
     for key in sorted({*was, *now}):
-        if key not in MAY_CHANGE and was.get(key) != now.get(key):
-            return f"it was made with {key} = {was.get(key)!r} and the configuration now says {now.get(key)!r}"
+        before = was.get(key, default.get(key))
+        if key not in MAY_CHANGE and before != now.get(key):
+            return f"it was made with {key} = {before!r} and the configuration now says {now.get(key)!r}"
     return None
 
 

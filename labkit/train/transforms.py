@@ -46,7 +46,10 @@ def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backen
     refuse(config, this_gpu(group.device.type), group.size)
     if config.compile:
         check_compiler(group.device)
+    backend.fp8_parameters = config.precision.fp8_parameters
     report = backend.convert(model, recipe, config.precision.skip, device=group.device)
+    if config.precision.fp8_parameters:
+        backend.check_parameters(group.size)
     choose_attention(model, config.attention)
     if config.precision.fused:
         backend.fuse(model)

@@ -216,6 +216,25 @@ def test_sqnr_marks_the_worst_tensor_and_what_rounding_alone_gives(runs, tmp_pat
     assert any(f"{last[worst]['sqnr']:.1f} dB" in text for text in texts(fig.axes[1]))
 
 
+def test_a_tensor_that_lost_nothing_does_not_flatten_the_picture(runs, tmp_path, monkeypatch):
+    """A gradient that is all zero is cast without error, at 200 dB: told in the note, not drawn."""
+    arms = {name: arm for name, arm in arms_of(read_run(runs["gap"])).items() if name == "fp8"}
+    last = arms["fp8"].scales()[-1][1]
+    exact = [tensor for tensor in last if tensor.endswith(".grad")][:3]
+    for tensor in exact:
+        last[tensor]["sqnr"] = 200.0
+    look = plotting.styles({"fp8": "candidate"})
+    picture, fig = drawn_by(monkeypatch, figures_sqnr.sqnr, arms, look, tmp_path)
+    assert "3 tensors that lost nothing" in picture.note and fig.axes[0].get_ylim()[1] < 60
+    assert max(max(line.get_ydata()) for line in fig.axes[0].get_lines()) < 60
+
+
+def test_more_candidates_than_colours_still_differ():
+    look = plotting.styles({**{f"c{i}": "candidate" for i in range(10)}, "broken": "broken", "fine": "fine"})
+    assert len({(style.color, style.mark, style.hatch) for style in look.values()}) == 12
+    assert len({style.mark for style in look.values()}) == len({style.hatch for style in look.values()}) == 12
+
+
 @pytest.mark.parametrize("name, bits", [("E4M3", 3), ("E5M2", 2)])
 def test_rounding_sqnr_agrees_with_rounding(name, bits):
     # The dashed lines claim what rounding alone gives. Round normal numbers under eight scales of an octave.

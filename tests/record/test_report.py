@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import LabError
-from labkit.record.facts import arms_of
+from labkit.record.facts import Arm, arms_of
 from labkit.record.read import read_run
-from labkit.record.report import _events, missing, report
+from labkit.record.report import _events, _gap_word, missing, report
 from labkit.record.run import RunRecord
 
 spec = importlib.util.spec_from_file_location("record_synthetic", Path(__file__).with_name("synthetic.py"))
@@ -309,3 +309,19 @@ def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):
         record.step(step=3, loss=2.0, tokens="many", seconds=None, scales={"w": "odd"}, heldout=math.inf)
     text = report(tmp_path / "run").read_text()
     assert Tags(text).open == [] and "2.0000" in words(text)
+
+
+@pytest.mark.parametrize("role, word, told", [
+    ("candidate", "undecided", "beyond the band, not told from rounding"), ("broken", "undecided", "NOT rejected"),
+    ("broken", "inside", "NOT rejected"), ("fine", "outside", "outside the band"), ("candidate", "no-data", "no data")])
+def test_every_verdict_on_a_gap_has_its_words(role, word, told):
+    assert _gap_word(Arm("a", "A", role, "finished", word=word)).endswith(told)
+
+
+@pytest.mark.parametrize("fp8_steps, told", [(12, True), (20, False), (None, False)])
+def test_a_run_that_was_fp8_for_a_part_says_for_how_long(tmp_path, no_pictures, fp8_steps, told):
+    synthetic.arm(tmp_path / "run", "fp8", steps=20, layers=1).finish()
+    record = RunRecord.open(tmp_path / "run")
+    record.results(fp8_steps=fp8_steps)
+    record.close()
+    assert ("FP8 in 12 of 20 steps" in words(report(tmp_path / "run").read_text())) == told

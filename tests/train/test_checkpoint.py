@@ -19,6 +19,7 @@ from labkit.comm.ranks import RankPool, RanksFailed, run_ranks  # noqa: E402
 from labkit.errors import LabError  # noqa: E402
 from labkit.record.run import read_run  # noqa: E402
 from labkit.train import manifest  # noqa: E402
+from labkit.train.precision import Backend  # noqa: E402
 
 # The same additions in another order (see test_loop.py).
 SUMMATION = dict(rtol=0, atol=2e-5)
@@ -124,10 +125,11 @@ def test_generators_and_hooks_go_on(pools, tmp_path):
     assert whole[0]["hooks"][0].drawn != whole[1]["hooks"][0].drawn
 
 
-class Scaling:
+class Scaling(Backend):
     """A precision backend with a state of its own."""
 
     def __init__(self):
+        super().__init__()
         self.forwards = 0
 
     def check_tokens(self, tokens):

@@ -23,6 +23,7 @@ from labkit.errors import LabError  # noqa: E402
 from labkit.record.run import read_run  # noqa: E402
 from labkit.train import optim  # noqa: E402
 from labkit.train.hooks import Hook  # noqa: E402
+from labkit.train.precision import Backend  # noqa: E402
 
 # Two runs that add the same fp32 numbers in another order. One addition errs by 6e-8 of the result; AdamW divides
 # each gradient by its own size, so a gradient near zero can turn such an error into a visible part of a step.
@@ -110,7 +111,7 @@ def test_every_row_is_used_once():
         loop = Loop(group, config, jobs.CountingCorpus(), model, optim.adamw(model, config), None, (), None,
                     (group.rank, group.size))
         tokens = torch.arange(8 * 17).view(8, 17)
-        return [torch.cat([x[:, :1], y], 1) for x, y in loop._my_micro_batches(tokens)]
+        return [torch.cat([x[:, :1], y], 1) for x, y in loop.split(tokens)]
     parts = run_ranks(model_rows, size=2, backend="threads", timeout=60.0)
     assert [len(p) for p in parts] == [2, 2] and all(len(m) == 2 for p in parts for m in p)
     assert torch.equal(torch.cat([m for p in parts for m in p]), torch.arange(8 * 17).view(8, 17))
@@ -285,10 +286,11 @@ def test_a_hook_can_change_the_rate(tmp_path):
     assert [line["lr"] for line in read_run(tmp_path).steps] == [0.0, 0.0]
 
 
-class FakeBackend:
+class FakeBackend(Backend):
     """Notes where forward and backward happen."""
 
     def __init__(self):
+        super().__init__()
         self.inside, self.probing, self.seen, self.tokens = False, False, [], None
 
     def check_tokens(self, tokens):

@@ -13,9 +13,10 @@ from labkit.train import manifest
 from labkit.train.checkpoint import Checkpoints
 from labkit.train.config import ModelConfig, TrainConfig
 from labkit.train.hooks import Hook
-from labkit.train.job import seed_generators
+from labkit.train.job import build_model, seed_generators
 from labkit.train.loop import train
 from labkit.train.model import Transformer, init_weights
+from labkit.train.precision import get_backend
 from labkit.train.shard import materialize, shard
 
 MODEL = dict(vocab_size=257, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=16)
@@ -141,6 +142,31 @@ def run(group, config, run_dir=None, hooks=(), sharded=False, corpus=None, befor
     result = train(group, config, corpus or CountingCorpus(), model=model, record=open_record(group, run_dir),
                    run_dir=run_dir, hooks=(*hooks, seen), **how)
     return {**asdict(result), "weights": whole(model), "hooks": hooks, "grad_norms": seen.norms}
+
+
+def run_converted(group, config, run_dir=None, hooks=(), **how):
+    """Whole on this rank, in FP32, its linears converted as the configuration says."""
+    seed_generators(config.seed, group.rank)
+    model, backend = plain_model(config), get_backend(config.precision.backend)
+    backend.fp8_parameters = config.precision.fp8_parameters
+    backend.convert(model, config.precision.recipe, config.precision.skip)
+    if backend.fp8_parameters:
+        backend.masters = backend.quantise_parameters()
+    return trained(group, config, model, backend, run_dir, hooks, **how)
+
+
+def run_prepared(group, config, run_dir=None, hooks=(), **how):
+    """As train_job does it: converted, sharded, initialised, FP8 parameters if asked for."""
+    seed_generators(config.seed, group.rank)
+    backend = get_backend(config.precision.backend)
+    model, _ = build_model(config, group, backend)
+    return trained(group, config, model, backend, run_dir, hooks, **how)
+
+
+def trained(group, config, model, backend, run_dir, hooks, **how):
+    result = train(group, config, CountingCorpus(), model=model, backend=backend,
+                   record=open_record(group, run_dir), run_dir=run_dir, hooks=hooks, **how)
+    return {**asdict(result), "weights": whole(model), "evidence": backend.evidence(model)}
 
 
 def run_sharded(group, config, run_dir=None, hooks=(), before=None, **how):

@@ -4,7 +4,7 @@
     torchao           torchao's float8 training: tensorwise, rowwise, rowwise_with_gw_hp; CPU and GPU
     te                Transformer Engine: bf16, delayed, current, block; GPU
     week16            your own FP8 linear, when it is finished
-    emulated          correct FP8 by hand, FP8 values multiplied in BF16; anywhere
+    emulated          correct FP8 by hand, FP8 values multiplied in BF16: tensorwise, block; anywhere
     broken-<mistake>  the same, spoilt on purpose: e5m2, unscaled, unscaled-forward, stale, inverse
                       ("broken" takes the mistake as its recipe)
 """

@@ -18,18 +18,22 @@ What ran is told from `evidence`, never from the flag that asked for it.
 """
 from __future__ import annotations
 
-import difflib
-import fnmatch
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from labkit.errors import LabError
+from labkit.train.precision.blocks import BLOCK
+from labkit.train.precision.choose import (check_dims, choose_linears, in_words, is_linear, nearest,
+                                             no_parameters, type_name)
+from labkit.train.precision.flags import HIGH
 from labkit.train.precision.formats import Format
+from labkit.train.precision.switch import BF16, FP8, set_plain
 
 
 @dataclass(frozen=True)
@@ -96,11 +100,16 @@ class Backend:
     param_dtype = torch.bfloat16           # what FSDP2 gathers weights in; linears compute from this
     alignment = 16                         # in_features, out_features and tokens must be multiples of this
     compiles = "block"                     # torch.compile takes a "block" whole, or only what is "between" linears
+    parameter_recipes: tuple[str, ...] = ()                # those under which the parameters themselves can be FP8
     note = ""
 
     def __init__(self) -> None:
         self.recipe: str | None = None
+        self.phase = FP8                               # or BF16, for now: see `switch`
+        self.fp8_parameters = False                    # set it before `convert`
+        self.masters: dict[nn.Parameter, Tensor] | None = None         # until the optimizer takes them over
         self.modules: dict[str, nn.Module] = {}        # name -> converted linear
+        self.linears: list[str] = []                   # their names as `convert` found them; fusing changes `modules`
         self._stats: dict[str, ScaleStat] = {}
 
     # What a subclass says.
@@ -119,6 +128,23 @@ class Backend:
         x: [rows, columns]. The scale is fp32 and broadcasts against x.
         """
         return None
+
+    def numbers(self) -> dict[str, Any]:
+        """The flags (see labkit.train.precision.flags) that this recipe decides: `HIGH`, with what differs from it."""
+        return dict(HIGH)
+
+    def store(self, parameter: Tensor, master: Tensor) -> None:
+        """Write FP32 `master` into an FP8 parameter, rounded to its grid. Both whole, or both this run's shards."""
+        raise LabError(f"precision backend '{self.name}' has no FP8 parameters")
+
+    def values(self, parameter: Tensor) -> Tensor:
+        """What an FP8 parameter holds, as an FP32 tensor of its own, sharded as the parameter is."""
+        raise LabError(f"precision backend '{self.name}' has no FP8 parameters")
+
+    def quantise_parameters(self) -> dict[nn.Parameter, Tensor]:
+        """Turn the weights of the converted linears into FP8 parameters, once they have their first values; returns
+        {parameter: FP32 master weight}."""
+        raise LabError(f"precision backend '{self.name}' has no FP8 parameters")
 
     def autocast(self) -> AbstractContextManager:
         """Around the forward pass, and only there."""
@@ -142,6 +168,33 @@ class Backend:
         """Put back what `state_dict` gave; call it after `convert`."""
 
     # What all backends do the same way.
+
+    def switch(self, phase: str) -> None:
+        """From now on the converted linears compute in `phase`, "fp8" or "bf16". In the middle of a run, if need be:
+        weights, optimizer and compiled code stay (the other phase is one more graph)."""
+        self.phase = phase
+        set_plain(list(self.modules.values()), phase == BF16)
+
+    def in_fp8(self) -> bool:
+        """Do the converted linears compute in FP8 now? Told from the modules."""
+        return bool(self.modules) and not any(getattr(module, "plain", False) for module in self.modules.values())
+
+    def flags(self) -> dict[str, Any]:
+        """What a checkpoint says of the precision that it was made in: see labkit.train.precision.flags."""
+        return {"backend": self.name, "recipe": self.recipe, **self.numbers(), "fp8_parameters": self.fp8_parameters,
+                "phase": self.phase, "linears": [f"{name}.weight" for name in self.linears]}
+
+    def check_parameters(self, ranks: int) -> None:
+        """LabError if the converted linears, cut over so many ranks, cannot have FP8 parameters."""
+        if not self.numbers()["power_of_two"]:
+            raise LabError(f"FP8 parameters need power-of-two scales, and {self.name} {self.recipe} uses others here: "
+                           "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES")
+        rows = BLOCK * ranks if ranks > 1 else 1
+        uneven = [f"{name} ({m.out_features})" for name, m in self.modules.items() if m.out_features % rows]
+        if uneven:
+            raise LabError(f"FP8 parameters on {ranks} ranks need out features that are multiples of {rows}, or a "
+                           f"block of 128 rows would lie on two ranks; these are not: {', '.join(uneven)}: use fewer "
+                           "ranks, or add them to [precision] skip")
 
     def availability(self, recipe: str | None = None, device: torch.device | str | None = None) -> Availability:
         """Can this machine run `recipe` on `device` (default: the GPU if there is one)? Never raises."""
@@ -189,6 +242,8 @@ class Backend:
                               "the model has no nn.Linear (was it converted before?)"))
         check_dims(wanted, self.needs_alignment(recipe), f"{self.name} {recipe}")
         self.recipe = recipe
+        if self.fp8_parameters and recipe not in self.parameter_recipes:
+            raise LabError(no_parameters(self.name, self.parameter_recipes))
         for name, linear in wanted.items():
             new = self.replace(linear, recipe)
             new.train(linear.training)
@@ -196,6 +251,7 @@ class Backend:
             if new is not linear:
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, new)
+        self.linears = list(wanted)
         return ConversionReport(self.name, recipe, type_name(next(iter(self.modules.values()))),
                                 list(self.modules), skipped, self.note)
 
@@ -219,77 +275,22 @@ class Backend:
         """What the model holds now: {"backend", "recipe", "converted", "module_types": {type: count}}.
 
         Counted over the model, not remembered: linears converted and later replaced by something else do not count.
+        How long they computed in FP8 is the loop's to count (`fp8_steps`). With FP8 parameters also "fp8_parameters":
+        how many weights hold nothing but FP8 values.
         """
         present = {id(module) for module in model.modules()}
         alive = [module for module in self.modules.values() if id(module) in present]
         kinds = Counter(type_name(m) for m in model.modules() if is_linear(m))
-        return {"backend": self.name, "recipe": self.recipe, "converted": len(alive),
-                "module_types": dict(sorted(kinds.items()))}
+        found = {"backend": self.name, "recipe": self.recipe, "converted": len(alive),
+                 "module_types": dict(sorted(kinds.items()))}
+        if self.fp8_parameters:
+            found["fp8_parameters"] = sum(self.holds_fp8(module.weight) for module in alive)
+        return found
 
+    def plain(self, weight: Tensor) -> Tensor:
+        """A converted linear's weight as an ordinary tensor, whatever it is kept as."""
+        return weight
 
-def choose_linears(model: nn.Module, skip: Iterable[str]) -> tuple[dict[str, nn.Linear], dict[str, str]]:
-    """(linears to convert, {name: why not}) in the model's order. LabError: a pattern that names no module at all.
-
-    The default pattern "head" may miss: not every model has one.
-    """
-    patterns = list(skip)
-    names = [name for name, _ in model.named_modules() if name]
-    for pattern in patterns:
-        if pattern != "head" and not any(_names(pattern, name) for name in names):
-            known = dict.fromkeys(part for name in names for part in (name, name.rpartition(".")[2]))
-            raise LabError(f"the skip list names '{pattern}', but the model has no such module"
-                           f"{nearest(pattern, known)}")
-    wanted, skipped = {}, {}
-    for name, module in model.named_modules():
-        if not isinstance(module, nn.Linear):
-            continue
-        by = next((p for p in patterns if any(_names(p, above) for above in _prefixes(name))), None)
-        if by is not None:
-            skipped[name] = f"named by '{by}' in the skip list"
-        elif type(module) is not nn.Linear:
-            skipped[name] = f"is a {type(module).__name__} already"
-        else:
-            wanted[name] = module
-    return wanted, skipped
-
-
-def check_dims(linears: dict[str, nn.Linear], multiple: int, who: str) -> None:
-    """LabError naming every linear whose in or out features are no multiple."""
-    bad = [f"{name} ({m.in_features} -> {m.out_features})" for name, m in linears.items()
-           if m.in_features % multiple or m.out_features % multiple]
-    if bad:
-        raise LabError(f"{who} needs in and out features that are multiples of {multiple}; these are not: "
-                       f"{', '.join(bad)}: change the model's dims or add them to [precision] skip")
-
-
-def nearest(wrong: str, valid: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name."""
-    valid = list(valid)
-    close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else f"; there are: {', '.join(valid[:12])}"
-
-
-def in_words(error: BaseException) -> str:
-    """An exception as one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
-
-
-def type_name(module: nn.Module) -> str:
-    kind = type(module)
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def is_linear(module: nn.Module) -> bool:
-    """Anything that maps in_features to out_features with a weight: nn.Linear, te.Linear, a student's."""
-    return hasattr(module, "in_features") and hasattr(module, "out_features")
-
-
-def _names(pattern: str, name: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern) or name.endswith("." + pattern)
-
-
-def _prefixes(name: str) -> list[str]:
-    """"a.b.c" -> ["a", "a.b", "a.b.c"]: a skipped module skips everything below it."""
-    parts = name.split(".")
-    return [".".join(parts[:i + 1]) for i in range(len(parts))]
+    def holds_fp8(self, parameter: Tensor) -> bool:
+        """Does this rank's part of the parameter hold FP8 values and nothing else?"""
+        return False

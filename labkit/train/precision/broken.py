@@ -68,6 +68,7 @@ class Broken(Emulated):
     """FP8 with one mistake, named by the recipe. `Broken("stale")` has that recipe alone: backend "broken-stale"."""
 
     note = "broken on purpose, and emulated: FP8 values multiplied in BF16; it must be rejected"
+    parameter_recipes = ()
 
     def __init__(self, only: str | None = None) -> None:
         super().__init__()

@@ -14,18 +14,22 @@ What is emulated is the storage only. The rounded values are held in the tensor'
 matrix product: each FP8 value is a BF16 value too, and the product of two of them is exact in the FP32 accumulator. So
 the result is that of an FP8 product with FP32 accumulation, up to the order of the sum, and up to roundings to
 BF16 (2^-9 each, sixteen times finer than E4M3's) where the product leaves the accumulator and the scales are divided
-out afterwards. There is no gain in speed. On a CPU it is twice as fast as `torch._scaled_mm`, which computes in FP32 there.
+out afterwards. There is no gain in speed. On a CPU it is twice as fast as `torch._scaled_mm`, which computes in FP32
+there.
 
 `broken.py` reuses all of this and spoils one thing at a time.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from labkit.train.precision.base import Backend
+from labkit.train.precision.blocks import BLOCK, BlockProduct, block_scale, on_grid
 from labkit.train.precision.formats import E4M3, E5M2, Format, quantise, scale_for
 
 SLOTS = ("input", "weight", "grad")
@@ -45,6 +49,31 @@ class Numerics:
         """The scale for x, fp32 scalar. `frozen` belongs to the module and outlives the step."""
         return scale_for(amax(x), self.format(slot))
 
+    def product(self, x_MK: Tensor, w_NK: Tensor, frozen: dict[str, Tensor]) -> Tensor:
+        """x @ w^T, [M, N], whose backward rounds as the forward does."""
+        return _EmulatedProduct.apply(x_MK, w_NK, self, frozen)
+
+    def flags(self) -> dict[str, Any]:
+        return {"forward": self.forward.name, "backward": self.backward.name, "scaling": "tensor", "block": None,
+                "power_of_two": False, "amax_epsilon": 0.0}
+
+
+@dataclass(frozen=True)
+class BlockNumerics(Numerics):
+    """A power-of-two scale for each block: see labkit.train.precision.blocks."""
+
+    backward: Format = E4M3
+
+    def scale(self, slot: str, x: Tensor, frozen: dict[str, Tensor]) -> Tensor:
+        """One scale per element, x's shape [M, N]."""
+        return block_scale(x, square=slot == "weight")
+
+    def product(self, x_MK: Tensor, w_NK: Tensor, frozen: dict[str, Tensor]) -> Tensor:
+        return BlockProduct.apply(x_MK, w_NK)
+
+    def flags(self) -> dict[str, Any]:
+        return {**super().flags(), "scaling": "block", "block": BLOCK, "power_of_two": True}
+
 
 class EmulatedLinear(nn.Linear):
     """nn.Linear whose three products take operands rounded to FP8."""
@@ -52,7 +81,7 @@ class EmulatedLinear(nn.Linear):
     numerics: Numerics
 
     def forward(self, x: Tensor) -> Tensor:
-        y = _EmulatedProduct.apply(x.reshape(-1, self.in_features), self.weight, self.numerics, self.frozen)
+        y = self.numerics.product(x.reshape(-1, self.in_features), self.weight, self.frozen)
         y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
@@ -103,18 +132,48 @@ def amax(x: Tensor) -> Tensor:
     return torch.maximum(-low, high).float()
 
 
+def _local(x: Tensor) -> Tensor:
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
 class Emulated(Backend):
-    """Correct FP8, emulated: E4M3 forward, E5M2 gradients, one current scale per tensor, as torchao's `tensorwise`."""
+    """Correct FP8, emulated. `tensorwise`, as torchao's: E4M3 forward, E5M2 gradients, one current scale per tensor.
+    `block`, as Transformer Engine's: E4M3 throughout, a power-of-two scale per block of 128.
+
+    Under `block` the parameters can be FP8 too. They are emulated like the rest: an FP32 tensor that holds nothing but
+    values of the FP8 grid, so the BF16 copy that FSDP2 gathers is exact, and twice as large as codes would be.
+    """
 
     name = "emulated"
-    recipes = ("tensorwise",)
+    recipes = ("tensorwise", "block")
+    parameter_recipes = ("block",)
     # Compiled whole by torch 2.11 for a GPU, all its gradients came out as zero (eager and compiled for a CPU they are
     # right), and the stale recipe keeps something from one forward to the next: it stays eager.
     compiles = "between"
     note = "emulated: FP8 values multiplied in BF16 (exact products, FP32 sums); says nothing about FP8's speed"
 
     def numerics(self, recipe: str) -> Numerics:
-        return Numerics()
+        return BlockNumerics() if recipe == "block" else Numerics()
+
+    def numbers(self) -> dict[str, Any]:
+        return self.numerics(self.recipe).flags()
+
+    def quantise_parameters(self) -> dict[nn.Parameter, Tensor]:
+        masters = {module.weight: module.weight.detach().clone() for module in self.modules.values()}
+        for parameter, master in masters.items():
+            self.store(parameter, master)
+        return masters
+
+    @torch.no_grad()
+    def store(self, parameter: Tensor, master: Tensor) -> None:
+        _local(parameter).copy_(on_grid(_local(master), square=True))
+
+    def values(self, parameter: Tensor) -> Tensor:
+        return parameter.detach().clone()
+
+    def holds_fp8(self, parameter: Tensor) -> bool:
+        x = _local(parameter.detach())
+        return torch.equal(on_grid(x, square=True), x)
 
     def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
         return EmulatedLinear.like(linear, self.numerics(recipe))

@@ -20,6 +20,9 @@ class Plain(Backend):
     def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
         return linear
 
+    def in_fp8(self) -> bool:
+        return False
+
 
 class BF16(Plain):
     name = "bf16"

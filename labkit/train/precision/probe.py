@@ -66,7 +66,7 @@ class Probe:
                 return
             with torch.no_grad():
                 self._tensor(module, name, "input", x)
-                self._tensor(module, name, "weight", module.weight.detach())
+                self._tensor(module, name, "weight", self.backend.plain(module.weight.detach()))
                 self._output(name, x, module, y.detach())
             if y.requires_grad:
                 y.register_hook(lambda dy: self._tensor(module, name, "grad", dy.detach()))
@@ -75,8 +75,8 @@ class Probe:
     @torch.no_grad()
     def _tensor(self, module: nn.Module, name: str, slot: str, x: Tensor) -> None:
         x = x.reshape(-1, x.shape[-1])
-        scaling = self.backend.scaling(module, slot, x)
-        if scaling is None:
+        scaling = self.backend.scaling(module, slot, x) if self.backend.in_fp8() else None
+        if scaling is None:                      # nothing is rounded, as in a schedule's BF16 phase
             return
         fmt, scale = scaling
         self.raw[f"{name}.{slot}"] = tensor_numbers(x, fmt, scale)
@@ -99,7 +99,7 @@ class Probe:
         else:
             bias = getattr(module, "bias", None)
             bias = bias.float() if bias is not None and bias.numel() else None
-            reference = F.linear(x[rows].float(), module.weight.detach().float(), bias)
+            reference = F.linear(x[rows].float(), self.backend.plain(module.weight.detach()).float(), bias)
         noise = (reference - y[rows].float()).square().sum(dtype=torch.float64)
         self.raw[f"{name}.output"] = torch.stack([v.double() for v in (
             torch.ones_like(noise), y.abs().max(), noise.new_tensor(y.numel()), torch.zeros_like(noise),

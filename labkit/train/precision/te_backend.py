@@ -16,6 +16,13 @@ What it needs, and what is done about it here:
 - **Scaling state outside the model's state dict.** Transformer Engine pickles it into the state dict as `_extra_state`,
   which a loader refuses unless pickles are allowed, and which has no fixed size. Here the class keeps none, so that
   BF16 and FP8 checkpoints have the same keys, and `state_dict` below gives scales and histories as plain tensors.
+- **A switch of its own.** In a schedule's BF16 phase the same te.Linear runs under `autocast(enabled=False)`. It drops
+  its scaling state then, and makes a new one when FP8 is enabled: delayed scaling starts blind at that switch.
+- **FP8 parameters** (recipe block; see labkit.train.master). The linear is built inside `te.quantized_model_init`, on
+  the meta device, and quantises its weight when it is given one: after sharding, each rank its own 128 x 128 blocks.
+  FSDP2 then gathers codes and scales, through hooks of the library's tensor type. Two costs remain: torch keeps an
+  ordinary FP32 copy of each shard beside it (it asks for a flat view, which such a tensor cannot give), so traffic is
+  saved and memory is not; and probing dequantises.
 - **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.
 - **Delayed scaling starts blind.** Scale 1 and an empty history: in the first step small gradients are flushed to zero.
 
@@ -28,20 +35,24 @@ import functools
 import importlib
 import warnings
 from collections import Counter
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from labkit.errors import LabError
 from labkit.train.precision.base import Availability, Backend, in_words, type_name
+from labkit.train.precision.blocks import BLOCK, block_scale
+from labkit.train.precision.flags import HIGH
 from labkit.train.precision.formats import E4M3, E5M2, Format, scale_for
+from labkit.train.precision.switch import FP8
 from labkit.train.precision.torchao_backend import gpu_can_fp8
 
 TESTED = "2.20"
 INSTALL = f"on a CUDA machine: pip install 'transformer-engine[pytorch]>={TESTED}', or use NVIDIA's PyTorch container"
 RECIPES = {"delayed": "DelayedScaling", "current": "Float8CurrentScaling", "block": "Float8BlockScaling"}
-BLOCK = 128
 # Where Transformer Engine keeps a linear's quantisation state: fp8_meta[direction], entry number.
 STATE = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("scaling_bwd", 0)}
 
@@ -50,6 +61,7 @@ class TransformerEngine(Backend):
     name = "te"
     recipes = ("current", "delayed", "block", "bf16")
     compiles = "between"
+    parameter_recipes = ("block",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +81,8 @@ class TransformerEngine(Backend):
             # No driver: OSError from a missing library; no extension: FileNotFoundError; another torch: ImportError;
             # a torch or cuDNN too old: AssertionError, RuntimeError.
             return Availability(False, f"Transformer Engine does not import ({in_words(error)})", INSTALL)
-        missing = [name for name in ("autocast", "Linear", "checkpoint") if not hasattr(te, name)]
+        needed = ("autocast", "Linear", "checkpoint") + ("quantized_model_init",) * self.fp8_parameters
+        missing = [name for name in needed if not hasattr(te, name)]
         if missing:
             return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL)
         if not torch.cuda.is_available():
@@ -89,8 +102,11 @@ class TransformerEngine(Backend):
         return {"bf16": 1, "block": BLOCK}.get(recipe, self.alignment)
 
     def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        new = _linear_type(_te().Linear)(linear.in_features, linear.out_features, bias=linear.bias is not None,
-                             params_dtype=linear.weight.dtype, device="meta")
+        fp8 = {"init_method": lambda weight: None} if self.fp8_parameters else {}     # see quantise_parameters
+        with _te().quantized_model_init(enabled=True, recipe=self._te_recipe(),
+                                        preserve_high_precision_init_val=True) if fp8 else nullcontext():
+            new = _linear_type(_te().Linear)(linear.in_features, linear.out_features, bias=linear.bias is not None,
+                                             params_dtype=linear.weight.dtype, device="meta", **fp8)
         new.weight = linear.weight
         if linear.bias is not None:
             new.bias = linear.bias
@@ -126,11 +142,57 @@ class TransformerEngine(Backend):
         return found
 
     def autocast(self) -> AbstractContextManager:
-        if self.recipe in (None, "bf16"):
+        if not self.in_fp8():
             return _te().autocast(enabled=False)
+        return _te().autocast(enabled=True, recipe=self._te_recipe())
+
+    def _te_recipe(self) -> Any:
         if self._recipe is None:
             self._recipe = te_recipe(self.recipe)
-        return _te().autocast(enabled=True, recipe=self._recipe)
+        return self._recipe
+
+    def switch(self, phase: str) -> None:
+        self.phase = phase                        # what `autocast` looks at; the modules stay as they are
+
+    def in_fp8(self) -> bool:
+        return bool(self.modules) and self.recipe != "bf16" and self.phase == FP8
+
+    def numbers(self) -> dict[str, Any]:
+        if self.recipe == "bf16":
+            return dict(HIGH)
+        recipe, block = self._te_recipe(), self.recipe == "block"
+        kind = getattr(getattr(recipe, "fp8_format", None), "name", "E4M3" if block else "HYBRID")
+        how = getattr(recipe, "fp8_quant_fwd_weight", None)          # delayed scaling has none: a plain max / amax
+        return {"forward": "e4m3", "backward": "e4m3" if kind == "E4M3" else "e5m2",
+                "scaling": {"delayed": "delayed", "current": "tensor", "block": "block"}[self.recipe],
+                "block": BLOCK if block else None, "power_of_two": bool(getattr(how, "power_2_scale", False)),
+                "amax_epsilon": float(getattr(how, "amax_epsilon", 0.0))}
+
+    def quantise_parameters(self) -> dict[nn.Parameter, Tensor]:
+        masters = {}
+        for module in self.modules.values():
+            # The library's own way to quantise a weight in place. It first draws new values, by the `init_method` that
+            # the module was built with: ours leaves those that are there. Then it hands out what it rounded away.
+            module.reset_parameters()
+            local = _local(module.weight)
+            first = local.get_high_precision_init_val().to(device=local.device, dtype=torch.float32)
+            local.clear_high_precision_init_val()
+            masters[module.weight] = _like(module.weight, first)
+        return masters
+
+    @torch.no_grad()
+    def store(self, parameter: Tensor, master: Tensor) -> None:
+        _local(parameter).quantize_(_local(master))
+
+    @torch.no_grad()
+    def values(self, parameter: Tensor) -> Tensor:
+        return _like(parameter, self.plain(_local(parameter)).float())
+
+    def plain(self, weight: Tensor) -> Tensor:
+        return weight.dequantize() if self.holds_fp8(weight) else weight
+
+    def holds_fp8(self, parameter: Tensor) -> bool:
+        return self.fp8_parameters and isinstance(_local(parameter), _te().QuantizedTensor)
 
     def checkpoint(self, forward, *args):
         return _te().checkpoint(forward, *args, use_reentrant=False)
@@ -150,7 +212,7 @@ class TransformerEngine(Backend):
     def state_dict(self) -> dict[str, Tensor]:
         """Delayed scaling only: for each linear "<name>/<direction>/scale" and ".../amax_history", CPU."""
         state = {}
-        for name, module in self.modules.items() if self.recipe == "delayed" else ():
+        for name, module in self.modules.items() if self.recipe == "delayed" and self.in_fp8() else ():
             for direction in ("scaling_fwd", "scaling_bwd"):
                 if direction in module.fp8_meta:
                     state[f"{name}/{direction}/scale"] = module.fp8_meta[direction].scale.cpu()
@@ -158,7 +220,7 @@ class TransformerEngine(Backend):
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        if self.recipe != "delayed" or not state:
+        if self.recipe != "delayed" or not state or not self.in_fp8():
             return
         with self.autocast():                      # the recipe in force decides what state a module builds
             for name, module in self.modules.items():
@@ -173,14 +235,17 @@ def te_recipe(name: str):
     return getattr(importlib.import_module("transformer_engine.common.recipe"), RECIPES[name])()
 
 
-def block_scale(x: Tensor, square: bool) -> Tensor:
-    """Power-of-two E4M3 scales per 1x128 block of x [M, N], or per 128x128 (`square`), one per element: [M, N]."""
-    M, N = x.shape
-    rows, columns = (BLOCK if square else 1), BLOCK
-    padded = torch.nn.functional.pad(x.float(), (0, -N % columns, 0, -M % rows))
-    blocks = padded.abs().view(padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
-    scale = scale_for(blocks.amax(dim=(1, 3)), E4M3, power_of_two=True)
-    return scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[:M, :N]
+def _local(x: Tensor) -> Tensor:
+    """This rank's part. The very tensor: `to_local` would make a view, which FP8 tensors have only some of."""
+    return x._local_tensor if isinstance(x, DTensor) else x
+
+
+def _like(parameter: Tensor, local: Tensor) -> Tensor:
+    """`local` as a tensor sharded as `parameter` is."""
+    if not isinstance(parameter, DTensor):
+        return local
+    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, shape=parameter.size(),
+                              stride=parameter.stride())
 
 
 def _te():

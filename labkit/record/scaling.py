@@ -1,0 +1,147 @@
+"""`lab scaling`: does each GPU train as fast among eight as alone? Weak scaling, a table from run records.
+
+For each number of GPUs the speed part of a preset runs in a folder of its own, RUN/1, RUN/2, ...: every rank keeps the
+batch that one GPU has alone, so the work of a GPU stays the same and the whole grows. What is lost is what the ranks
+wait for one another.
+
+    share(N) = tokens/s of N GPUs / N  over  tokens/s of the fewest GPUs / their number
+
+Stopped for whatever reason, the same command goes on; what is measured is not measured again.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from labkit.comm.ranks import under_torchrun
+from labkit.errors import LabError
+from labkit.record.arms import load_preset
+from labkit.record.budget import Budget
+from labkit.record.plan import check_device, gpu_memory_gib
+from labkit.record.read import RunData, read_run
+
+HEADS = ("arm", "GPUs", "tokens/s", "tokens/s a GPU", "% of the fewest", "ms a step", "peak GiB")
+UNFINISHED = 3
+
+
+def scaling(preset: str, counts: str, *, arms: Iterable[str] | None = None, out: Path | None = None,
+            settings: Iterable[str] = (), budget_minutes: float | None = None, price_per_hour: float | None = None,
+            console: Console | None = None) -> int:
+    """Run what is missing and print the table. counts: "1,2,4,8". Returns 0; 3 if the budget left something for another
+    call, 1 if an arm failed. LabError before anything starts: a count that this machine does not have."""
+    from labkit.record.compare import compare
+
+    console = console or Console()
+    if under_torchrun():
+        raise LabError("lab scaling starts its ranks itself, as many as it compares: call it without torchrun")
+    numbers, settings = parse(counts), list(settings)
+    whole = load_preset(preset, settings)
+    if whole.speed is None:
+        raise LabError(f"preset {whole.name} has no [speed] section, so there is nothing to time")
+    wanted = list(arms) if arms is not None else list(whole.speed.arms)
+    check_device(whole.model_copy(update={"world_size": max(numbers)}))
+    alone = whole.speed_config(whole.baseline(), gpu_memory_gib(whole), 1).batch_size
+    out = Path(out or Path("runs") / f"{whole.name}-scaling")
+    budget, status = Budget(budget_minutes, price_per_hour), 0
+    for n in numbers:
+        if measured(out / str(n), wanted):
+            continue
+        rest = None if budget.minutes is None else budget.minutes - budget.seconds() / 60
+        if rest is not None and rest <= 0:
+            status = UNFINISHED
+            break
+        here = [*settings, f"world_size={n}", f"speed.train.batch_size={alone * n}"]
+        status = compare(preset, arms=wanted, out=out / str(n), settings=here, part="speed", budget_minutes=rest,
+                         price_per_hour=price_per_hour, console=console)
+        if status:
+            break
+    rows = rows_of(out)
+    if rows:
+        console.print(_table(rows))
+        if uneven := unequal(rows):
+            console.print(uneven, highlight=False)
+    if status == UNFINISHED:
+        console.print("The budget is spent; the same command goes on.", highlight=False)
+    return status
+
+
+def parse(counts: str) -> list[int]:
+    """ "1,2,4" as numbers, in order; LabError for anything else."""
+    try:
+        numbers = sorted({int(word) for word in counts.split(",")})
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1:
+        raise LabError(f"--gpus takes numbers of GPUs by comma, as in 1,2,4,8; got '{counts}'")
+    return numbers
+
+
+def measured(folder: Path, arms: Iterable[str]) -> bool:
+    """Whether this folder's record has a result for each of these arms."""
+    try:
+        found = _speed(read_run(folder)).get("arms") or {}
+    except LabError:
+        return False
+    return all(arm in found for arm in arms)
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """A row for each arm and number of ranks that the records below `out` hold, arm by arm."""
+    found = []
+    for file in sorted(Path(out).glob("[0-9]*/run.json"), key=lambda path: int(path.parent.name)):
+        for name, arm in (_speed(read_run(file.parent)).get("arms") or {}).items():
+            found.append({"arm": name, "label": arm["label"], "ranks": arm["ranks"], "rate": arm["tokens_per_s"],
+                          "each": arm["tokens_per_s"] / arm["ranks"], "tokens_step": arm["tokens_step"],
+                          "seq_len": arm["seq_len"], "step_ms": 1e3 * arm["step_p50"],
+                          "peak_gib": arm["memory"]["peak"] / 2 ** 30})
+    order = list(dict.fromkeys(row["arm"] for row in found))
+    found.sort(key=lambda row: (order.index(row["arm"]), row["ranks"]))
+    for row in found:
+        fewest = next(other for other in found if other["arm"] == row["arm"])
+        row["share"] = row["each"] / fewest["each"]
+    return found
+
+
+def unequal(rows: list[dict[str, Any]]) -> str:
+    """A sentence if a GPU's work was not the same everywhere, so that the shares are no weak scaling; else ""."""
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        sizes = sorted({(row["tokens_step"], row["seq_len"]) for row in rows if row["arm"] == arm})
+        if len(sizes) > 1:
+            told = " and ".join(f"{tokens:,} tokens of {length:,}" for tokens, length in sizes)
+            return f"These shares are no weak scaling: in {arm} a GPU had {told} a step."
+    return ""
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """One line under HEADS."""
+    return [row["label"], str(row["ranks"]), f"{row['rate']:,.0f}", f"{row['each']:,.0f}", f"{100 * row['share']:.1f}",
+            f"{row['step_ms']:,.1f}", f"{row['peak_gib']:.1f}"]
+
+
+def markdown(out: Path) -> str:
+    """The table of these records as Markdown. LabError if there are none, or they are no weak scaling."""
+    rows = rows_of(out)
+    if not rows:
+        raise LabError(f"{out} holds no records of lab scaling")
+    if uneven := unequal(rows):
+        raise LabError(uneven)
+    lines = [list(HEADS), ["---", *["--:"] * (len(HEADS) - 1)], *map(cells, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for i, head in enumerate(HEADS):
+        out.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
+    for row in rows:
+        out.add_row(*cells(row))
+    return out
+
+
+def _speed(data: RunData) -> dict[str, Any]:
+    return (data.run.get("results") or {}).get("speed") or {}

@@ -1,0 +1,139 @@
+"""A checkpoint with FP8 parameters from one without, and back.
+
+    to fp8     each weight that the FP8 backend converted becomes its rounding to the FP8 grid, and the FP32 weight
+               that it was becomes its master in AdamW's state. Nothing is lost: training goes on from both.
+    to bf16    each FP8 weight becomes an ordinary one of the same value, and its master is dropped; or, on request
+               (weights="master"), it becomes its master.
+
+BF16 -> FP8 -> BF16 gives the weights rounded to the grid. FP8 -> BF16 -> FP8 gives the very same weights: a value on
+the grid fits into BF16, and rounding it again changes nothing (labkit.train.precision.blocks).
+
+Only the recipe "block" has FP8 parameters, so only its checkpoints convert. The result is a checkpoint of a new run
+that differs in `fp8_parameters` alone; step, history, AdamW's means, generators and data go over as they are. It is
+made on one CPU, in memory: as much of it as the checkpoint is large. What kind a checkpoint is, its manifest says.
+"""
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from labkit.errors import LabError
+from labkit.train import manifest
+from labkit.train.checkpoint import quiet
+from labkit.train.master import MASTER
+from labkit.train.precision.blocks import on_grid
+from labkit.train.precision.flags import title
+
+FORMATS, WEIGHTS = ("bf16", "fp8"), ("fp8", "master")
+
+
+def find(path: str | Path) -> Path:
+    """The checkpoint that is meant: `path` itself, or the newest whole one of the run in it. LabError: none there."""
+    path = Path(path)
+    if (path / manifest.NAME).exists():
+        return path
+    for folder in (path / "checkpoints", path):
+        if steps := manifest.whole_steps(folder):
+            return folder / manifest.folder_name(steps[0])
+    raise LabError(f"{path} holds no checkpoint: give a run's folder, or one of its checkpoints/step-... folders")
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint; LabError if it, or any file of it, is damaged."""
+    body, problem = manifest.read(folder)
+    problem = problem or next((p for name, entry in sorted(body["files"].items())
+                               if (p := manifest.damage(folder / name, entry))), None)
+    if problem:
+        raise LabError(f"{folder} is damaged: {problem}")
+    return body
+
+
+def convert(source: str | Path, target: str | Path, to: str, *, weights: str = "fp8") -> Path:
+    """Write the checkpoint `source` (a run's newest, or a checkpoint's folder) as one of the new run folder `target`,
+    with FP8 parameters (to="fp8") or without (to="bf16"); returns its folder.
+
+    weights, for to="bf16": "fp8" takes what the model computed with, "master" the optimizer's FP32 weights.
+    LabError: a damaged or too old checkpoint, one that is so already, a recipe without FP8 parameters, a target that
+    has that checkpoint.
+    """
+    if to not in FORMATS or weights not in WEIGHTS:
+        raise LabError(f"a checkpoint is converted to {' or '.join(FORMATS)}, with weights {' or '.join(WEIGHTS)}; not "
+                       f"to '{to}', with weights '{weights}'")
+    folder = find(source)
+    body = about(folder)
+    flags = body.get("precision")
+    check(folder, body, flags, to)
+    final = Path(target) / "checkpoints" / folder.name
+    if final.exists():
+        raise LabError(f"{final} exists: choose another folder for the converted run")
+    tensors = load_flat(folder)
+    change(tensors, flags["linears"], to, weights, flags["amax_epsilon"])
+    partial = final.with_name(final.name + manifest.PARTIAL)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        with quiet():
+            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(partial), no_dist=True)
+        for file in folder.glob("rank-*.pt"):
+            shutil.copyfile(file, partial / file.name)
+        files = {p.name: manifest.describe(p) for p in sorted(partial.iterdir())}
+        manifest.write(partial, files, changed(body, to, folder))
+        manifest.publish(partial, final)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise LabError(f"could not write {final}: {error.strerror or error}") from None
+    return final
+
+
+def check(folder: Path, body: dict[str, Any], flags: dict[str, Any] | None, to: str) -> None:
+    """LabError if this checkpoint cannot be converted."""
+    if not flags:
+        raise LabError(f"{folder} does not say what precision it was made in (it is older than such flags, or of a "
+                       "training without a backend): nothing to convert")
+    if flags["fp8_parameters"] == (to == "fp8"):
+        has = "FP8 parameters" if flags["fp8_parameters"] else "parameters in high precision"
+        raise LabError(f"{folder} has {has} already")
+    if flags["scaling"] != "block" or not flags["power_of_two"]:
+        raise LabError(f"{folder} is of {title(flags)}, and FP8 parameters go with recipe block and its power-of-two "
+                       "scales alone: train with te block or emulated block")
+    if not body["optimizer"]:
+        raise LabError(f"{folder} was saved before the first update and holds no optimizer state to put master weights "
+                       "into: take a later one, or start the run anew with the other setting")
+
+
+def load_flat(folder: Path) -> dict[str, Any]:
+    """Everything that the ranks wrote together, whole: {"model.<name>": tensor, "optimizer.state.<name>.exp_avg": ...,
+    "optimizer.param_groups...": ...}."""
+    reader = dcp.FileSystemReader(folder)
+    stored = reader.read_metadata().state_dict_metadata
+    tensors: dict[str, Any] = {key: torch.empty(entry.size, dtype=entry.properties.dtype)
+                               if isinstance(entry, TensorStorageMetadata) else None for key, entry in stored.items()}
+    with quiet():
+        dcp.load(tensors, storage_reader=reader, no_dist=True)
+    return tensors
+
+
+def change(tensors: dict[str, Any], linears: list[str], to: str, weights: str, epsilon: float) -> None:
+    """Turn the weights named in `linears`, in place."""
+    for name in linears:
+        weight, master = f"model.{name}", f"optimizer.state.{name}.{MASTER}"
+        if to == "fp8":
+            tensors[master] = tensors[weight].float()
+            tensors[weight] = on_grid(tensors[master], square=True, epsilon=epsilon)
+        else:
+            was = tensors.pop(master)
+            tensors[weight] = was if weights == "master" else tensors[weight]
+
+
+def changed(body: dict[str, Any], to: str, folder: Path) -> dict[str, Any]:
+    """The manifest's words for the converted checkpoint."""
+    fp8 = to == "fp8"
+    config = {**body["config"], "precision.fp8_parameters": fp8} if body["config"] else body["config"]
+    return {**{key: value for key, value in body.items() if key != "files"}, "config": config,
+            "precision": {**body["precision"], "fp8_parameters": fp8},
+            "converted": {"to": to, "from": folder.parent.parent.name or folder.name}}

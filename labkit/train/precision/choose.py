@@ -1,0 +1,84 @@
+"""Which linears of a model a backend takes, and how things are called when something is said about them."""
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable
+
+from torch import nn
+
+from labkit.errors import LabError
+
+
+def choose_linears(model: nn.Module, skip: Iterable[str]) -> tuple[dict[str, nn.Linear], dict[str, str]]:
+    """(linears to convert, {name: why not}) in the model's order. LabError: a pattern that names no module at all.
+
+    The default pattern "head" may miss: not every model has one.
+    """
+    patterns = list(skip)
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in patterns:
+        if pattern != "head" and not any(_names(pattern, name) for name in names):
+            known = dict.fromkeys(part for name in names for part in (name, name.rpartition(".")[2]))
+            raise LabError(f"the skip list names '{pattern}', but the model has no such module"
+                           f"{nearest(pattern, known)}")
+    wanted, skipped = {}, {}
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear):
+            continue
+        by = next((p for p in patterns if any(_names(p, above) for above in _prefixes(name))), None)
+        if by is not None:
+            skipped[name] = f"named by '{by}' in the skip list"
+        elif type(module) is not nn.Linear:
+            skipped[name] = f"is a {type(module).__name__} already"
+        else:
+            wanted[name] = module
+    return wanted, skipped
+
+
+def check_dims(linears: dict[str, nn.Linear], multiple: int, who: str) -> None:
+    """LabError naming every linear whose in or out features are no multiple."""
+    bad = [f"{name} ({m.in_features} -> {m.out_features})" for name, m in linears.items()
+           if m.in_features % multiple or m.out_features % multiple]
+    if bad:
+        raise LabError(f"{who} needs in and out features that are multiples of {multiple}; these are not: "
+                       f"{', '.join(bad)}: change the model's dims or add them to [precision] skip")
+
+
+def nearest(wrong: str, valid: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name."""
+    valid = list(valid)
+    close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else f"; there are: {', '.join(valid[:12])}"
+
+
+def in_words(error: BaseException) -> str:
+    """An exception as one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+def type_name(module: nn.Module) -> str:
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Anything that maps in_features to out_features with a weight: nn.Linear, te.Linear, a student's."""
+    return hasattr(module, "in_features") and hasattr(module, "out_features")
+
+
+def _names(pattern: str, name: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or name.endswith("." + pattern)
+
+
+def _prefixes(name: str) -> list[str]:
+    """"a.b.c" -> ["a", "a.b", "a.b.c"]: a skipped module skips everything below it."""
+    parts = name.split(".")
+    return [".".join(parts[:i + 1]) for i in range(len(parts))]
+
+
+def no_parameters(name: str, recipes: tuple[str, ...]) -> str:
+    """Why a backend has no FP8 parameters under a recipe."""
+    can = f"'{name}' has them for recipe {recipes[0]}" if recipes else "take backend te or emulated with recipe block"
+    return f"FP8 parameters need power-of-two scales, so that rounding twice is rounding once: {can}"

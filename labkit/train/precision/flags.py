@@ -1,0 +1,68 @@
+"""What a number written in FP8 means: the settings a checkpoint carries, and what happens where two runs disagree.
+
+The same codes are other weights under another scale, and a history of amax values is nonsense under another format. So
+a checkpoint says, beside its configuration, what the precision backend really used, asked from the library's own
+objects (a default can change with its version, or by an environment variable, and no configuration would notice):
+
+    backend, recipe      "te", "block"
+    forward, backward    the formats of activations and weights, and of gradients: "e4m3", "e5m2", None for BF16
+    scaling              "tensor", "row", "block", "delayed"; None
+    block                values that share a scale, along the sum; None: no blocks
+    power_of_two         are scales rounded down to powers of two?
+    amax_epsilon         the least amax that a scale is made from
+    fp8_parameters       are the weights themselves FP8, with FP32 master weights in the optimizer?
+    phase                "fp8" or "bf16": what the linears computed in when the checkpoint was written
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+COMPARED = ("forward", "backward", "scaling", "block", "power_of_two", "amax_epsilon")
+NAMES = {"forward": "the forward's format", "backward": "the gradients' format", "scaling": "scaling per",
+         "block": "a block length of", "power_of_two": "power-of-two scales:", "amax_epsilon": "an amax epsilon of"}
+HIGH = {"forward": None, "backward": None, "scaling": None, "block": None, "power_of_two": None, "amax_epsilon": None}
+
+
+def title(flags: Mapping[str, Any]) -> str:
+    """ "te block"; "bf16" where backend and recipe are one."""
+    return " ".join(dict.fromkeys(str(flags[key]) for key in ("backend", "recipe") if flags.get(key)))
+
+
+def other_parameters(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
+    """A whole sentence without its stop if one side has FP8 parameters and the other has not, else None."""
+    if not was or not now or was["fp8_parameters"] == now["fp8_parameters"]:
+        return None
+    if was["fp8_parameters"]:
+        return (f"it holds FP8 parameters ({title(was)}) and this run ({title(now)}) keeps its parameters in high "
+                "precision: set fp8_parameters = true in [precision], or turn a copy into one for this run with "
+                "`lab checkpoint convert OLD_RUN NEW_RUN --to bf16`")
+    return (f"it holds parameters in high precision ({title(was)}) and this run ({title(now)}) has FP8 parameters: set "
+            "fp8_parameters = false in [precision], or turn a copy into one for this run with "
+            "`lab checkpoint convert OLD_RUN NEW_RUN --to fp8`")
+
+
+def mismatch(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
+    """The first other thing in which a checkpoint's precision and this run's differ, as a sentence without its stop.
+
+    None for either side (a checkpoint from before flags were kept; a loop without a backend): nothing to compare.
+    """
+    if not was or not now:
+        return None
+    if title(was) != title(now):
+        return (f"it was trained by {title(was)} and this run computes by {title(now)}: set [precision] as it was, or "
+                "choose another run folder")
+    for key in COMPARED:
+        if was.get(key) != now.get(key):
+            return (f"it was trained with {NAMES[key]} {_word(was.get(key))} ({title(was)}) and this run has "
+                    f"{_word(now.get(key))}: go back to the library version and environment variables it was made "
+                    "with, or choose another run folder")
+    if was.get("phase") != now.get("phase"):
+        return (f"it was saved in the {was['phase']} phase of its schedule and this run is in the {now['phase']} phase "
+                "at that step: set [precision] schedule as it was, or choose another run folder")
+    return None
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else {True: "yes", False: "no"}.get(value, str(value)) if isinstance(
+        value, bool) else str(value)

@@ -1,0 +1,61 @@
+"""The memory that is told before a run, held against the memory that recorded runs took."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.record import memory
+from labkit.record.arms import load_preset
+from labkit.record.read import read_run
+from labkit.train.config import TrainConfig, sizes, strict_validate
+from labkit.train.model import Transformer
+
+HOUR = Path(__file__).parents[2] / "week16_fp8" / "results" / "2026-11-21-h200-hour"
+
+
+@pytest.mark.parametrize("part", ["speed", "arms"])
+def test_it_comes_within_5_percent_of_the_recorded_peaks(part):
+    run = read_run(HOUR / part / "bf16").run
+    results = run["results"]
+    peak = results["speed"]["memory"]["peak"] if part == "speed" else max(results["peak_bytes"])
+    config = strict_validate(TrainConfig, run["config"], "the record")
+    told = memory.predict(config, run["world"]["size"])
+    assert told["peak"] == pytest.approx(peak, rel=0.05)
+    assert told["peak"] == sum(v for k, v in told.items() if k != "peak")
+
+
+@pytest.mark.parametrize("name", sorted(sizes()))
+def test_parameters_are_the_models(name):
+    with torch.device("meta"):
+        model = Transformer(sizes()[name])
+    block, outside = memory.parameters(sizes()[name])
+    assert block == sum(p.numel() for p in model.layers[0].parameters())
+    assert outside + len(model.layers) * block == sum(p.numel() for p in model.parameters())
+
+
+def test_levers_and_ranks_move_what_they_should():
+    config = TrainConfig(model="8b", seq_len=8192, batch_size=16)
+    one, eight = (memory.predict(config.replace(batch_size=2 * n), n) for n in (1, 8))
+    assert one["activations"] == eight["activations"]
+    assert one["optimizer"] == pytest.approx(8 * eight["optimizer"], rel=1e-6)
+    saved = memory.predict(config.replace(activation_checkpointing="block"), 8)
+    assert saved["activations"] < eight["activations"] / 5 and saved["logits"] == eight["logits"]
+    assert memory.predict(config.replace(loss_chunk=1024), 8)["logits"] == eight["logits"] / 16
+    assert memory.predict(config.replace(accumulation=2), 8)["activations"] == eight["activations"] / 2
+
+
+def test_8b_on_8_is_llama_3_8b_under_fsdp_and_fits():
+    """The shapes, the batch for each size of GPU, and that the prediction leaves room on both."""
+    preset = load_preset("8b")
+    assert preset.world_size == 8 and preset.device == "cuda"
+    for gib, rows in ((79.2, 1), (140.4, 2)):           # what torch reports of an H100 and of an H200
+        config = preset.speed_config("bf16", gib, 8)
+        assert config.model == "8b" and config.seq_len == 8192 and config.batch_size == 8 * rows and config.compile
+        assert config.data.vocab_size < sizes()["8b"].vocab_size == 128256
+        peak = memory.predict(config, 8)["peak"] / memory.GIB
+        assert 0.6 * gib < peak < 0.8 * gib
+        assert memory.predict(config.replace(batch_size=8 * (rows + 1)), 8)["peak"] / memory.GIB > 0.9 * gib
+    te = preset.speed_config("te-delayed", 140.4, 8).precision
+    assert (te.backend, te.recipe, te.fused) == ("te", "delayed", True)

@@ -1,0 +1,388 @@
+"""FP8 parameters: weights on the FP8 grid with FP32 masters, in checkpoints that say so, refuse, and convert."""
+from __future__ import annotations
+
+import json
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent))          # rank processes import the jobs by this name
+import training_jobs as jobs  # noqa: E402
+from training_jobs import small_config  # noqa: E402
+
+from labkit.checkpoint_commands import checkpoint as commands  # noqa: E402
+from labkit.comm.ranks import RankPool, RanksFailed, run_ranks  # noqa: E402
+from labkit.errors import LabError  # noqa: E402
+from labkit.train.convert import convert, find, load_flat  # noqa: E402
+from labkit.train.master import MasterAdamW  # noqa: E402
+from labkit.train.precision import flags, get_backend  # noqa: E402
+from labkit.train.precision.blocks import BlockProduct, block_scale, on_grid  # noqa: E402
+from labkit.train.precision.formats import E4M3, quantise  # noqa: E402
+
+LINEARS = 14
+BLOCKS = dict(backend="emulated", recipe="block")
+
+
+def config(fp8=True, **changes):
+    precision = {**BLOCKS, "fp8_parameters": fp8, **changes.pop("precision", {})}
+    return small_config(**{**dict(checkpoint_every=2, eval_batches=1, precision=precision), **changes})
+
+
+def here(asked, run_dir=None, hooks=(), **how):
+    return run_ranks(partial(jobs.run_converted, **how), asked, run_dir, hooks, size=1, backend="threads",
+                     timeout=120.0)[0]
+
+
+def linear_weights(result):
+    return {name: w for name, w in result["weights"].items() if ".attn.w" in name or ".ffn.w" in name}
+
+
+def same(a, b):
+    assert a.keys() == b.keys() and a
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+# ---- the grid
+
+def random(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator) * torch.exp2(4 * torch.randn(shape, generator=generator))
+
+
+@pytest.mark.parametrize("square", [True, False])
+@pytest.mark.parametrize("shape", [(128, 256), (130, 200), (3, 5)])
+def test_twice_is_once_and_bf16_holds_every_value(shape, square):
+    x = random(*shape)
+    once = on_grid(x, square)
+    assert torch.equal(on_grid(once, square), once) and not torch.equal(once, x)
+    assert torch.equal(once.bfloat16().float(), once)
+    assert torch.equal(on_grid(once.bfloat16(), square).float(), once)
+    scale = block_scale(x, square)
+    assert torch.equal(quantise(x * scale, E4M3) / scale, once) and torch.equal(torch.frexp(scale)[0], scale * 0 + 0.5)
+
+
+def test_where_the_largest_value_is_rounded_down_the_scale_moves_and_the_values_do_not():
+    x = torch.full((1, 128), 1.0)
+    x[0, 0], x[0, 1] = 225.0, 2.0 ** -9               # 225 rounds to 224 = 448 / 2
+    once = on_grid(x, False)
+    assert block_scale(x, False)[0, 0] == 1 and block_scale(once, False)[0, 0] == 2
+    assert once[0, 0] == 224 and once[0, 1] == 2.0 ** -9 and torch.equal(on_grid(once, False), once)
+
+
+def test_epsilon_is_the_least_amax():
+    x = torch.full((1, 128), 1e-6)
+    assert block_scale(x, False, epsilon=1.0)[0, 0] == 256 and block_scale(x, False)[0, 0] > 1e8
+    assert (block_scale(torch.zeros(2, 3), True) == 1).all()
+
+
+def test_the_three_products_round_what_they_sum_over():
+    """Against the definition, block by block: an outlier spoils its own block of the sum and no other."""
+    x, w = random(256, 256, seed=1).requires_grad_(), random(128, 256, seed=2).requires_grad_()
+    y = BlockProduct.apply(x, w)
+    dy = random(*y.shape, seed=3)
+    y.backward(dy)
+    torch.testing.assert_close(y, on_grid(x, False) @ on_grid(w, True).t())
+    torch.testing.assert_close(x.grad, on_grid(dy, False) @ on_grid(w, True))
+    torch.testing.assert_close(w.grad, on_grid(dy.t().contiguous(), False) @ on_grid(x.t().contiguous(), False).t())
+    other = on_grid(dy, False).t() @ on_grid(x, False)
+    assert ((w.grad - other) / other).abs().median() > 1e-4                # rounded otherwise: another gradient
+
+
+# ---- the optimizer
+
+def pair(lr=1e-2):
+    """(plain parameter under AdamW, FP8 parameter under MasterAdamW), from the same value."""
+    plain = torch.nn.Parameter(torch.randn(16, 16, generator=torch.Generator().manual_seed(0)))
+    fp8 = torch.nn.Parameter(plain.detach().clone())
+    backend = get_backend("emulated")
+    master = fp8.detach().clone()
+    backend.store(fp8, master)
+    options = dict(lr=lr, betas=(0.9, 0.95), eps=1e-8)
+    return plain, torch.optim.AdamW([{"params": [plain], "weight_decay": 0.1}], **options), fp8, MasterAdamW(
+        [{"params": [fp8], "weight_decay": 0.1}], {fp8: master}, backend, **options)
+
+
+def test_the_master_is_what_adamw_makes_of_an_ordinary_weight():
+    plain, adamw, fp8, ours = pair()
+    for step in range(5):
+        plain.grad = torch.randn(16, 16, generator=torch.Generator().manual_seed(step + 1))
+        fp8.grad = plain.grad.clone()
+        adamw.step()
+        ours.step()
+        assert torch.equal(ours.masters()[fp8], plain) and torch.equal(fp8, on_grid(plain.detach(), True))
+    assert not torch.equal(fp8, plain)
+
+
+def test_updates_too_small_for_fp8_add_up_in_the_master():
+    _, _, fp8, ours = pair(lr=1e-4)
+    begin, moved = fp8.detach().clone(), []
+    for _ in range(600):
+        fp8.grad = torch.ones_like(fp8)
+        ours.step()
+        moved.append((fp8 < begin).float().mean())
+    assert moved[0] < 0.02 and moved[-1] > 0.5           # a step of 1e-4 moves next to nothing, 600 of them most
+
+
+# ---- the run
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Six steps with FP8 parameters and six without, checkpoints of steps 4 and 6."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {fp8: (here(config(fp8), folder / str(fp8)), folder / str(fp8)) for fp8 in (True, False)}
+
+
+def test_with_and_without_are_one_training_where_nothing_but_the_block_rounding_rounds(runs):
+    """Unsharded, in FP32: the product rounds the weight either way, so only the stored weights differ."""
+    (with_, _), (without, _) = runs[True], runs[False]
+    assert with_["losses"] == without["losses"] and with_["heldout"] == without["heldout"]
+    same(linear_weights(with_), {name: on_grid(w, True) for name, w in linear_weights(without).items()})
+    assert not torch.equal(with_["weights"]["layers.0.attn.wq.weight"], without["weights"]["layers.0.attn.wq.weight"])
+
+
+def test_evidence_counts_the_weights_that_hold_fp8(runs):
+    assert runs[True][0]["evidence"]["fp8_parameters"] == LINEARS and "fp8_parameters" not in runs[False][0]["evidence"]
+    backend = get_backend("emulated")
+    backend.fp8_parameters = True
+    model = jobs.plain_model(small_config())
+    backend.convert(model, "block", ["head"])
+    assert backend.evidence(model)["fp8_parameters"] == 0                  # asked for, and not yet done
+    backend.quantise_parameters()
+    model.layers[0].attn.wq.weight.data.add_(1e-3)
+    assert backend.evidence(model)["fp8_parameters"] == LINEARS - 1
+
+
+@pytest.mark.parametrize("stop", [2, 4])
+def test_a_resume_is_bit_for_bit(runs, tmp_path, stop):
+    here(config(), tmp_path, (jobs.StopAt(stop),))
+    resumed = here(config(), tmp_path)
+    assert resumed["resumed_from"] == stop and resumed["losses"] == runs[True][0]["losses"]
+    same(resumed["weights"], runs[True][0]["weights"])
+
+
+def test_a_checkpoint_holds_values_and_masters(runs):
+    tensors = load_flat(find(runs[True][1]))
+    name = "layers.1.ffn.w2.weight"
+    master, value = tensors[f"optimizer.state.{name}.master"], tensors[f"model.{name}"]
+    assert torch.equal(value, on_grid(master, True)) and not torch.equal(value, master)
+    assert sum(key.endswith(".master") for key in tensors) == LINEARS
+    assert not any(key.endswith(".master") for key in load_flat(find(runs[False][1])))
+
+
+# ---- flags: carried, shown, compared
+
+def manifest_of(run_dir):
+    return json.loads((find(run_dir) / "manifest.json").read_text())["body"]
+
+
+def test_a_checkpoint_carries_its_flags(runs):
+    body = manifest_of(runs[True][1])["precision"]
+    assert len(body.pop("linears")) == LINEARS
+    assert body == {"backend": "emulated", "recipe": "block", "forward": "e4m3", "backward": "e4m3",
+                    "scaling": "block", "block": 128, "power_of_two": True, "amax_epsilon": 0.0,
+                    "fp8_parameters": True, "phase": "fp8"}
+    assert manifest_of(runs[False][1])["precision"]["fp8_parameters"] is False
+
+
+@pytest.mark.parametrize("backend, recipe, numbers", [
+    ("bf16", "bf16", (None, None, None, None, None)),
+    ("emulated", "tensorwise", ("e4m3", "e5m2", "tensor", False, 0.0)),
+    ("broken-e5m2", None, ("e5m2", "e5m2", "tensor", False, 0.0)),
+    ("torchao", "tensorwise", ("e4m3", "e5m2", "tensor", False, 1e-12)),
+    ("torchao", "rowwise", ("e4m3", "e4m3", "row", True, 1e-12))])
+def test_the_flags_of_every_backend(backend, recipe, numbers):
+    backend = get_backend(backend)
+    backend.convert(jobs.plain_model(small_config()), recipe, ["head"])
+    found = backend.flags()
+    assert tuple(found[k] for k in ("forward", "backward", "scaling", "power_of_two", "amax_epsilon")) == numbers
+    assert found["fp8_parameters"] is False and json.loads(json.dumps(found)) == found
+
+
+def test_other_parameters_are_refused_in_one_sentence_that_names_both_sides(runs):
+    with pytest.raises(RanksFailed) as error:
+        here(config(False), runs[True][1])
+    assert re.search(r"step-00000006: it holds FP8 parameters .emulated block. and this run .emulated block. keeps its "
+                     r"parameters in high precision: set fp8_parameters = true in .precision., or .*`lab checkpoint "
+                     r"convert OLD_RUN NEW_RUN --to bf16`\.$", str(error.value.error))
+    with pytest.raises(LabError, match="it holds parameters in high precision .* and this run .* has FP8 parameters: .*"
+                                       "--to fp8"):
+        here(config(True), runs[False][1])
+
+
+@pytest.mark.parametrize("key, was, said", [
+    ("amax_epsilon", 1e-4, "trained with an amax epsilon of 0.0 (emulated block) and this run has 0.0001"),
+    ("power_of_two", False, "trained with power-of-two scales: yes (emulated block) and this run has no"),
+    ("block", 64, "a block length of 128"), ("forward", "e5m2", "the forward's format e4m3"),
+    ("scaling", "row", "scaling per block")])
+def test_other_numbers_are_refused(runs, monkeypatch, key, was, said):
+    """A library's default can change under an unchanged configuration: only the flags can tell."""
+    from labkit.train.precision.emulated import BlockNumerics
+    real = BlockNumerics.flags
+    monkeypatch.setattr(BlockNumerics, "flags", lambda self: {**real(self), key: was})
+    with pytest.raises(LabError) as error:
+        here(config(), runs[True][1])
+    assert said in str(error.value) and "go back to the library version" in str(error.value)
+
+
+def test_other_phases_and_backends_are_told_and_old_checkpoints_pass():
+    now = {"backend": "te", "recipe": "block", "phase": "fp8", "fp8_parameters": False, **flags.HIGH}
+    assert flags.mismatch(now, now) is None
+    assert "saved in the bf16 phase of its schedule and this run is in the fp8 phase" in flags.mismatch(
+        {**now, "phase": "bf16"}, now)
+    other = flags.mismatch({**now, "recipe": "current"}, now)
+    assert "trained by te current and this run computes by te block" in other
+    assert flags.mismatch(None, now) is flags.mismatch(now, None) is flags.other_parameters(None, now) is None
+
+
+def test_masters_that_round_to_something_else_here_are_refused(runs, monkeypatch):
+    from labkit.train.precision.emulated import Emulated
+    monkeypatch.setattr(Emulated, "store", lambda self, p, master: p.data.copy_(on_grid(master, False)))
+    with pytest.raises(LabError, match="its FP8 weight layers.0.* is not what its master weight rounds to"):
+        here(config(), runs[True][1])
+
+
+# ---- conversion
+
+def weights_in(folder):
+    return {key: value for key, value in load_flat(find(folder)).items() if isinstance(value, torch.Tensor)}
+
+
+def linear_names():
+    return [f"layers.{i}.{part}.weight" for i in (0, 1) for part in (
+        "attn.wq", "attn.wk", "attn.wv", "attn.wo", "ffn.w1", "ffn.w3", "ffn.w2")]
+
+
+def test_bf16_to_fp8_to_bf16_is_the_rounding_to_the_grid(runs, tmp_path):
+    source = weights_in(runs[False][1])
+    convert(runs[False][1], tmp_path / "fp8", "fp8")
+    convert(tmp_path / "fp8", tmp_path / "back", "bf16")
+    back = weights_in(tmp_path / "back")
+    assert back.keys() == source.keys()
+    named = {f"model.{name}" for name in linear_names()}
+    for key, value in source.items():
+        assert torch.equal(back[key], on_grid(value, True) if key in named else value), key
+    convert(tmp_path / "fp8", tmp_path / "master", "bf16", weights="master")
+    same(weights_in(tmp_path / "master"), source)
+
+
+@pytest.mark.parametrize("weights", ["fp8", "master"])
+def test_fp8_to_bf16_to_fp8_is_exact(runs, tmp_path, weights):
+    source = weights_in(runs[True][1])
+    convert(runs[True][1], tmp_path / "bf16", "bf16", weights=weights)
+    convert(tmp_path / "bf16", tmp_path / "back", "fp8")
+    back = weights_in(tmp_path / "back")
+    assert back.keys() == source.keys()
+    for key, value in source.items():
+        if weights == "fp8" and key.endswith(".master"):
+            value = on_grid(value, True)                       # what it had beyond FP8 was given up on the way
+        assert torch.equal(back[key], value), key
+
+
+@pytest.mark.parametrize("fp8", [True, False])
+def test_a_converted_run_goes_on(runs, tmp_path, fp8):
+    """By the test above, with and without are the same training here: so is the one that changes in the middle."""
+    straight, _ = runs[fp8]
+    here(config(not fp8), tmp_path / "old", (jobs.StopAt(4),))
+    made = convert(tmp_path / "old", tmp_path / "new", "fp8" if fp8 else "bf16", weights="master")
+    assert made == tmp_path / "new" / "checkpoints" / "step-00000004"
+    got = here(config(fp8), tmp_path / "new")
+    assert got["resumed_from"] == 4 and got["losses"] == straight["losses"]
+    same(got["weights"], straight["weights"])
+
+
+def test_what_cannot_be_converted_is_said(runs, tmp_path):
+    with pytest.raises(LabError, match="has FP8 parameters already"):
+        convert(runs[True][1], tmp_path / "a", "fp8")
+    with pytest.raises(LabError, match="has parameters in high precision already"):
+        convert(runs[False][1], tmp_path / "a", "bf16")
+    with pytest.raises(LabError, match="holds no checkpoint: give a run's folder"):
+        convert(tmp_path, tmp_path / "a", "fp8")
+    with pytest.raises(LabError, match="to bf16 or fp8, .* not to 'fp16'"):
+        convert(runs[True][1], tmp_path / "a", "fp16")
+    with pytest.raises(LabError, match="exists: choose another folder"):
+        convert(runs[False][1], runs[False][1], "fp8")
+    here(config(False, steps=2, precision={"recipe": "tensorwise"}), tmp_path / "rows")
+    with pytest.raises(LabError, match="is of emulated tensorwise, and FP8 parameters go with recipe block"):
+        convert(tmp_path / "rows", tmp_path / "a", "fp8")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_damaged_checkpoint_is_not_converted(tmp_path):
+    here(config(steps=2), tmp_path / "run")
+    file = find(tmp_path / "run") / "__0_0.distcp"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(LabError, match="is damaged: __0_0.distcp has"):
+        convert(tmp_path / "run", tmp_path / "a", "bf16")
+
+
+# ---- the commands
+
+def lab(*words):
+    result = CliRunner().invoke(commands, [str(word) for word in words])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def test_show_tells_the_flags(runs, tmp_path):
+    out = lab("show", runs[True][1])
+    assert "step-00000006: whole, step 6, saved on 1 rank" in out
+    assert "precision: emulated block, in the fp8 phase; 14 linears" in out
+    assert ("formats: e4m3 forward, e4m3 backward; scaling: block of 128, scales are powers of two, amax epsilon 0"
+            in out)
+    assert "parameters: FP8, with FP32 master weights in the optimizer" in out
+    assert "parameters: in high precision" in lab("show", runs[False][1] / "checkpoints" / "step-00000004")
+    assert json.loads(lab("show", "--json", runs[True][1]))["precision"]["block"] == 128
+    with pytest.raises(LabError, match="holds no checkpoint"):
+        lab("show", tmp_path)
+
+
+def test_convert_from_the_command_line(runs, tmp_path):
+    out = lab("convert", runs[False][1], tmp_path / "fp8", "--to", "fp8")
+    assert out.strip().endswith("step-00000006")
+    assert "converted to fp8 parameters from False" in lab("show", tmp_path / "fp8")       # the old run's name
+    with pytest.raises(LabError, match="not to 'fp7'"):
+        lab("convert", runs[False][1], tmp_path / "x", "--to", "fp7")
+
+
+# ---- two ranks
+
+@pytest.fixture(scope="module")
+def two():
+    with RankPool(2) as pool:
+        yield pool
+
+
+def wide(fp8=True, **changes):
+    """256 rows are one block of 128 a rank."""
+    model = dict(d_model=256, n_layers=1, n_heads=2, n_kv_heads=2, d_ffn=256)
+    return config(fp8, **{**dict(model=model, steps=4, batch_size=4, seq_len=8, eval_every=4, lr=1e-3), **changes})
+
+
+def test_two_ranks_under_fsdp2(two, tmp_path):
+    straight = two.run(jobs.run_prepared, wide(), timeout=120.0)
+    assert straight[0]["losses"] == straight[1]["losses"] and straight[0]["losses"][4] < straight[0]["losses"][1]
+    assert all(rank["evidence"]["fp8_parameters"] == 7 for rank in straight)
+    for name, weight in linear_weights(straight[0]).items():
+        assert torch.equal(on_grid(weight, True), weight), name            # whole, as in the shards
+    two.run(jobs.run_prepared, wide(), tmp_path / "run", (jobs.StopAt(2),), timeout=120.0)
+    resumed = two.run(jobs.run_prepared, wide(), tmp_path / "run", timeout=120.0)[0]
+    assert resumed["resumed_from"] == 2 and resumed["losses"] == straight[0]["losses"]
+    same(resumed["weights"], straight[0]["weights"])
+    convert(tmp_path / "run", tmp_path / "bf16", "bf16")
+    plain = two.run(jobs.run_prepared, wide(False, steps=4), tmp_path / "bf16", timeout=120.0)[0]
+    assert plain["resumed_from"] == 4
+    same(plain["weights"], straight[0]["weights"])
+
+
+def test_a_block_of_rows_must_lie_on_one_rank(two):
+    with pytest.raises((LabError, RanksFailed), match="on 2 ranks need out features that are multiples of 256.*"
+                                                      r"layers.0.ffn.w1 \(384\)"):
+        two.run(jobs.run_prepared, wide(model=dict(d_model=256, n_layers=1, n_heads=2, n_kv_heads=2, d_ffn=384)),
+                timeout=120.0)

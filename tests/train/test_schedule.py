@@ -1,0 +1,262 @@
+"""BF16 at both ends, FP8 between: one run, switched at the right steps, resumed in the right phase, told honestly."""
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))          # rank processes import the jobs by this name
+sys.path.insert(0, str(Path(__file__).parent / "precision"))
+import fake_te  # noqa: E402
+import training_jobs as jobs  # noqa: E402
+from training_jobs import small_config  # noqa: E402
+
+from labkit.comm.ranks import RankPool, run_ranks  # noqa: E402
+from labkit.errors import LabError  # noqa: E402
+from labkit.record.run import read_run  # noqa: E402
+from labkit.train.config import TrainConfig  # noqa: E402
+from labkit.train.hooks import Hook  # noqa: E402
+from labkit.train.precision import get_backend  # noqa: E402
+from labkit.train.precision.switch import Switch, switched  # noqa: E402
+from labkit.train.schedule import Schedule  # noqa: E402
+from labkit.train.transforms import compile_model  # noqa: E402
+
+LINEARS = 14
+
+
+def config(backend="emulated", first=2, last=2, **changes):
+    precision = {"backend": backend, **changes.pop("precision", {})}
+    if first or last:
+        precision["schedule"] = {"bf16_first": first, "bf16_last": last}
+    return small_config(**{**dict(steps=7, eval_every=1, eval_batches=1, precision=precision), **changes})
+
+
+def here(asked, run_dir=None, hooks=(), **how):
+    return run_ranks(partial(jobs.run_converted, **how), asked, run_dir, hooks, size=1, backend="threads",
+                     timeout=120.0)[0]
+
+
+def switches(run_dir):
+    return [(e["step"], e["message"]) for e in read_run(run_dir).events if e["kind"] == "precision switch"]
+
+
+FIRST = (3, "the linears now compute in FP8, until here in BF16")
+SECOND = (6, "the linears now compute in BF16, until here in FP8")
+
+
+# ---- the setting
+
+@pytest.mark.parametrize("first, last, phases", [
+    (2, 2, "bbfffbb"), (0, 1, "ffffffb"), (3, 0, "bbbffff"), (0.3, 0.15, "bbffffb"), (0.01, 0, "bffffff"),
+    (0, 0, "fffffff")])
+def test_the_phase_of_each_step(first, last, phases):
+    schedule = Schedule(config(first=first, last=last), get_backend("emulated"))
+    assert "".join(schedule.phase(step)[0] for step in range(1, 8)) == phases
+
+
+@pytest.mark.parametrize("schedule, said", [
+    ({"bf16_first": 4, "bf16_last": 3}, "leaves no step in FP8: bf16_first (4) and bf16_last (3) are all of the 7"),
+    ({"bf16_first": 0.5, "bf16_last": 0.5}, "bf16_first (4) and bf16_last (4) are all of the 7 steps"),
+    ({}, "has no step in BF16: give bf16_first or bf16_last a number of steps (20) or a share of them (0.1)"),
+    ({"bf16_first": 1.0}, "in [precision.schedule], bf16_first must be less than 1.0, not 1.0"),
+    ({"bf16_first": -1}, "in [precision.schedule], bf16_first must be at least 0, not -1"),
+    ({"bf16_first": "a tenth"}, "bf16_first must be a whole number, not 'a tenth'"),
+    ({"bf16_frist": 2}, "'bf16_frist' is not a known key; did you mean 'bf16_first'?")])
+def test_a_wrong_schedule_is_one_sentence(schedule, said):
+    with pytest.raises(LabError) as error:
+        TrainConfig(steps=7, precision={"backend": "emulated", "schedule": schedule})
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_schedule_needs_a_backend():
+    with pytest.raises(LabError, match="a precision schedule needs a precision backend"):
+        Schedule(config(), None)
+
+
+# ---- the run
+
+class Watch(Hook):
+    """What the first linear computed in, at each forward: (step, training, plain)."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_start(self, loop):
+        linear = next(iter(loop.backend.modules.values()))
+        linear.register_forward_hook(lambda module, args, y: self.seen.append(
+            (loop.step, module.training, getattr(module, "plain", False))))
+
+
+@pytest.mark.parametrize("backend", ["emulated", "torchao"])
+def test_the_bf16_steps_are_those_of_a_plain_model(backend, tmp_path):
+    plain, watch = here(config("fp32", 0, 0)), Watch()
+    fp8, got = here(config(backend, 0, 0)), here(config(backend), tmp_path, (watch,))
+    for step in (1, 2):
+        assert got["losses"][step] == plain["losses"][step] and got["heldout"][step] == plain["heldout"][step]
+        assert fp8["losses"][step] != plain["losses"][step]
+    assert got["losses"][3] != plain["losses"][3] and got["heldout"][3] != plain["heldout"][3]
+    # Training and evaluation alike, the phase's precision; and the steps at the end again.
+    assert {(step, plain) for step, _, plain in watch.seen} == {(s, s in (1, 2, 6, 7)) for s in range(1, 8)}
+    assert {training for _, training, _ in watch.seen} == {True, False}
+
+
+def test_events_lines_and_the_share_of_steps_in_fp8(tmp_path):
+    assert here(config(), tmp_path)["fp8_steps"] == 3
+    assert switches(tmp_path) == [FIRST, SECOND]
+    assert [line["precision"] for line in read_run(tmp_path).steps] == ["bf16"] * 2 + ["fp8"] * 3 + ["bf16"] * 2
+    assert here(config(first=0, last=0))["fp8_steps"] == 7 and here(config("fp32", 0, 0))["fp8_steps"] == 0
+    assert "precision" not in read_run(tmp_path).run and switches(tmp_path)[0][0] == 3
+
+
+def test_without_a_schedule_nothing_is_said(tmp_path):
+    here(config(first=0, last=0), tmp_path)
+    assert switches(tmp_path) == [] and "precision" not in read_run(tmp_path).steps[0]
+
+
+def test_a_probe_of_a_bf16_step_reports_no_fp8(tmp_path):
+    here(config(probe_every=1), tmp_path)
+    kinds = [{name.rpartition(".")[2] for name in line["scales"]} for line in read_run(tmp_path).steps]
+    every = {"input", "weight", "grad", "output"}
+    assert kinds == [{"output"}] * 2 + [every] * 3 + [{"output"}] * 2
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5, 6])
+def test_resuming_in_any_phase_goes_on_in_it(tmp_path, stop):
+    straight = here(config())
+    asked = config(checkpoint_every=1)
+    here(asked, tmp_path, (jobs.StopAt(stop),))
+    resumed = here(asked, tmp_path)
+    assert resumed["resumed_from"] == stop and resumed["losses"] == straight["losses"]
+    assert resumed["heldout"] == straight["heldout"] and resumed["fp8_steps"] == 3
+    assert switches(tmp_path) == [FIRST, SECOND]                      # each once: a resume is no switch
+
+
+def test_going_back_over_a_switch_switches_back(tmp_path):
+    straight = here(config())
+    got = here(config(checkpoint_every=2, keep_checkpoints=5), tmp_path, (jobs.Rewind(3),))
+    assert got["losses"] == straight["losses"] and got["fp8_steps"] == 3
+    back = (2, "the linears now compute in BF16, until here in FP8")
+    assert switches(tmp_path) == [FIRST, back, FIRST, SECOND]
+
+
+def test_another_schedule_is_refused_on_resume(tmp_path):
+    here(config(checkpoint_every=1), tmp_path, (jobs.StopAt(2),))
+    with pytest.raises(LabError, match=r"precision.schedule.bf16_first = 2 and the configuration now says 3"):
+        here(config(first=3, checkpoint_every=1), tmp_path)
+
+
+# ---- under the transforms
+
+@pytest.fixture(scope="module")
+def two():
+    with RankPool(2) as pool:
+        yield pool
+
+
+def test_two_ranks_under_fsdp2_with_activation_checkpointing(two, tmp_path):
+    asked = config(activation_checkpointing="block", checkpoint_every=4, eval_every=7)
+    plain = two.run(jobs.run_prepared, config("bf16", 0, 0, eval_every=7), timeout=120.0)[0]
+    straight = two.run(jobs.run_prepared, asked, timeout=120.0)[0]
+    assert [straight["losses"][s] == plain["losses"][s] for s in (1, 2, 3)] == [True, True, False]
+    two.run(jobs.run_prepared, asked, tmp_path, (jobs.StopAt(4),), timeout=120.0)
+    for rank in two.run(jobs.run_prepared, asked, tmp_path, timeout=120.0):
+        assert rank["losses"] == straight["losses"] and rank["fp8_steps"] == 3
+    assert switches(tmp_path) == [FIRST, SECOND]
+
+
+def test_each_switch_compiles_one_more_graph(monkeypatch):
+    """Counted on the CPU, without generating code: `plain` is a constant of a block's graph."""
+    from torch._dynamo.testing import CompileCounter
+    torch._dynamo.reset()
+    counter, backend = CompileCounter(), get_backend("torchao")
+    model = jobs.plain_model(small_config(model=dict(n_layers=2)))
+    backend.convert(model, "tensorwise", ["head"])
+    compile_model(model, backend, counter)
+    tokens = torch.randint(0, 97, (2, 17))
+    counts = []
+    for phase in ("bf16", "bf16", "fp8", "fp8", "bf16"):
+        backend.switch(phase)
+        model(tokens[:, :-1], tokens[:, 1:]).backward()
+        counts.append(counter.frame_count)
+    assert counts[1] == counts[0] and counts[3] == counts[2] and counts[4] == counts[3]
+    assert counts[2] == counts[0] + 1                   # both blocks share it; norm and loss have no second form
+    torch._dynamo.reset()
+
+
+def test_a_switched_linear_is_still_of_its_kind():
+    linear = torch.nn.Linear(16, 16)
+    kind = switched(torch.nn.Linear)
+    assert issubclass(kind, torch.nn.Linear) and issubclass(kind, Switch) and kind is switched(torch.nn.Linear)
+    assert kind.__name__ == "SwitchedLinear" and not hasattr(linear, "plain")
+
+
+# ---- Transformer Engine, against its stand-in
+
+def te_model(recipe, phase="fp8"):
+    from labkit.train.model import Transformer, init_weights
+    with torch.device("meta"):
+        model = Transformer(small_config(model=dict(d_model=128, d_ffn=128, n_heads=2, n_kv_heads=2)).resolved_model)
+    backend = get_backend("te")
+    backend.convert(model, recipe, ["head"], device="cuda")
+    init_weights(model.to_empty(device="cpu"), 0)
+    backend.switch(phase)
+    return model, backend
+
+
+def forward(model, backend):
+    tokens = torch.zeros(8, 17, dtype=torch.long)
+    with backend.autocast():
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+    loss.backward()
+
+
+@pytest.mark.parametrize("recipe", ["delayed", "current", "block"])
+def test_te_switches_by_its_autocast(monkeypatch, recipe):
+    state = fake_te.install(monkeypatch)
+    model, backend = te_model(recipe, "bf16")
+    before = [type(m) for m in model.modules()]
+    told = []
+    for phase in ("bf16", "fp8", "bf16"):
+        backend.switch(phase)
+        state.forwards.clear()
+        forward(model, backend)
+        told.append({enabled for enabled, _ in state.forwards})
+        assert backend.in_fp8() == (phase == "fp8") and len(state.forwards) == LINEARS
+    assert told == [{False}, {True}, {False}] and [type(m) for m in model.modules()] == before
+    recipes = {id(recipe) for enabled, recipe in state.entered if enabled}
+    assert len(recipes) == 1
+    model, backend = te_model("bf16")
+    assert not backend.in_fp8()
+
+
+def test_tes_delayed_state_is_saved_and_restored_in_the_fp8_phase_alone(monkeypatch):
+    fake_te.install(monkeypatch)
+    model, backend = te_model("delayed", "bf16")
+    forward(model, backend)
+    assert backend.state_dict() == {}
+    backend.switch("fp8")
+    forward(model, backend)
+    saved = backend.state_dict()
+    assert len(saved) == 4 * LINEARS
+    backend.switch("bf16")
+    forward(model, backend)
+    assert backend.state_dict() == {}                   # Transformer Engine has dropped it
+    model, again = te_model("delayed", "bf16")
+    again.load_state_dict(saved)                        # nothing to put it into, and no error
+    again.switch("fp8")
+    again.load_state_dict({name: value + 1 for name, value in saved.items()})
+    wq = model.layers[0].attn.wq
+    assert torch.equal(wq.fp8_meta["scaling_fwd"].scale, saved["layers.0.attn.wq/scaling_fwd/scale"] + 1)
+
+
+def test_the_stand_in_drops_its_state_as_the_real_one_does(monkeypatch):
+    fake_te.install(monkeypatch)
+    model, backend = te_model("delayed")
+    forward(model, backend)
+    assert model.layers[0].attn.wq.fp8_initialized
+    backend.switch("bf16")
+    forward(model, backend)
+    assert not model.layers[0].attn.wq.fp8_initialized
