@@ -80,7 +80,8 @@ def run(package: Package, week: Week, settings: Settings, box: Box | None = None
             with LocalRunner(folder, reference=week.folder.parent) as runner:
                 return run_checks([week.name], weeks=[week], runner=runner, seed=settings.seed), 0.0
         with SandboxRunner(folder, parts=parts_of(week), reference=settings.seconds,
-                           limits=settings.limits, budget=max(BUDGET, 10 * settings.total), box=box) as sandboxed:
+                           limits=settings.limits, budget=max(BUDGET, 10 * settings.total), box=box,
+                           precompile=True) as sandboxed:
             outcome = run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed)
         # A verdict's text may quote what came back: it is a student's, of any length, and terminals obey some of it.
         outcome.cases = [replace(case, text=clean(case.text, MAX_TEXT),
@@ -88,13 +89,15 @@ def run(package: Package, week: Week, settings: Settings, box: Box | None = None
         return outcome, sandboxed.processor
 
 
-def reference(package: Package, week: Week, settings: Settings) -> tuple[Outcome, dict[str, float]]:
+def reference(package: Package, week: Week, settings: Settings,
+              box: Box | None = None) -> tuple[Outcome, dict[str, float]]:
     """The week's own solutions through the same machinery: the outcome, and the longest call of each function."""
-    with _laid_out(package, settings.work / "reference") as folder:
+    with _laid_out(package, box.folder if box else settings.work / "reference") as folder:
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
                 return run_checks([week.name], weeks=[week], runner=runner, seed=settings.seed, deadline=GENEROUS), {}
-        with SandboxRunner(folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS) as sandboxed:
+        with SandboxRunner(folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS,
+                           box=box) as sandboxed:
             return run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed), sandboxed.seconds
 
 

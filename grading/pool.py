@@ -7,6 +7,7 @@ of a student's. What a submission destroys is replaced for the next one; so is w
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from grading import judge, marks
 from grading.intake.find import Entry
@@ -44,7 +46,7 @@ class _Slot:
 
     def __init__(self, number: int, folder: Path, settings: Settings) -> None:
         self.box = Box(folder, settings.limits, number=number) if settings.isolation == SANDBOXED else None
-        self.starting = False
+        self.starting, self.why = False, ""     # why it did not start
         self.process: BaseProcess | None = None
         self.item: Todo | None = None
         self.since = 0.0
@@ -59,16 +61,23 @@ class _Slot:
             try:
                 self.box.launch()
                 self.starting = True
-            except (OSError, LabError):
-                pass        # its judges start their own, or tell why they can't
+            except (OSError, LabError) as error:
+                self.why = str(error)       # its judges start their own, or tell why they can't
 
     def started(self) -> None:
+        """Wait until it has started, or has failed to."""
         assert self.box is not None
         self.starting = False
         try:
             self.box.wait()
-        except BoxFailed:
-            pass
+        except BoxFailed as error:
+            self.why = str(error)
+
+    def renew(self, well: bool) -> None:
+        """After a judge: the sandbox stays if the judge ended `well` and left nothing in it, else it is made anew."""
+        if self.box is not None and not (well and self.box.alive and self.box.idle):
+            self.box.close()
+        self.start()
 
     def close(self) -> None:
         if self.process is not None:
@@ -79,11 +88,14 @@ class _Slot:
 
 
 class Pool:
-    """`jobs` slots. Use it in a `with`: afterwards no process of theirs is left."""
+    """`jobs` slots. Use it in a `with`: afterwards no process of theirs is left.
+
+    settings    may be exchanged until the first submission is judged, but for `work` and the isolation
+    """
 
     def __init__(self, week: Week, folder: Path, settings: Settings, jobs: int) -> None:
-        self.week, self.folder, self.settings, self.jobs = week, folder, settings, jobs
-        self.slots: list[_Slot] = []
+        self.week, self.folder, self.settings = week, folder, settings
+        self.slots = [_Slot(number, settings.work / f"slot{number}", settings) for number in range(1, jobs + 1)]
         self._fork = multiprocessing.get_context("fork")
         for sources in parts_of(week).values():     # once, for all judges
             for path, text in sources.items():
@@ -96,14 +108,30 @@ class Pool:
         for slot in self.slots:
             slot.close()
 
+    def start(self) -> None:
+        """Begin to start the sandboxes, and wait for the first one. LabError where it does not start."""
+        for slot in self.slots:
+            slot.start()
+        first = self.slots[0]
+        if first.starting:
+            first.started()
+        if first.why:
+            raise LabError(f"submissions cannot be shut in on this machine ({first.why}). `grade doctor` tells the "
+                           "fix; --unsandboxed runs them with your own rights, for people whom you trust")
+
+    def alone(self, function: Callable[..., None], *args: Any) -> int | None:
+        """Run function(box, *args) in a process forked from here, in the first slot. Returns its exit status."""
+        first = self.slots[0]
+        process = self._fork.Process(target=_called, args=(os.getpid(), function, first.box, *args))
+        process.start()
+        process.join()
+        first.renew(process.exitcode == 0)
+        return process.exitcode
+
     def grade_all(self, todo: Sequence[Todo], begins: Callable[[Todo], None],
                   ends: Callable[[Todo, Mark], None]) -> None:
         """Judge all of them; those where the grader failed again at the end, alone."""
         waiting, alone = list(reversed(todo)), []
-        self.slots = [_Slot(number, self.settings.work / f"slot{number}", self.settings)
-                      for number in range(1, min(self.jobs, len(todo)) + 1)]
-        for slot in self.slots:
-            slot.start()
         while waiting or alone or any(slot.process for slot in self.slots):
             for slot in self.slots:
                 if slot.process or slot.starting:
@@ -146,9 +174,7 @@ class Pool:
         slot.process.join()
         status, slot.process = slot.process.exitcode, None
         mark = self._result(slot.item, status)
-        if slot.box is not None and not (mark.complete and slot.box.alive and slot.box.idle):
-            slot.box.close()
-        slot.start()
+        slot.renew(mark.complete)
         return mark
 
     def _result(self, item: Todo, status: int | None) -> Mark:
@@ -168,7 +194,7 @@ class Pool:
 
 def _judge(item: Todo, week: Week, folder: Path, settings: Settings, box: Box | None, parent: int) -> None:
     """In the forked process."""
-    dies_with(parent)
+    _dies_with(parent)
     try:
         mark = judge.grade(item.entry, week, settings, box=box)
     except Exception as error:
@@ -178,8 +204,15 @@ def _judge(item: Todo, week: Week, folder: Path, settings: Settings, box: Box | 
     os._exit(0)         # without the interpreter's cleaning up: nothing of it is ours
 
 
-def dies_with(parent: int) -> None:
+def _called(parent: int, function: Callable[..., None], *args: Any) -> None:
+    _dies_with(parent)
+    function(*args)
+    os._exit(0)
+
+
+def _dies_with(parent: int) -> None:
     """In a process forked from `parent`: end when that ends. Ctrl-C is the parent's, who then ends this one."""
+    gc.set_threshold(10_000, 20, 50)        # it lives for seconds: cycles may wait
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)      # PR_SET_PDEATHSIG: no judge outlives the grader
     if os.getppid() != parent:
         os._exit(1)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import gc
 import json
-import multiprocessing
 import os
 import secrets
 import shutil
@@ -28,8 +27,8 @@ from grading.intake.find import Entry, find_submissions
 from grading.intake.load import Submission, load
 from grading.judge import Settings
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
-from grading.pool import Pool, Todo, dies_with
-from grading.sandbox.box import Limits
+from grading.pool import Pool, Todo
+from grading.sandbox.box import Box, Limits
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -78,7 +77,6 @@ def run(week: Week, submissions: Path, folder: Path, *, jobs: int = 1, seed: int
     with _locked(folder / week.name) as own:
         seed = class_seed(own) if seed is None else seed
         settings = Settings(seed, isolation, work=own / ".work", limits=limits)
-        settings = _timed(week, settings, own)
         report = Report(seed)
         todo = list(_changed(entries, week, folder, settings, report))
         total = len(todo)
@@ -90,14 +88,16 @@ def run(week: Week, submissions: Path, folder: Path, *, jobs: int = 1, seed: int
             report.made.append(mark)
             told(Progress(len(report.made), total, item.entry, mark))
 
-        if dask is not None and todo:
-            from grading import many
-            with many.connected(dask, jobs) as client:
-                todo = many.grade_all(client, todo, week, folder, settings, begins, ends)
-            jobs = 1        # what is left are those where the grader failed: here, and alone
-        if todo:
-            with Pool(week, folder, settings, jobs) as pool:
-                pool.grade_all(todo, begins, ends)
+        if not todo:
+            return report
+        with Pool(week, folder, settings, 1 if dask else min(jobs, total)) as pool:
+            pool.start()
+            pool.settings = settings = _timed(week, settings, own, pool)
+            if dask is not None:
+                from grading import many
+                with many.connected(dask, jobs) as client:
+                    todo = many.grade_all(client, todo, week, folder, settings, begins, ends)
+            pool.grade_all(todo, begins, ends)      # after Dask: those where the grader failed, alone
         return report
 
 
@@ -109,8 +109,11 @@ def again(week: Week, submissions: Path, folder: Path, student: str, seed: int, 
         raise LabError(f"there is no submission of {student!r} in {submissions}")
     _prepare()
     with _locked(folder / week.name) as own:
-        settings = _timed(week, Settings(seed, isolation, work=own / ".work", limits=limits), own)
-        return [judge.grade(entry, week, settings) for entry in entries]
+        settings = Settings(seed, isolation, work=own / ".work", limits=limits)
+        with Pool(week, folder, settings, 1) as pool:
+            pool.start()
+            settings = _timed(week, settings, own, pool)
+            return [judge.grade(entry, week, settings, box=pool.slots[0].box) for entry in entries]
 
 
 def class_seed(own: Path) -> int:
@@ -127,7 +130,7 @@ def class_seed(own: Path) -> int:
     return seed
 
 
-def _timed(week: Week, settings: Settings, own: Path) -> Settings:
+def _timed(week: Week, settings: Settings, own: Path, pool: Pool) -> Settings:
     """The settings with the reference's times. It is graded once a machine: if it does not earn all, nobody's marks
     would be right."""
     path = own / ".reference.json"
@@ -138,11 +141,8 @@ def _timed(week: Week, settings: Settings, own: Path) -> Settings:
             return replace(settings, seconds=known["seconds"], total=known["total"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    process = multiprocessing.get_context("fork").Process(target=_time, args=(week, settings, key, path, os.getpid()))
-    process.start()
-    process.join()
-    known = json.loads(path.read_text()) if process.exitcode == 0 else {
-        "error": f"its judge ended with status {process.exitcode}"}
+    status = pool.alone(_time, week, settings, key, path)       # the grader itself must never compute
+    known = json.loads(path.read_text()) if status == 0 else {"error": f"its judge ended with status {status}"}
     if "error" in known:
         path.unlink(missing_ok=True)
         raise LabError(f"the reference itself does not earn every point of {week.name} on this machine, so no mark "
@@ -150,18 +150,16 @@ def _timed(week: Week, settings: Settings, own: Path) -> Settings:
     return replace(settings, seconds=known["seconds"], total=known["total"])
 
 
-def _time(week: Week, settings: Settings, key: str, path: Path, parent: int) -> None:
-    """In a process of its own: the grader itself must never compute."""
-    dies_with(parent)
+def _time(box: Box | None, week: Week, settings: Settings, key: str, path: Path) -> None:
+    """Grade the reference; how long it took, or why not, into the file."""
     try:
-        outcome, seconds = judge.reference(arrange(reference_submission(week), week), week, settings)
+        outcome, seconds = judge.reference(arrange(reference_submission(week), week), week, settings, box)
         worst = [f"{case.task} {case.behaviour}: {case.verdict}: {case.text}" for case in outcome.cases
                  if case.verdict != "passed"]
         _write(path, {"key": key, "seconds": seconds, "total": outcome.seconds} if outcome.full else
                {"error": worst[0] if worst else "a task has no cases"})
     except Exception as error:
         _write(path, {"error": f"{type(error).__name__}: {error}"})
-    os._exit(0)
 
 
 def reference_submission(week: Week) -> Submission:

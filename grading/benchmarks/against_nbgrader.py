@@ -76,16 +76,17 @@ def ours(week: Week, folder: Path, chosen, jobs: int) -> dict:
         write(week, folder / "submitted" / made.name / week.name, made)
     command = [sys.executable, "-m", "grading.cli", "run", week.name, "--submissions", str(folder / "submitted"),
                "--marks", str(folder / "marks"), "--jobs", str(jobs)]
-    begin = time.perf_counter()
+    begin, busy = time.perf_counter(), machine_seconds()
     done = subprocess.run(command, cwd=week.folder.parent, capture_output=True, text=True)
-    seconds = time.perf_counter() - begin
+    seconds, busy = time.perf_counter() - begin, machine_seconds() - busy
     if done.returncode != 0:
         raise SystemExit(done.stderr + done.stdout)
     found = {}
     for mark in marks.all_marks(folder / "marks", week.name):
         found[mark.student] = {"points": mark.points, "seconds": mark.seconds, "core_seconds": mark.core_seconds,
                                "verdicts": mark.verdicts()}
-    return {"seconds": round(seconds, 2), "each": found, "peak_rss_mib": _children_mib()}
+    return {"seconds": round(seconds, 2), "machine_core_seconds": round(busy, 1), "each": found,
+            "peak_rss_mib": _children_mib()}
 
 
 def theirs(week: Week, folder: Path, chosen) -> dict:
@@ -106,9 +107,9 @@ def theirs(week: Week, folder: Path, chosen) -> dict:
                 if "." not in module:
                     (package / f"{module}.py").unlink(missing_ok=True)
         write(week, package, made)
-    begin = time.perf_counter()
+    begin, busy = time.perf_counter(), machine_seconds()
     run(["autograde", week.name], root, check=False)
-    seconds = time.perf_counter() - begin
+    seconds, busy = time.perf_counter() - begin, machine_seconds() - busy
     from nbgrader.api import Gradebook
     found = {}
     with Gradebook(f"sqlite:///{root}/gradebook.db") as book:
@@ -117,7 +118,7 @@ def theirs(week: Week, folder: Path, chosen) -> dict:
                 found[made.name] = {"points": round(book.find_submission(week.name, made.name).score, 2)}
             except Exception as error:      # not graded: nbgrader gave up on it
                 found[made.name] = {"points": None, "why": type(error).__name__}
-    return {"seconds": round(seconds, 2), "each": found}
+    return {"seconds": round(seconds, 2), "machine_core_seconds": round(busy, 1), "each": found}
 
 
 def notebook(week: Week) -> dict:
@@ -148,6 +149,13 @@ def show(name: str, result: dict) -> None:
     print(f"{name}: {result['seconds']:.1f} s")
     for student, one in result["each"].items():
         print("   ", student, one)
+
+
+def machine_seconds() -> float:
+    """Seconds for which this machine's processors have been busy since it started, for whatever."""
+    with open("/proc/stat") as file:
+        user, nice, system = file.readline().split()[1:4]
+    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _children_mib() -> float:

@@ -1,12 +1,12 @@
-"""One sandbox for many submissions: nothing of one is there for the next, and what one destroys the next does not miss."""
+"""One sandbox for many submissions: nothing of one is there for the next, who does not miss what one destroys."""
 from __future__ import annotations
-
 
 from grading import marks, pool
 from tests.grading.test_run import SOLVED, course, graded, mark, needs_sandbox      # noqa: F401
 
 HELPER = "def secret(x, group):\n    return group.all_reduce(x)\n"
-BORROWS = SOLVED.replace("    return group.all_reduce(x)", "    from .helper import secret\n    return secret(x, group)")
+BORROWS = SOLVED.replace("    return group.all_reduce(x)",
+                         "    from .helper import secret\n    return secret(x, group)")
 # Leaves what it can wherever it can, and a process that would go on.
 LITTERS = SOLVED.replace("    return group.all_reduce(x)", """    import os
     if os.fork() == 0:
@@ -30,6 +30,7 @@ FINDS = SOLVED.replace("    return group.all_reduce(x)", """    import os
     return group.all_reduce(x) if found else x""")
 # More memory than a submission may use, in processes of its own: its sandbox is ended whole.
 DESTROYS = SOLVED.replace("    return group.all_reduce(x)", """    import os, time
+    if group.size < 3: return group.all_reduce(x)
     for _ in range(3):
         if os.fork() == 0:
             held = bytearray(1 << 30)

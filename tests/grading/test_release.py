@@ -147,7 +147,7 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["release", "--all", "--to", str(tmp_path / "tree")])
     assert stop.value.code in (0, None)
-    assert f"{tmp_path / 'tree'}: 25 files new" in capsys.readouterr().out
+    assert f"{tmp_path / 'tree'}: 26 files new" in capsys.readouterr().out
     assert (tmp_path / "tree/week92_next/parts.py").exists()
     shutil.rmtree(tmp_path / "tree/labkit")
     (tmp_path / "tree/labkit").symlink_to(tmp_path)

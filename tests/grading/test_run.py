@@ -179,7 +179,7 @@ def test_an_appeal_repeats_one_verdict_and_writes_nothing(course):
 def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypatch):
     week, submissions, folder, hand_in = course
     hand_in("good", SOLVED)
-    monkeypatch.setattr(running, "_timed", lambda week, settings, own: settings)
+    monkeypatch.setattr(running, "_timed", lambda week, settings, own, pool: settings)
     tries = folder / "tries"
 
     def dies(entry, week, settings, box):
@@ -194,16 +194,17 @@ def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypat
     assert [m.complete for m in report.made] == [False] and "judge ended" in report.made[0].attention[0]
     assert mark(course, "good").possible == 15
     # An incomplete mark is not kept: the next run tries again.
-    monkeypatch.setattr(judge, "grade", lambda entry, week, settings, box: judge.failed(entry, "x", week, settings, "still"))
-    assert [m.student for m in running.run(week, submissions, folder,
-                                           isolation=marks.UNSANDBOXED).made] == ["good"]
+    monkeypatch.setattr(judge, "grade",
+                        lambda entry, week, settings, box: judge.failed(entry, "x", week, settings, "still"))
+    report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
+    assert [m.student for m in report.made] == ["good"]
 
 
 def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
     week, submissions, folder, hand_in = course
     for student in ("a", "b"):
         hand_in(student, SOLVED)
-    monkeypatch.setattr(running, "_timed", lambda week, settings, own: settings)
+    monkeypatch.setattr(running, "_timed", lambda week, settings, own, pool: settings)
     folder.mkdir()
     log = folder / "log"
 

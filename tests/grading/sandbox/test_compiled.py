@@ -1,0 +1,56 @@
+"""A submission's files are compiled once, in the sandbox; ranks then read what came of it, as long as it is true."""
+from __future__ import annotations
+
+import importlib.util
+import marshal
+
+import pytest
+
+from tests.grading.sandbox.attacking import PACKAGE, Field
+
+ONE = "def told(group):\n    return {}\n"
+DEEP = "x = " + "(" * 50_000 + ")" * 50_000 + "\n"       # the parser gives up
+
+
+@pytest.fixture(scope="module")
+def submission(tmp_path_factory):
+    made = Field(tmp_path_factory.mktemp("compiled"))
+    for name, text in {"one.py": ONE.format(1), "deep.py": DEEP, "broken.py": "def told(:\n",
+                       "null.py": "a = '\0'\n"}.items():
+        (made.folder / PACKAGE / name).write_text(text)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def runner(submission):
+    return submission.runner(precompile=True)
+
+
+def pyc(submission, name):
+    return submission.folder / importlib.util.cache_from_source(f"{PACKAGE}/{name}.py")
+
+
+def test_what_can_be_compiled_is_and_what_cannot_fails_where_it_is_imported(submission, runner):
+    assert submission.ask("one.told", runner=runner).values == [1]
+    assert pyc(submission, "one").is_file() and pyc(submission, "__init__").is_file()
+    for name, words in (("broken", "SyntaxError"), ("deep", "too many nested parentheses"), ("null", "null bytes")):
+        assert not pyc(submission, name).exists()
+        assert words in submission.ask(f"{name}.told", runner=runner).text
+
+
+def test_ranks_read_it_only_while_the_source_is_the_same(submission, runner):
+    assert submission.ask("one.told", runner=runner).values == [1]
+    path, source = pyc(submission, "one"), submission.folder / PACKAGE / "one.py"
+    head = path.read_bytes()[:16]
+    path.write_bytes(head + marshal.dumps(compile(ONE.format(2), "one.py", "exec")))
+    assert submission.ask("one.told", runner=runner).values == [2]      # it is what ranks read
+    source.write_text(ONE.format(3))                                    # as long as before, perhaps in the same second
+    assert submission.ask("one.told", runner=runner).values == [3]
+
+
+def test_without_it_nothing_is_written(submission):
+    for path in submission.folder.rglob("*.pyc"):
+        path.unlink()
+    assert submission.ask("one.told", runner=submission.runner()).verdict == "passed"
+    assert not list(submission.folder.rglob("*.pyc"))
