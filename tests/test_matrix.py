@@ -277,14 +277,13 @@ def test_what_is_tried_is_what_is_allowed():
 
 def test_trying_on_this_cpu_writes_a_record(tmp_path, capsys):
     out = tmp_path / "record" / "matrix.json"
-    # Not torchao: compiled, its products go to oneDNN, whose FP8 on some CPUs is a reference in plain loops.
-    assert matrix_try.main(["--device", "cpu", "--only", "emulated tensorwise", "--ways", "plain,compile,checkpointing",
+    assert matrix_try.main(["--device", "cpu", "--only", "emulated tensorwise", "--ways", "plain,checkpointing",
                             "--out", str(out)]) == 0
     record = json.loads(out.read_text())
     first = record["tried"][0]
     assert (first["recipe"], first["ways"], first["ok"]) == ("emulated tensorwise", [], True)
     assert {tuple(entry["ways"]) for entry in record["tried"]} == {
-        (), ("compile",), ("checkpointing",), ("compile", "checkpointing")}
+        (), ("checkpointing",)}
     assert {entry["fp8_steps"] for entry in record["tried"]} == {2}
     assert record["generation"] == "CPU" and record["finished"] and all(e["converted"] == 14 for e in record["tried"])
     with pytest.raises(LabError, match="no recipe 'te blok'"):

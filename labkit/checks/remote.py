@@ -6,6 +6,7 @@ call imports the week's package afresh, so that a global of the last case cannot
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import itertools
 import random
 import sys
@@ -97,6 +98,9 @@ class _NoAnswer(Exception):
 def _find(root: str, package: str, name: str, parts: dict[str, Any] = {}) -> Callable:
     """"module.function" of the package in `root`; `parts` replace functions of other tasks."""
     sys.path[:] = [root, *(entry for entry in sys.path if entry != root)]
+    _Here.package, _Here.root = package, root
+    if _Here not in sys.meta_path:
+        sys.meta_path.insert(0, _Here)
     for part, replacement in parts.items():
         module, _, function = part.rpartition(".")
         setattr(_module(root, package, module), function, replacement)
@@ -105,6 +109,21 @@ def _find(root: str, package: str, name: str, parts: dict[str, Any] = {}) -> Cal
     if not callable(found):
         raise _NoAnswer(MISSING, f"{module}.py has no function {function!r}")
     return found
+
+
+class _Here:
+    """The first of Python's finders: the week's package comes from `root`. Without it, a course installed with pip's -e
+    lends its own files, solutions and all, where one is missing."""
+    package = root = ""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+        if name != cls.package and not name.startswith(cls.package + "."):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, [cls.root] if path is None else path)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return spec
 
 
 def _forget(package: str) -> None:

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "record"))
-from comparing import MICRO, lab, one_sentence, preset  # noqa: E402
+from comparing import MICRO, lab, lab_here, one_sentence, preset  # noqa: E402
 
 from labkit.record.read import read_run  # noqa: E402
+
+# For the tests that train: one rank, the baseline and the candidate.
+ALONE = MICRO[:MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]"):MICRO.index("[arms.broken]")]
+ALONE = ALONE.replace("world_size = 2", "world_size = 1")
 
 
 @pytest.mark.parametrize("change, told", [
@@ -27,8 +31,17 @@ def test_preset_with_a_mistake(tmp_path, change, told):
     assert change[0] in MICRO
     # --arms fp8 asks for the arm by name, so that what it cannot do is an error and not a skipped arm
     arms = ("--arms", "bf16,fp8") if "baseline" not in change[0] and "title" not in change[0] else ()
-    one_sentence(lab(tmp_path, "compare", "--preset", preset(tmp_path, MICRO.replace(*change)), "--out", "out", *arms), *told)
+    toml = preset(tmp_path, MICRO.replace(*change))
+    one_sentence(lab_here(tmp_path, "compare", "--preset", toml, "--out", "out", *arms), *told)
     assert not (tmp_path / "out").exists(), "refused before anything started"
+
+
+def test_a_mistake_as_a_process_of_its_own(tmp_path):
+    """What the others do in this process is what the shell gets."""
+    toml = preset(tmp_path, MICRO.replace("steps = 8", "stepps = 8"))
+    done = lab(tmp_path, "compare", "--preset", toml, "--out", "out")
+    one_sentence(done, "stepps", "did you mean 'steps'")
+    assert done.stderr.count("\n") == 1 and not done.stdout and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("words, told", [
@@ -43,35 +56,39 @@ def test_command_line_with_a_mistake(tmp_path, words, told):
     if "gpu-check" in words and torch.cuda.is_available():
         words = ("--preset", "gpu-check", "--set", "world_size=4096")
         told = ("4096",)
-    one_sentence(lab(tmp_path, "compare", *words), *told)
+    one_sentence(lab_here(tmp_path, "compare", *words), *told)
+    assert not list(tmp_path.iterdir()), "refused before anything started"
 
 
 def test_missing_backend_is_told_before_anything_starts(tmp_path):
     """Transformer Engine without a GPU or without its package: why, in words, whatever its import raised."""
     wanting = MICRO.replace('backend = "torchao", recipe = "tensorwise"', 'backend = "te", recipe = "delayed"')
-    one_sentence(lab(tmp_path, "compare", "--preset", preset(tmp_path, wanting), "--out", "out", "--arms", "bf16,fp8"),
-                 "fp8", "cannot run")
+    toml = preset(tmp_path, wanting)
+    refused = lab_here(tmp_path, "compare", "--preset", toml, "--out", "out", "--arms", "bf16,fp8")
+    one_sentence(refused, "fp8", "cannot run")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_backend_skips_its_arm_where_it_was_not_asked_for_by_name(tmp_path):
-    wanting = MICRO.replace('backend = "torchao", recipe = "tensorwise"', 'backend = "te", recipe = "delayed"')
-    done = lab(tmp_path, "compare", "--preset", preset(tmp_path, wanting), "--out", "out", "--set", "train.steps=2")
-    assert "FP8: skipped" in done.stdout and read_run(tmp_path / "out").run["results"]["arms"]["fp8"]["status"] == "skipped"
+    wanting = ALONE.replace('backend = "torchao", recipe = "tensorwise"', 'backend = "te", recipe = "delayed"')
+    toml = preset(tmp_path, wanting)
+    done = lab_here(tmp_path, "compare", "--preset", toml, "--out", "out", "--set", "train.steps=2")
+    arms = read_run(tmp_path / "out").run["results"]["arms"]
+    assert "FP8: skipped" in done.stdout and arms["fp8"]["status"] == "skipped" and arms["bf16"]["status"] == "finished"
 
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    one_sentence(lab(tmp_path, "compare", "--preset", preset(tmp_path), "--out", "out"), "no run")
+    one_sentence(lab_here(tmp_path, "compare", "--preset", preset(tmp_path), "--out", "out"), "no run")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
-    one_sentence(lab(tmp_path, "report", "out"), "out")
+    one_sentence(lab_here(tmp_path, "report", "out"), "out")
 
 
 def test_full_disk_is_one_sentence_and_keeps_what_was_recorded(tmp_path):
     """A limit on the size of a file stands for a full disk: writing beyond it fails in the same place."""
-    long = preset(tmp_path, MICRO.replace("steps = 8", "steps = 400").replace("probe_every = 4", "probe_every = 1"))
-    warm = lab(tmp_path, "compare", "--preset", long, "--out", "warm", "--arms", "bf16", "--set", "train.steps=1")
+    long = preset(tmp_path, ALONE.replace("steps = 8", "steps = 400").replace("probe_every = 4", "probe_every = 1"))
+    warm = lab_here(tmp_path, "compare", "--preset", long, "--out", "warm", "--arms", "bf16", "--set", "train.steps=1")
     assert warm.returncode == 0, warm.stderr                      # the corpus is in the cache now
     limit = 60_000
     done = lab(tmp_path, "compare", "--preset", long, "--out", "out", "--arms", "bf16",

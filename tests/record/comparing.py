@@ -1,10 +1,16 @@
 """A comparison small enough for tests: two micro decoders on two ranks, a few steps, text from this repository."""
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from labkit.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,6 +62,22 @@ def lab(folder: Path, *words: object, timeout: float = 200, **more) -> subproces
     """`lab words...` in `folder`, as a user would type it."""
     return subprocess.run([sys.executable, "-m", "labkit", *map(str, words)], cwd=folder, env=environment(folder),
                           capture_output=True, text=True, timeout=timeout, **more)
+
+
+def lab_here(folder: Path, *words: object) -> subprocess.CompletedProcess:
+    """The same in this process, which has imported torch already: a refusal costs milliseconds and not seconds."""
+    said, errors, status = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["lab", *map(str, words)])
+        for name, value in environment(folder).items():
+            patch.setenv(name, value)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+            try:
+                main([*map(str, words)])
+            except SystemExit as end:
+                status = end.code or 0
+    return subprocess.CompletedProcess(words, status, said.getvalue(), errors.getvalue())
 
 
 def start(folder: Path, *words: object) -> subprocess.Popen:

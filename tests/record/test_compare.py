@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from comparing import MICRO, lab, one_sentence, preset, start  # noqa: E402
+from comparing import MICRO, lab, lab_here, one_sentence, preset, start  # noqa: E402
 
 from labkit.record.read import read_run  # noqa: E402
 
@@ -70,7 +70,7 @@ def test_report_and_table_are_there(finished):
 def test_a_finished_comparison_is_shown_and_not_trained_again(finished):
     folder, _ = finished
     before = {p: p.stat().st_mtime_ns for p in (folder / "out" / "arms").rglob("steps.jsonl")}
-    again = lab(folder, "compare", "--preset", preset(folder), "--out", "out")
+    again = lab_here(folder, "compare", "--preset", preset(folder), "--out", "out")
     assert "Nothing left to train" in again.stdout and read_run(folder / "out").status == "finished"
     assert before == {p: p.stat().st_mtime_ns for p in (folder / "out" / "arms").rglob("steps.jsonl")}
 
@@ -78,18 +78,20 @@ def test_a_finished_comparison_is_shown_and_not_trained_again(finished):
 def test_report_command_draws_again(finished):
     folder, _ = finished
     (folder / "out" / "report.html").unlink()
-    done = lab(folder, "report", "out")
+    done = lab_here(folder, "report", "out")
     assert done.returncode == 0 and (folder / "out" / "report.html").exists()
 
 
 def test_other_settings_do_not_mix_with_a_finished_comparison(finished):
     folder, _ = finished
-    one_sentence(lab(folder, "compare", "--preset", preset(folder), "--out", "out", "--set", "train.lr=2e-3"), "train.lr", "--fresh")
+    other = ("compare", "--preset", preset(folder), "--out", "out", "--set", "train.lr=2e-3")
+    one_sentence(lab_here(folder, *other), "train.lr", "--fresh")
 
 
 def test_interrupted_it_keeps_what_it_has_and_goes_on(tmp_path):
     """Ctrl-C in the second arm: exit 130, no rank left; the second call keeps the first arm and finishes the rest."""
-    slow = MICRO.replace("steps = 8", "steps = 60").replace("eval_every = 2", "eval_every = 20")
+    slow = MICRO.replace("world_size = 2", "world_size = 1").replace("eval_every = 2", "eval_every = 20")
+    slow = slow.replace("steps = 8", "steps = 60").replace("probe_every = 4", "probe_every = 1000")
     words = ("compare", "--preset", preset(tmp_path, slow), "--out", "out", "--arms", "bf16,twin")
     running = start(tmp_path, *words)
     twin = tmp_path / "out" / "arms" / "twin" / "steps.jsonl"
@@ -102,7 +104,7 @@ def test_interrupted_it_keeps_what_it_has_and_goes_on(tmp_path):
     first = read_run(tmp_path / "out")
     assert first.status == "interrupted" and first.arms["bf16"].status == "finished"
     began = first.arms["bf16"].run["started"]
-    done = lab(tmp_path, *words)
+    done = lab_here(tmp_path, *words)
     second = read_run(tmp_path / "out")
     assert second.arms["bf16"].run["started"] == began, "the finished arm was not trained again"
     assert second.arms["twin"].status == "finished" and "BF16: finished already" in done.stdout, done.stdout + done.stderr
@@ -114,7 +116,7 @@ def test_fresh_moves_the_old_run_aside(tmp_path):
     out.mkdir()
     (out / "run.json").write_text(json.dumps({"kind": "compare", "config": {}, "status": "finished"}))
     words = ("compare", "--preset", preset(tmp_path), "--out", "out", "--arms", "bf16", "--set", "train.steps=2")
-    assert lab(tmp_path, *words, "--fresh").returncode == 0
+    assert lab_here(tmp_path, *words, "--fresh").returncode == 0
     assert json.loads((tmp_path / "out.1" / "run.json").read_text())["config"] == {}
     assert read_run(out).arms["bf16"].status == "finished"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from comparing import MICRO, lab, one_sentence, preset  # noqa: E402
+from comparing import MICRO, lab_here, one_sentence, preset  # noqa: E402
 
 from rich.console import Console  # noqa: E402
 
@@ -15,7 +15,9 @@ from labkit.record import compare  # noqa: E402
 from labkit.record.budget import Budget  # noqa: E402
 from labkit.record.read import read_run  # noqa: E402
 
-SPEED = MICRO.replace("[train]", """
+# The arms that a speed part needs; a safety verdict with all its arms is test_compare.py's.
+PAIR = MICRO[:MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]"):MICRO.index("[arms.broken]")]
+SPEED = PAIR.replace("[train]", """
 startup_seconds = 1
 [speed]
 arms = ["bf16", "fp8"]
@@ -28,9 +30,9 @@ checkpoint_every = 1000""", 1)
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Both parts, two ranks; read by several tests and changed by none."""
+    """Both parts, two ranks, two arms; read by several tests and changed by none."""
     folder = tmp_path_factory.mktemp("speed")
-    done = lab(folder, "compare", "--preset", preset(folder, SPEED), "--out", "out", "--price-per-hour", 3.6)
+    done = lab_here(folder, "compare", "--preset", preset(folder, SPEED), "--out", "out", "--price-per-hour", 3.6)
     return folder, done
 
 
@@ -69,7 +71,7 @@ def test_minutes_and_money_before_and_after(finished):
     assert "Predicted: " in done.stdout and "at 3.60 an hour" in done.stdout and "Measured: " in done.stdout
     (call,) = read_run(folder / "out").run["results"]["calls"]
     assert [(i["part"], i["arm"]) for i in call["items"]] == [
-        ("speed", "bf16"), ("speed", "fp8"), *(("safety", a) for a in ("bf16", "twin", "fp8", "broken"))]
+        ("speed", "bf16"), ("speed", "fp8"), ("safety", "bf16"), ("safety", "fp8")]
     assert call["seconds"] >= sum(i["measured_s"] for i in call["items"]) > 0
     assert call["cost"] == pytest.approx(call["seconds"] / 3600 * 3.6)
 
@@ -81,7 +83,7 @@ def test_checkpoints_for_pausing_do_not_outlive_their_arm(finished):
 def test_nothing_is_timed_twice(finished):
     folder, _ = finished
     before = {p: p.stat().st_mtime_ns for p in (folder / "out").glob("*/*/steps.jsonl")}
-    again = lab(folder, "compare", "--preset", preset(folder, SPEED), "--out", "out", "--part", "speed")
+    again = lab_here(folder, "compare", "--preset", preset(folder, SPEED), "--out", "out", "--part", "speed")
     assert "Nothing left to train" in again.stdout and "BF16: finished already, kept (speed)" in again.stdout
     assert before == {p: p.stat().st_mtime_ns for p in (folder / "out").glob("*/*/steps.jsonl")}
 
@@ -117,7 +119,7 @@ def test_a_spent_budget_pauses_an_arm_and_the_next_call_goes_on(tmp_path, monkey
 
 def test_an_arm_that_does_not_fit_is_not_started(tmp_path):
     text = SPEED.replace("startup_seconds = 1", "startup_seconds = 3000")
-    done = lab(tmp_path, "compare", "--preset", preset(tmp_path, text), "--out", "out", "--budget-minutes", 1)
+    done = lab_here(tmp_path, "compare", "--preset", preset(tmp_path, text), "--out", "out", "--budget-minutes", 1)
     assert done.returncode == 3 and not (tmp_path / "out" / "speed").exists() and not (tmp_path / "out" / "arms").exists()
     assert "compiled BF16 was not timed" in done.stdout
 
@@ -126,4 +128,5 @@ def test_an_arm_that_does_not_fit_is_not_started(tmp_path):
     (("--part", "both"), ("speed or safety", "both")), (("--budget-minutes", "-1"), ("--budget-minutes", "above 0")),
     (("--part", "speed", "--preset", "cpu-tiny"), ("cpu-tiny", "no [speed]"))])
 def test_wrong_words_are_one_sentence(tmp_path, words, told):
-    one_sentence(lab(tmp_path, "compare", "--preset", preset(tmp_path, SPEED), *words), *told)
+    one_sentence(lab_here(tmp_path, "compare", "--preset", preset(tmp_path, SPEED), *words), *told)
+    assert [path.name for path in tmp_path.iterdir()] == ["micro.toml"], "refused before anything started"

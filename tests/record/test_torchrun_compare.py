@@ -44,7 +44,7 @@ def test_all_ranks_pause_together_and_go_on_in_the_next_call(tmp_path):
     toml = preset(tmp_path, MICRO.replace("steps = 8", "steps = 8\ncheckpoint_every = 1000"))
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                            "program.py", str(toml)], cwd=tmp_path, capture_output=True, text=True, timeout=200,
-                          env=environment(tmp_path, PYTHONPATH=str(ROOT), TMPDIR=str(tmp_path)))
+                          env={**environment(tmp_path, PYTHONPATH=str(ROOT)), "TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert [json.loads((tmp_path / f"status{rank}").read_text()) for rank in range(2)] == [[3, 0], [3, 0]]
     arm = read_run(tmp_path / "out").arms["bf16"]
