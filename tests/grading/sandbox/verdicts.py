@@ -14,9 +14,11 @@ import os
 import sys
 import tempfile
 import time
+from datetime import date
 from fractions import Fraction
 from pathlib import Path
 
+from grading.benchmarks.against_nbgrader import hardware_and_versions
 from grading.intake import arrange
 from grading.intake.load import Submission
 from grading.run import reference_submission
@@ -137,7 +139,9 @@ def main() -> None:
                 print(f"\r{turn + 1}/{chosen.repeat}  {number}/{len(runs)}  {name:60}", end="", file=sys.stderr)
     for process in load:
         process.kill()
-    result = {"submissions": len(seen), "repeats": chosen.repeat, "load": chosen.load, "cores": os.cpu_count(),
+    result = {"kind": "grading verdicts", "command": f"python -m tests.grading.sandbox.verdicts --repeat "
+              f"{chosen.repeat} --load {chosen.load}", "date": date.today().isoformat(), **hardware_and_versions(),
+              "submissions": len(seen), "repeats": chosen.repeat, "load": chosen.load,
               "unintended": unintended,
               "changed between repeats": [name for name, ways in seen.items() if len(ways) > 1],
               "seconds": round(time.time() - begin)}
