@@ -7,11 +7,11 @@
 #
 # PYTHON=python3.12 make setup          another interpreter (3.11 or newer)
 # TORCH_INDEX_URL=https://... make setup   take torch from that index, for example PyTorch's CPU-only one
-# JOBS=6 make test                      run so many tests at a time; they often wait, so one more than there are cores is best
+# JOBS=4 make test                      run so many tests at a time; each starts up to 8 ranks, so keep it low
 
 PYTHON ?= python3
 VENV   ?= .venv
-JOBS   ?= 3
+JOBS   ?= 2
 STAMP  := $(VENV)/.installed
 
 .PHONY: demo test setup clean

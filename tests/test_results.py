@@ -85,3 +85,34 @@ def test_the_verdict_in_a_record_is_what_the_code_says_today():
             assert arm["word"] == before["word"] and arm["gap"] == before["gap"], (folder.name, name)
             # Python 3.12 adds floats more exactly than 3.11: the last digit of a sum may differ.
             assert arm["value"] == pytest.approx(before["value"], rel=1e-12), (folder.name, name)
+
+
+def record(name):
+    return json.loads((ROOT / "results" / name).read_text())
+
+
+def results_text():
+    return (ROOT / "results" / "README.md").read_text()
+
+
+def test_the_class_of_29_is_told_as_recorded():
+    made = record("2026-11-21-grading-29.json")
+    ours, theirs = made["grade_run"], made["nbgrader"]
+    good = [one["core_seconds"] for name, one in ours["each"].items() if name.startswith("good")]
+    assert len(ours["each"]) == len(theirs["each"]) == 29 and len(good) == 12
+    assert made["times_faster"] == round(theirs["seconds"] / ours["seconds"], 2)
+    text = results_text()
+    assert f"| `grade run --jobs 2` | {ours['seconds']:.0f} | {ours['machine_core_seconds']:.0f} |" in text
+    assert f"| `nbgrader autograde` | {theirs['seconds']:.0f} | {theirs['machine_core_seconds']:.0f} |" in text
+    assert f"{made['times_faster']:.1f} times" in text
+    assert f"{min(good):.1f} to {max(good):.1f} s of core time" in text
+    assert all(one["points"] == 80 for name, one in ours["each"].items() if name.startswith("good"))
+
+
+def test_twenty_kills_lost_nothing():
+    made = record("2026-11-21-grading-kills.json")
+    killed = [run for run in made["runs"] if run["killed"]]
+    assert made["marks_equal"] and made["last_status"] == 0 and made["marks"] == made["submissions"] == 29
+    assert all(run["left_processes"] == 0 for run in made["runs"])
+    assert all(run["marks_after"] >= run["marks_before"] for run in made["runs"])
+    assert f"{len(killed)} of {len(made['runs'])}" in results_text()

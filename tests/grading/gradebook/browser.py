@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-START = 60      # seconds for a program to come up on a busy machine
+START = 100     # seconds for a program to come up on a busy machine
 
 
 def chromium() -> str | None:
@@ -61,8 +61,11 @@ class Page:
             self.errors.append(json.dumps(message["params"]["exceptionDetails"])[:500])
 
     def open(self, address: str) -> None:
-        self.call("Page.navigate", url=address)
-        self.wait("document.readyState === 'complete'")
+        self.js("window.stale = true")      # the page before is complete as well, until it goes
+        went = self.call("Page.navigate", url=address)
+        if "errorText" in went:
+            raise RuntimeError(f"{address}: {went['errorText']}")
+        self.wait("window.stale === undefined && document.readyState === 'complete'")
 
     def js(self, expression: str) -> Any:
         """The value of a JavaScript expression. Waits for a promise."""
