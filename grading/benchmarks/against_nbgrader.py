@@ -1,6 +1,9 @@
 """The class of 29 graded twice on the same machine: by `grade run`, and by plain `nbgrader autograde`.
 
-    python -m grading.benchmarks.against_nbgrader --out results/2026-11-21-grading-29.json [--only good01,hang-loop]
+    python -m grading.benchmarks.against_nbgrader --jobs 2,3 --out results/2026-11-21-grading-29.json
+
+`--only good01,hang-loop` takes fewer of them; `--nbgrader FILE` takes nbgrader's half from an earlier record of the
+same machine and versions, since it takes seven minutes.
 
 nbgrader is set up as its documentation says: a source notebook with locked test cells, `generate_assignment`, then
 `autograde`, which executes every submission's notebook in a kernel, one after the other. The test cells run this week's
@@ -36,7 +39,8 @@ c.ClearSolutions.code_stub = {{"python": "raise NotImplementedError()"}}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", default="2,3", help="of grade run; several, by comma, one after the other")
+    parser.add_argument("--nbgrader", type=Path, help="an earlier record, for its half")
     parser.add_argument("--only", default="", help="names of submissions, by comma")
     args = parser.parse_args()
     week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
@@ -45,13 +49,26 @@ def main() -> None:
               + (f" --only {args.only}" if args.only else ""), "date": date.today().isoformat(),
               **hardware_and_versions(), "submissions": {made.name: made.kind for made in chosen}}
     with tempfile.TemporaryDirectory(prefix="grading-29-") as folder:
-        record["grade_run"] = ours(week, Path(folder), chosen, args.jobs)
-        show("grade run", record["grade_run"])
-        record["nbgrader"] = theirs(week, Path(folder), chosen)
+        record["grade_run"] = {}
+        for jobs in args.jobs.split(","):
+            record["grade_run"][jobs] = ours(week, Path(folder, f"jobs{jobs}"), chosen, int(jobs))
+            show(f"grade run --jobs {jobs}", record["grade_run"][jobs])
+        record["nbgrader"] = (theirs(week, Path(folder), chosen) if args.nbgrader is None
+                              else earlier(args.nbgrader, record))
         show("nbgrader", record["nbgrader"])
-    record["times_faster"] = round(record["nbgrader"]["seconds"] / record["grade_run"]["seconds"], 2)
+    record["times_faster"] = {jobs: round(record["nbgrader"]["seconds"] / one["seconds"], 2)
+                              for jobs, one in record["grade_run"].items()}
     args.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{record['times_faster']} times faster")
+    print(f"times faster, by jobs: {record['times_faster']}")
+
+
+def earlier(path: Path, record: dict) -> dict:
+    """nbgrader's half of an earlier record: of the same submissions, machine and versions."""
+    before = json.loads(path.read_text())
+    for name in ("hardware", "versions", "submissions"):
+        if before[name] != record[name]:
+            raise SystemExit(f"{path} has other {name}: measure nbgrader anew")
+    return {**before["nbgrader"], "measured": f"before, on {before['date']}, by {before['command']}"}
 
 
 def hardware_and_versions() -> dict:

@@ -189,6 +189,8 @@ class Case:
         # What lies in sockets and pipes is the kernel's memory, which no process's size shows.
         if (files := sum(map(watch.files, pids))) > MAX_FILES:
             return End(OUT_OF_MEMORY, f"it had {files} files open; {MAX_FILES} is the limit", fatal=True)
+        if watch.at_most(pids) <= self.box.limits.tree:
+            return None
         used = watch.use([zygote, *pids]).memory - self.baseline
         if used <= self.box.limits.tree:
             return None

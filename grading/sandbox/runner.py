@@ -25,7 +25,7 @@ from labkit.checks.runner import Job, Reply
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NOT_ATTEMPTED, PASSED
 
-DEADLINE = 8.0      # seconds for a call, or five times what the reference took, whatever is more
+DEADLINE = 6.0      # seconds for a call (at home it is 5), or five times what the reference took, whatever is more
 TIMES = 5.0
 PATIENCE = 1        # calls of one function that may run into the full deadline
 SHORT = 1.0         # seconds for that function's later calls (or five times the reference)

@@ -85,6 +85,17 @@ def use(pids: list[int]) -> Use:
     return total
 
 
+def at_most(pids: list[int]) -> int:
+    """Bytes that these processes' own memory cannot exceed: what they share is counted for each. A hundredth of the
+    price of `use`, which looks at every page."""
+    total = 0
+    for pid in pids:
+        for line in _read(f"/proc/{pid}/status").splitlines():
+            if line.startswith(("RssAnon:", "RssShmem:")):
+                total += 1024 * int(line.split()[1])
+    return total
+
+
 def memory(pid: int) -> int:
     """Bytes that are its own. Where that cannot be read: all that is resident, shared or not."""
     try:
