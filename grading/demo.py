@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 
 from labkit.errors import LabError
@@ -37,8 +38,9 @@ def demo(out: Path, jobs: int = 2) -> None:
     for folder in ("submitted", "marks"):
         shutil.rmtree(out / folder, ignore_errors=True)
     console.print(f"\nGrading: {WEEK} is released to students, and four submissions come back.", style="bold")
-    release(out / "students", [WEEK], source=week.folder.parent)
-    hand_in(out / "submitted", out / "students" / week.package, week)
+    with tempfile.TemporaryDirectory(prefix="grade-demo-") as students:     # outside the course, as every release
+        release(Path(students, "tree"), [WEEK], source=week.folder.parent)
+        hand_in(out / "submitted", Path(students, "tree") / week.package, week)
     why = isolation.missing()
     if why:
         console.print(f"No submission can be shut in on this machine ({why}), so these four, which are our own, run "
