@@ -46,7 +46,8 @@ def main() -> None:
     week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
     chosen = [made for made in CLASS if not args.only or made.name in args.only.split(",")]
     record = {"kind": "grading 29", "command": f"python -m grading.benchmarks.against_nbgrader --jobs {args.jobs}"
-              + (f" --only {args.only}" if args.only else ""), "date": date.today().isoformat(),
+              + (f" --only {args.only}" if args.only else "")
+              + (" --nbgrader EARLIER" if args.nbgrader else ""), "date": date.today().isoformat(),
               **hardware_and_versions(), "submissions": {made.name: made.kind for made in chosen}}
     with tempfile.TemporaryDirectory(prefix="grading-29-") as folder:
         record["grade_run"] = {}
