@@ -76,6 +76,7 @@ def attempt(pool: Any, config: dict[str, Any], cache: Path) -> dict[str, Any]:
             summary = pool.run(fresh_job, config, Path(folder) / "run", cache, timeout=300.0)[0]
             steps = [json.loads(line) for line in (Path(folder) / "run" / "steps.jsonl").read_text().splitlines()]
     except Exception as error:          # whatever it was, it is the answer
+        print(error, file=sys.stderr, flush=True)          # with its traceback, which the record has no room for
         return {"ok": False, "why": " ".join(str(error).split())[:400]}
     losses = [step["loss"] for step in steps]
     plain = config["precision"]["backend"] in ("bf16", "fp32") or config["precision"].get("recipe") == "bf16"
