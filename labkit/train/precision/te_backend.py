@@ -175,6 +175,8 @@ class TransformerEngine(Backend):
             # the module was built with: ours leaves those that are there. Then it hands out what it rounded away.
             module.reset_parameters()
             local = _local(module.weight)
+            if isinstance(module.weight, DTensor) and module.weight.device_mesh.size() == 1:
+                gather_as_one(local)
             first = local.get_high_precision_init_val().to(device=local.device, dtype=torch.float32)
             local.clear_high_precision_init_val()
             masters[module.weight] = _like(module.weight, first)
@@ -233,6 +235,30 @@ class TransformerEngine(Backend):
 def te_recipe(name: str):
     """Transformer Engine's recipe object for "delayed", "current" or "block", with its defaults."""
     return getattr(importlib.import_module("transformer_engine.common.recipe"), RECIPES[name])()
+
+
+def gather_as_one(weight: Tensor) -> None:
+    """Let FSDP2 gather this FP8 weight as one tensor of bytes: its codes, then its scales.
+
+    On one rank there is nothing to send, and FSDP2 copies what a gather would have brought: the first tensor of a
+    weight's, and no other (seen with torch 2.11 to 2.13). On several ranks it gathers all of them, and this is not
+    needed.
+    """
+    before, after, shapes = weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather, []
+
+    def pack(mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any) -> tuple:
+        parts, about = before(mesh, orig_size, contiguous_orig_stride, module, mp_policy)
+        shapes[:] = [(part.shape, part.dtype) for part in parts]
+        return (torch.cat([part.contiguous().flatten().view(torch.uint8) for part in parts]),), about
+
+    def unpack(gathered: tuple, about: Any, param_dtype: torch.dtype, *, out: Tensor | None = None) -> Any:
+        sizes = [shape.numel() * dtype.itemsize for shape, dtype in shapes]
+        parts = tuple(part.view(dtype).view(shape)
+                      for part, (shape, dtype) in zip(gathered[0].split(sizes), shapes, strict=True))
+        found = after(parts, about, param_dtype, out=out)
+        return found if out is not None else (found[0], gathered)      # FSDP2 frees and allocates these: the whole
+
+    weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather = pack, unpack
 
 
 def _local(x: Tensor) -> Tensor:

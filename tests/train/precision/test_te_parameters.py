@@ -104,3 +104,14 @@ def test_two_ranks_gather_fp8_and_resume(tmp_path):
         for name, master in straight[rank]["masters"].items():
             assert torch.equal(resumed[rank]["masters"][name], master), name
             assert torch.equal(straight[rank]["values"][name], on_grid(master, True)), name
+
+
+def test_one_rank_gathers_codes_and_scales_too(tmp_path):
+    """FSDP2 takes a shortcut on one rank, which brings the first of a weight's tensors alone: a GPU showed it."""
+    with RankPool(1) as one, RankPool(2) as two:
+        alone = one.run(te_jobs.train_sharded, None, None, timeout=120.0)[0]
+        both = two.run(te_jobs.train_sharded, None, None, timeout=120.0)[0]
+    assert set(alone["gathered"]) == {256 * 256 + 4 * 4} and alone["evidence"]["fp8_parameters"] == 7
+    assert alone["losses"].keys() == both["losses"].keys()
+    for step, loss in alone["losses"].items():
+        assert loss == pytest.approx(both["losses"][step], rel=1e-3), step
