@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from labkit.errors import LabError
 from labkit.matrix_rules import (COLUMNS, FEATURES, GENERATIONS, NO, PARAMETERS, RECIPES, ROWS, RULES, SCHEDULE,
-                                 UNTRIED, YES)
+                                 TOGETHER, UNTRIED, YES)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,10 @@ def reasons(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> l
     for c in found:
         if c.state == NO:
             told.setdefault(c.why, c)            # a schedule with FP8 parameters is forbidden in both their rows
-    return [f"{c.recipe.removesuffix(' *')} and {c.column} do not go together: {why}" for why, c in told.items()]
+    sentences = [f"{c.recipe.removesuffix(' *')} and {c.column} do not go together: {why}" for why, c in told.items()]
+    sentences += [f"{recipe}, {' and '.join(ways)} do not go together: {why}" for pattern, ways, why in TOGETHER
+                  if fnmatchcase(recipe, pattern) and {*ways} <= {*asked}]
+    return sentences
 
 
 def refuse(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> None:

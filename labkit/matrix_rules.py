@@ -24,6 +24,9 @@ COLUMNS = (*FEATURES, *GENERATIONS)
 _CHECK = "results/2026-11-21-h200-gpu-check-124m"                 # one rank, compiled, Hopper
 _DEMO = "results/2026-11-21-cpu-demo"                            # two ranks, CPU
 _TRIED = "week16_fp8/results/h200-matrix.json"                   # labkit.matrix_try on one H200
+_TRIED_2 = "week16_fp8/results/h200-matrix-2.json"                 # the same with schedules, on another H200
+_TRIED_3 = "week16_fp8/results/h200-matrix-3.json"                 # FP8 parameters, and the emulated block recipe
+_8B = "week16_fp8/results/2026-11-22-h200-8b-2-gpus"              # two ranks, Hopper
 _SCHEDULED = "tests/train/test_schedule.py"                       # CPU
 _PARAMETERS = "tests/train/test_fp8_parameters.py"               # CPU
 _UNITS = "FP8 products need units that GPUs have from Ada (compute capability 8.9) on: take backend bf16 or emulated"
@@ -49,39 +52,36 @@ RULES = (
          "there is no FP8 phase to switch to: take out the schedule, or take a backend with FP8"),
     Rule("torchao tensorwise|emulated *", SCHEDULE, YES, "the linear becomes a plain product in the BF16 steps",
          _SCHEDULED),
-    Rule("te *", SCHEDULE, UNTRIED,
-         "by te.autocast(enabled=...), shown against a stand-in; not run on a GPU. Delayed scaling starts blind at the "
-         "switch"),
-    Rule("torchao *|broken *|week16 *", SCHEDULE, UNTRIED, "the same switch as torchao tensorwise's; no record of it"),
+    Rule("te *", SCHEDULE, YES, "by te.autocast(enabled=...). Delayed scaling starts blind at the switch", _TRIED_2),
+    Rule("torchao *|broken *", SCHEDULE, YES, "the same switch as torchao tensorwise's", _TRIED_2),
+    Rule("week16 *", SCHEDULE, UNTRIED, "the same switch as torchao tensorwise's; no record of it"),
     Rule(f"{SCHEDULE}|{PARAMETERS}", f"{SCHEDULE}|{PARAMETERS}", NO,
          "a BF16 phase would multiply weights that are FP8 all the same: take either the schedule or fp8_parameters"),
-    Rule(SCHEDULE, "FSDP2|checkpointing", YES, "shown on CPU ranks; not run on a GPU", _SCHEDULED),
-    Rule(SCHEDULE, "compile", UNTRIED,
-         "each switch compiles one more graph of every block; shown on a CPU, where the graphs were counted, not on a "
-         "GPU"),
-    Rule(SCHEDULE, "fused", UNTRIED, "te's fused modules follow te.autocast like the others; not run on a GPU"),
+    Rule(SCHEDULE, "FSDP2|checkpointing", YES, "shown on CPU ranks; several GPUs have not been tried", _SCHEDULED),
+    Rule(SCHEDULE, "compile", YES, "each switch compiles one more graph of every block", _TRIED_2),
+    Rule(SCHEDULE, "fused", YES, "te's fused modules follow te.autocast like the others", _TRIED_2),
     Rule(SCHEDULE, "CPU", YES, "real FP8 numbers in the FP8 steps", _SCHEDULED),
     Rule(f"{SCHEDULE}|{PARAMETERS}", "Ampere", UNTRIED,
          "for the emulated backend alone, the others have no FP8 there; no such GPU was at hand"),
-    Rule(SCHEDULE, "Ada|Hopper|Blackwell*", UNTRIED, "no scheduled run on a GPU is on record"),
+    Rule(SCHEDULE, "Hopper", YES, "on record", _TRIED_2),
+    Rule(SCHEDULE, "Ada|Blackwell*", UNTRIED, "no such GPU was at hand"),
     # -- FP8 parameters: as a column, then as a row
     Rule("emulated block", PARAMETERS, YES, "an FP32 tensor of FP8 values, FP32 master weights in AdamW; the gather is "
          "BF16", _PARAMETERS),
-    Rule("te block", PARAMETERS, UNTRIED,
-         "te.quantized_model_init, gathered as FP8; written to 2.20's interface and shown against a stand-in, not run "
-         "on a GPU"),
+    Rule("te block", PARAMETERS, YES, "te.quantized_model_init, gathered as FP8", _TRIED_3),
     Rule("*", PARAMETERS, NO,
          "FP8 parameters need power-of-two scales, so that rounding twice is rounding once: take recipe block of te or "
          "emulated"),
     Rule(PARAMETERS, "FSDP2", UNTRIED,
-         "a rank's rows must be a multiple of 128. emulated runs on CPU ranks (tests); te's FP8 gather has not been "
-         "run"),
+         "a rank's rows must be a multiple of 128. emulated runs on CPU ranks (tests); te's FP8 gather ran for 24 "
+         "steps on two H200s, beside no other arm"),
     Rule(PARAMETERS, "fused", NO,
          "a fused module joins the weights of several linears, which would dequantise them: set fused = false"),
-    Rule(PARAMETERS, "compile|checkpointing", UNTRIED, "no record; te.Linear stays eager as without"),
+    Rule(PARAMETERS, "compile", YES, "te.Linear stays eager as without", _TRIED_3),
+    Rule(PARAMETERS, "checkpointing", YES, "for the emulated backend alone; te's is refused", _TRIED_3),
     Rule(PARAMETERS, "CPU", YES, "the emulated backend", _PARAMETERS),
     Rule(PARAMETERS, "Ada", UNTRIED, "for the emulated backend alone: te's block scaling needs Hopper"),
-    Rule(PARAMETERS, "Hopper", UNTRIED, "written for it, not run on one"),
+    Rule(PARAMETERS, "Hopper", YES, "on record", _TRIED_3),
     Rule(PARAMETERS, "Blackwell*", UNTRIED,
          "Transformer Engine 2.20 turns its block scales into MXFP8's there, and its own tests expect a failure on "
          "12.0; not run"),
@@ -98,9 +98,8 @@ RULES = (
          "weights are gathered in BF16 and cast on every rank", _DEMO),
     Rule("fp32 *", "FSDP2", YES, "nothing is cast", "tests/train/test_job.py"),
     Rule("emulated block", "FSDP2", YES, "weights are gathered in BF16", _PARAMETERS),
-    Rule("te delayed", "FSDP2", UNTRIED,
-         "one rank is on record; several ranks take the largest amax of all (Transformer Engine reduces it"
-         " when autocast ends), no record of them here"),
+    Rule("te delayed", "FSDP2", YES,
+         "all ranks take the largest amax of all: Transformer Engine reduces it when autocast ends", _8B),
     Rule("te *", "FSDP2", UNTRIED, "one rank is on record, several are not"),
     Rule("torchao rowwise*|emulated tensorwise|week16 *", "FSDP2", UNTRIED,
          "the same gather as tensorwise's; no record of several ranks"),
@@ -108,7 +107,7 @@ RULES = (
          "a block's norms and SwiGLU inside te's kernels; every linear of the block must be converted", _TRIED),
     Rule("*", "fused", NO, "fused = true is Transformer Engine's: take backend te, or set fused = false"),
     Rule("te *", "compile", YES, "te.Linear stays eager, what lies between the linears is compiled", _TRIED),
-    Rule("emulated block", "compile|checkpointing", UNTRIED, "as tensorwise; no record of it"),
+    Rule("emulated block", "compile|checkpointing", YES, "as tensorwise", _TRIED_3),
     Rule("fp32 *|bf16 *|torchao *|emulated *|broken *", "compile", YES, "a block is compiled whole", _TRIED),
     Rule("te *", "checkpointing", YES,
          "by Transformer Engine's own checkpoint, which puts delayed scales back", _TRIED),
@@ -131,9 +130,16 @@ RULES = (
          "the rowwise FP8 product needs Hopper (compute capability 9.0): take recipe tensorwise"),
     Rule("bf16 *|te *|torchao tensorwise|torchao rowwise|broken *", "Hopper", YES,
          "FP8 products on the GPU's own units, but for bf16 and broken", _CHECK),
-    Rule("emulated block", "Hopper", UNTRIED, "as tensorwise; no record of it"),
+    Rule("emulated block", "Hopper", YES, "on record", _TRIED_3),
     Rule("fp32 *|torchao *|emulated *", "Hopper", YES, "on record", _TRIED),
     Rule("te block", "Blackwell*", UNTRIED,
          "Transformer Engine 2.20 lets it through and gives Blackwell block scales of its own kind (MXFP8)"),
     Rule("*", "Ampere|Ada|Blackwell*", UNTRIED, "should run by its libraries' own tables; no such GPU was at hand"),
+)
+
+# What no pair of these tells: (recipes, the ways that this recipe may have one at a time, why not together).
+TOGETHER = (
+    ("te *", (PARAMETERS, "checkpointing"),
+     "in backward Transformer Engine gathers a weight's columns alone, and the forward that is repeated there needs "
+     "its rows (seen on an H200, 2.20.2): set activation_checkpointing = \"none\", or fp8_parameters = false"),
 )

@@ -20,7 +20,8 @@ What it needs, and what is done about it here:
   its scaling state then, and makes a new one when FP8 is enabled: delayed scaling starts blind at that switch.
 - **FP8 parameters** (recipe block; see labkit.train.master). The linear is built inside `te.quantized_model_init`, on
   the meta device, and quantises its weight when it is given one: after sharding, each rank its own 128 x 128 blocks.
-  FSDP2 then gathers codes and scales, through hooks of the library's tensor type. Two costs remain: torch keeps an
+  FSDP2 then gathers codes and scales, through hooks of the library's tensor type (on one rank it needs help, see
+  `gather_as_one`; with recomputation these hooks fail, so the matrix refuses it). Two costs remain: torch keeps an
   ordinary FP32 copy of each shard beside it (it asks for a flat view, which such a tensor cannot give), so traffic is
   saved and memory is not; and probing dequantises.
 - **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.

@@ -2,8 +2,8 @@
 
 It has the names and the behaviour that the backend relies on, and checks the calls that the real one would refuse. It
 pretends no numerics: its Linear multiplies in the weight's own type. What the backend assumes of the real one was
-checked on an H200, but for FP8 parameters: those (`quantized_model_init`, `QuantizedTensor`, `reset_parameters`) follow
-2.20's source, module/base.py and tensor/float8_blockwise_tensor.py, and were not.
+checked on an H200; FP8 parameters (`quantized_model_init`, `QuantizedTensor`, `reset_parameters`), which follow 2.20's
+module/base.py and tensor/float8_blockwise_tensor.py, in short runs.
 """
 from __future__ import annotations
 
