@@ -56,6 +56,46 @@ def test_every_option_that_the_renters_page_names_exists():
         assert option in known[command], f"lab {command} {option}"
 
 
+def test_predicted_minutes_are_what_the_code_predicts():
+    from labkit.record.arms import load_preset
+    from labkit.record.budget import predict
+    preset = load_preset("h100")
+    for gib, gpu in ((140.4, "an H200"), (79.2, "an H100")):
+        speed = sum(predict(preset, "speed", arm, gib).predicted for arm in preset.speed.arms) / 60
+        safety = sum(predict(preset, "safety", arm, gib).predicted for arm in preset.arms) / 60
+        told = f"{speed + safety:.0f} minutes for all of it on {gpu}", f"{speed + safety:.0f} on {gpu}"
+        assert any(words in RENTING for words in told)
+        if gpu == "an H200":
+            assert f"take {speed + safety:.0f} minutes" in TEXT
+            assert f"{speed:.0f} for speed, {safety:.0f}\nfor safety" in RENTING
+    own = sum(predict(preset, part, "week16", 140.4).predicted for part in ("speed", "safety")) / 60
+    assert f"; {own:.0f} of them are for week 16's own FP8 linear" in RENTING
+
+
+def test_what_the_pages_say_of_other_machines_is_recorded():
+    import json
+
+    import pytest
+    results = ROOT / "week16_fp8" / "results"
+    if not results.exists():
+        pytest.skip("week 16's results are not in this tree")
+
+    def rates(name, part="speed"):
+        kept = json.loads((results / name / "run.json").read_text())["results"]
+        rows = kept["speed"]["arms"] if part == "speed" else kept["arms"]
+        return {arm: row["tokens_per_s"] for arm, row in rows.items()}
+
+    one, eight = rates("2026-11-22-h200-speed"), rates("2026-11-22-h200-8b-2-gpus")
+    small, two = rates("unfinished/2026-11-22-h200-safety", "arms"), rates("2026-11-22-h200-scaling/2")
+    said = " ".join((TEXT + RENTING).split())
+    assert f"gave {one['bf16']:,.0f} and {one['te-delayed']:,.0f}: {one['te-delayed'] / one['bf16']:.2f} times" in said
+    assert f"on that other host {small['te-delayed'] / small['bf16']:.2f} times" in said
+    assert f"8B on two GPUs: {eight['te-delayed'] / eight['bf16']:.2f} times" in said
+    share = {arm: f"{50 * two[arm] / one[arm]:.1f} %" for arm in two}
+    assert f"{share['bf16']} in BF16 and {share['te-delayed']} in FP8" in said
+    assert f"{eight['bf16'] / 2:,.0f} tokens/s a GPU in BF16, {eight['te-delayed'] / 2:,.0f} in FP8" in said
+
+
 def test_predicted_memory_is_what_the_code_predicts():
     from labkit.record import memory
     from labkit.record.arms import load_preset

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from labkit.record import speed_summary
+from labkit.record.arms import load_preset
+from labkit.record.plan import other_settings
 from labkit.record.read import read_run
 from labkit.record.summary import markdown
 
@@ -17,13 +19,72 @@ RECORDS = sorted(path.parent for folder in ("results", "week16_fp8/results")
 
 
 def tables(folder):
-    """The Markdown tables of a record: losses, and speed if it measured that."""
-    speed = read_run(folder).run["results"].get("speed")
-    return [markdown(folder), *(speed_summary.markdown(speed).split("\n\n") if speed else ())]
+    """The Markdown tables of a record: losses and speed, whichever it measured."""
+    results = read_run(folder).run["results"]
+    speed = results.get("speed") or {}
+    return [*([markdown(folder)] if results["arms"] else ()),
+            *(speed_summary.markdown(speed).split("\n\n") if speed.get("arms") else ())]
+
+
+UNFINISHED = sorted(path.parent for path in (ROOT / "week16_fp8" / "results" / "unfinished").glob("*/run.json"))
+WEEK16 = ROOT / "week16_fp8" / "results"
 
 
 def test_there_are_records():
-    assert RECORDS
+    assert RECORDS and all(tables(folder) for folder in RECORDS)
+
+
+@pytest.mark.parametrize("folder", UNFINISHED, ids=lambda path: path.name)
+def test_a_record_that_lacks_arms_is_quoted_as_unfinished(folder):
+    text = (WEEK16 / "README.md").read_text()
+    assert read_run(folder).status == "interrupted" and f"*{folder.name}:*" in text[text.index("## unfinished/"):]
+    assert all(table in text for table in tables(folder))
+    for file in folder.rglob("*.json*"):
+        assert not re.search(r"/(home|root|tmp|Users|work)/|[\w.]+@[\w.]+\.\w+", file.read_text()), file
+    run = read_run(folder).run
+    assert any(arm not in read_run(folder).arms for arm in run["config"]["arms"])
+    # The same command goes on with it, though the preset has learned better rates since.
+    given = [f"train.{key}={run['config']['train'][key]}" for key in ("steps", "warmup_steps")]
+    assert other_settings(folder, load_preset(run["config"]["name"], given)) == ""
+    assert other_settings(folder, load_preset(run["config"]["name"], [*given, "train.lr=1e-3"])) == "train.lr"
+
+
+@pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
+def test_weak_scaling_is_told_from_its_two_records():
+    """One GPU from the speed record, two from the scaling record: the same work a GPU, and the shares of it."""
+    from labkit.record import scaling
+    text = (WEEK16 / "README.md").read_text()
+    one = read_run(WEEK16 / "2026-11-22-h200-speed").run["results"]["speed"]["arms"]
+    both = scaling.rows_of(WEEK16 / "2026-11-22-h200-scaling")
+    assert [row["arm"] for row in both] == ["bf16", "te-delayed"] and {row["ranks"] for row in both} == {2}
+    for row in both:
+        alone = one[row["arm"]]
+        assert (alone["tokens_step"], alone["seq_len"]) == (row["tokens_step"], row["seq_len"])
+        first = {"label": row["label"], "ranks": 1, "rate": alone["tokens_per_s"], "each": alone["tokens_per_s"],
+                 "share": 1.0, "step_ms": 1e3 * alone["step_p50"], "peak_gib": alone["memory"]["peak"] / 2 ** 30}
+        for told in (first, {**row, "share": row["each"] / first["each"]}):
+            assert "| " + " | ".join(scaling.cells(told)) + " |" in text
+    waits = [rows["kernels"]["classes_ms"] for rows in (one["bf16"], read_run(
+        WEEK16 / "2026-11-22-h200-scaling" / "2").run["results"]["speed"]["arms"]["bf16"])]
+    assert f"communication {waits[1]['communication'] - waits[0]['communication']:.1f} (" in text
+
+
+@pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
+def test_what_is_said_of_8b_on_two_gpus_is_recorded():
+    text = (WEEK16 / "README.md").read_text()
+    arms = read_run(WEEK16 / "2026-11-22-h200-8b-2-gpus").run["results"]["speed"]["arms"]
+    rest, each, other = {}, {}, {}
+    for name, arm in arms.items():
+        told = arm["kernels"]["classes_ms"]
+        other[name] = told["optimizer"] + told["communication"]
+        rest[name], each[name] = 1e3 * arm["step_p50"] - other[name], arm["tokens_per_s"] / 2
+    assert f"trains {each['bf16']:,.0f} tokens/s in BF16 and {each['te-delayed']:,.0f} in FP8" in text
+    assert f"take {other['bf16']:.1f} and {other['te-delayed']:.1f} ms" in " ".join(text.split())
+    assert f"FP8 would be {rest['bf16'] / rest['te-delayed']:.2f} times as fast" in text
+    losses = [json.loads(line)["loss"] for line in
+              (WEEK16 / "2026-11-22-h200-fp8-parameters/te-block-params/steps.jsonl").read_text().splitlines()]
+    assert f"{len(losses)} steps of the arm" in text
+    assert f"from {losses[0]:.2f} to {losses[-1]:.2f}" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("folder", RECORDS, ids=lambda path: path.name)

@@ -31,8 +31,7 @@ from labkit.errors import LabError
 from labkit.record import background, memory, watch
 from labkit.record.arms import Preset, load_preset
 from labkit.record.budget import Budget, Item
-from labkit.record.clean import jsonable
-from labkit.record.plan import Plan, check_part, first_difference, folder_of, is_done, make_plan, settings_there
+from labkit.record.plan import Plan, check_part, folder_of, is_done, make_plan, other_settings
 from labkit.record.progress import TrainingProgress
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
@@ -154,8 +153,7 @@ def _refuse_other(out: Path, preset: Preset, fresh: bool) -> None:
     """LabError if what runs in the folder is not what was asked for."""
     if fresh:
         raise LabError(f"a comparison is running in {out}: pause it with --stop before --fresh moves it aside")
-    different = first_difference(settings_there(out), jsonable(preset.model_dump()))
-    if different:
+    if different := other_settings(out, preset):
         raise LabError(f"a comparison with other settings ({different}) is running in {out}: wait for it, pause it "
                        "with --stop, or choose another folder with --out")
 

@@ -11,7 +11,7 @@ their peaks: 1.14 B parameters with 20 x 4096 tokens, and 124 M with 64 x 1024. 
 Engine in BF16 took 7 % more, in FP8 1 % less to 8 % more; torchao's took 25 % less at the larger size.
 
 The sum counts the gradients beside the activations. They come only as activations go, so where a rank holds many
-weights it is too large: 8 B parameters on two GPUs took 85.4 GiB of the 99.5 predicted.
+weights it is too large: 8 B parameters on two GPUs took 85.4 GiB of the 99.3 predicted.
 """
 from __future__ import annotations
 

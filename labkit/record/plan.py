@@ -145,14 +145,23 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
         print(f"the run in {out} was moved to {aside}")
     settings = jsonable(preset.model_dump())
     if (out / "run.json").exists():
-        different = first_difference(settings_there(out), settings)
-        if different:
+        if different := other_settings(out, preset):
             raise LabError(f"{out} holds a comparison with other settings ({different}): choose another folder with "
                            "--out, or --fresh to move that one aside")
         return
     if out.exists() and any(out.iterdir()):
         raise LabError(f"{out} holds files but no run: choose another folder with --out")
     RunRecord.create(out, kind="compare", config=settings, seeds={"run": preset.train.get("seed", 0)}).close()
+
+
+def other_settings(out: Path, preset: Preset) -> str:
+    """Dotted name of the first setting in which the comparison in `out` is another than `preset`; "" if it is the same.
+    What serves predictions alone does not count: a preset learns better rates, and an old record can still go on."""
+    def without(settings: dict[str, Any]) -> dict[str, Any]:
+        arms = {name: {key: value for key, value in arm.items() if key != "expect"}
+                for name, arm in settings.get("arms", {}).items()}
+        return {**{key: value for key, value in settings.items() if key != "startup_seconds"}, "arms": arms}
+    return first_difference(without(settings_there(out)), without(jsonable(preset.model_dump())))
 
 
 def settings_there(out: Path) -> dict[str, Any]:

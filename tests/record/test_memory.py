@@ -26,6 +26,15 @@ def test_it_comes_within_5_percent_of_the_recorded_peaks(part):
     assert told["peak"] == sum(v for k, v in told.items() if k != "peak")
 
 
+def test_many_weights_a_rank_take_less_than_predicted():
+    """8B on two GPUs: the gradients come only as the activations go, and the sum counts both."""
+    run = read_run(HOUR.with_name("2026-11-22-h200-8b-2-gpus") / "speed" / "bf16").run
+    told = memory.predict(strict_validate(TrainConfig, run["config"], "the record"), run["world"]["size"])
+    peak = run["results"]["speed"]["memory"]["peak"]
+    assert f"{peak / memory.GIB:.1f} GiB of the {told['peak'] / memory.GIB:.1f} predicted" in memory.__doc__
+    assert told["peak"] - told["gradients"] == pytest.approx(peak, rel=0.05)
+
+
 @pytest.mark.parametrize("name", sorted(sizes()))
 def test_parameters_are_the_models(name):
     with torch.device("meta"):
