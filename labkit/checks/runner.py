@@ -12,8 +12,8 @@ rank's group comes by keyword, `group=`, and so do all further arguments, equal 
     ledger[r]        what it sent
 
 `call_alone("cost_model.crossover_bytes", small, large, alpha, beta)` is for functions that know no ranks; it gives the
-value. `call_each("cost_model.ring_all_reduce_cost", [(8,), (3,)])` calls it with each of these arguments in turn, in one
-process, and gives the list of values: where several questions make one case, it costs one process and not several.
+value. `call_each("cost_model.ring_all_reduce_cost", [(8,), (3,)])` calls it with each of these arguments in turn, in
+one process, and gives the list of values: where several questions make one case, it costs one process, not several.
 
 A name is "module.function" in the week's package, the folder beside the test file. "scenarios.f" is the week's own
 scenarios.py: functions that drive the student's objects where one call is not enough, and that hold no expected value.

@@ -96,7 +96,8 @@ def test_an_answer_of_another_length_is_no_answer(tmp_path, answer):
 
 
 def test_one_process_answers_all_questions_in_their_order(tmp_path):
-    ops = OPS.replace("def more():", "def pid(k, of=None):\n    import os\n    return k, of, os.getpid()\n\n\ndef more():")
+    pid = "def pid(k, of=None):\n    import os\n    return k, of, os.getpid()\n\n\n"
+    ops = OPS.replace("def more():", pid + "def more():")
     folder = make_week(tmp_path, ops, TESTS)
     with LocalRunner() as runner, use_runner(runner), use_case(Case(folder.parent, folder.name, timeout=20.0)):
         got = call_each("ops.pid", [(3,), (1, "x"), (2,)])

@@ -102,9 +102,9 @@ def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
 def test_what_a_test_file_finds_once_is_found_with_the_reference(course):
     week, _, folder, hand_in = course
     test = week.folder / "test_week91.py"
-    test.write_text(test.read_text().replace("import pytest, torch", "import os, pytest, torch").replace(
-        "import call,", "import once, call,").replace("@task", "@once\ndef by(N):\n    return os.getpid()\n\n\n@task", 1)
-        .replace("rank=r,", 'what=f"by {by(N)}, x", rank=r,'))
+    found = "@once\ndef by(N):\n    return os.getpid()\n\n\n"
+    text = test.read_text().replace("import pytest, torch", "import os, pytest, torch").replace("call,", "once, call,", 1)
+    test.write_text(text.replace("@task", found + "@task", 1).replace("rank=r,", 'what=f"by {by(N)}, x", rank=r,'))
     for student in ("a", "b"):
         hand_in(student, WRONG)
     graded(course, jobs=2)
