@@ -29,6 +29,7 @@ from grading.marks import SANDBOXED, UNSANDBOXED, Mark
 from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
 from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
+from labkit.checks import expected
 from labkit.checks.local import LocalRunner
 from labkit.checks.outcome import Outcome, number
 from labkit.checks.run import run_checks
@@ -45,12 +46,14 @@ class Settings:
     seed        of the random data, the class's
     isolation   SANDBOXED or UNSANDBOXED
     seconds     the reference's time by function; total: of all its calls
+    expected    what was found while it was graded: see labkit.checks.expected
     work        a folder for files that are needed while it runs
     """
     seed: int
     isolation: str = SANDBOXED
     seconds: dict[str, float] = field(default_factory=dict)
     total: float = 0.0
+    expected: dict[str, str] = field(default_factory=dict)
     work: Path = Path(".")
     limits: Limits = Limits()
 
@@ -75,6 +78,7 @@ def grade(entry: Entry, week: Week, settings: Settings, submission: Submission |
 
 def run(package: Package, week: Week, settings: Settings, box: Box | None = None) -> tuple[Outcome, float]:
     """The week's checks on a package: the outcome, and seconds of processor used in the sandbox."""
+    expected.remember(settings.expected)
     with _laid_out(package, box.folder if box else settings.work / f"{os.getpid()}") as folder:
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
@@ -91,7 +95,9 @@ def run(package: Package, week: Week, settings: Settings, box: Box | None = None
 
 def reference(package: Package, week: Week, settings: Settings,
               box: Box | None = None) -> tuple[Outcome, dict[str, float]]:
-    """The week's own solutions through the same machinery: the outcome, and the longest call of each function."""
+    """The week's own solutions through the same machinery: the outcome, and the longest call of each function. What
+    was expected of it is in `labkit.checks.expected` afterwards."""
+    expected.forget()
     with _laid_out(package, box.folder if box else settings.work / "reference") as folder:
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:

@@ -2,7 +2,8 @@
 
     marks/week13/STUDENT/ATTEMPT.json   one mark each (grading.marks)
     marks/week13/.seed.json             the class's seed; readable by its owner only
-    marks/week13/.reference.json        how long the reference needs here, and that it earns every point
+    marks/week13/.reference.json        how long the reference needs here, that it earns every point, and what of the
+                                        expected values is worth keeping (labkit.checks.expected)
     marks/week13/.lock, .work/          of the run that is going on
 
 A mark whose key (submission, tests, seed, environment) is still right is not made again. So a rerun does what changed,
@@ -29,6 +30,7 @@ from grading.judge import Settings
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
 from grading.pool import Pool, Todo
 from grading.sandbox.box import Box, Limits
+from labkit.checks import expected
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -130,6 +132,9 @@ def class_seed(own: Path) -> int:
     return seed
 
 
+_FROM_REFERENCE = ("seconds", "total", "expected")
+
+
 def _timed(week: Week, settings: Settings, own: Path, pool: Pool) -> Settings:
     """The settings with the reference's times. It is graded once a machine: if it does not earn all, nobody's marks
     would be right."""
@@ -138,7 +143,7 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool) -> Settings:
     try:
         known = json.loads(path.read_text())
         if known["key"] == key:
-            return replace(settings, seconds=known["seconds"], total=known["total"])
+            return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
     except (OSError, ValueError, KeyError, TypeError):
         pass
     status = pool.alone(_time, week, settings, key, path)       # the grader itself must never compute
@@ -147,7 +152,7 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool) -> Settings:
         path.unlink(missing_ok=True)
         raise LabError(f"the reference itself does not earn every point of {week.name} on this machine, so no mark "
                        f"would be right. {known['error']}")
-    return replace(settings, seconds=known["seconds"], total=known["total"])
+    return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
 
 
 def _time(box: Box | None, week: Week, settings: Settings, key: str, path: Path) -> None:
@@ -156,8 +161,8 @@ def _time(box: Box | None, week: Week, settings: Settings, key: str, path: Path)
         outcome, seconds = judge.reference(arrange(reference_submission(week), week), week, settings, box)
         worst = [f"{case.task} {case.behaviour}: {case.verdict}: {case.text}" for case in outcome.cases
                  if case.verdict != "passed"]
-        _write(path, {"key": key, "seconds": seconds, "total": outcome.seconds} if outcome.full else
-               {"error": worst[0] if worst else "a task has no cases"})
+        _write(path, {"key": key, "seconds": seconds, "total": outcome.seconds, "expected": expected.known()}
+               if outcome.full else {"error": worst[0] if worst else "a task has no cases"})
     except Exception as error:
         _write(path, {"error": f"{type(error).__name__}: {error}"})
 

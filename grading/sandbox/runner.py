@@ -139,7 +139,7 @@ class SandboxRunner:
             # Each rank is sent its own arguments and nothing of another's.
             head = {"rank": rank, "size": len(job.inputs), "root": SUBMISSION, "package": job.package,
                     "function": job.function, "with_group": job.with_group,
-                    "stands_on": list(job.stands_on) if sources else []}
+                    "stands_on": list(job.stands_on) if sources else [], "each": job.each}
             jobs.append((head, values.pack((args, values.unpack(named), modules))))
         return Case(box, jobs, self._deadline(job), self._baseline).run()
 

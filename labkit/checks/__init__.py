@@ -15,7 +15,8 @@ from typing import Any
 # Lazy, so that `lab --help` does not pay for torch, and a test file has one place to import from.
 _PUBLIC = {
     "task": "labkit.checks.tasks", "load_week": "labkit.checks.tasks", "find_weeks": "labkit.checks.tasks",
-    "call": "labkit.checks.runner", "call_alone": "labkit.checks.runner", "use_runner": "labkit.checks.runner",
+    "call": "labkit.checks.runner", "call_alone": "labkit.checks.runner", "call_each": "labkit.checks.runner",
+    "use_runner": "labkit.checks.runner", "once": "labkit.checks.expected",
     "same": "labkit.checks.judge", "tensors": "labkit.checks.judge", "field": "labkit.checks.judge",
     "expect": "labkit.checks.judge", "sent": "labkit.checks.traffic", "sends": "labkit.checks.traffic",
     "CheckFailed": "labkit.checks.verdict",

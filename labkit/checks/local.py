@@ -50,7 +50,8 @@ class LocalRunner:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
                 results = self._pools[size].run(
                     remote.perform, root, job.package, job.function, inputs, kwargs, job.with_group,
-                    str(self.reference) if self.reference else None, tuple(job.stands_on), timeout=job.timeout)
+                    str(self.reference) if self.reference else None, tuple(job.stands_on), job.each,
+                    timeout=job.timeout)
         except RanksFailed as error:
             reply = _failed(error, root)
         else:

@@ -24,21 +24,23 @@ OK, MISSING, UNFINISHED, RAISED = "ok", "missing", "unfinished", "raised"
 
 
 def perform(group, root: str, package: str, name: str, inputs: list[bytes], kwargs: bytes, with_group: bool,
-            reference: str | None, stands_on: tuple[str, ...]) -> bytes:
+            reference: str | None, stands_on: tuple[str, ...], each: bool = False) -> bytes:
     """`answer` on a rank at home, where every rank was sent all ranks' inputs."""
     settle()
     return answer(group, root, package, name, values.unpack(inputs[group.rank]), values.unpack(kwargs), with_group,
-                  reference, stands_on)
+                  reference, stands_on, each=each)
 
 
 def answer(group, root: str, package: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], with_group: bool,
-           reference: str | None, stands_on: tuple[str, ...], loaded: Callable[[], None] = lambda: None) -> bytes:
+           reference: str | None, stands_on: tuple[str, ...], loaded: Callable[[], None] = lambda: None,
+           each: bool = False) -> bytes:
     """Run "module.function" on this rank. Returns packed (OK, value, arguments after) or (why not, text).
 
     While other ranks may be waiting for this one, an exception is raised, not returned: the run must end.
 
     reference   a folder from which the functions in `stands_on` are taken, in place of the student's
     loaded      called once these are imported, before any file of the student's is
+    each        `args` are tuples of arguments: call it with each of them, and return the list of values
 
     The process is settled (see `settle`)."""
     sys.dont_write_bytecode = True      # files of one second and one length would look unchanged
@@ -57,7 +59,7 @@ def answer(group, root: str, package: str, name: str, args: Sequence[Any], kwarg
     except _NoAnswer as error:
         return values.pack(error.args)
     try:
-        result = function(*args, **named)
+        result = [function(*one, **named) for one in args] if each else function(*args, **named)
     except NotImplementedError as error:
         # A hole raises before anything was sent, and on every rank: no need to end the processes for it.
         if group.ledger.events:

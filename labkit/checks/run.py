@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from labkit.checks import expected as expected_values
 from labkit.checks.outcome import CaseResult, Outcome
 from labkit.checks.tasks import Week, find_weeks, select
 from labkit.errors import LabError
@@ -46,6 +47,7 @@ def run_checks(names: Sequence[str] = (), *, weeks: Sequence[Week] | None = None
     from labkit.checks.plugin import DEADLINE, Checks
 
     if runner is None:
+        expected_values.forget()
         from labkit.comm import forkserver
         forkserver.server()     # it imports torch while this process does
     selection = select(names, find_weeks(start) if weeks is None else weeks)

@@ -12,7 +12,8 @@ rank's group comes by keyword, `group=`, and so do all further arguments, equal 
     ledger[r]        what it sent
 
 `call_alone("cost_model.crossover_bytes", small, large, alpha, beta)` is for functions that know no ranks; it gives the
-value.
+value. `call_each("cost_model.ring_all_reduce_cost", [(8,), (3,)])` calls it with each of these arguments in turn, in
+one process, and gives the list of values: where several questions make one case, it costs one process, not several.
 
 A name is "module.function" in the week's package, the folder beside the test file. "scenarios.f" is the week's own
 scenarios.py: functions that drive the student's objects where one call is not enough, and that hold no expected value.
@@ -29,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from labkit.checks.verdict import FAULT, PASSED, CheckFailed
+from labkit.checks.verdict import FAULT, NO_RESULT, PASSED, CheckFailed
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Job:
     stands_on   "module.function" names that a grading runner replaces by the reference's, so that no mistake counts
                 twice
     timeout     seconds
+    each        without a group: call it once with each of `inputs[0]`'s tuples; the value is the list of values
     """
     root: Path
     package: str
@@ -55,6 +57,7 @@ class Job:
     with_group: bool = True
     stands_on: tuple[str, ...] = ()
     timeout: float = 5.0
+    each: bool = False
 
 
 @dataclass
@@ -120,6 +123,16 @@ def call_alone(name: str, *args: Any, timeout: float | None = None, **kwargs: An
     return _run(name, (args,), kwargs, False, timeout).values[0]
 
 
+def call_each(name: str, arguments: list[tuple], *, timeout: float | None = None) -> list[Any]:
+    """Run "module.function" with each of these tuples of arguments, one after the other in one process, without ranks.
+    Returns the values in order; raises like `call`, for the first that has none."""
+    values = _run(name, (tuple(arguments),), {}, False, timeout, each=True).values[0]
+    # Who answers is the student's process: a list of no values would satisfy every loop over it.
+    if not isinstance(values, (list, tuple)) or len(values) != len(arguments):
+        raise CheckFailed(NO_RESULT, f"{name} was called {len(arguments)} times, and as many values did not come back")
+    return list(values)
+
+
 @contextmanager
 def use_runner(runner: Runner) -> Iterator[Runner]:
     """Inside the `with`, `call` goes to this runner."""
@@ -141,13 +154,13 @@ def use_case(case: Case) -> Iterator[Case]:
 
 
 def _run(name: str, inputs: tuple[tuple, ...], kwargs: dict[str, Any],
-         with_group: bool, timeout: float | None) -> Reply:
+         with_group: bool, timeout: float | None, each: bool = False) -> Reply:
     case, runner = _case.get(), _runner.get()
     if case is None or runner is None:
         raise LabError("call() works inside a task's test: run it by `lab check`, or by pytest with "
                        "labkit.checks.plugin")
     job = Job(case.root, case.package, name, inputs, kwargs, with_group, case.stands_on,
-              case.timeout if timeout is None else timeout)
+              case.timeout if timeout is None else timeout, each)
     try:
         reply = runner.run(job)
     except LabError as error:       # the ranks could not be started, say: not the student's doing

@@ -1,7 +1,11 @@
 """One sandbox for many submissions: nothing of one is there for the next, who does not miss what one destroys."""
 from __future__ import annotations
 
-from grading import marks, pool
+from types import SimpleNamespace
+
+import pytest
+
+from grading import judge, marks, pool
 from tests.grading.test_run import SOLVED, course, graded, mark, needs_sandbox      # noqa: F401
 
 HELPER = "def secret(x, group):\n    return group.all_reduce(x)\n"
@@ -66,33 +70,54 @@ def test_what_one_destroys_the_next_does_not_miss(course):      # noqa: F811
     assert mark(course, "b").points == 15 and mark(course, "b").complete
 
 
-def test_a_slot_starts_its_sandbox_once(tmp_path, monkeypatch):
-    """Boxes as seen from the pool: one a slot, lent to every judge, replaced only after it died."""
-    class FakeBox:
-        launched = []
+class FakeBox:
+    """A sandbox as seen from the pool."""
 
-        def __init__(self, folder, limits, number):
-            self.folder, self.alive, self.idle = folder, False, True
+    def __init__(self, folder, limits, number):
+        self.folder, self.alive, self.idle, self.launched = folder, False, True, 0
 
-        def launch(self):
-            self.launched.append(self.folder.name)
-            self.alive = True
+    def launch(self):
+        self.alive = True
+        self.launched += 1
 
-        def wait(self):
-            pass
+    def close(self):
+        self.alive = False
 
-        def close(self):
-            self.alive = False
 
+@pytest.fixture
+def slot(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "Box", FakeBox)
-    settings = pool.Settings(seed=1, work=tmp_path)
-    slot = pool._Slot(1, tmp_path / "slot1", settings)
+    slot = pool._Slot(1, tmp_path / "slot1", pool.Settings(seed=1, work=tmp_path))
     slot.start()
+    return slot
+
+
+def test_a_slot_starts_its_sandbox_once(slot, tmp_path):
     slot.start()
-    assert FakeBox.launched == ["slot1"]
+    assert slot.box.launched == 1 and slot.box.folder == tmp_path / "slot1"
     slot.box.alive = False
     slot.start()
-    assert FakeBox.launched == ["slot1", "slot1"]
+    assert slot.box.launched == 2
     assert pool._Slot(2, tmp_path / "slot2", pool.Settings(seed=1, isolation=marks.UNSANDBOXED)).box is None
 
 
+@pytest.mark.parametrize("well, alive, idle, launched", [(True, True, True, 1), (False, True, True, 2),
+                                                         (True, False, True, 2), (True, True, False, 2)])
+def test_a_sandbox_is_lent_again_only_as_it_was(slot, well, alive, idle, launched):
+    """Else it is made anew: the judge failed, it died, or something is left in it."""
+    slot.box.alive, slot.box.idle = alive, idle
+    slot.renew(well)
+    assert slot.box.launched == launched and slot.box.alive
+
+
+def test_a_folder_holds_one_package_at_a_time(tmp_path):
+    """Whatever a judge that died has left there: its submission's files, a folder, a link."""
+    (tmp_path / "ops.py").write_text("another's")
+    (tmp_path / "week").mkdir()
+    (tmp_path / "week" / "helper.py").write_text("another's")
+    (tmp_path / "link").symlink_to("/etc")
+    package = SimpleNamespace(files={"week/ops.py": b"mine"})
+    with judge._laid_out(package, tmp_path):
+        files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir()}
+        assert files == {"week/ops.py"} and (tmp_path / "week" / "ops.py").read_bytes() == b"mine"
+    assert not list(tmp_path.iterdir())

@@ -99,6 +99,22 @@ def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
 
 
 @needs_sandbox
+def test_what_a_test_file_finds_once_is_found_with_the_reference(course):
+    week, _, folder, hand_in = course
+    test = week.folder / "test_week91.py"
+    found = "@once\ndef by(N):\n    return os.getpid()\n\n\n"
+    text = test.read_text().replace("import pytest, torch", "import os, pytest, torch").replace("call,", "once, call,", 1)
+    test.write_text(text.replace("@task", found + "@task", 1).replace("rank=r,", 'what=f"by {by(N)}, x", rank=r,'))
+    for student in ("a", "b"):
+        hand_in(student, WRONG)
+    graded(course, jobs=2)
+    finder, = set(json.loads((folder / "week91/.reference.json").read_text())["expected"].values())
+    told = {case["text"].partition(" of rank")[0] for student in ("a", "b") for case in mark(course, student).cases
+            if case["verdict"] == "wrong"}
+    assert told == {f"by {finder}, x"}
+
+
+@needs_sandbox
 def test_marks_do_not_depend_on_jobs_or_order(course):
     _, _, folder, hand_in = course
     for student, text in {"a": SOLVED, "b": WRONG, "c": BLANK, "d": TWICE_WRONG}.items():

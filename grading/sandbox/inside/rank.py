@@ -65,7 +65,7 @@ def _run(link: socket.socket, job: dict[str, Any], body: bytes) -> bytes:
                 file.write(code.numpy().tobytes())
     try:
         return remote.answer(group, job["root"], job["package"], job["function"], given, named, job["with_group"],
-                             reference, tuple(job["stands_on"]), loaded=lambda: _remove(reference))
+                             reference, tuple(job["stands_on"]), loaded=lambda: _remove(reference), each=job["each"])
     finally:
         _remove(reference)
 

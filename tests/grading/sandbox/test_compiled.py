@@ -3,9 +3,16 @@ from __future__ import annotations
 
 import importlib.util
 import marshal
+import os
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from grading.sandbox.case import End
+from grading.sandbox.runner import SandboxRunner
+from labkit.checks import values
+from labkit.checks.runner import Job
 from tests.grading.sandbox.attacking import PACKAGE, Field
 
 ONE = "def told(group):\n    return {}\n"
@@ -54,3 +61,61 @@ def test_without_it_nothing_is_written(submission):
         path.unlink()
     assert submission.ask("one.told", runner=submission.runner()).verdict == "passed"
     assert not list(submission.folder.rglob("*.pyc"))
+
+
+def ends(monkeypatch, *told):
+    """The next cases end so, whatever they run."""
+    left = list(told)
+
+    class Ending:
+        def __init__(self, *args):
+            pass
+
+        def run(self):
+            return left.pop(0)
+
+    monkeypatch.setattr("grading.sandbox.runner.Case", Ending)
+    return left
+
+
+def test_what_comes_back_is_laid_beside_its_source_and_nowhere_else(submission, monkeypatch, tmp_path):
+    """The answer comes out of the sandbox: a path in it is a claim."""
+    code = torch.zeros(20, dtype=torch.uint8)
+    wicked = (f"{PACKAGE}/../../beside.py", str(tmp_path / "absolute.py"), f"{PACKAGE}/none.py")
+    found = {f"{PACKAGE}/one.py": code, **dict.fromkeys(wicked, code)}
+    runner = SandboxRunner(submission.folder)
+    ends(monkeypatch, End("passed", answers=[values.pack(("ok", found))]))
+    before = {path for path in submission.folder.parent.rglob("*") if path.suffix == ".pyc"}
+    assert runner._compile(SimpleNamespace(processor=lambda: 0.0))
+    after = {path for path in submission.folder.parent.rglob("*") if path.suffix == ".pyc"}
+    assert after - before <= {pyc(submission, "one")} and pyc(submission, "one").read_bytes() == bytes(20)
+    assert not list(tmp_path.rglob("*.pyc"))
+    pyc(submission, "one").unlink()
+
+
+def test_who_destroys_the_sandbox_by_being_compiled_is_run_uncompiled(submission, monkeypatch):
+    started = []
+
+    class Started:
+        alive = True
+
+        def __init__(self, *args):
+            started.append(self)
+            self.zygote = os.getpid()
+
+        def start(self):
+            pass
+
+        def processor(self):
+            return 0.0
+
+        def close(self):
+            self.alive = False
+
+    monkeypatch.setattr("grading.sandbox.runner.Box", Started)
+    one = End("passed", answers=[values.pack(("ok", 1, ()))], ledgers=[])
+    left = ends(monkeypatch, End("crashed", fatal=True), one)
+    with SandboxRunner(submission.folder, precompile=True) as runner:
+        reply = runner.run(Job(submission.folder, PACKAGE, "one.told", ((),), {}, False))
+    assert reply.values == [1] and not left
+    assert len(started) == 2 and not started[0].alive

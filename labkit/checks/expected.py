@@ -1,0 +1,46 @@
+"""Expected values that cost something to find: found once, though a class of hundreds is judged by them.
+
+    @once
+    def measured_cost(collective, N):
+        return replayed(collective, N, ...)
+
+The value must depend on the arguments alone, never on an answer; both are plain data (numbers, texts, lists), and what
+comes back is a list where the function gave a tuple. Grading finds them with the reference, and its judges begin with
+what was found: `known` and `remember` carry it. At home each check begins with nothing (`forget`): a test file that was
+edited must not be judged by its old self.
+"""
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_found: dict[str, str] = {}     # JSON by function and arguments: whoever gets a value may change it
+
+
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep `function`'s values. It takes positional arguments. TypeError for a value that is no plain data."""
+    @functools.wraps(function)
+    def kept(*args: Any) -> Any:
+        key = f"{function.__module__}.{function.__qualname__}{args!r}"
+        if key not in _found:
+            _found[key] = json.dumps(function(*args))
+        return json.loads(_found[key])
+    return kept
+
+
+def known() -> dict[str, str]:
+    """What was found so far, as plain data for `remember`."""
+    return dict(_found)
+
+
+def remember(found: Mapping[str, str]) -> None:
+    """Begin with these values, of the same test files, and no others."""
+    _found.clear()
+    _found.update(found)
+
+
+def forget() -> None:
+    """Find everything anew."""
+    _found.clear()
