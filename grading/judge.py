@@ -70,7 +70,8 @@ def grade(entry: Entry, week: Week, settings: Settings, submission: Submission |
     package = arrange(submission, week)
     outcome, processor = run(package, week, settings, box)
     explained(outcome, week, package.missing)
-    notes = [*entry.notes, *submission.notes, *package.notes]
+    missing = list(dict.fromkeys(package.missing.values()))
+    notes = [*entry.notes, *submission.notes, *package.notes, *([" ".join(missing)] if missing else [])]
     attention = [*entry.attention, *submission.attention]
     return make(entry, submission.digest, notes, attention, week, outcome, settings,
                 time.monotonic() - begin, _used() - used + processor)

@@ -33,6 +33,7 @@ from labkit.errors import LabError
 COURSE = Path(__file__).resolve().parents[1]
 MANIFEST = f"{LABS}/release.json"
 FORMAT = 1
+NAMED = 5       # files that the last sentence names
 
 
 @dataclass
@@ -64,7 +65,13 @@ class Report:
             *(f"{path} is not in git and was not released" for path in self.untracked),
             *(f"{name} is here from before and stays as it was: name it as well to upgrade it" for name in self.others),
             f"{self.target}: {len(self.created)} files new, {len(self.upgraded)} upgraded, {len(self.same)} as "
-            f"they should be, {len(self.kept) + len(self.beside)} changed here and left alone"]
+            f"they should be, {len(self.kept) + len(self.beside)} changed here and left alone"
+            + self._kept()]
+
+    def _kept(self) -> str:
+        names = [*self.kept, *self.beside]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return f": {', '.join(names[:NAMED])}{more}" if names else ""
 
 
 def release(target: str | Path, names: Sequence[str] = (), *, solutions: Sequence[str] = (), everything: bool = False,
@@ -85,6 +92,9 @@ def release(target: str | Path, names: Sequence[str] = (), *, solutions: Sequenc
         raise LabError(f"{target} and the course itself lie in one another: choose a folder outside {source}")
     if target.exists() and not target.is_dir():
         raise LabError(f"{target} is no folder: name another")
+    if target.is_dir() and not (target / LABS).exists() and (there := _others(target)):
+        raise LabError(f"{target} holds other things ({there[0]!r}, say) and no release: name a new folder, or the one "
+                       f"that students have")
     trees = []
     if names:
         trees.append(student_tree(source, choose(source, names)))
@@ -99,6 +109,15 @@ def release(target: str | Path, names: Sequence[str] = (), *, solutions: Sequenc
         why = error.strerror or type(error).__name__
         raise LabError(f"{target} cannot be written ({why}): mend that and release again, which goes on from here "
                        f"and loses nothing") from None
+
+
+def _others(target: Path) -> list[str]:
+    """What is in a folder that is no tree of ours: hidden things (.git) and a README may wait for one. A tree whose
+    hidden record was lost, in somebody's zip say, is one."""
+    if (target / "labkit").is_dir():
+        return []
+    return sorted(path.name for path in target.iterdir() if not path.name.startswith(".")
+                  and not path.name.upper().startswith(("README", "LICENSE")))
 
 
 def _apply(target: Target, tree: Tree) -> Report:

@@ -44,7 +44,8 @@ def load(
     submissions: Annotated[Path, typer.Option(metavar="DIR", help=(
         "What was handed in: formgrader shows it.")
     )] = Path("submitted"),
-    gradebook: Annotated[Path, typer.Option(metavar="DIR", help="nbgrader's course directory.")] = Path("."),
+    gradebook: Annotated[Optional[Path], typer.Option(metavar="DIR", help=(
+        "nbgrader's course directory. Default: this folder, or ./gradebook."))] = None,
     course: Annotated[Optional[Path], typer.Option(metavar="FILE", help=(
         "Which attempt counts, deadlines, late penalty. Default: course.toml, if it is here.")
     )] = None,
@@ -54,12 +55,12 @@ def load(
     Points and comments that were given by hand stay. Interrupted? The same command goes on. Status 1: something needs a
     human, and is told.
     """
-    from grading.gradebook.course import open_course, week_named
+    from grading.gradebook.course import course_folder, open_course, week_named
     from grading.gradebook.handed import files_of
     from grading.gradebook.load import load as put
     from grading.intake.policy import find_rules
     from labkit.checks.tasks import find_weeks
-    found, there, rules = week_named(week), open_course(gradebook), find_rules(course, find_weeks())
+    found, there, rules = week_named(week), open_course(course_folder(gradebook)), find_rules(course, find_weeks())
     with _watch() as progress:
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)
     for sentence in report.sentences():

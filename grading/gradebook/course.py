@@ -115,12 +115,27 @@ def init(folder: str | Path, *, source: str | Path | None = None, name: str = NA
     return Made(course, said + extensions())
 
 
+def course_root(folder: Path) -> Path | None:
+    """The course directory that `folder` is or lies in."""
+    start = folder.resolve()
+    return next((path for path in (start, *start.parents) if (path / CONFIG).is_file()), None)
+
+
+def course_folder(given: Path | None) -> Path:
+    """The course directory that is meant: the one given, else the one that this folder is or lies in, else ./gradebook,
+    where the page for instructors puts it."""
+    if given is None:
+        beside = course_root(Path(".")) is None and (Path("gradebook") / CONFIG).is_file()
+        given = Path("gradebook" if beside else ".")
+    return given
+
+
 def open_course(folder: str | Path = ".") -> Course:
     """The course directory that `folder` is or lies in. LabError if there is none, or its Autograde is not off."""
-    start = Path(folder).resolve()
-    root = next((path for path in (start, *start.parents) if (path / CONFIG).is_file()), None)
+    root = course_root(Path(folder))
     if root is None:
-        raise LabError(f"{start} is no course directory: make one with 'grade course init DIR', and run this in it")
+        raise LabError(f"{Path(folder).resolve()} is no course directory: make one with 'grade course init DIR', and "
+                       "run this in it")
     _need_nbgrader()
     from nbgrader.coursedir import CourseDirectory
     from traitlets.config import Config

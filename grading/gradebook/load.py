@@ -58,6 +58,8 @@ def load(course: Course, week: Week, marks: Path, *, files: Files = lambda mark:
     LabError for a broken mark (then nothing is loaded), a week that is not registered, and a course that another
     process is writing into."""
     chosen = [final(list(group), rules) for _, group in groupby(all_marks(marks, week.name), key=lambda m: m.student)]
+    if not chosen:
+        raise LabError(f"there are no marks of {week.name} in {marks}: run `grade run {week.name}` first")
     notebook, report = read_notebook(week.notebook), Report()
     ids = [gradebook_id(one.mark.student) for one in chosen]
     with course.one_writer(), course.gradebook() as book:

@@ -10,8 +10,8 @@ import typer
 Week = Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")]
 Marks = Annotated[Path, typer.Option("--marks", metavar="DIR", help="Where `grade run` put the marks.")]
 Submissions = Annotated[Path, typer.Option("--submissions", metavar="DIR", help="What was handed in.")]
-Gradebook = Annotated[Path, typer.Option("--gradebook", metavar="DIR", help=(
-    "nbgrader's course directory, if there is one: points and comments by hand come from there."))]
+Gradebook = Annotated[Optional[Path], typer.Option("--gradebook", metavar="DIR", help=(
+    "nbgrader's course directory: points and comments by hand come from there. Default: this folder, or ./gradebook."))]
 
 Course = Annotated[Optional[Path], typer.Option("--course", metavar="FILE", help=(
     "Which attempt counts, deadlines, extensions. Default: course.toml, if it is here."))]
@@ -36,7 +36,7 @@ def feedback(
     student: Annotated[Optional[str], typer.Option(metavar="ID", help="Only this student's page.")] = None,
     marks: Marks = Path("marks"),
     submissions: Submissions = Path("submitted"),
-    gradebook: Gradebook = Path("."),
+    gradebook: Gradebook = None,
     course: Course = None,
     printed: Annotated[bool, typer.Option(help=(
         "Show also what a student's code printed where it failed. It may have printed hidden data: only once nobody "
@@ -65,7 +65,7 @@ def report(
     week: Week,
     to: Annotated[Path, typer.Option("--to", metavar="FILE.html", help="The page: one self-contained file.")],
     marks: Marks = Path("marks"),
-    gradebook: Gradebook = Path("."),
+    gradebook: Gradebook = None,
     course: Course = None,
 ) -> None:
     """Draw the class's page, what it has not understood first, and print its short form."""
@@ -91,7 +91,7 @@ def export(
     automatic: Annotated[bool, typer.Option("--automatic", help=(
         "canvas: the automatic points alone, before anything is graded by hand."))] = False,
     marks: Marks = Path("marks"),
-    gradebook: Gradebook = Path("."),
+    gradebook: Gradebook = None,
     course: Course = None,
 ) -> None:
     """Write the class's points as CSV, or as the CSV that Canvas imports."""
@@ -118,7 +118,7 @@ def forget(
     submissions: Submissions = Path("submitted"),
     feedback: Annotated[Path, typer.Option(
         "--feedback", metavar="DIR", help="Where feedback was put.")] = Path("feedback"),
-    gradebook: Gradebook = Path("."),
+    gradebook: Gradebook = None,
     course: Course = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -127,6 +127,7 @@ def forget(
     Shows first what will go, and asks. Interrupted? The same command removes the rest. Status 1: something is left that
     only you can remove, or could not be searched.
     """
+    from grading.gradebook.course import course_folder, course_root
     from grading.intake.policy import FILE
     from grading.reports.forget import forget as remove
     from grading.reports.forget import size
@@ -134,12 +135,14 @@ def forget(
     from grading.reports.places import find
     from labkit.checks.tasks import find_weeks
     from labkit.errors import LabError
-    weeks = find_weeks()
-    places = find(student, weeks, marks=marks, submissions=submissions, feedback=feedback, course=gradebook,
+    weeks, book = find_weeks(), course_folder(gradebook)
+    places = find(student, weeks, marks=marks, submissions=submissions, feedback=feedback, course=book,
                   rules=course or Path(FILE))
     if not places.found and not places.told and not places.unread:
         raise LabError(f"nothing is stored of {student!r} here: is the id written as `grade run` shows it? Other "
                        "folders: --marks, --submissions, --feedback, --gradebook")
+    if course_root(book) is None:
+        typer.echo("No course directory of nbgrader's is here or in ./gradebook, so none was searched: --gradebook DIR")
     if places.found:
         typer.echo(f"Of {one_line(student)} there is:")
     for place in places.found:
@@ -155,13 +158,14 @@ def forget(
     raise typer.Exit(1 if places.told or places.unread else 0)
 
 
-def _class(week: str, marks: Path, gradebook: Path, course: Path | None) -> tuple:
+def _class(week: str, marks: Path, gradebook: Path | None, course: Path | None) -> tuple:
     """(the week, where each student stands in it)."""
+    from grading.gradebook.course import course_folder
     from grading.intake.policy import find_rules
     from grading.reports.standing import find_week, standings
     from labkit.checks.tasks import find_weeks
     found = find_week(week)
-    return found, standings(found, marks, gradebook, find_rules(course, find_weeks()))
+    return found, standings(found, marks, course_folder(gradebook), find_rules(course, find_weeks()))
 
 
 def _only(standings: list, student: str) -> list:

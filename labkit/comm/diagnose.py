@@ -148,7 +148,9 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
     calls = [_call_on(state[rank], on) for rank, on in zip(cycle, cycle[1:] + cycle[:1])]
     steps = "; ".join(f"rank {rank} waits in {call} at {call.where}" for rank, call in zip(cycle, calls))
     kinds = {call.kind for call in calls}
-    if kinds == {"send"}:
+    if past := _past_each_other(state, cycle, calls):
+        advice = past
+    elif kinds == {"send"}:
         advice = ("All of them send first, and a send waits for its receiver: use sendrecv, which posts both "
                   "directions together.")
     elif kinds == {"recv"}:
@@ -156,6 +158,20 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
     else:
         advice = "They do not make matching calls in the same order."
     _set(a, cycle[0], sorted(cycle), calls[0].where, f"Deadlock of {say_ranks(sorted(cycle))}: {steps}. {advice}", True)
+
+
+def _past_each_other(state: dict[int, RankReport], cycle: list[int], calls: list[Call]) -> str:
+    """A sentence, if a rank of the cycle is ready for the other direction of what is waited for, but with another rank:
+    all of them post both directions, as with sendrecv, and to or frm is wrong. Else ""."""
+    for rank, on, call in zip(cycle, cycle[1:] + cycle[:1], calls):
+        other = {"send": "recv", "recv": "send"}.get(call.kind)
+        peers = sorted({mine.peer for mine in state[on].calls if mine.kind == other and mine.peer not in (None, rank)})
+        if peers and not any(mine.kind == other and mine.peer == rank for mine in state[on].calls):
+            does, word = ("receives", "from") if call.kind == "send" else ("sends", "to")
+            mine = "sends to" if call.kind == "send" else "receives from"
+            return (f"Rank {rank} {mine} rank {on}, but rank {on} {does} {word} {say_ranks(peers)} meanwhile: to and frm "
+                    f"do not fit together (whoever sends to the right receives from the left).")
+    return ""
 
 
 def _blame_slow(a: Autopsy) -> None:

@@ -31,6 +31,25 @@ def test_send_send(fails, at, backend, n, nothing_left):
     assert {(e.waiter, e.on) for e in a.edges} == {(0, 1), (1, 0)}
 
 
+def past_each_other(group, step, frm):
+    """Each sends `step` places on, and receives from `frm` places on."""
+    N = group.size
+    group.sendrecv(torch.ones(1), to=(group.rank + step) % N, frm=(group.rank + frm) % N, like=torch.ones(1))
+
+
+@both
+@pytest.mark.parametrize("step, frm", [(1, 1), (-1, -1)])
+def test_both_directions_to_the_wrong_rank(fails, backend, step, frm, nothing_left):
+    """sendrecv is used, so it is no advice: `to` and `frm` do not fit together."""
+    a = fails(past_each_other, step, frm, backend=backend, size=3, timeout=60)
+    assert a.reason == "deadlock" and a.certain and a.involved == [0, 1, 2]
+    on = step % 3
+    words = (("sends to", "receives from"), ("receives from", "sends to"))
+    assert any(f"Rank 0 {one} rank {on}, but rank {on} {other} rank {2 * step % 3} meanwhile" in a.cause
+               for one, other in words), a.cause
+    assert "sendrecv" not in a.cause
+
+
 def ring_of_recvs(group):
     group.recv((group.rank - 1) % group.size, like=torch.ones(1))
     group.send(torch.ones(1), (group.rank + 1) % group.size)

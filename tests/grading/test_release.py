@@ -178,6 +178,23 @@ def test_a_tree_inside_the_course_or_a_file_is_refused(course, tmp_path):
         release(tmp_path / "file", ["week91"], source=course)
 
 
+def test_a_folder_of_other_things_is_refused_and_a_tree_without_its_record_is_not(course, tmp_path):
+    """`--to ~` would put hundreds of files there."""
+    home = tmp_path / "home"
+    put(home / "thesis.tex", "mine")
+    with pytest.raises(LabError, match="holds other things .'thesis.tex', say. and no release"):
+        release(home, ["week91"], source=course)
+    assert [path.name for path in home.iterdir()] == ["thesis.tex"]
+    tree = tmp_path / "tree"
+    put(tree / "README.md", "# My course\n")
+    put(tree / ".git" / "HEAD", "")
+    release(tree, ["week91"], source=course)
+    put(tree / PARTS_PY, MINE)
+    shutil.rmtree(tree / ".labs")       # somebody's zip left hidden folders out
+    report = release(tree, ["week91"], source=course)
+    assert (tree / PARTS_PY).read_text() == MINE and PARTS_PY in report.sentences()[-1]
+
+
 def test_help_is_light():
     code = ("import sys, grading.cli\nheavy = {'torch', 'numpy', 'pytest', 'grading.release'} & set(sys.modules)\n"
             "sys.exit(str(heavy) if heavy else 0)")

@@ -35,6 +35,12 @@ def test_nbgrader_itself_adds_up(course, week, marks):
         assert not submission.needs_manual_grade
 
 
+def test_without_any_mark_it_says_what_comes_first(course, week, marks):
+    (marks / week.name).mkdir(parents=True)
+    with pytest.raises(LabError, match="there are no marks of week91 in .*: run `grade run week91` first"):
+        load(course, week, marks)
+
+
 def test_a_second_load_changes_nothing(course, week, marks):
     put_marks(marks, mark("anna"), mark("ben", {"91.1": 1}))
     load(course, week, marks, files=lambda mark: handed())

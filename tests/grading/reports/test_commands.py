@@ -8,6 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from grading.gradebook.course import course_folder
 from grading.marks import write
 from grading.reports.commands import add_commands
 from labkit.errors import LabError
@@ -85,6 +86,29 @@ def test_forget_shows_asks_and_removes(grade):
     assert not Path("marks/week13/anna").exists() and Path("marks/week13/ben/1.json").exists()
     with pytest.raises(LabError, match="nothing is stored of 'anna'"):
         grade("forget", "anna", "--yes")
+
+
+def test_the_course_directory_is_found_where_the_page_for_instructors_puts_it(grade, monkeypatch):
+    asked = []
+    monkeypatch.setattr("grading.reports.standing.standings", lambda week, marks, folder, rules: asked.append(folder))
+    with pytest.raises(TypeError):      # there is nobody
+        grade("report", "week13", "--to", "class.html")
+    Path("gradebook").mkdir()
+    Path("gradebook/nbgrader_config.py").write_text("")
+    for words in ((), ("--gradebook", "other")):
+        with pytest.raises(TypeError):
+            grade("report", "week13", "--to", "class.html", *words)
+    monkeypatch.chdir("gradebook")
+    assert course_folder(None) == Path(".")
+    Path("within/gradebook").mkdir(parents=True)
+    Path("within/gradebook/nbgrader_config.py").write_text("")
+    monkeypatch.chdir("within")
+    assert course_folder(None) == Path("."), "it lies in a course directory"
+    assert asked == [Path("."), Path("gradebook"), Path("other")]
+
+
+def test_forget_says_if_no_gradebook_was_searched(grade):
+    assert "none was searched: --gradebook DIR" in grade("forget", "anna", input="n\n").output
 
 
 def test_forget_without_asking_tells_what_is_left_to_a_person(grade):
