@@ -54,9 +54,18 @@ def main(argv: list[str] | None = None) -> None:
         sys.stdout.flush()
         print(f"grade: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("grade: interrupted", file=sys.stderr)
+    except (KeyboardInterrupt, SystemExit) as end:
+        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has told of it ends with a
+        # status of its own making.)
+        interrupted = isinstance(end, KeyboardInterrupt) or isinstance(_cause(end), KeyboardInterrupt)
+        if not interrupted:
+            raise
+        print("grade: interrupted; the same command goes on", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def _cause(end: BaseException) -> BaseException | None:
+    return getattr(end.__context__, "__cause__", None)
 
 
 if __name__ == "__main__":

@@ -205,9 +205,18 @@ def main(argv: list[str] | None = None) -> None:
         sys.stdout.flush()
         print(f"lab: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has told of it ends with a
+        # status of its own making.)
+        interrupted = isinstance(end, KeyboardInterrupt) or isinstance(_cause(end), KeyboardInterrupt)
+        if not interrupted:
+            raise
         print("lab: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def _cause(end: BaseException) -> BaseException | None:
+    return getattr(end.__context__, "__cause__", None)
 
 
 if __name__ == "__main__":

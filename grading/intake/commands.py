@@ -115,7 +115,7 @@ def _table(console, report, week, rules) -> None:
         if len(rows) > MAX_ROWS:
             console.print(f"and {len(rows) - MAX_ROWS} more with several attempts or after the deadline")
     unknown = sum(receipt.received is None for receipt in receipts)
-    tail = f"; of {unknown} nothing tells when, so they count as in time" if unknown else ""
+    tail = f"; of {unknown} nothing tells when, so they count as in time (--received TIME says when)" if unknown else ""
     refused = f", {len(report.refused)} not collected" if report.refused else ""
     console.print(f"{report.root}: {_count(len(last), 'student')}, {_count(len(receipts), 'attempt')}, "
                   f"{len(report.added)} new{refused}{tail}", markup=False, highlight=False, soft_wrap=True)

@@ -9,6 +9,7 @@ import pytest
 
 from grading import demo
 from grading import run as running
+from grading.cli import main
 from grading.sandbox import isolation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +20,15 @@ def out():
     made = ROOT / "runs" / f"test-{uuid.uuid4().hex}"
     yield made
     shutil.rmtree(made, ignore_errors=True)
+
+
+def test_ctrl_c_is_told_with_what_to_do(monkeypatch, capsys):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(demo, "demo", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(["demo"])
+    assert stop.value.code == 130 and capsys.readouterr().err == "grade: interrupted; the same command goes on\n"
 
 
 def test_it_releases_hands_in_four_and_grades_them_below_the_course(out, monkeypatch, capsys):
