@@ -157,7 +157,7 @@ def results_text():
 
 
 def test_the_class_of_29_is_told_as_recorded():
-    made, text = record("2026-11-21-grading-29.json"), results_text()
+    made, text = record("2026-11-22-grading-29.json"), results_text()
     theirs = made["nbgrader"]
     assert len(theirs["each"]) == 29
     assert f"| `nbgrader autograde` | {theirs['seconds']:.0f} | {theirs['machine_core_seconds']:.0f} |  |  |" in text
@@ -169,6 +169,12 @@ def test_the_class_of_29_is_told_as_recorded():
         cores = [one["core_seconds"] for one in good]
         assert (f"| `grade run --jobs {jobs}` | {ours['seconds']:.0f} | {ours['machine_core_seconds']:.0f} | "
                 f"{times:.1f} | {min(cores):.1f} to {max(cores):.1f} |") in text
+
+
+def test_five_repeats_gave_the_same_intended_verdicts():
+    made, text = record("2026-11-22-grading-verdicts.json"), results_text()
+    assert made["unintended"] == made["changed between repeats"] == []
+    assert made["repeats"] == 5 and made["load"] == 1 and f"{made['submissions'] - 2} mutants of week 13" in text
 
 
 def test_twenty_kills_lost_nothing():
