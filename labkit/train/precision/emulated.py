@@ -118,8 +118,8 @@ class _EmulatedProduct(torch.autograd.Function):
 def rounded(x: Tensor, slot: str, numerics: Numerics, frozen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """(FP8 values of x * s in x's own dtype, s)."""
     s, fmt = numerics.scale(slot, x, frozen), numerics.format(slot)
-    # The same values both ways (`formats.check_torch`). A GPU's cast is one instruction, a CPU's is ten times slower than
-    # the arithmetic.
+    # The same values both ways (`formats.check_torch`). A GPU's cast is one instruction, a CPU's is ten times slower
+    # than the arithmetic.
     to_grid = cast if x.is_cuda else quantise
     return to_grid(x.float() * s, fmt).to(x.dtype), s
 
