@@ -70,7 +70,8 @@ def grade(entry: Entry, week: Week, settings: Settings, submission: Submission |
     package = arrange(submission, week)
     outcome, processor = run(package, week, settings, box)
     explained(outcome, week, package.missing)
-    missing = list(dict.fromkeys(package.missing.values()))
+    graded = {module for task in week.tasks if task.kind != "stretch" for module in task.modules}
+    missing = list(dict.fromkeys(why for module, why in package.missing.items() if module in graded))
     notes = [*entry.notes, *submission.notes, *package.notes, *([" ".join(missing)] if missing else [])]
     attention = [*entry.attention, *submission.attention]
     return make(entry, submission.digest, notes, attention, week, outcome, settings,

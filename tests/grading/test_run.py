@@ -86,6 +86,7 @@ def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
         assert any(sentence in note for note in one.notes), one.notes       # under the class's table
         assert {case["verdict"] for case in one.cases} == {"no result"} and one.complete
         assert all(sentence in case["text"] for case in one.cases), one.cases[0]["text"]
+    assert not any(".py" in note for note in mark(course, "good").notes)
     assert all(m.isolation == marks.SANDBOXED and m.possible == 15 for m in marks.all_marks(folder, "week91"))
 
     assert graded(course, jobs=1)["made"] == []

@@ -72,6 +72,7 @@ def test_a_whole_cycle(tmp_path):
     grade(tmp_path, "collect", "week13", "--from", str(exchange))
     table = grade(tmp_path, "run", "week13", "--jobs", "2")
     assert "4 marks, 4 of them made now" in table
+    assert "stretch/" not in table, "nobody has handed in what is not graded, and nobody need be told"
     assert "4 marks, 0 of them made now" in grade(tmp_path, "run", "week13", "--jobs", "2")
     grade(tmp_path, "load", "week13", "--gradebook", "gradebook")
 
