@@ -171,10 +171,30 @@ def test_the_class_of_29_is_told_as_recorded():
                 f"{times:.1f} | {min(cores):.1f} to {max(cores):.1f} |") in text
 
 
+def test_the_class_of_29_graded_again_is_told_as_recorded():
+    made, before = record("2026-11-22-grading-29-again.json"), record("2026-11-22-grading-29.json")
+    assert made["nbgrader"]["seconds"] == before["nbgrader"]["seconds"] and min(made["times_faster"].values()) >= 5
+    cores = [one["core_seconds"] for ours in made["grade_run"].values() for name, one in ours["each"].items()
+             if name.startswith("good")]
+    seconds = " and ".join(f"{ours['seconds']:.0f}" for ours in made["grade_run"].values())
+    times = " and ".join(f"{times:.1f}" for times in made["times_faster"].values())
+    assert len(cores) == 24 and max(cores) <= 4
+    told = f"{seconds} s, {times} times, and a good submission {min(cores):.1f} to {max(cores):.1f} s of core time"
+    assert told in " ".join(results_text().split())
+
+
 def test_five_repeats_gave_the_same_intended_verdicts():
     made, text = record("2026-11-22-grading-verdicts.json"), results_text()
     assert made["unintended"] == made["changed between repeats"] == []
     assert made["repeats"] == 5 and made["load"] == 1 and f"{made['submissions'] - 2} mutants of week 13" in text
+
+
+def test_the_graders_memory_at_a_thousand_is_told_as_recorded():
+    made, text = record("2026-11-22-grading-1000.json"), results_text()
+    assert made["submissions"] == made["marks"] == 1000 and made["status"] == 0
+    assert max(step["mib"] for step in made["grown"]) <= made["peak_mib"] < 500
+    assert f"At its peak the grader itself held {made['peak_mib']:.0f} MiB" in text
+    assert f"the last one kept {made['marks_before']} marks" in text
 
 
 def test_twenty_kills_lost_nothing():
