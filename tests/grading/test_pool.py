@@ -121,3 +121,32 @@ def test_a_folder_holds_one_package_at_a_time(tmp_path):
         files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir()}
         assert files == {"week/ops.py"} and (tmp_path / "week" / "ops.py").read_bytes() == b"mine"
     assert not list(tmp_path.iterdir())
+
+
+def test_where_the_grader_failed_it_is_tried_again_with_nothing_beside_it():
+    """Two slots; the first try of "faulty" fails while "long" still runs."""
+    ends_after, began, done = {"faulty": 1, "long": 4}, [], []
+
+    class Scripted(pool.Pool):
+        def __init__(self):
+            self.slots = [SimpleNamespace(process=None, starting=False, item=None) for _ in range(2)]
+
+        def _begin(self, slot, item, begins):
+            beside = [other.item.entry for other in self.slots if other.process]
+            slot.process, slot.item, slot.left = True, item, ends_after[item.entry]
+            began.append((item.entry, item.tries, beside))
+
+        def _wait(self):
+            pass
+
+        def _ended(self, slot):
+            slot.left -= 1
+            if slot.left:
+                return None
+            slot.process = None
+            return SimpleNamespace(complete=slot.item.entry != "faulty" or slot.item.tries == pool.RETRIES)
+
+    Scripted().grade_all([pool.Todo("faulty", ""), pool.Todo("long", "")], None,
+                         lambda item, mark: done.append((item.entry, mark.complete)))
+    assert began == [("faulty", 0, []), ("long", 0, ["faulty"]), ("faulty", 1, []), ("faulty", 2, [])]
+    assert done == [("long", True), ("faulty", True)]

@@ -248,6 +248,8 @@ def test_without_isolation_it_refuses_and_unsandboxed_marks_say_so(course):
     assert refused.returncode == 2 and not list(folder.glob("week91/*/*.json"))
     assert "bubblewrap is not installed" in refused.stderr and "--unsandboxed" in refused.stderr
     assert refused.stderr.count("\n") == 1
+    # Before anything is graded: the reference is not to blame.
+    assert refused.stderr.startswith("grade: submissions cannot be shut in on this machine")
     done = subprocess.run([*command, "--unsandboxed"], cwd=week.folder.parent, env=env, timeout=200,
                           capture_output=True, text=True)
     assert done.returncode == 0 and "UNSANDBOXED" in done.stdout, done.stdout + done.stderr
