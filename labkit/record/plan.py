@@ -130,6 +130,7 @@ def check_arm(config: TrainConfig, device: str, world: int) -> None:
     with torch.device("meta"):
         model = Transformer(config.resolved_model)
         backend.convert(model, recipe, config.precision.skip)
+        backend.check_calibration(config.precision.calibrate)
         if config.precision.fp8_parameters:
             backend.check_parameters(world)
         if config.precision.fused:

@@ -90,6 +90,7 @@ class PrecisionConfig(Config):
     skip: list[str] = ["head"]
     fused: bool = False                                       # te: norms and SwiGLU inside the linears' kernels
     schedule: ScheduleConfig | None = None                    # BF16 at both ends of the run
+    calibrate: CountOrOff = 0                                 # delayed scaling: passes to find scales where FP8 begins
     fp8_parameters: bool = False                              # the weights themselves FP8, masters in the optimizer
 
 

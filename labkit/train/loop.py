@@ -2,7 +2,7 @@
 
 One step, from top to bottom of `Loop.run`:
 
-    precision  the phase of the schedule, if there is one: BF16 or FP8
+    precision  the phase of the schedule, if there is one: BF16 or FP8; where FP8 begins, passes to find scales, if asked
     batch      B sequences that depend on (seed, step) alone; each rank takes B/N rows, in `accumulation` micro-batches
     gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches
     check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device
@@ -122,6 +122,8 @@ class Loop:
             self.step += 1
             self.lr, self.fields, self.skipped = learning_rate(config, self.step), {}, False
             self._enter_phase()
+            if self.config.precision.calibrate and self.schedule.begins(self.step):
+                self._calibrate(self.config.precision.calibrate)
             self._call("before_step")
 
             loss = self._gradients()
@@ -182,6 +184,15 @@ class Loop:
         if self.schedule.asked:
             self.fields["precision"] = self.schedule.now
 
+    def _calibrate(self, passes: int) -> None:
+        """Forward and backward over this step's batch, `passes` times, without an update: delayed scaling gathers its
+        amax values. One pass is not enough: what it flushes to zero hides the gradients of the layers below."""
+        with self.clock.pause():
+            for _ in range(passes):
+                self._gradients()
+                self.optimizer.zero_grad(set_to_none=True)
+        self.say("calibrated", self.step, f"{passes} passes over the batch of step {self.step} set the first scales")
+
     @torch.no_grad()
     def evaluate(self) -> float:
         """Mean loss over `eval_batches` held-out batches: the same each time, for every seed and number of ranks.
@@ -222,7 +233,7 @@ class Loop:
     def say(self, kind: str, step: int | None, message: str, **fields: Any) -> None:
         """An event: into events.jsonl, and, unless all is well, to the person watching. Rank 0's words count."""
         if self.group.rank == 0:
-            if kind not in ("checkpoint", "loaded", "paused", "precision switch"):
+            if kind not in ("checkpoint", "loaded", "paused", "precision switch", "calibrated"):
                 log.warning("step %s: %s", step, message)
             if self.record:
                 self.record.event(kind, step=step, message=message, **fields)

@@ -46,6 +46,10 @@ class Schedule:
         self.backend.switch(self.now)
         return was and f"the linears now compute in {self.now.upper()}, until here in {was.upper()}"
 
+    def begins(self, step: int) -> bool:
+        """Is `step` the first of the run's steps in FP8? Entered already; not asked of a step that a resume begins at."""
+        return self.in_fp8() and (step == 1 or self.phase(step - 1) == BF16)
+
     def in_fp8(self) -> bool:
         """Do the linears compute in FP8 now? The backend's own answer."""
         return self.backend is not None and self.backend.in_fp8()

@@ -48,6 +48,7 @@ def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backen
         check_compiler(group.device)
     backend.fp8_parameters = config.precision.fp8_parameters
     report = backend.convert(model, recipe, config.precision.skip, device=group.device)
+    backend.check_calibration(config.precision.calibrate)
     if config.precision.fp8_parameters:
         backend.check_parameters(group.size)
     choose_attention(model, config.attention)

@@ -168,6 +168,7 @@ def test_a_record_from_before_a_setting_existed_is_taken_up(tmp_path):
     ("arms.params.train.precision.recipe='tensorwise'", 1, "FP8 parameters need power-of-two scales"),
     ("arms.params.train.precision.fused=true", 1, "fused"),
     ("arms.params.train.precision.schedule={ bf16_first = 2 }", 1, "take either the schedule or fp8_parameters"),
+    ("arms.block.train.precision.calibrate=3", 1, "emulated block finds its scales anew in every step"),
     ("arms.params.label='x'", 2, r"on 2 ranks need out features that are multiples of 256.*wq \(32\)"),
     ("arms.bf16.train.precision={ backend = 'bf16', schedule = { bf16_last = 2 } }", 1, "no FP8 phase to switch to")])
 def test_what_cannot_run_is_refused_before_anything_starts(tmp_path, change, world, said):
@@ -188,3 +189,5 @@ def test_the_presets_that_come_along():
         assert two.replace(precision=one.precision) == one       # nothing else differs
     scheduled = load_preset("schedule").config("te-delayed-scheduled")
     assert scheduled.precision.schedule.bf16_steps(scheduled.steps) == (40, 40)
+    calibrated = load_preset("schedule").config("te-delayed-calibrated")
+    assert calibrated.precision.calibrate and calibrated.precision.replace(calibrate=0) == scheduled.precision

@@ -142,6 +142,39 @@ def test_going_back_over_a_switch_switches_back(tmp_path):
     assert switches(tmp_path) == [FIRST, back, FIRST, SECOND]
 
 
+@pytest.mark.parametrize("first, last, at", [(2, 2, 3), (0, 0, 1)])
+def test_calibrating_looks_where_fp8_begins_and_updates_nothing(first, last, at, tmp_path):
+    watch = Watch()
+    straight = here(config(first=first, last=last))
+    got = here(config(first=first, last=last, precision={"calibrate": 2}), tmp_path, (watch,))
+    forwards = [step for step, training, _ in watch.seen if training]
+    assert forwards == sorted([*range(1, 8), at, at])
+    # The emulated backend remembers nothing, so equal losses mean that no weight and no gradient was left changed.
+    assert got["losses"] == straight["losses"] and got["heldout"] == straight["heldout"]
+    assert [(e["step"], e["message"]) for e in read_run(tmp_path).events if e["kind"] == "calibrated"] == [
+        (at, f"2 passes over the batch of step {at} set the first scales")]
+
+
+def test_a_resume_within_fp8_does_not_calibrate_again(tmp_path):
+    asked, watch = config(checkpoint_every=1, precision={"calibrate": 2}), Watch()
+    here(asked, tmp_path, (jobs.StopAt(3),))
+    here(asked, tmp_path, (watch,))
+    assert [step for step, training, _ in watch.seen if training] == [4, 5, 6, 7]
+    assert [e["step"] for e in read_run(tmp_path).events if e["kind"] == "calibrated"] == [3]
+
+
+def test_calibrating_what_remembers_nothing_is_refused():
+    te, emulated = get_backend("te"), get_backend("emulated")
+    te.recipe, emulated.recipe = "delayed", "tensorwise"
+    te.check_calibration(3)
+    emulated.check_calibration(0)
+    with pytest.raises(LabError, match=r"calibrate = 3 is for scales that come from earlier steps .* emulated tensorwise"):
+        emulated.check_calibration(3)
+    with pytest.raises(LabError, match="te current finds its scales anew in every step: leave calibrate out"):
+        te.recipe = "current"
+        te.check_calibration(3)
+
+
 def test_another_schedule_is_refused_on_resume(tmp_path):
     here(config(checkpoint_every=1), tmp_path, (jobs.StopAt(2),))
     with pytest.raises(LabError, match=r"precision.schedule.bf16_first = 2 and the configuration now says 3"):

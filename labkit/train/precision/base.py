@@ -101,6 +101,7 @@ class Backend:
     alignment = 16                         # in_features, out_features and tokens must be multiples of this
     compiles = "block"                     # torch.compile takes a "block" whole, or only what is "between" linears
     parameter_recipes: tuple[str, ...] = ()                # those under which the parameters themselves can be FP8
+    remembering: tuple[str, ...] = ()      # those whose scales come from earlier steps
     note = ""
 
     def __init__(self) -> None:
@@ -183,6 +184,12 @@ class Backend:
         """What a checkpoint says of the precision that it was made in: see labkit.train.precision.flags."""
         return {"backend": self.name, "recipe": self.recipe, **self.numbers(), "fp8_parameters": self.fp8_parameters,
                 "phase": self.phase, "linears": [f"{name}.weight" for name in self.linears]}
+
+    def check_calibration(self, passes: int) -> None:
+        """LabError if passes that only look at amax would find nothing out."""
+        if passes and self.recipe not in self.remembering:
+            raise LabError(f"calibrate = {passes} is for scales that come from earlier steps (te's recipe delayed); "
+                           f"{self.name} {self.recipe} finds its scales anew in every step: leave calibrate out")
 
     def check_parameters(self, ranks: int) -> None:
         """LabError if the converted linears, cut over so many ranks, cannot have FP8 parameters."""

@@ -26,6 +26,7 @@ What it needs, and what is done about it here:
   saved and memory is not; and probing dequantises.
 - **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.
 - **Delayed scaling starts blind.** Scale 1 and an empty history: in the first step small gradients are flushed to zero.
+  `[precision] calibrate` lets it look first (`Schedule.begins`, `Loop._calibrate`).
 
 With several ranks delayed scaling takes the largest amax over all of them (Transformer Engine reduces over the default
 process group when the autocast region is left), so that all ranks round the gathered weights alike.
@@ -63,6 +64,7 @@ class TransformerEngine(Backend):
     recipes = ("current", "delayed", "block", "bf16")
     compiles = "between"
     parameter_recipes = ("block",)
+    remembering = ("delayed",)
 
     def __init__(self) -> None:
         super().__init__()
