@@ -149,6 +149,10 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
         if different := other_settings(out, preset):
             raise LabError(f"{out} holds a comparison with other settings ({different}): choose another folder with "
                            "--out, or --fresh to move that one aside")
+        if set(preset.arms) - set(load_run(out)["config"]["arms"]):
+            record = RunRecord.open(out)
+            record.update(config=settings)
+            record.close()
         return
     if out.exists() and any(out.iterdir()):
         raise LabError(f"{out} holds files but no run: choose another folder with --out")
@@ -157,12 +161,15 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
 
 def other_settings(out: Path, preset: Preset) -> str:
     """Dotted name of the first setting in which the comparison in `out` is another than `preset`; "" if it is the same.
-    What serves predictions alone does not count: a preset learns better rates, and an old record can still go on."""
+    Arms that the preset has gained and what serves predictions alone do not count: a preset grows and learns better
+    rates, and an old record can still go on."""
+    there, here = settings_there(out), jsonable(preset.model_dump())
+
     def without(settings: dict[str, Any]) -> dict[str, Any]:
         arms = {name: {key: value for key, value in arm.items() if key != "expect"}
-                for name, arm in settings.get("arms", {}).items()}
+                for name, arm in settings.get("arms", {}).items() if name in there.get("arms", {})}
         return {**{key: value for key, value in settings.items() if key != "startup_seconds"}, "arms": arms}
-    return first_difference(without(settings_there(out)), without(jsonable(preset.model_dump())))
+    return first_difference(without(there), without(here))
 
 
 def settings_there(out: Path) -> dict[str, Any]:

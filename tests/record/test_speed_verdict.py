@@ -103,10 +103,10 @@ def test_a_prediction_by_hand():
     preset = load_preset("h100")
     batch = 20 * 4096                                   # by the memory of an H200
     item = predict(preset, "speed", "te-delayed", memory_gib=139.8)
-    assert item.predicted == pytest.approx(18 + 60 + 10 * batch / 106500)
+    assert item.predicted == pytest.approx(20 + 60 + 10 * batch / 106500)
     tokens = 64 * 1024 * (400 + 16 * 4 / 3)             # 16 evaluations of 4 batches, a third of the work each
-    assert predict(preset, "safety", "bf16").predicted == pytest.approx(18 + tokens / 550000)
-    assert predict(preset, "safety", "twin").predicted == pytest.approx(18 + tokens / 550000), "as the baseline"
+    assert predict(preset, "safety", "bf16").predicted == pytest.approx(20 + tokens / 515000)
+    assert predict(preset, "safety", "twin").predicted == pytest.approx(20 + tokens / 515000), "as the baseline"
     assert predict(preset, "safety", "bf16", world=2).predicted == pytest.approx(18 + tokens / 1100000)
 
 

@@ -164,6 +164,17 @@ def test_a_record_from_before_a_setting_existed_is_taken_up(tmp_path):
         prepare_folder(preset(tmp_path, TEXT, "train.steps=14"), out, False)
 
 
+def test_a_record_goes_on_when_its_preset_has_gained_an_arm_and_not_when_it_lost_one(tmp_path):
+    import json
+    out, less = tmp_path / "run", TEXT[:TEXT.index("[arms.params]")]
+    prepare_folder(preset(tmp_path, less), out, False)
+    prepare_folder(preset(tmp_path), out, False)
+    there = json.loads((out / "run.json").read_text())
+    assert there["status"] == "running" and list(there["config"]["arms"])[-1] == "params"
+    with pytest.raises(LabError, match="other settings .arms.params."):
+        prepare_folder(preset(tmp_path, less), out, False)
+
+
 @pytest.mark.parametrize("change, world, said", [
     ("arms.params.train.precision.recipe='tensorwise'", 1, "FP8 parameters need power-of-two scales"),
     ("arms.params.train.precision.fused=true", 1, "fused"),
