@@ -31,6 +31,8 @@ class Member:
         helper = forkserver.server()
         try:
             modules = [m for m in forkserver.WORTH_SHARING if m in sys.modules]
+            if setup["device"] == "cpu":
+                modules += [later for m, later in forkserver.ON_CPU.items() if m in sys.modules]
             answer = helper.request({"do": "rank", "modules": modules, "helper": helper.process.pid,
                                      "setup": {**setup, "rank": rank}}, [theirs.fileno(), out, err, report])
             self.pid, self.helper = answer["pid"], helper
