@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "record"))
-from comparing import MICRO, lab, lab_here, one_sentence, preset  # noqa: E402
+from comparing import MICRO, environment, lab, lab_here, one_sentence, preset  # noqa: E402
 
 from labkit.record.read import read_run  # noqa: E402
 
@@ -91,8 +92,9 @@ def test_full_disk_is_one_sentence_and_keeps_what_was_recorded(tmp_path):
     warm = lab_here(tmp_path, "compare", "--preset", long, "--out", "warm", "--arms", "bf16", "--set", "train.steps=1")
     assert warm.returncode == 0, warm.stderr                      # the corpus is in the cache now
     limit = 60_000
-    done = lab(tmp_path, "compare", "--preset", long, "--out", "out", "--arms", "bf16",
-               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    done = subprocess.run([sys.executable, "-m", "labkit", "compare", "--preset", str(long), "--out", "out", "--arms", "bf16"],
+                          cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=200,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
     assert done.returncode not in (0, -25), (done.returncode, done.stderr)
     said = " ".join((done.stdout + done.stderr).split())
     assert "disk is full" in said and "Traceback" not in said, said[-2000:]

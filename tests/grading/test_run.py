@@ -17,6 +17,7 @@ from grading.sandbox import isolation
 from labkit.checks.markers import strip
 from labkit.checks.tasks import load_week
 from labkit.errors import LabError
+from tests import warm
 from tests.checks.miniweek import OPS, make_week
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,16 +49,24 @@ def points(report):
 def graded(course, **more):
     """A run in a process of its own: a grader forks its judges, and must not have computed."""
     week, submissions, folder, _ = course
-    code = ("import sys, json\nfrom pathlib import Path\nfrom grading import run\n"
-            "from labkit.checks.tasks import load_week\n"
-            "week, submissions, folder, more = sys.argv[1:]\n"
-            "report = run.run(load_week(week), Path(submissions), Path(folder), **json.loads(more))\n"
-            "print(json.dumps({'seed': report.seed, 'made': [m.student for m in report.made],\n"
-            "                  'kept': [m.student for m in report.kept]}))\n")
-    command = [sys.executable, "-c", code, str(week.folder), str(submissions), str(folder), json.dumps(more)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=200)
+    done = warm.run("tests.grading.test_run:told_run", [week.folder, submissions, folder, json.dumps(more)], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def told_run(words):
+    """What `graded` runs: the report as JSON."""
+    week, submissions, folder, more = words
+    report = running.run(load_week(week), Path(submissions), Path(folder), **json.loads(more))
+    print(json.dumps({"seed": report.seed, "made": [m.student for m in report.made],
+                      "kept": [m.student for m in report.kept]}))
+
+
+def grade(course, *more, env=None):
+    """`grade run` as one types it."""
+    week, submissions, folder, _ = course
+    return warm.run("grading.cli:main", ["run", "week91", "--submissions", submissions, "--marks", folder, *more],
+                    cwd=week.folder.parent, env=env)
 
 
 def mark(course, student, attempt=1):
@@ -183,10 +192,7 @@ def test_an_appeal_repeats_one_verdict_and_writes_nothing(course):
     hand_in("bert", SOLVED)
     seed = graded(course)["seed"]
     before = marks.path_of(folder, "week91", "anna", 1).read_bytes()
-    command = [sys.executable, "-m", "grading.cli", "run", "week91", "--submissions", str(submissions), "--marks",
-               str(folder), "--student", "anna", "--seed", str(seed)]
-    done = subprocess.run(command, cwd=week.folder.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=200,
-                          capture_output=True, text=True)
+    done = grade(course, "--student", "anna", "--seed", seed)
     assert done.returncode == 0, done.stderr
     assert f"anna, attempt 1: 9 of 15, seed {seed}" in done.stdout and "bert" not in done.stdout
     wrong = next(case for case in mark(course, "anna").cases if case["verdict"] == "wrong")
@@ -241,17 +247,14 @@ def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
 def test_without_isolation_it_refuses_and_unsandboxed_marks_say_so(course):
     week, submissions, folder, hand_in = course
     hand_in("good", SOLVED)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": "/nonexistent"}
-    command = [sys.executable, "-m", "grading.cli", "run", "week91", "--submissions", str(submissions), "--marks",
-               str(folder)]
-    refused = subprocess.run(command, cwd=week.folder.parent, env=env, timeout=200, capture_output=True, text=True)
+    env = {**os.environ, "PATH": "/nonexistent"}
+    refused = grade(course, env=env)
     assert refused.returncode == 2 and not list(folder.glob("week91/*/*.json"))
     assert "bubblewrap is not installed" in refused.stderr and "--unsandboxed" in refused.stderr
     assert refused.stderr.count("\n") == 1
     # Before anything is graded: the reference is not to blame.
     assert refused.stderr.startswith("grade: submissions cannot be shut in on this machine")
-    done = subprocess.run([*command, "--unsandboxed"], cwd=week.folder.parent, env=env, timeout=200,
-                          capture_output=True, text=True)
+    done = grade(course, "--unsandboxed", env=env)
     assert done.returncode == 0 and "UNSANDBOXED" in done.stdout, done.stdout + done.stderr
     one = mark(course, "good")
     assert one.points == 15 and one.isolation == marks.UNSANDBOXED and "UNSANDBOXED" in one.attention[-1]
@@ -262,10 +265,7 @@ def test_a_reference_that_does_not_pass_stops_everything(course):
     week, submissions, folder, hand_in = course
     hand_in("good", SOLVED)
     (week.folder / "ops.py").write_text(WRONG)
-    command = [sys.executable, "-m", "grading.cli", "run", "week91", "--submissions", str(submissions), "--marks",
-               str(folder)]
-    done = subprocess.run(command, cwd=week.folder.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=200,
-                          capture_output=True, text=True)
+    done = grade(course)
     assert done.returncode == 2 and "the reference itself" in done.stderr and "91.1" in done.stderr
     assert not list(folder.glob("week91/*/*.json"))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from grading.cli import main
 from grading.reports.export import read_table
 from grading.sandbox import isolation
 from labkit.checks.tasks import load_week
+from tests import warm
 
 pytest.importorskip("nbgrader", reason="nbgrader is not installed")
 MISSING = isolation.missing()
@@ -35,9 +34,7 @@ def grade(folder, *words, status=0):
     """A command's standard output. `grade run`, which forks, is a process of its own; the others need not all import
     torch and nbgrader again."""
     if words[0] == "run":
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "150"}
-        done = subprocess.run([sys.executable, "-m", "grading.cli", *words], cwd=folder, env=env, capture_output=True,
-                              text=True, timeout=200)
+        done = warm.run("grading.cli:main", words, cwd=folder, env={**os.environ, "COLUMNS": "150"})
         ended, said, told = done.returncode, done.stdout, done.stderr
     else:
         out, err = io.StringIO(), io.StringIO()

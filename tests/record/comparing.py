@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cli import main
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,10 +59,9 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return {**os.environ, "LABKIT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1", "COLUMNS": "100", **more}
 
 
-def lab(folder: Path, *words: object, timeout: float = 200, **more) -> subprocess.CompletedProcess:
-    """`lab words...` in `folder`, as a user would type it."""
-    return subprocess.run([sys.executable, "-m", "labkit", *map(str, words)], cwd=folder, env=environment(folder),
-                          capture_output=True, text=True, timeout=timeout, **more)
+def lab(folder: Path, *words: object) -> subprocess.CompletedProcess:
+    """`lab words...` in `folder`, in a process of its own."""
+    return warm.run("labkit.cli:main", words, cwd=folder, env=environment(folder))
 
 
 def lab_here(folder: Path, *words: object) -> subprocess.CompletedProcess:

@@ -53,7 +53,8 @@ def run(program, scratch, tmp_path, end="pass"):
     """What lies in the temporary folder when the program is over, and its exit status."""
     file = tmp_path / "program.py"
     file.write_text(program.replace("END", end).replace("HERE", repr(str(tmp_path))))
-    caches = {"MPLCONFIGDIR": str(tmp_path / "mpl"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    # matplotlib looks for fonts once and keeps what it found: 5 s, shared by these programs.
+    caches = {"MPLCONFIGDIR": str(tmp_path.parent / "mpl"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     environment = {**os.environ, **caches, "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True, text=True,
                           timeout=240)
