@@ -34,10 +34,10 @@ START_LIMIT = 180.0     # seconds for importing torch on a busy machine
 # Append only what starts no thread when imported.
 WORTH_SHARING = ["numpy", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
                  "torch.distributed.checkpoint"]
-# FSDP2 and every optimizer import torch._dynamo at their first call, 1.4 s of each rank's life, and torchao brings half of
-# torch's compiler along, 3 s. So whoever has the first of a pair gets the second with the helper. On a CPU alone:
-# importing them asks CUDA nothing (torch 2.13), but with a GPU it is untried, and a helper that had asked could not fork
-# ranks that use one.
+# FSDP2 and every optimizer import torch._dynamo at their first call, 1.4 s of each rank's life, and torchao brings half
+# of torch's compiler along, 3 s. So whoever has the first of a pair gets the second with the helper. On a CPU alone:
+# importing them asks CUDA nothing (torch 2.13), but with a GPU it is untried, and a helper that had asked could not
+# fork ranks that use one.
 ON_CPU = {"torch.distributed.fsdp": "torch._dynamo", "torchao.float8": "torchao.float8"}
 
 

@@ -2,7 +2,7 @@
 
 One step, from top to bottom of `Loop.run`:
 
-    precision  the phase of the schedule, if there is one: BF16 or FP8; where FP8 begins, passes to find scales, if asked
+    precision  the phase of the schedule, if there is one: BF16 or FP8; passes to find scales where FP8 begins, if asked
     batch      B sequences that depend on (seed, step) alone; each rank takes B/N rows, in `accumulation` micro-batches
     gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches
     check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device

@@ -47,7 +47,7 @@ class Schedule:
         return was and f"the linears now compute in {self.now.upper()}, until here in {was.upper()}"
 
     def begins(self, step: int) -> bool:
-        """Is `step` the first of the run's steps in FP8? Entered already; not asked of a step that a resume begins at."""
+        """Is `step`, whose phase has been entered, the first of its FP8 phase?"""
         return self.in_fp8() and (step == 1 or self.phase(step - 1) == BF16)
 
     def in_fp8(self) -> bool:

@@ -92,7 +92,8 @@ def test_full_disk_is_one_sentence_and_keeps_what_was_recorded(tmp_path):
     warm = lab_here(tmp_path, "compare", "--preset", long, "--out", "warm", "--arms", "bf16", "--set", "train.steps=1")
     assert warm.returncode == 0, warm.stderr                      # the corpus is in the cache now
     limit = 60_000
-    done = subprocess.run([sys.executable, "-m", "labkit", "compare", "--preset", str(long), "--out", "out", "--arms", "bf16"],
+    words = ["compare", "--preset", str(long), "--out", "out", "--arms", "bf16"]
+    done = subprocess.run([sys.executable, "-m", "labkit", *words],
                           cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=200,
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
     assert done.returncode not in (0, -25), (done.returncode, done.stderr)

@@ -168,7 +168,7 @@ def test_calibrating_what_remembers_nothing_is_refused():
     te.recipe, emulated.recipe = "delayed", "tensorwise"
     te.check_calibration(3)
     emulated.check_calibration(0)
-    with pytest.raises(LabError, match=r"calibrate = 3 is for scales that come from earlier steps .* emulated tensorwise"):
+    with pytest.raises(LabError, match="calibrate = 3 is for scales that come from earlier steps .* emulated tensorwise"):
         emulated.check_calibration(3)
     with pytest.raises(LabError, match="te current finds its scales anew in every step: leave calibrate out"):
         te.recipe = "current"
