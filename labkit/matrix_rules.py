@@ -53,7 +53,7 @@ RULES = (
     Rule("torchao tensorwise|emulated *", SCHEDULE, YES, "the linear becomes a plain product in the BF16 steps",
          _SCHEDULED),
     Rule("te *", SCHEDULE, YES,
-         "by te.autocast(enabled=...). Delayed scaling starts blind at the switch, unless calibrated", _TRIED_2),
+         "by te.autocast(enabled=...). Delayed scaling starts blind at the switch; calibrate is untried", _TRIED_2),
     Rule("torchao *|broken *", SCHEDULE, YES, "the same switch as torchao tensorwise's", _TRIED_2),
     Rule("week16 *", SCHEDULE, UNTRIED, "the same switch as torchao tensorwise's; no record of it"),
     Rule(f"{SCHEDULE}|{PARAMETERS}", f"{SCHEDULE}|{PARAMETERS}", NO,

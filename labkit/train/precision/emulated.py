@@ -121,11 +121,18 @@ class _EmulatedProduct(torch.autograd.Function):
 def rounded(x: Tensor, slot: str, numerics: Numerics, frozen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """(FP8 values of x * s in x's own dtype, s)."""
     s, fmt = numerics.scale(slot, x, frozen), numerics.format(slot)
-    # The same values all three ways (`formats.check_torch`, tests). A GPU's cast is one instruction, a CPU's is ten times
-    # slower than the arithmetic.
+    # The same values all three ways (`formats.check_torch`, tests). A GPU's cast is fast, a CPU's is ten times slower
+    # than the arithmetic.
     if not x.is_cuda:
         return quantise(x.float() * s, fmt).to(x.dtype), s
-    return (one_kernel() if has_triton() else through)(x.detach(), s, fmt), s
+    return (one_kernel() if casts_in_triton(x.device) else through)(x.detach(), s, fmt), s
+
+
+@functools.cache
+def casts_in_triton(device: torch.device) -> bool:
+    """Can a compiled kernel cast to FP8 here? Triton does for compute capability 8.9 (Ada) and up; older GPUs, for
+    which emulation is the only FP8, cast eagerly."""
+    return has_triton() and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def through(x: Tensor, s: Tensor, fmt: Format) -> Tensor:

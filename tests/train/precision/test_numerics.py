@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from precision_jobs import LINEARS, decoder, loss_of, tokens  # noqa: E402
 
 from labkit.train.precision import get_backend  # noqa: E402
-from labkit.train.precision.emulated import one_kernel, through  # noqa: E402
+from labkit.train.precision.emulated import casts_in_triton, one_kernel, through  # noqa: E402
 from labkit.train.precision.formats import E4M3, E5M2, quantise, scale_for, sqnr  # noqa: E402
 
 M, K, N = 256, 128, 96
@@ -264,3 +264,13 @@ def test_a_gpus_three_ways_to_round_give_the_same_values(fmt):
     for to_grid in (through, compiled):
         assert torch.equal(to_grid(x, s, fmt), want) and torch.equal(to_grid(x.t(), s, fmt), want.t())
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("triton, capability, compiled", [
+    (True, (9, 0), True), (True, (8, 9), True), (True, (8, 0), False), (True, (7, 5), False), (False, (9, 0), False)])
+def test_older_gpus_and_those_without_triton_cast_eagerly(monkeypatch, triton, capability, compiled):
+    monkeypatch.setattr("labkit.train.precision.emulated.has_triton", lambda: triton)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    casts_in_triton.cache_clear()
+    assert casts_in_triton(torch.device("cuda")) == compiled
+    casts_in_triton.cache_clear()
