@@ -70,6 +70,55 @@ def test_weak_scaling_is_told_from_its_two_records():
 
 
 @pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
+def test_four_gpus_are_told_as_recorded():
+    from labkit.record import scaling
+    text = (WEEK16 / "README.md").read_text()
+    words = " ".join(text.split())
+    alone, bf16, fp8 = scaling.rows_of(WEEK16 / "2026-11-22-h200-scaling-4")
+    assert [(row["arm"], row["ranks"]) for row in (alone, bf16, fp8)] == [("bf16", 1), ("bf16", 4), ("te-delayed", 4)]
+    for row in (alone, bf16):
+        assert "| " + " | ".join(scaling.cells(row)) + " |" in text
+    cells = scaling.cells(fp8)
+    assert "| " + " | ".join([*cells[:4], "", *cells[5:]]) + " |" in text      # alone, FP8 found no time
+    runs = {n: read_run(WEEK16 / "2026-11-22-h200-scaling-4" / n).run["results"]["speed"]["arms"] for n in "14"}
+    one, four = (runs[n]["bf16"]["kernels"]["classes_ms"] for n in "14")
+    more = {name: four[name] - one[name] for name in four}
+    assert f"A step takes {bf16['step_ms'] - alone['step_ms']:.1f} ms longer." in words
+    assert f"products take {more['GEMM bf16']:.1f} ms longer and communication {more['communication']:.1f}" in words
+    assert f"take {-more['norm and elementwise'] - more['optimizer']:.1f} less" in words
+    hidden = [runs["4"][arm]["kernels"]["hidden_communication_ms"] for arm in ("bf16", "te-delayed")]
+    assert f"({hidden[0]:.0f} ms of a step in BF16, {hidden[1]:.0f} in FP8)" in words
+    whole = read_run(WEEK16 / "2026-11-22-h200-whole").run["results"]["speed"]["arms"]
+    share = [100 * row["each"] / whole[row["arm"]]["tokens_per_s"] for row in (bf16, fp8)]
+    assert f"a GPU of four trains {share[0]:.1f} % in BF16 and {share[1]:.1f} % in FP8" in words
+    lone = sorted(alone["each"] / read_run(WEEK16 / f"2026-11-2{name}").run["results"]["speed"]["arms"]["bf16"]
+                  ["tokens_per_s"] for name in ("1-h200-hour", "2-h200-speed", "2-h200-whole"))
+    assert f"was {100 * lone[0] - 100:.1f} to {100 * lone[-1] - 100:.1f} % faster than other hosts'" in words
+
+
+@pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
+def test_three_runs_of_the_speed_part_are_told_as_recorded():
+    text = " ".join((WEEK16 / "README.md").read_text().split())
+    runs = [read_run(WEEK16 / name).run["results"]["speed"]["arms"]
+            for name in ("2026-11-21-h200-hour", "2026-11-22-h200-speed", "2026-11-22-h200-whole")]
+    bf16, fp8 = (sorted(run[arm]["tokens_per_s"] for run in runs) for arm in ("bf16", "te-delayed"))
+    ratio = sorted(run["te-delayed"]["tokens_per_s"] / run["bf16"]["tokens_per_s"] for run in runs)
+    assert (f"trains {bf16[0]:,.0f} to {bf16[-1]:,.0f} tokens/s, TE FP8 delayed {fp8[0]:,.0f} to {fp8[-1]:,.0f}; "
+            f"the ratio is {ratio[0]:.3f} to {ratio[-1]:.3f}") in text
+    assert f"Compiled BF16 trains {runs[2]['bf16']['tokens_per_s']:,.0f} tokens/s (73,000 asked for)" in text
+
+
+@pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
+def test_what_is_said_of_8b_on_four_gpus_is_recorded():
+    text = " ".join((WEEK16 / "README.md").read_text().split())
+    arms = read_run(WEEK16 / "2026-11-22-h200-8b-4-gpus").run["results"]["speed"]["arms"]
+    bf16, fp8 = arms["bf16"], arms["te-delayed"]
+    assert (f"trains {bf16['tokens_per_s'] / 4:,.0f} tokens/s in BF16 and {fp8['tokens_per_s'] / 4:,.0f} in FP8, "
+            f"{fp8['tokens_per_s'] / bf16['tokens_per_s']:.2f} times") in text
+    assert f"{fp8['kernels']['classes_ms']['communication']:.1f} ms a step in which messages are waited for" in text
+
+
+@pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
 def test_what_is_said_of_8b_on_two_gpus_is_recorded():
     text = (WEEK16 / "README.md").read_text()
     arms = read_run(WEEK16 / "2026-11-22-h200-8b-2-gpus").run["results"]["speed"]["arms"]

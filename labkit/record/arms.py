@@ -43,9 +43,11 @@ PRESETS = Path(__file__).parents[1] / "presets"
 
 
 class Expect(Config):
-    """Tokens/s that one rank is expected to train, in each part; None: as the baseline."""
+    """Tokens/s that one rank is expected to train, in each part; None: as the baseline. startup: seconds before the
+    first step, where compiling takes longer than the preset's `startup_seconds`."""
     speed: float | None = Field(default=None, gt=0, strict=False)
     safety: float | None = Field(default=None, gt=0, strict=False)
+    startup: float | None = Field(default=None, ge=0, strict=False)
 
 
 class Speed(Config):

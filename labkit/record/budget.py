@@ -93,9 +93,10 @@ class Budget:
         return f"{seconds / 60:.1f} minutes" + ("" if cost is None else f", {cost:.2f} at {self.price:.2f} an hour")
 
     def to_dict(self) -> dict[str, Any]:
+        """Up to now, for the record: limit, price, seconds, cost, and each arm's predicted and measured seconds."""
         items = [{"part": i.part, "arm": i.arm, "label": i.label, "predicted_s": i.predicted, "measured_s": i.measured,
                   "left": i in self.left} for i in (*self.done, *(i for i in self.left if i not in self.done))]
-        return {"minutes": self.minutes, "price_per_hour": self.price, "seconds": self.seconds(),
+        return {"began": self.began, "minutes": self.minutes, "price_per_hour": self.price, "seconds": self.seconds(),
                 "cost": self.cost(self.seconds()), "items": items}
 
 
@@ -114,4 +115,5 @@ def predict(preset: Preset, part: str, arm: str, memory_gib: float | None = None
         if config.eval_every:          # a forward alone is a third of a step
             tokens += -(-config.steps // config.eval_every) * config.eval_batches * batch / 3
         work = tokens / rate if rate else 0.0
-    return Item(part, arm, preset.arms[arm].label, preset.startup_seconds + work)
+    startup = preset.arms[arm].expect.startup
+    return Item(part, arm, preset.arms[arm].label, (preset.startup_seconds if startup is None else startup) + work)

@@ -36,7 +36,7 @@ from labkit.record.progress import TrainingProgress
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
 from labkit.record.speed import Deadline, speed_on_rank
-from labkit.record.summary import summarise
+from labkit.record.summary import note_call, summarise
 from labkit.train.corpus import build_corpus
 from labkit.train.job import train_job
 
@@ -109,6 +109,8 @@ def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None 
                     continue
                 if not _same_everywhere(budget.fits(item), plan):
                     continue
+                if record:
+                    note_call(record, budget)
                 begin = time.time()
                 why = run_arm(plan, item, console, leader, budget)
                 budget.took(item, time.time() - begin)

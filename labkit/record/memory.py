@@ -1,7 +1,7 @@
 """How much memory a rank of a training will need, told before the meter runs. A prediction, from shapes alone.
 
     weights, gradients, AdamW      16 bytes a parameter, over the N ranks (FP32, FSDP2: labkit.train.shard)
-    gathered                       the root's weights in BF16 (embedding and head), and two blocks
+    gathered                       the embedding, the head and two blocks in BF16 (all blocks, if they stay gathered)
     activations                    what the backward needs of each block: two residual inputs, q, attention's output,
                                    k, v, gate and up, in BF16; the compiler recomputes the rest (norms, SwiGLU)
     logits                         14 bytes each, of all tokens of a micro-batch: BF16, FP32 and their gradients
@@ -41,6 +41,7 @@ def predict(config: TrainConfig, world: int) -> dict[str, int]:
         activations = tokens * layer * model.n_layers
     at_once = min(tokens, config.loss_chunk or tokens)
     found = {"weights": 4 * held, "gradients": 4 * held, "optimizer": 8 * held,
-             "gathered": 2 * (outside + 2 * block), "activations": activations,
+             "gathered": 2 * (outside + (2 if config.reshard_after_forward else model.n_layers) * block),
+             "activations": activations,
              "logits": LOGIT_BYTES * model.vocab_size * at_once}
     return {**found, "peak": sum(found.values())}

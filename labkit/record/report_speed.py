@@ -63,10 +63,11 @@ def calls_of(data: RunData) -> list[dict[str, Any]]:
     for call in _dict(data.run.get("results")).get("calls") or []:
         items = [item for item in call.get("items") or [] if isinstance(item, dict)]
         done = [item for item in items if item.get("measured_s") is not None]
-        if not items:
+        ended = call.get("ended", True)
+        if not items and ended:
             continue
         price = call.get("price_per_hour")
-        out.append({"limit": call.get("minutes"), "price": price,
+        out.append({"limit": call.get("minutes"), "price": price, "ended": ended,
                     "predicted": sum(i["predicted_s"] for i in done) / 60, "measured": call.get("seconds", 0.0) / 60,
                     "cost": call.get("cost"),
                     "predicted_cost": sum(i["predicted_s"] for i in done) / 3600 * price if price else None,

@@ -36,6 +36,8 @@ __all__ = ["RunRecord", "RunData", "read_run", "is_alive", "versions", "now"]
 
 SCHEMA = 1
 PACKAGES = ("torch", "torchao", "transformer-engine", "triton", "numpy", "tokenizers", "pydantic")
+# What the messages of several GPUs depend on, where it is set.
+NCCL = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_CTA_POLICY", "NCCL_MAX_CTAS", "NCCL_MIN_CTAS")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -254,6 +256,9 @@ def versions() -> dict[str, str]:
         cuda = getattr(getattr(torch, "version", None), "cuda", None)
         if cuda:
             found["cuda"] = str(cuda)
+            with suppress(Exception):
+                found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    found.update({name: os.environ[name] for name in NCCL if os.environ.get(name)})
     commit = _commit(Path(labkit.__file__).resolve().parent.parent)
     if commit:
         found["commit"] = commit

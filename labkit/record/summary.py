@@ -16,7 +16,7 @@ from rich.table import Table
 from labkit.errors import LabError
 from labkit.record.arms import Preset
 from labkit.record.budget import Budget
-from labkit.record.read import RunData, read_run
+from labkit.record.read import RunData, load_run, read_run
 from labkit.record.run import RunRecord
 from labkit.record.speed_summary import speed_results, tables
 from labkit.record.verdict import judge
@@ -56,8 +56,8 @@ def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Map
                        "Train them again with --fresh.")
     left = {item.arm: f"left for another call, {budget.why()}" for item in budget.left if item.part == "speed"}
     speed = speed_results(preset, out, {**skipped, **speed_failed}, left) if preset.speed else None
-    calls = (run.run.get("results", {}).get("calls") or []) + [budget.to_dict()]
-    record.results(arms=arms, verdict=verdict, calls=calls, **({"speed": speed} if speed else {}))
+    note_call(record, budget, ended=True)
+    record.results(arms=arms, verdict=verdict, **({"speed": speed} if speed else {}))
     # Before the page is drawn, which tells what the record says.
     record.finish("failed" if any_failed else "interrupted" if budget.left else "finished")
     from labkit.record.report import report
@@ -66,6 +66,14 @@ def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Map
     console.print()
     show(out, console)
     return verdict["word"]
+
+
+def note_call(record: RunRecord, budget: Budget, *, ended: bool = False) -> None:
+    """Write down what this call has taken so far, in place of what it wrote before. So a call that is killed, or whose
+    machine goes away, leaves the minutes that were paid for: those up to its last arm's start."""
+    calls = load_run(record.path).get("results", {}).get("calls") or []
+    others = [call for call in calls if call.get("began") != budget.began]
+    record.results(calls=[*others, {**budget.to_dict(), "ended": ended}])
 
 
 def show(out: Path, console: Console) -> None:
@@ -86,19 +94,30 @@ def show(out: Path, console: Console) -> None:
     if arms or not speed:
         word = f"SAFETY, {verdict['word'].upper()}" if speed else verdict["word"].upper()
         console.print(f"[bold]{word}[/bold]: {verdict['sentence']}", highlight=False)
-    call = (results.get("calls") or [{}])[-1]
+    *earlier, call = results.get("calls") or [{}]
     items = call.get("items") or []
     if items and (speed or call.get("minutes")):
         predicted = sum(item["predicted_s"] for item in items if item["measured_s"] is not None)
         cost = "" if call.get("cost") is None else f", {call['cost']:.2f} at {call['price_per_hour']:.2f} an hour"
         console.print(f"Measured: {call['seconds'] / 60:.1f} minutes{cost}; predicted for these arms: "
-                      f"{predicted / 60:.1f} minutes.", highlight=False)
+                      f"{predicted / 60:.1f} minutes.{together(earlier, call)}", highlight=False)
     if left := [f"{item['label']} ({item['part']})" for item in items if item["left"]]:
         console.print(f"Left for another call, the same command goes on: {', '.join(left)}", highlight=False,
                       markup=False)
     if config.get("note"):
         console.print(config["note"].strip(), highlight=False)
     console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def together(earlier: list[dict[str, Any]], call: dict[str, Any]) -> str:
+    """What all calls took, in a sentence after the last one's; "" if it was the only one that took a minute."""
+    if sum(before["seconds"] for before in earlier) < 60:
+        return ""
+    calls = [*earlier, call]
+    least = "at least " if not all(one.get("ended", True) for one in calls) else ""
+    costs = [one.get("cost") for one in calls]
+    cost = f", {sum(costs):.2f} in all" if None not in costs else ""
+    return f" With the calls before it {least}{sum(one['seconds'] for one in calls) / 60:.1f} minutes{cost}."
 
 
 def differing(arms: list[RunData]) -> str:

@@ -146,6 +146,7 @@ class TrainConfig(Config):
     keep_checkpoints: Count = 2
 
     activation_checkpointing: Literal["none", "block"] = "none"
+    reshard_after_forward: bool = True                        # False: FSDP2 keeps a block's weights for its backward
     compile: bool = False
     attention: Literal["auto", "flash", "cudnn"] = "auto"     # which kernel; auto: torch's choice
     loss_chunk: CountOrOff = 0                                # tokens whose logits are held at a time; 0: all at once

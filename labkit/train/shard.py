@@ -14,10 +14,17 @@ for as long as it is used:
 model would hold the whole model, and nothing would be saved; one per linear would be many small messages, each paying
 the start-up time. A block is large enough to use the links fully and small enough that two of them fit (the one
 computing, and the next one, already on its way: FSDP2 gathers block i+1 while block i computes). Blocks are wrapped
-first, the root last: the root takes what no block has taken, the embedding, the last norm and the head.
+first, the root last: the root takes what no block has taken, the embedding and the last norm.
 
-**What stays.** The root's weights are gathered at the start of the forward and kept until the backward, which begins
-with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does the
+**Why the head alone.** One gather brings all of a module's weights, and one reduce-scatter takes all of its gradients
+away, when the last of them is there. In the root the head would be gathered before the first block, though it is used
+after the last; and its gradients, the first to be ready, would wait for the embedding's, the last. At Llama-3-8B's
+vocabulary that is half a gigaparameter each, and nothing is left to compute behind those messages. (Tied to the
+embedding it is one weight, and stays in the root. So does a head that is called in pieces: each would be a
+reduce-scatter.)
+
+**What stays.** The root's weights, and the head's, are gathered in the forward and kept until the backward, which
+begins with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does the
 same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that fit). A
 number n keeps them spread over groups of n ranks instead (a second gather inside one machine).
 
@@ -42,12 +49,13 @@ from labkit.errors import LabError
 
 
 def shard(model: nn.Module, group: Group, param_dtype: torch.dtype | None = torch.bfloat16,
-          reduce_dtype: torch.dtype | None = torch.float32, *, reshard_after_forward: bool | int = True) -> nn.Module:
-    """Shard `model.layers[i]` one by one, then `model`, over all ranks of `group`; in place, returns the model.
+          reduce_dtype: torch.dtype | None = torch.float32, *, reshard_after_forward: bool | int = True,
+          head_apart: bool = True) -> nn.Module:
+    """Shard `model.layers[i]` one by one, the head, then `model`, over all ranks of `group`; in place, returns the model.
 
     param_dtype: what the forward computes in (None: the weights' own). reduce_dtype: what gradients are summed in.
     reshard_after_forward: free a block's weights after its forward (True), keep them for the backward (False), or
-    spread them over groups of that many ranks (int). The model may be on the meta device: see `materialize`.
+    spread them over groups of that many ranks (int). head_apart: False leaves the head to the root. The model may be on the meta device: see `materialize`.
     Raises LabError for ranks on threads (they have no process group) and for weights that are not FP32.
     """
     low = next((name for name, p in model.named_parameters() if p.dtype != torch.float32), None)
@@ -58,6 +66,8 @@ def shard(model: nn.Module, group: Group, param_dtype: torch.dtype | None = torc
     policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
     for block in model.layers:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
+    if head_apart and model.head.weight is not model.tok_embed.weight:
+        fully_shard(model.head, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     return fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 

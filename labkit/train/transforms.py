@@ -60,7 +60,8 @@ def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backen
         checkpoint_blocks(model, backend)
     if config.compile:
         compile_model(model, backend)
-    shard(model, group, backend.param_dtype, torch.float32)
+    shard(model, group, backend.param_dtype, torch.float32, reshard_after_forward=config.reshard_after_forward,
+          head_apart=not config.loss_chunk)
     return report
 
 

@@ -122,6 +122,9 @@ def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses
     assert compare(**words, stop=True) == 0
     ended = background.process_of(out)
     assert (ended.pid, ended.exit) == (again.pid, 3) and not background.going(out)
+    killed, paused = read_run(out).run["results"]["calls"]
+    assert not killed["ended"] and paused["ended"] and killed["began"] < paused["began"]
+    assert killed["seconds"] > 0, "what the killed call had taken is not lost"
     arm = read_run(out).arms["bf16"]
     assert arm.status == "interrupted"
     assert [e["message"][:13] for e in arm.events if e["kind"] == "paused"] == ["asked to stop"]

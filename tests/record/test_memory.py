@@ -53,6 +53,8 @@ def test_levers_and_ranks_move_what_they_should():
     assert saved["activations"] < eight["activations"] / 5 and saved["logits"] == eight["logits"]
     assert memory.predict(config.replace(loss_chunk=1024), 8)["logits"] == eight["logits"] / 16
     assert memory.predict(config.replace(accumulation=2), 8)["activations"] == eight["activations"] / 2
+    kept = memory.predict(config.replace(reshard_after_forward=False), 8)["gathered"]
+    assert kept == 2 * 8_030_261_248, "the whole model in BF16"
 
 
 def test_8b_on_8_is_llama_3_8b_under_fsdp_and_fits():

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from labkit.errors import LabError
 from labkit.record.clean import clean_command, jsonable, scrub, typed_command
-from labkit.record.run import RunRecord, is_alive, read_run
+from labkit.record.run import RunRecord, is_alive, read_run, versions
 
 ROOT = Path(__file__).parents[2]
 
@@ -316,6 +317,18 @@ def test_importing_the_record_does_not_import_torch():
     code = ("import sys, labkit.record.run, labkit.record.report\n"
             "assert not {'torch', 'matplotlib', 'jinja2'} & set(sys.modules)")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_versions_name_what_messages_between_gpus_depend_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    monkeypatch.setenv("NCCL_MAX_CTAS", "")
+    monkeypatch.setenv("NCCL_HOSTID", "somebody's machine")
+    gpu = SimpleNamespace(__version__="2.11.0", version=SimpleNamespace(cuda="13.0"),
+                          cuda=SimpleNamespace(nccl=SimpleNamespace(version=lambda: (2, 28, 9))))
+    monkeypatch.setitem(sys.modules, "torch", gpu)
+    found = versions()
+    assert found["nccl"] == "2.28.9" and found["cuda"] == "13.0" and found["torch"] == "2.11.0"
+    assert {name: value for name, value in found.items() if name.startswith("NCCL")} == {"NCCL_NVLS_ENABLE": "0"}
 
 
 def test_versions_name_what_a_result_depends_on(tmp_path):

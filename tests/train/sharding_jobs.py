@@ -60,6 +60,21 @@ def kept_for_backward(group):
     return gathered(model)
 
 
+def heads(group):
+    """Gradients and loss of one step, and what is wrapped: the head apart, in the root, tied."""
+    out = []
+    for tie, how in ((False, {}), (False, {"head_apart": False}), (True, {})):
+        model = jobs.plain_model(jobs.small_config(model=dict(tie_embeddings=tie)))
+        shard(model, group, **how)
+        loss = model(*batch(group))
+        loss.backward()
+        found = {name: parameter.grad.full_tensor() for name, parameter in model.named_parameters()}
+        found["loss"] = loss.detach()
+        found["wrapped"] = {name or "root" for name, m in model.named_modules() if isinstance(m, FSDPModule)}
+        out.append(found)
+    return out
+
+
 def fp32_reduction(group):
     """(largest difference from the fp32 mean of both ranks' own bf16 gradients, largest gradient) of one weight."""
     model = jobs.sharded_model(jobs.small_config(), group, torch.bfloat16)

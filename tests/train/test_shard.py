@@ -38,14 +38,24 @@ def test_what_a_block_sees(two):
         assert seen["activations"] == "torch.bfloat16"
         assert seen["rotary tables"] == {"torch.float32"}                       # not rounded
         assert seen["gradients"] == {"torch.float32"}
-        assert seen["gathered while layers.0 runs"] <= {"layers.0", "layers.1", "root"}
-        assert seen["gathered after forward"] == {"root"}                       # blocks freed, root kept
+        assert seen["gathered while layers.0 runs"] <= {"layers.0", "layers.1", "root"}     # not the head
+        assert seen["gathered after forward"] == {"root", "head"}               # blocks freed, these kept
         assert seen["gathered after backward"] == set()
 
 
 def test_keeping_weights_for_the_backward(two):
     for seen in two.run(sharding.kept_for_backward, timeout=120.0):
-        assert seen == {"layers.0", "layers.1", "root"}
+        assert seen == {"layers.0", "layers.1", "root", "head"}
+
+
+def test_where_the_head_is_does_not_change_a_bit(two):
+    """Its own messages, the root's, or none of its own because it is tied: the same sums in the same order."""
+    for apart, together, tied in two.run(sharding.heads, timeout=120.0):
+        assert apart.pop("wrapped") == {"layers.0", "layers.1", "root", "head"}
+        assert together.pop("wrapped") == tied.pop("wrapped") == {"layers.0", "layers.1", "root"}
+        assert apart.keys() == together.keys() and "head.weight" in apart and "head.weight" not in tied
+        assert all(torch.equal(apart[name], together[name]) for name in apart)
+        assert all(weight.abs().max() > 0 for weight in apart.values())
 
 
 def test_gradients_are_averaged_in_fp32(two):

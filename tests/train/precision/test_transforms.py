@@ -34,7 +34,7 @@ def test_the_order(monkeypatch):
     monkeypatch.setattr(transforms, "checkpoint_blocks", note("checkpoint"))
     monkeypatch.setattr(transforms, "compile_model", note("compile"))
     monkeypatch.setattr(transforms, "check_compiler", lambda device: None)
-    monkeypatch.setattr(shard, "shard", lambda model, group, param_dtype, reduce_dtype: calls.append(
+    monkeypatch.setattr(shard, "shard", lambda model, group, param_dtype, reduce_dtype, **how: calls.append(
         ("shard", type(model.layers[0].attn.wq).__name__, param_dtype, reduce_dtype)))
     transforms.prepare(decoder(), config(compile=True, activation_checkpointing="block"), CPU, get_backend("emulated"))
     assert calls == ["checkpoint", "compile", ("shard", "EmulatedLinear", torch.bfloat16, torch.float32)]
@@ -43,8 +43,20 @@ def test_the_order(monkeypatch):
     assert calls == [("shard", "Linear", torch.float32, torch.float32)] and report.backend == "fp32"
 
 
+@pytest.mark.parametrize("changes, how", [
+    ({}, {"reshard_after_forward": True, "head_apart": True}),
+    ({"reshard_after_forward": False}, {"reshard_after_forward": False, "head_apart": True}),
+    ({"loss_chunk": 16}, {"reshard_after_forward": True, "head_apart": False}),      # a head that is called in pieces
+])
+def test_what_stays_gathered_comes_from_the_config(monkeypatch, changes, how):
+    seen = []
+    monkeypatch.setattr(shard, "shard", lambda *args, **told: seen.append(told))
+    transforms.prepare(decoder(), config("bf16", **changes), CPU, get_backend("bf16"))
+    assert seen == [how]
+
+
 def test_skip_list_and_recipe_come_from_the_config(monkeypatch):
-    monkeypatch.setattr(shard, "shard", lambda *args: None)
+    monkeypatch.setattr(shard, "shard", lambda *args, **how: None)
     precision = PrecisionConfig(backend="broken", recipe="stale", skip=["head", "wo"])
     chosen = TrainConfig(model=MODEL, seq_len=32, precision=precision)
     report = transforms.prepare(decoder(), chosen, CPU, get_backend("broken"))
