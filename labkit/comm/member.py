@@ -46,6 +46,7 @@ class Member:
         self.reader, self.to_send = Reader(), memoryview(b"")
         self.partial = {self.out: b"", self.err: b""}
         self.last_words = b""
+        self.ended: set[int] = set()        # connections that the rank has closed: each would wake the caller for ever
         self.status: int | None = None      # as os.waitpid gave it
         self.fresh()
 
@@ -73,6 +74,7 @@ class Member:
         try:
             while data := self.control.recv(1 << 20):
                 frames += self.reader.feed(data)
+            self.ended.add(self.control.fileno())
         except OSError:
             pass
         return frames
@@ -84,6 +86,7 @@ class Member:
             for _ in range(16):     # then let the others speak: a rank can write as fast as this reads
                 data = os.read(fd, 1 << 16)
                 if not data:
+                    self.ended.add(fd)
                     break
                 text += data
         except OSError:

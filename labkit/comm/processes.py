@@ -176,8 +176,9 @@ class Crew:
                 reads[m.control.fileno()] = m
         writes = [m for m in self.members if m.to_send and m.status is None]
         poll = select.poll()
-        for fd in reads:
-            poll.register(fd, select.POLLIN)
+        for fd, m in reads.items():
+            if fd not in m.ended:
+                poll.register(fd, select.POLLIN)
         for m in writes:
             poll.register(m.control.fileno(), select.POLLIN | select.POLLOUT)
         for fd, what in poll.poll(max(0.0, min(seconds, 1.0)) * 1000):

@@ -3,11 +3,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 
 import pytest
 import torch
+
+from labkit.comm.member import Member
 
 both = pytest.mark.parametrize("backend", ["threads", "processes"])
 
@@ -229,3 +232,21 @@ def complains(group):
 def test_last_words(fails, nothing_left):
     a = fails(complains, backend="processes", timeout=60)
     assert "the disk is on fire" in a.ranks[1].output and "last words on stderr:\nthe disk is on fire" in str(a)
+
+
+def last_words_before_a_wait(group):
+    if group.rank == 1:
+        print("the disk is on fire", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def test_last_words_outlast_the_wait_for_the_others(fails, monkeypatch, nothing_left):
+    """A dead rank's connections are at their end and say so whenever they are asked: nobody asks again."""
+    asked = []
+    real = Member.forward
+    monkeypatch.setattr(Member, "forward", lambda member, *args, **more: asked.append(member.rank) or
+                        real(member, *args, **more))
+    a = fails(last_words_before_a_wait, backend="processes", timeout=60)
+    assert "the disk is on fire" in a.ranks[1].output and [r.state for r in a.ranks] == ["running", "died", "running"]
+    assert asked.count(1) < 50
