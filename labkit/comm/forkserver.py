@@ -13,6 +13,7 @@ One helper serves all runs of a program; it starts with the first and stays unti
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import select
@@ -33,7 +34,7 @@ START_LIMIT = 180.0     # seconds for importing torch on a busy machine
 # Heavy modules that ranks may need: imported once in the helper if the caller has them, instead of once per rank.
 # Append only what starts no thread when imported.
 WORTH_SHARING = ["numpy", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
-                 "torch.distributed.checkpoint"]
+                 "torch.distributed.checkpoint", "labkit.checks.remote"]
 # FSDP2 and every optimizer import torch._dynamo at their first call, 1.4 s of each rank's life, and torchao brings half
 # of torch's compiler along, 3 s. So whoever has the first of a pair gets the second with the helper. On a CPU alone:
 # importing them asks CUDA nothing (torch 2.13), but with a GPU it is untried, and a helper that had asked could not
@@ -188,6 +189,7 @@ def _handle(message: dict, fds: list[int], ranks: dict[int, tuple[int, str]], ow
 def _become_rank(control: int, out: int, err: int, foreign: Sequence[int], message: dict) -> None:
     """In the child: leave the helper's world, then work. Never returns."""
     status = 70
+    gc.freeze()     # the rank's garbage collection must not touch, and so copy, every page that it shares with the helper
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
