@@ -16,6 +16,7 @@ from labkit.checks.local import LocalRunner
 from labkit.checks.runner import Job, Reply
 from labkit.checks.table import render, watch
 from labkit.errors import LabError
+from tests import warm
 from tests.checks.miniweek import OPS, REGISTRY, TESTS, make_week
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -260,8 +261,7 @@ def lab(*args, cwd):
             "from labkit.errors import LabError\nimport sys\n"
             "try: app()\nexcept LabError as error: print('lab:', error, file=sys.stderr); sys.exit(2)")
     env = {**os.environ, "COLUMNS": "110", "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", code, *args], cwd=cwd,
-                          capture_output=True, text=True, env=env, timeout=200)
+    return warm.python("-c", code, *args, cwd=cwd, env=env)
 
 
 def test_lab_check(tmp_path):
@@ -288,10 +288,9 @@ def test_lab_check_and_open_name_the_nearest(tmp_path):
 
 def test_plain_pytest_gives_the_same_verdicts(tmp_path):
     folder = make_week(tmp_path, OPS.replace(SUM, "return x"))
-    command = [sys.executable, "-m", "pytest", "-p", "labkit.checks.plugin", "-p", "no:cacheprovider", "-c", os.devnull,
-               "--import-mode=importlib", "--seed", "7", str(folder)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = warm.python("-m", "pytest", "-p", "labkit.checks.plugin", "-p", "no:cacheprovider", "-c", os.devnull,
+                       "--import-mode=importlib", "--seed", "7", folder, cwd=tmp_path,
+                       env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 1
     assert "cause: nothing added" in done.stdout and "judge.py" not in done.stdout, "the verdict, no checker's insides"
     assert "91.1      4 of   10" in done.stdout and "--seed 7" in done.stdout

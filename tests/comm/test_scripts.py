@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from labkit.comm.ranks import run_ranks
+from tests import warm
 
 ROOT = str(Path(__file__).resolve().parents[2])
 ENV = {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"}
 
 
-def script(path, text, *args, timeout=120, **options):
+def script(path, text, *args):
+    """A program that has torch already when it starts; the first test's has not."""
     path.write_text(text)
-    return subprocess.run([sys.executable, str(path), *args], capture_output=True, text=True, timeout=timeout, env=ENV,
-                          **options)
+    return warm.python(path, *args, cwd=path.parent, env=ENV)
 
 
 JOB = """
@@ -39,10 +40,11 @@ def job(group, directory=None):
 
 
 def test_script_with_guard(tmp_path):
-    done = script(tmp_path / "s.py", JOB + """
+    (tmp_path / "s.py").write_text(JOB + """
 if __name__ == "__main__":
     print([type(a) is Answer and a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
 """)
+    done = subprocess.run([sys.executable, str(tmp_path / "s.py")], capture_output=True, text=True, timeout=120, env=ENV)
     assert done.stdout.strip() == "[0, 1]", done.stderr
 
 

@@ -1,9 +1,13 @@
-"""The small course, and a student tree of it."""
+"""The small course, and a student tree of it; and whether a submission can be shut in here."""
 from __future__ import annotations
+
+import json
+import os
 
 import pytest
 
 from grading.release import release
+from labkit.probes import grading as probes
 from tests.grading.minicourse import make
 
 
@@ -17,3 +21,24 @@ def tree(tmp_path, course):
     """A student tree with week91 in it."""
     release(tmp_path / "tree", ["week91"], source=course)
     return tmp_path / "tree"
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory):
+    """Skips where the kernel gives no sandbox. Asked when the first test wants it, and once for all of xdist's workers:
+    a sandbox costs seconds."""
+    base = tmp_path_factory.getbasetemp()
+    told = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "sandbox.json"
+    if told.exists():
+        lacking, why = json.loads(told.read_text())
+    else:
+        lacking = [check.detail for check in probes.sandbox() if not check.ok]
+        from grading.sandbox.isolation import missing
+        why = None if lacking else missing()
+        beside = told.with_name(f"sandbox-{os.getpid()}.json")
+        beside.write_text(json.dumps([lacking, why]))
+        os.replace(beside, told)
+    if lacking:
+        pytest.skip(f"no sandbox on this machine: {lacking[0]}")
+    if why:             # the machine has all that is needed: then this is a failure, and nothing to skip
+        pytest.fail(f"no sandbox starts here: {why}")

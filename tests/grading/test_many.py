@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 
 from grading import many, marks
-from grading.sandbox import isolation
 from labkit.checks.tasks import load_week
 from tests.checks.miniweek import OPS, make_week
 
 pytest.importorskip("distributed", reason="Dask is not installed")
 ROOT = Path(__file__).resolve().parents[2]
-MISSING = isolation.missing()
-needs_sandbox = pytest.mark.skipif(MISSING is not None, reason=f"no sandbox here: {MISSING}")
+needs_sandbox = pytest.mark.usefixtures("sandbox")
 # A submission that says when it begins and goes on when it may: so a worker can be killed in the middle of one.
 SLOW = OPS.replace("    return group.all_reduce(x)", "    import time; time.sleep(0.4)\n    return group.all_reduce(x)")
 

@@ -13,7 +13,6 @@ import pytest
 
 from grading import judge, marks, pool
 from grading import run as running
-from grading.sandbox import isolation
 from labkit.checks.markers import strip
 from labkit.checks.tasks import load_week
 from labkit.errors import LabError
@@ -21,8 +20,7 @@ from tests import warm
 from tests.checks.miniweek import OPS, make_week
 
 ROOT = Path(__file__).resolve().parents[2]
-MISSING = isolation.missing()
-needs_sandbox = pytest.mark.skipif(MISSING is not None, reason=f"no sandbox here: {MISSING}")
+needs_sandbox = pytest.mark.usefixtures("sandbox")
 SOLVED = OPS
 BLANK = strip(OPS)
 WRONG = OPS.replace("return group.all_reduce(x)", "return x")

@@ -12,13 +12,11 @@ import pytest
 from grading.benchmarks.classroom import CLASS, write
 from grading.cli import main
 from grading.reports.export import read_table
-from grading.sandbox import isolation
 from labkit.checks.tasks import load_week
 from tests import warm
 
 pytest.importorskip("nbgrader", reason="nbgrader is not installed")
-MISSING = isolation.missing()
-pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"no sandbox here: {MISSING}")
+pytestmark = pytest.mark.usefixtures("sandbox")
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = """[late]
 per_day = 0.1

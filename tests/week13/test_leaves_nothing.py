@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import week13_allreduce
+from tests import warm
 
 ROOT = Path(week13_allreduce.__file__).parents[1]
 PICTURES = """
@@ -50,14 +51,18 @@ def scratch():
 
 
 def run(program, scratch, tmp_path, end="pass"):
-    """What lies in the temporary folder when the program is over, and its exit status."""
+    """What lies in the temporary folder when the program is over, and its end. With another `end` it has torch already
+    when it starts."""
     file = tmp_path / "program.py"
     file.write_text(program.replace("END", end).replace("HERE", repr(str(tmp_path))))
     # matplotlib looks for fonts once and keeps what it found: 5 s, shared by these programs.
     caches = {"MPLCONFIGDIR": str(tmp_path.parent / "mpl"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     environment = {**os.environ, **caches, "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True, text=True,
-                          timeout=240)
+    if end == "pass":
+        done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                              timeout=240)
+    else:
+        done = warm.python(file, cwd=tmp_path, env=environment)
     return sorted(os.listdir(scratch)), done
 
 
@@ -83,7 +88,7 @@ def test_training_on_ranks(end, scratch, tmp_path):
 def test_a_check(scratch, tmp_path):
     program = ("import sys\nfrom labkit.cli import main\n"
                f"import os; os.chdir({str(ROOT)!r})\nmain(['check', '13.3', '--seed', '1'])\n")
-    left, done = run(program, scratch, tmp_path)
+    left, done = run(program, scratch, tmp_path, "")
     assert left == [], left
     assert done.returncode == 0 and "10 of 10" in done.stdout, done.stdout + done.stderr
 

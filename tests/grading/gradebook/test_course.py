@@ -5,14 +5,13 @@ import json
 import os
 import shutil
 import stat
-import subprocess
-import sys
 
 import pytest
 
 from grading.gradebook.course import CONFIG, Course, init, open_course, week_named
 from grading.gradebook.load import load
 from labkit.errors import LabError
+from tests import warm
 from tests.grading.gradebook.samples import RUBRIC, TASKS, by_hand, handed, mark, put_marks, rows, scores
 
 
@@ -187,8 +186,7 @@ def test_an_environment_that_is_not_activated_will_do(source, tmp_path):
     """nbgrader calls `alembic` by its bare name."""
     code = f"import sys; sys.path.insert(0, {os.getcwd()!r}); from grading.gradebook.course import init; " \
            f"init({str(tmp_path / 'new')!r}, source={str(source)!r})"
-    done = subprocess.run([sys.executable, "-c", code], env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-                          cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = warm.python("-c", code, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert open_course(tmp_path / "new").root == tmp_path / "new"
 
@@ -224,8 +222,7 @@ def _grade(*words, cwd):
     """The commands as one types them, in a process of their own."""
     code = ("import typer; from grading.gradebook.commands import add_commands; import sys; sys.path.insert(0, '.')\n"
             "app = typer.Typer(); add_commands(app); app()")
-    return subprocess.run([sys.executable, "-c", code, *map(str, words)], cwd=cwd, capture_output=True, text=True,
-                          timeout=200, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    return warm.python("-c", code, *words, cwd=cwd, env={**os.environ, "PYTHONPATH": os.getcwd()})
 
 
 def test_the_commands(source, tmp_path):

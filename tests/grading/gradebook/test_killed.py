@@ -4,14 +4,13 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from grading.gradebook.load import load
+from tests import warm
 from tests.grading.gradebook.samples import handed, mark, put_marks, rows, shown
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,8 +50,7 @@ def test_killed_in_the_middle_the_next_load_completes(course, source, week, mark
     undisturbed = open_course(tmp_path / "undisturbed")
     load(undisturbed, week, marks, files=lambda mark: handed())
 
-    done = subprocess.run([sys.executable, "-c", KILLED, course.root, source, marks, where, str(number)], cwd=ROOT,
-                          capture_output=True, text=True, timeout=200)
+    done = warm.python("-c", KILLED, course.root, source, marks, where, number, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL, f"this test killed nothing: {done.stderr}"
     seen = {row[1] for row in rows(course) if len(row) == 9}
     whole = {row for row in rows(undisturbed) if len(row) == 9 and row[1] in seen}
