@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests import warm
+
 ROOT = str(Path(__file__).resolve().parents[2])
 PROGRAM = """
 import json, os, sys, time, torch
@@ -49,24 +51,23 @@ if __name__ == "__main__":
 """
 
 
-def start(tmp_path, what):
-    """Start two ranks, with a free port of the system's choice."""
+def command(tmp_path, what):
+    """Two ranks, with a free port of the system's choice: (Python's arguments, the environment)."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         str(tmp_path / "program.py"), what, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # torchrun leaves a folder of logs in the temporary folder
-        env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)})
+    # torchrun leaves a folder of logs in the temporary folder
+    return (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "program.py"), what,
+             str(tmp_path)], {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)})
 
 
 def torchrun(tmp_path, what):
-    """(exit status, stdout, stderr) of such a program; its ranks are gone."""
-    process = start(tmp_path, what)
-    out, err = process.communicate(timeout=200)
+    """(exit status, stdout, stderr) of such a program; its ranks are gone. The ranks start from nothing, torchrun itself
+    has torch already."""
+    words, env = command(tmp_path, what)
+    done = warm.python(*words, cwd=tmp_path, env=env)
     for rank in range(2):
         pid = int((tmp_path / f"pid{rank}").read_text())
         assert not os.path.exists(f"/proc/{pid}")
-    return process.returncode, out, err
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_rank_raises(tmp_path):
@@ -92,7 +93,8 @@ def test_a_killed_rank_ends_all(tmp_path):
 
 
 def test_a_killed_agent_leaves_no_ranks_behind(tmp_path, gone):
-    process = start(tmp_path, "wait")
+    words, env = command(tmp_path, "wait")
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     # Not by what they print: gloo prints as well, and its words may stand in the middle of theirs.
     give_up = time.monotonic() + 200
     while not all((tmp_path / f"waits{rank}").exists() for rank in range(2)):

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from labkit.errors import LabError  # noqa: E402
 from labkit.record import compare  # noqa: E402
 from labkit.record.read import read_run  # noqa: E402
 from labkit.record.speed import Deadline  # noqa: E402
+from tests import warm  # noqa: E402
 
 # Two calls in one start of torchrun. In the first rank 0's hour is over, and by rank 1's clock it has no end.
 PROGRAM = """
@@ -42,9 +42,8 @@ if __name__ == "__main__":
 def test_all_ranks_pause_together_and_go_on_in_the_next_call(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     toml = preset(tmp_path, MICRO.replace("steps = 8", "steps = 8\ncheckpoint_every = 1000"))
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-                           "program.py", str(toml)], cwd=tmp_path, capture_output=True, text=True, timeout=200,
-                          env={**environment(tmp_path, PYTHONPATH=str(ROOT)), "TMPDIR": str(tmp_path)})
+    done = warm.python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py", toml,
+                       cwd=tmp_path, env={**environment(tmp_path, PYTHONPATH=str(ROOT)), "TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert [json.loads((tmp_path / f"status{rank}").read_text()) for rank in range(2)] == [[3, 0], [3, 0]]
     arm = read_run(tmp_path / "out").arms["bf16"]

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 
 from labkit.comm.ranks import run_ranks
 from labkit.errors import LabError
+from tests import warm
 from week13_allreduce import bench, cost_model
 from week13_allreduce.given import contenders, nccl_tests, records
 from week13_allreduce.given.contenders import Contender
@@ -176,12 +175,12 @@ def test_on_four_processes(tmp_path, capsys):
 
 
 def test_under_torchrun(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "week13_allreduce.bench",
+    command = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "week13_allreduce.bench",
                "-b", "4K", "-e", "4K", "--budget", "0.01", "--contenders", "library,ring", "--out", str(tmp_path),
                "--device", "cpu", "--dtype", "bfloat16", "--op", "mean"]
     (tmp_path / "tmp").mkdir()                  # torchrun leaves a folder of logs in the temporary folder
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    done = warm.python(*command, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     record = json.loads((tmp_path / "bench.json").read_text())
     assert record["ranks"] == 2 and record["dtype"] == "bfloat16"

@@ -2,9 +2,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +10,7 @@ from grading.sandbox.runner import parts_of
 from labkit.checks import load_week, run_checks
 from labkit.checks.verdict import FAULT
 from labkit.comm.ledger import KEEP, Ledger
+from tests import warm
 from tests.checks.miniweek import make_week
 from tests.grading.sandbox.attacking import DEADLINE, PACKAGE, ROOT
 from tests.grading.sandbox.canary import CHEATS, NOT_IN_PROCESS, OPS, REGISTRY, TESTS, cheating
@@ -54,8 +52,7 @@ def test_what_cannot_be_known_is_not_earned(graded, name):
 
 
 def test_without_another_process_each_of_them_earns(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "tests.grading.sandbox.canary", str(tmp_path)], cwd=ROOT,
-                          capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = warm.python("-m", "tests.grading.sandbox.canary", tmp_path, cwd=ROOT)
     told = dict(line.split(": ") for line in done.stdout.splitlines())
     assert told == {name: f"earned {int(name not in NOT_IN_PROCESS)}" for name in CHEATS}, done.stderr
 
