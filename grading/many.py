@@ -26,13 +26,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grading import judge, marks
-from grading.judge import Settings
+from grading import marks
 from grading.marks import Mark
 from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
+    from grading.judge import Settings
     from grading.pool import Todo
 
 LOCAL = "local"
@@ -69,6 +69,7 @@ def grade_all(client: Any, todo: list[Todo], week: Week, folder: Path, settings:
     grader has failed there."""
     from distributed import as_completed
 
+    from grading import judge       # not above: it imports torch, which a worker itself never needs
     from grading.intake.load import load
     expected = judge.tests_hash(week), judge.environment_hash(settings.isolation)
     width = 2 * max(1, sum(worker["nthreads"] for worker in client.scheduler_info()["workers"].values()))
@@ -113,6 +114,7 @@ def on_worker(job: bytes) -> str:
 
 def once() -> None:
     """In the judge's process: the job on stdin, the mark on stdout."""
+    from grading import judge
     entry, submission, name, settings, expected = pickle.load(sys.stdin.buffer)
     week = next((week for week in find_weeks() if week.name == name), None)
     if week is None or (judge.tests_hash(week), judge.environment_hash(settings.isolation)) != expected:

@@ -56,7 +56,8 @@ def _run(words: Sequence[object], cwd: Path | str, env: Mapping[str, str] | None
     words = [str(word) for word in words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, _connected() as link:
         order = json.dumps({"words": words, "cwd": str(cwd), "env": dict(os.environ if env is None else env)})
-        socket.send_fds(link, [order.encode() + b"\n"], [out.fileno(), err.fileno()])
+        data = order.encode() + b"\n"
+        link.sendall(data[socket.send_fds(link, [data], [out.fileno(), err.fileno()]):])
         link.settimeout(timeout)
         try:
             with link.makefile() as answers:
