@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import grading.gradebook        # noqa: F401  before anybody imports jsonschema, which is quicker then: see there
+
 LONGEST = ["test_mutants13.py", "grading/test_run.py", "record/test_compare.py", "grading/test_many.py",
            "grading/test_walk.py", "week13/test_notebook.py", "train/test_checkpoint.py", "week13/test_slurm.py",
            "record/test_speed.py", "grading/sandbox/test_attacks_floods.py", "grading/gradebook/test_formgrader.py",
