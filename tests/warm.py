@@ -1,9 +1,9 @@
 """A command in a process of its own, without the seconds that importing torch takes.
 
 A helper process imports what commands need and computes nothing; each command is forked from it. To the command that is
-a fresh process: its own process group, working directory, environment, arguments and output, its own `__main__`. If it runs
-ranks, those come from one more fork of the helper, where labkit's would import torch and its compiler once more. What a
-fork cannot show, that the program starts from nothing, other tests show with `subprocess`.
+a fresh process: its own process group, working directory, environment, arguments and output, its own `__main__`. If it
+runs ranks, those come from one more fork of the helper, where labkit's would import torch and its compiler once more.
+What a fork cannot show, that the program starts from nothing, other tests show with `subprocess`.
 
 One helper serves all of xdist's workers: its imports are 10 s of a processor. It ends with the last of them, and every
 command with the connection that asked for it.

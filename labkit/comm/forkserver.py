@@ -189,7 +189,7 @@ def _handle(message: dict, fds: list[int], ranks: dict[int, tuple[int, str]], ow
 def _become_rank(control: int, out: int, err: int, foreign: Sequence[int], message: dict) -> None:
     """In the child: leave the helper's world, then work. Never returns."""
     status = 70
-    gc.freeze()     # the rank's garbage collection must not touch, and so copy, every page that it shares with the helper
+    gc.freeze()     # or the rank's garbage collection touches, and so copies, every page it shares with the helper
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -44,7 +44,8 @@ def test_script_with_guard(tmp_path):
 if __name__ == "__main__":
     print([type(a) is Answer and a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
 """)
-    done = subprocess.run([sys.executable, str(tmp_path / "s.py")], capture_output=True, text=True, timeout=120, env=ENV)
+    done = subprocess.run([sys.executable, str(tmp_path / "s.py")], capture_output=True, text=True, timeout=120,
+                          env=ENV)
     assert done.stdout.strip() == "[0, 1]", done.stderr
 
 

@@ -60,8 +60,8 @@ def command(tmp_path, what):
 
 
 def torchrun(tmp_path, what):
-    """(exit status, stdout, stderr) of such a program; its ranks are gone. The ranks start from nothing, torchrun itself
-    has torch already."""
+    """(exit status, stdout, stderr) of such a program; its ranks are gone. The ranks start from nothing, torchrun
+    itself has torch already."""
     words, env = command(tmp_path, what)
     done = warm.python(*words, cwd=tmp_path, env=env)
     for rank in range(2):
@@ -94,7 +94,8 @@ def test_a_killed_rank_ends_all(tmp_path):
 
 def test_a_killed_agent_leaves_no_ranks_behind(tmp_path, gone):
     words, env = command(tmp_path, "wait")
-    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=env)
     # Not by what they print: gloo prints as well, and its words may stand in the middle of theirs.
     give_up = time.monotonic() + 200
     while not all((tmp_path / f"waits{rank}").exists() for rank in range(2)):

@@ -59,8 +59,8 @@ def run(program, scratch, tmp_path, end="pass"):
     caches = {"MPLCONFIGDIR": str(tmp_path.parent / "mpl"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     environment = {**os.environ, **caches, "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if end == "pass":
-        done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True, text=True,
-                              timeout=240)
+        done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True,
+                              text=True, timeout=240)
     else:
         done = warm.python(file, cwd=tmp_path, env=environment)
     return sorted(os.listdir(scratch)), done
