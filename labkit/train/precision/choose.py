@@ -59,7 +59,9 @@ def in_words(error: BaseException) -> str:
 
 
 def type_name(module: nn.Module) -> str:
-    kind = type(module)
+    """The module's type. A module that was sharded alone counts as what it was: FSDP2 puts a subclass in its place."""
+    from torch.distributed.fsdp import FSDPModule
+    kind = next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule))
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
