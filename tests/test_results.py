@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -69,6 +70,31 @@ def test_weak_scaling_is_told_from_its_two_records():
     assert f"communication {waits[1]['communication'] - waits[0]['communication']:.1f} (" in text
 
 
+def seconds(run, arm):
+    """The steps of an arm's window, after its warm-up."""
+    return [step["seconds"] for step in read_run(WEEK16 / run / "speed" / arm).steps][load_preset("h100").speed.warmup:]
+
+
+def equal_windows(one, many, arm):
+    """What per cent of one GPU's tokens/s each of many trains, over the same first steps: a GPU slows as it warms."""
+    window = read_run(WEEK16 / many).run["results"]["speed"]["arms"][arm]["steps"]
+    return 100 * median(seconds(one, arm)[:window]) / median(seconds(many, arm)[:window])
+
+
+@pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
+def test_shares_over_equal_windows_are_told_as_recorded():
+    text = " ".join((WEEK16 / "README.md").read_text().split())
+    share = [equal_windows("2026-11-22-h200-speed", "2026-11-22-h200-scaling/2", arm) for arm in ("bf16", "te-delayed")]
+    assert f"train {share[0]:.1f} % in BF16 and {share[1]:.1f} % in FP8 of one" in text and max(share) < 99
+    slower = []
+    for arm in ("bf16", "te-delayed"):
+        steps = seconds("2026-11-22-h200-speed", arm)
+        steps = steps[:read_run(WEEK16 / "2026-11-22-h200-speed").run["results"]["speed"]["arms"][arm]["steps"]]
+        quarter = len(steps) // 4
+        slower.append(100 * median(steps[3 * quarter:4 * quarter]) / median(steps[:quarter]) - 100)
+    assert f"by {slower[0]:.1f} % (BF16) and {slower[1]:.1f} % (delayed) from its first quarter" in text
+
+
 @pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
 def test_four_gpus_are_told_as_recorded():
     from labkit.record import scaling
@@ -88,8 +114,7 @@ def test_four_gpus_are_told_as_recorded():
     assert f"take {-more['norm and elementwise'] - more['optimizer']:.1f} less" in words
     hidden = [runs["4"][arm]["kernels"]["hidden_communication_ms"] for arm in ("bf16", "te-delayed")]
     assert f"({hidden[0]:.0f} ms of a step in BF16, {hidden[1]:.0f} in FP8)" in words
-    whole = read_run(WEEK16 / "2026-11-22-h200-whole").run["results"]["speed"]["arms"]
-    share = [100 * row["each"] / whole[row["arm"]]["tokens_per_s"] for row in (bf16, fp8)]
+    share = [equal_windows("2026-11-22-h200-whole", "2026-11-22-h200-scaling-4/4", row["arm"]) for row in (bf16, fp8)]
     assert f"a GPU of four trains {share[0]:.1f} % in BF16 and {share[1]:.1f} % in FP8" in words
     lone = sorted(alone["each"] / read_run(WEEK16 / f"2026-11-2{name}").run["results"]["speed"]["arms"]["bf16"]
                   ["tokens_per_s"] for name in ("1-h200-hour", "2-h200-speed", "2-h200-whole"))
@@ -115,7 +140,10 @@ def test_what_is_said_of_8b_on_four_gpus_is_recorded():
     bf16, fp8 = arms["bf16"], arms["te-delayed"]
     assert (f"trains {bf16['tokens_per_s'] / 4:,.0f} tokens/s in BF16 and {fp8['tokens_per_s'] / 4:,.0f} in FP8, "
             f"{fp8['tokens_per_s'] / bf16['tokens_per_s']:.2f} times") in text
-    assert f"{fp8['kernels']['classes_ms']['communication']:.1f} ms a step in which messages are waited for" in text
+    assert f"{fp8['kernels']['classes_ms']['communication']:.1f} ms a step in which nothing but communication" in text
+    copies = sum(kernel["ms"] for kernel in fp8["kernels"]["top"]
+                 if kernel["class"] == "communication" and "nccl" not in kernel["name"])
+    assert f"the copies that pack and unpack them ({copies:.0f} ms in all" in text
 
 
 @pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")

@@ -16,16 +16,17 @@ the start-up time. A block is large enough to use the links fully and small enou
 computing, and the next one, already on its way: FSDP2 gathers block i+1 while block i computes). Blocks are wrapped
 first, the root last: the root takes what no block has taken, the embedding and the last norm.
 
-**Why the head alone.** One gather brings all of a module's weights, and one reduce-scatter takes all of its gradients
-away, when the last of them is there. In the root the head would be gathered before the first block, though it is used
-after the last; and its gradients, the first to be ready, would wait for the embedding's, the last. At Llama-3-8B's
-vocabulary that is half a gigaparameter each, and nothing is left to compute behind those messages. (Tied to the
-embedding it is one weight, and stays in the root. So does a head that is called in pieces: each would be a
-reduce-scatter.)
+**Why the head has messages of its own.** One gather brings all of a module's weights, and one reduce-scatter takes all
+of its gradients away, when the last of them is there. In the root the head would be gathered before the first block,
+though it is used after the last; and its gradients, the first to be ready, would wait for the embedding's, the last. At
+Llama-3-8B's vocabulary the two have half a billion weights each, and nothing is computed while the root's messages
+travel. Alone, the head's gather can hide behind the last block, and its reduce-scatter behind that block's backward;
+the embedding's stay in the open. (Not yet measured on GPUs. A head tied to the embedding is one weight with it, and
+stays in the root. So must one that is called in pieces, or each piece would be a reduce-scatter: head_apart=False.)
 
 **What stays.** The root's weights, and the head's, are gathered in the forward and kept until the backward, which
-begins with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does the
-same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that fit). A
+begins with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does
+the same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that fit). A
 number n keeps them spread over groups of n ranks instead (a second gather inside one machine).
 
 **Precision.** The sharded weights are FP32 and stay FP32: they are the master weights. What is gathered is a copy in
@@ -51,11 +52,12 @@ from labkit.errors import LabError
 def shard(model: nn.Module, group: Group, param_dtype: torch.dtype | None = torch.bfloat16,
           reduce_dtype: torch.dtype | None = torch.float32, *, reshard_after_forward: bool | int = True,
           head_apart: bool = True) -> nn.Module:
-    """Shard `model.layers[i]` one by one, the head, then `model`, over all ranks of `group`; in place, returns the model.
+    """Shard `model.layers[i]` one by one, the head, then `model`, over all ranks of `group`; in place, returns it.
 
     param_dtype: what the forward computes in (None: the weights' own). reduce_dtype: what gradients are summed in.
     reshard_after_forward: free a block's weights after its forward (True), keep them for the backward (False), or
-    spread them over groups of that many ranks (int). head_apart: False leaves the head to the root. The model may be on the meta device: see `materialize`.
+    spread them over groups of that many ranks (int). head_apart: False leaves the head to the root. The model may be
+    on the meta device: see `materialize`.
     Raises LabError for ranks on threads (they have no process group) and for weights that are not FP32.
     """
     low = next((name for name, p in model.named_parameters() if p.dtype != torch.float32), None)
