@@ -94,10 +94,12 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
     """A row for each arm and number of ranks that the records below `out` hold, arm by arm."""
     found = []
     for file in sorted(Path(out).glob("[0-9]*/run.json"), key=lambda path: int(path.parent.name)):
-        for name, arm in (_speed(read_run(file.parent)).get("arms") or {}).items():
+        data = read_run(file.parent)
+        window = ((data.run.get("config") or {}).get("speed") or {}).get("seconds")
+        for name, arm in (_speed(data).get("arms") or {}).items():
             found.append({"arm": name, "label": arm["label"], "ranks": arm["ranks"], "rate": arm["tokens_per_s"],
                           "each": arm["tokens_per_s"] / arm["ranks"], "tokens_step": arm["tokens_step"],
-                          "seq_len": arm["seq_len"], "step_ms": 1e3 * arm["step_p50"],
+                          "seq_len": arm["seq_len"], "window": window, "step_ms": 1e3 * arm["step_p50"],
                           "peak_gib": arm["memory"]["peak"] / 2 ** 30})
     order = list(dict.fromkeys(row["arm"] for row in found))
     found.sort(key=lambda row: (order.index(row["arm"]), row["ranks"]))
@@ -108,12 +110,17 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
 
 
 def unequal(rows: list[dict[str, Any]]) -> str:
-    """A sentence if a GPU's work was not the same everywhere, so that the shares are no weak scaling; else ""."""
+    """A sentence if a GPU's work was not the same everywhere, or not looked at for as long (a GPU slows as it warms), so
+    that the shares are no weak scaling; else ""."""
     for arm in dict.fromkeys(row["arm"] for row in rows):
         sizes = sorted({(row["tokens_step"], row["seq_len"]) for row in rows if row["arm"] == arm})
         if len(sizes) > 1:
             told = " and ".join(f"{tokens:,} tokens of {length:,}" for tokens, length in sizes)
             return f"These shares are no weak scaling: in {arm} a GPU had {told} a step."
+        windows = sorted({row["window"] for row in rows if row["arm"] == arm and row["window"]})
+        if len(windows) > 1:
+            return (f"These shares are no weak scaling: {arm} was timed for {' and '.join(f'{s:g}' for s in windows)} s, "
+                    "and a GPU slows as it warms. Take the same speed.seconds for all.")
     return ""
 
 

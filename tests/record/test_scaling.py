@@ -41,12 +41,13 @@ def test_each_rank_keeps_its_work_and_nothing_is_measured_twice(tmp_path, monkey
     assert scaling.markdown(out).splitlines()[2] == "| " + " | ".join(scaling.cells(rows[0])) + " |"
 
 
-def record(out: Path, ranks: int, rate: float, tokens: int = 4096) -> None:
+def record(out: Path, ranks: int, rate: float, tokens: int = 4096, window: float = 60) -> None:
     arm = {"label": "BF16", "ranks": ranks, "tokens_per_s": rate, "tokens_step": tokens, "seq_len": 1024,
            "step_p50": tokens * ranks / rate, "memory": {"peak": 2 ** 30}}
     folder = out / str(ranks)
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"kind": "compare", "results": {"speed": {"arms": {"bf16": arm}}}}))
+    (folder / "run.json").write_text(json.dumps({"kind": "compare", "config": {"speed": {"seconds": window}},
+                                                 "results": {"speed": {"arms": {"bf16": arm}}}}))
 
 
 def test_the_share_is_of_the_fewest_and_in_order(tmp_path):
@@ -61,6 +62,13 @@ def test_unequal_work_is_no_weak_scaling(tmp_path):
     record(tmp_path, 1, 100)
     record(tmp_path, 2, 190, tokens=2048)
     with pytest.raises(LabError, match="no weak scaling: in bf16 a GPU had 2,048 tokens of 1,024 and 4,096"):
+        scaling.markdown(tmp_path)
+
+
+def test_unequal_windows_are_no_weak_scaling(tmp_path):
+    record(tmp_path, 1, 100)
+    record(tmp_path, 2, 198, window=15)
+    with pytest.raises(LabError, match="no weak scaling: bf16 was timed for 15 and 60 s, and a GPU slows as it warms"):
         scaling.markdown(tmp_path)
 
 
