@@ -4,7 +4,6 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from labkit.record.arms import load_preset
 from labkit.record.read import read_run
+from tests.windows import equal_windows
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -81,15 +81,6 @@ def test_predicted_minutes_are_what_the_code_predicts():
     assert f"; {own:.0f} of them are for week 16's own FP8 linear" in RENTING
 
 
-def equal_windows(results, one, many, arm):
-    """What per cent of one GPU's tokens/s each of many trains, over the same first steps: a GPU slows as it warms."""
-    window = read_run(results / many).run["results"]["speed"]["arms"][arm]["steps"]
-    warm = load_preset("h100").speed.warmup
-    lone, many = ([step["seconds"] for step in read_run(results / run / "speed" / arm).steps][warm:warm + window]
-                  for run in (one, many))
-    return 100 * statistics.median(lone) / statistics.median(many)
-
-
 def test_what_the_pages_say_of_other_machines_is_recorded():
     results = ROOT / "week16_fp8" / "results"
     if not results.exists():
@@ -129,7 +120,7 @@ def test_what_the_pages_say_of_other_machines_is_recorded():
     assert f"on two with one each {two['bf16'] / 2:,.0f} and {two['te-delayed'] / 2:,.0f}" in said
     alone, quad = rates("2026-11-22-h200-scaling-4/1"), rates("2026-11-22-h200-scaling-4/4")
     assert f"on four {25 * quad['bf16'] / alone['bf16']:.1f} % in BF16" in said
-    share = {arm: equal_windows(results, "2026-11-22-h200-speed", "2026-11-22-h200-scaling/2", arm)
+    share = {arm: equal_windows(results / "2026-11-22-h200-speed", results / "2026-11-22-h200-scaling/2", arm)
              for arm in ("bf16", "te-delayed")}
     assert f"on two {share['bf16']:.1f} % in BF16 and {share['te-delayed']:.1f} % in FP8" in said
     whole = read_run(results / "2026-11-22-h200-whole")

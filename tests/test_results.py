@@ -13,6 +13,7 @@ from labkit.record.arms import load_preset
 from labkit.record.plan import other_settings
 from labkit.record.read import read_run
 from labkit.record.summary import markdown
+from tests.windows import equal_windows, seconds
 
 ROOT = Path(__file__).parents[1]
 RECORDS = sorted(path.parent for folder in ("results", "week16_fp8/results")
@@ -70,26 +71,15 @@ def test_weak_scaling_is_told_from_its_two_records():
     assert f"communication {waits[1]['communication'] - waits[0]['communication']:.1f} (" in text
 
 
-def seconds(run, arm):
-    """The steps of an arm's window, after its warm-up."""
-    return [step["seconds"] for step in read_run(WEEK16 / run / "speed" / arm).steps][load_preset("h100").speed.warmup:]
-
-
-def equal_windows(one, many, arm):
-    """What per cent of one GPU's tokens/s each of many trains, over the same first steps: a GPU slows as it warms."""
-    window = read_run(WEEK16 / many).run["results"]["speed"]["arms"][arm]["steps"]
-    return 100 * median(seconds(one, arm)[:window]) / median(seconds(many, arm)[:window])
-
-
 @pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
 def test_shares_over_equal_windows_are_told_as_recorded():
     text = " ".join((WEEK16 / "README.md").read_text().split())
-    share = [equal_windows("2026-11-22-h200-speed", "2026-11-22-h200-scaling/2", arm) for arm in ("bf16", "te-delayed")]
+    one, two = WEEK16 / "2026-11-22-h200-speed", WEEK16 / "2026-11-22-h200-scaling/2"
+    share = [equal_windows(one, two, arm) for arm in ("bf16", "te-delayed")]
     assert f"train {share[0]:.1f} % in BF16 and {share[1]:.1f} % in FP8 of one" in text and max(share) < 99
     slower = []
     for arm in ("bf16", "te-delayed"):
-        steps = seconds("2026-11-22-h200-speed", arm)
-        steps = steps[:read_run(WEEK16 / "2026-11-22-h200-speed").run["results"]["speed"]["arms"][arm]["steps"]]
+        steps = seconds(one, arm)[:read_run(one).run["results"]["speed"]["arms"][arm]["steps"]]
         quarter = len(steps) // 4
         slower.append(100 * median(steps[3 * quarter:4 * quarter]) / median(steps[:quarter]) - 100)
     assert f"by {slower[0]:.1f} % (BF16) and {slower[1]:.1f} % (delayed) from its first quarter" in text
@@ -114,7 +104,8 @@ def test_four_gpus_are_told_as_recorded():
     assert f"take {-more['norm and elementwise'] - more['optimizer']:.1f} less" in words
     hidden = [runs["4"][arm]["kernels"]["hidden_communication_ms"] for arm in ("bf16", "te-delayed")]
     assert f"({hidden[0]:.0f} ms of a step in BF16, {hidden[1]:.0f} in FP8)" in words
-    share = [equal_windows("2026-11-22-h200-whole", "2026-11-22-h200-scaling-4/4", row["arm"]) for row in (bf16, fp8)]
+    share = [equal_windows(WEEK16 / "2026-11-22-h200-whole", WEEK16 / "2026-11-22-h200-scaling-4/4", row["arm"])
+             for row in (bf16, fp8)]
     assert f"a GPU of four trains {share[0]:.1f} % in BF16 and {share[1]:.1f} % in FP8" in words
     lone = sorted(alone["each"] / read_run(WEEK16 / f"2026-11-2{name}").run["results"]["speed"]["arms"]["bf16"]
                   ["tokens_per_s"] for name in ("1-h200-hour", "2-h200-speed", "2-h200-whole"))

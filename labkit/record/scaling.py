@@ -110,7 +110,7 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
 
 
 def unequal(rows: list[dict[str, Any]]) -> str:
-    """A sentence if a GPU's work was not the same everywhere, or not looked at for as long (a GPU slows as it warms), so
+    """A sentence if a GPU's work was not the same everywhere, or not timed for as long (a GPU slows as it warms), so
     that the shares are no weak scaling; else ""."""
     for arm in dict.fromkeys(row["arm"] for row in rows):
         sizes = sorted({(row["tokens_step"], row["seq_len"]) for row in rows if row["arm"] == arm})
@@ -119,8 +119,9 @@ def unequal(rows: list[dict[str, Any]]) -> str:
             return f"These shares are no weak scaling: in {arm} a GPU had {told} a step."
         windows = sorted({row["window"] for row in rows if row["arm"] == arm and row["window"]})
         if len(windows) > 1:
-            return (f"These shares are no weak scaling: {arm} was timed for {' and '.join(f'{s:g}' for s in windows)} s, "
-                    "and a GPU slows as it warms. Take the same speed.seconds for all.")
+            told = " and ".join(f"{seconds:g}" for seconds in windows)
+            return (f"These shares are no weak scaling: {arm} was timed for {told} s, and a GPU slows as it "
+                    "warms. Take the same speed.seconds for all.")
     return ""
 
 

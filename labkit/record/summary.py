@@ -99,7 +99,8 @@ def show(out: Path, console: Console) -> None:
     if items and (speed or call.get("minutes")):
         predicted = sum(item["predicted_s"] for item in items if item["measured_s"] is not None)
         cost = "" if call.get("cost") is None else f", {call['cost']:.2f} at {call['price_per_hour']:.2f} an hour"
-        console.print(f"Measured: {call['seconds'] / 60:.1f} minutes{cost}; predicted for these arms: "
+        least = "" if call.get("ended", True) else "at least "
+        console.print(f"Measured: {least}{call['seconds'] / 60:.1f} minutes{cost}; predicted for these arms: "
                       f"{predicted / 60:.1f} minutes.{together(earlier, call)}", highlight=False)
     if left := [f"{item['label']} ({item['part']})" for item in items if item["left"]]:
         console.print(f"Left for another call, the same command goes on: {', '.join(left)}", highlight=False,

@@ -26,8 +26,8 @@ stays in the root. So must one that is called in pieces, or each piece would be 
 
 **What stays.** The root's weights, and the head's, are gathered in the forward and kept until the backward, which
 begins with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does
-the same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that fit). A
-number n keeps them spread over groups of n ranks instead (a second gather inside one machine).
+the same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that
+fit). A number n keeps them spread over groups of n ranks instead (a second gather inside one machine).
 
 **Precision.** The sharded weights are FP32 and stay FP32: they are the master weights. What is gathered is a copy in
 `param_dtype`; what is reduced is in `reduce_dtype`, since a sum over many ranks in BF16 would lose what the small ones

@@ -13,6 +13,7 @@ from labkit.train.config import TrainConfig, sizes, strict_validate
 from labkit.train.model import Transformer
 
 HOUR = Path(__file__).parents[2] / "week16_fp8" / "results" / "2026-11-21-h200-hour"
+RENTING = Path(__file__).parents[2] / "labkit" / "RENTING.md"
 
 
 @pytest.mark.parametrize("part", ["speed", "arms"])
@@ -33,6 +34,9 @@ def test_many_weights_a_rank_take_less_than_predicted():
     peak = run["results"]["speed"]["memory"]["peak"]
     assert f"{peak / memory.GIB:.1f} GiB of the {told['peak'] / memory.GIB:.1f} predicted" in memory.__doc__
     assert told["peak"] - told["gradients"] == pytest.approx(peak, rel=0.05)
+    four = read_run(HOUR.with_name("2026-11-22-h200-8b-4-gpus") / "speed" / "bf16").run
+    told = memory.predict(strict_validate(TrainConfig, four["config"], "the record"), four["world"]["size"])["peak"]
+    assert f"{100 * told / four['results']['speed']['memory']['peak'] - 100:.0f} % on four" in RENTING.read_text()
 
 
 @pytest.mark.parametrize("name", sorted(sizes()))
