@@ -25,7 +25,7 @@ A preset may ask a second question, how fast the arms are, at another size:
     arms = ["bf16", "fp8"]                          of the above; the baseline must be among them
     seconds = 60                                    the window of each arm, after `warmup` steps; then `profile` steps
     train = { model = "1b", seq_len = 4096 }        put over [train]; the arm's own settings go on top
-    batch_by_memory = { "70" = 8, "130" = 20 }      sequences a GPU, by the GiB that it has at least
+    batch_by_memory = { "70" = 8, "130" = 20 }      sequences a GPU and micro-batch, by the GiB that it has at least
 """
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ class Preset(Config):
         timed = {"steps": UNENDING, "eval_every": 0, "probe_every": 0, "checkpoint_every": 0, "perturb": 0.0,
                  "warmup_steps": 0}
         fitting = [rows for gib, rows in self.speed.batch_by_memory.items() if memory_gib and memory_gib >= float(gib)]
-        batch = {"batch_size": max(fitting) * world} if fitting else {}
+        given = (self.train, self.speed.train, self.arms[arm].train)
+        parts = next((layer["accumulation"] for layer in reversed(given) if "accumulation" in layer), 1)
+        batch = {"batch_size": max(fitting) * world * parts} if fitting and isinstance(parts, int) else {}
         layers = (self.train, batch, self.speed.train, self.arms[arm].train, timed)
         merged: dict[str, Any] = {}
         for layer in layers:

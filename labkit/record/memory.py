@@ -1,6 +1,7 @@
 """How much memory a rank of a training will need, told before the meter runs. A prediction, from shapes alone.
 
     weights, gradients, AdamW      16 bytes a parameter, over the N ranks (FP32, FSDP2: labkit.train.shard)
+                                   and 4 bytes a parameter of the whole model for `reduce_once`
     gathered                       the embedding, the head and two blocks in BF16 (all blocks, if they stay gathered)
     activations                    what the backward needs of each block: two residual inputs, q, attention's output,
                                    k, v, gate and up, in BF16; the compiler recomputes the rest (norms, SwiGLU)
@@ -40,7 +41,9 @@ def predict(config: TrainConfig, world: int) -> dict[str, int]:
     else:
         activations = tokens * layer * model.n_layers
     at_once = min(tokens, config.loss_chunk or tokens)
-    found = {"weights": 4 * held, "gradients": 4 * held, "optimizer": 8 * held,
+    whole = config.reduce_once and config.accumulation > 1       # a sum of whole gradients waits for the last micro-batch
+    found = {"weights": 4 * held, "gradients": 4 * held + 4 * (model.n_layers * block + outside) * whole,
+             "optimizer": 8 * held,
              "gathered": 2 * (outside + (2 if config.reshard_after_forward else model.n_layers) * block),
              "activations": activations,
              "logits": LOGIT_BYTES * model.vocab_size * at_once}

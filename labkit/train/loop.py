@@ -13,9 +13,8 @@ One step, from top to bottom of `Loop.run`:
 
 What makes runs comparable. The loss is a mean over equal parts: the mean over ranks of the mean over micro-batches is
 the mean over the batch. So neither the number of ranks nor `accumulation` changes what is computed, only the order of
-the additions. FSDP2 averages gradients over ranks by itself, in FP32; each micro-batch's gradients are reduced at
-once, so that no rank ever holds a whole gradient. (One reduction for all micro-batches would send less and hold 4
-bytes for each parameter of the model; a hook can ask for it: `model.set_requires_gradient_sync`.)
+the additions. FSDP2 averages gradients over ranks by itself, in FP32: those of each micro-batch, so that no rank ever
+holds a whole gradient, or with `reduce_once` their sum.
 
 Time. A GPU is behind the CPU that feeds it, so a clock is only right where the CPU has just waited for the GPU. The
 loop waits once a step, in the check, and takes its times there: from one check to the next lies exactly one update and
@@ -52,7 +51,7 @@ from labkit.train.history import History, TrainResult
 from labkit.train.hooks import Hook, ProbeScales
 from labkit.train.optim import adamw, clip, learning_rate, set_learning_rate
 from labkit.train.schedule import Schedule
-from labkit.train.shard import release
+from labkit.train.shard import expect_more, release
 
 HELDOUT_SEED = 0        # not the run's: every run is judged on the same text
 GIVE_UP_AFTER = 20      # skipped steps in a row; the weights, or the recipe, will not recover by themselves
@@ -167,6 +166,9 @@ class Loop:
         tokens = self.corpus.batch(self.step, self.config.batch_size, self.config.seq_len, self.config.seed)
         total = torch.zeros((), device=self.group.device)
         for self.micro, (inputs_BT, targets_BT) in enumerate(self.split(tokens)):
+            if self.config.reduce_once:
+                expect_more(self.model, self.micro + 1 < self.config.accumulation,
+                            keep_weights=not self.config.reshard_after_forward)
             with ExitStack() as around:
                 for hook in self.hooks:
                     around.enter_context(hook.around_micro(self))

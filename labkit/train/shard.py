@@ -29,6 +29,11 @@ begins with the head: freeing them in between would be one more gather for nothi
 the same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that
 fit). A number n keeps them spread over groups of n ranks instead (a second gather inside one machine).
 
+**Several micro-batches.** Each one's gradients are reduced as they come, so that no rank ever holds a whole gradient.
+With `reduce_once` (PyTorch's DDP calls it no_sync) they stay where they are, summed in FP32, until the step's last
+micro-batch: one reduce-scatter for all, for 4 bytes a parameter of the whole model. Weights that are kept for the
+backward then stay for the next micro-batch too, since nothing changes them before the update: one gather for all.
+
 **Precision.** The sharded weights are FP32 and stay FP32: they are the master weights. What is gathered is a copy in
 `param_dtype`; what is reduced is in `reduce_dtype`, since a sum over many ranks in BF16 would lose what the small ones
 say. Inputs of the blocks are not cast (FSDP2 would, by default): activations are BF16 already, since the embedding's
@@ -109,6 +114,17 @@ def _allocate(model: nn.Module, device: torch.device) -> None:
                     new.setdefault(id(parameter), nn.Parameter(torch.empty_like(parameter, device=device),
                                                                requires_grad=parameter.requires_grad))
                 setattr(module, name, new[id(parameter)])
+
+
+def expect_more(model: nn.Module, more: bool, *, keep_weights: bool) -> None:
+    """Before a micro-batch: do `more` of the same step follow? Then its gradients wait, unreduced, for the last one's.
+
+    keep_weights: gathered weights wait too. To be called before every micro-batch, the last included. Nothing to do
+    for a model that is not sharded.
+    """
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(not more)
+        model.set_reshard_after_backward(not (more and keep_weights))
 
 
 def release(model: nn.Module) -> None:

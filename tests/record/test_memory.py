@@ -57,6 +57,9 @@ def test_levers_and_ranks_move_what_they_should():
     assert saved["activations"] < eight["activations"] / 5 and saved["logits"] == eight["logits"]
     assert memory.predict(config.replace(loss_chunk=1024), 8)["logits"] == eight["logits"] / 16
     assert memory.predict(config.replace(accumulation=2), 8)["activations"] == eight["activations"] / 2
+    once = memory.predict(config.replace(accumulation=2, reduce_once=True), 8)["gradients"]
+    assert once == eight["gradients"] + 4 * 8_030_261_248, "and the whole model's in FP32"
+    assert memory.predict(config.replace(reduce_once=True), 8) == eight, "with one micro-batch nothing waits"
     kept = memory.predict(config.replace(reshard_after_forward=False), 8)["gathered"]
     assert kept == 2 * 8_030_261_248, "the whole model in BF16"
 

@@ -9,6 +9,7 @@ from labkit.record.budget import REPORT_SECONDS, Budget, Item, predict
 from labkit.record.figures_time import milliseconds, per_thousand
 from labkit.record.kernels import CLASSES
 from labkit.record.speed_verdict import advice, judge_speed
+from labkit.train.batches import rows_per_micro_batch
 from labkit.train.precision import get_backend
 
 # ---- the verdict
@@ -118,6 +119,9 @@ def test_the_batch_follows_the_memory_and_an_explicit_one_wins():
     preset = load_preset("h100")
     assert [preset.speed_config("bf16", gib).batch_size for gib in (139.8, 79.1, 40.0, None)] == [20, 8, 64, 64]
     assert preset.speed_config("bf16", 139.8, world=4).batch_size == 80
+    for more in ("train.accumulation=4", "speed.train.accumulation=4"):      # what a GPU holds at a time stays the same
+        config = load_preset("h100", [more]).speed_config("te-delayed", 139.8, world=2)
+        assert rows_per_micro_batch(config, 2) == 20 and config.batch_size == 160
     assert load_preset("h100", ["speed.train.batch_size=4"]).speed_config("bf16", 139.8).batch_size == 4
 
 

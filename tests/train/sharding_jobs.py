@@ -1,11 +1,16 @@
 """What the rank processes of test_shard.py run. No test in here."""
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 import training_jobs as jobs
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from labkit.train.hooks import Hook
+from labkit.train.loop import train
 from labkit.train.model import Transformer, init_weights
 from labkit.train.shard import materialize, shard
 
@@ -72,6 +77,41 @@ def heads(group):
         found["loss"] = loss.detach()
         found["wrapped"] = {name or "root" for name, m in model.named_modules() if isinstance(m, FSDPModule)}
         out.append(found)
+    return out
+
+
+class Messages(TorchDispatchMode, Hook):
+    """Counts the collectives of each step's gradients, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op.namespace == "c10d":
+            self.steps[-1][op.overloadpacket.__name__] += 1
+        return op(*args, **(kwargs or {}))
+
+    def before_step(self, loop):
+        self.steps.append(Counter())
+        self.__enter__()
+
+    def after_backward(self, loop):
+        self.__exit__(None, None, None)
+
+
+def messages(group):
+    """Four ways to run three micro-batches: [(the last step's collectives, its gradient norm, the weights after it,
+    the modules that hold whole weights then)]."""
+    out = []
+    for how in ({}, {"reshard_after_forward": False}, {"reduce_once": True},
+                {"reduce_once": True, "reshard_after_forward": False}):
+        config = jobs.small_config(steps=2, batch_size=6, accumulation=3, eval_every=0, **how)
+        model = jobs.plain_model(config)
+        shard(model, group, torch.bfloat16, reshard_after_forward=config.reshard_after_forward)
+        counted, norms = Messages(), jobs.GradNorms()
+        train(group, config, jobs.CountingCorpus(), model=model, hooks=[counted, norms])
+        out.append((counted.steps[-1], norms.norms[-1], jobs.whole(model), gathered(model)))
     return out
 
 

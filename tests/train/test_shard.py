@@ -58,6 +58,22 @@ def test_where_the_head_is_does_not_change_a_bit(two):
         assert all(weight.abs().max() > 0 for weight in apart.values())
 
 
+def test_what_three_micro_batches_send(two):
+    """Four modules have messages: two blocks, the head, the root. A block's weights are gathered for its forward and
+    for its backward, or once if they are kept; the head's and the root's are always kept from one to the other."""
+    for each, kept, once, once_kept in two.run(sharding.messages, timeout=120.0):
+        assert each[0] == {"_allgather_base_": 3 * (2 + 2 * 2), "_reduce_scatter_base_": 3 * 4}
+        assert kept[0] == {"_allgather_base_": 3 * 4, "_reduce_scatter_base_": 3 * 4}
+        assert once[0] == {"_allgather_base_": 3 * (2 + 2 * 2), "_reduce_scatter_base_": 4}
+        assert once_kept[0] == {"_allgather_base_": 4, "_reduce_scatter_base_": 4}
+        for _, norm, weights, held in (kept, once, once_kept):
+            # The same gradients, added in FP32 in another order; 1e-5 is a hundred of its rounding errors.
+            assert norm == pytest.approx(each[1], rel=1e-5)
+            assert held == set(), "nothing stays gathered after the step"
+            for name, weight in weights.items():
+                torch.testing.assert_close(weight, each[2][name], rtol=0, atol=2e-4, msg=name)    # 2 steps of 1e-2
+
+
 def test_gradients_are_averaged_in_fp32(two):
     for gap, nonzero in two.run(sharding.fp32_reduction, timeout=120.0):
         assert gap == 0.0           # exactly the fp32 mean of the two ranks' bf16 gradients: a sum of two commutes
