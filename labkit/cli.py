@@ -127,6 +127,8 @@ def scaling(
         "--set", metavar="KEY=VALUE", help="Change one setting of the preset. Repeatable.")] = None,
     budget_minutes: Annotated[Optional[float], typer.Option(help="Stop inside so many minutes (status 3).")] = None,
     price_per_hour: Annotated[Optional[float], typer.Option(help="What this machine costs an hour.")] = None,
+    each: Annotated[bool, typer.Option(
+        "--each", help="Also time every GPU alone, all at once: is it the messages, or one slow GPU?")] = False,
     table: Annotated[bool, typer.Option("--table", help="Only print the table of finished runs, as Markdown.")] = False,
 ) -> None:
     """Weak scaling: time each arm on 1, 2, 4, 8 GPUs with the same work for each GPU, and tell what is lost."""
@@ -135,7 +137,7 @@ def scaling(
         typer.echo(weak.markdown(out or Path("runs") / f"{Path(preset).stem}-scaling"))
         return
     raise typer.Exit(weak.scaling(preset, gpus, arms=arms.split(",") if arms else None, out=out, settings=set_ or [],
-                                  budget_minutes=budget_minutes, price_per_hour=price_per_hour))
+                                  budget_minutes=budget_minutes, price_per_hour=price_per_hour, each=each))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},

@@ -96,6 +96,9 @@ def test_one_slow_chip():
     first = [equal_windows(ONCE / "lone0", ONCE / "four", arm) for arm in ARMS]
     assert f"it is {first[0]:.1f} and {first[1]:.1f} %" in text
     shares = [of_lone(ONCE / "four", arm) for arm in ARMS]
+    lost = [100 - share for share in (first[0], shares[0][1])]
+    told = f"held against GPU 0 the four lost {lost[0]:.1f} %, held against that one {lost[1]:.1f} % (BF16;"
+    assert told in words(ROOT / "labkit" / "record" / "scaling_each.py")
     assert f"four together train {shares[0][1]:.1f} % in BF16 and {shares[1][1]:.1f} % in FP8" in text
     assert shares[0][0] < 99 <= shares[1][0], "missed in BF16, met in FP8"
     lonely = equal_windows(ONCE / "lone0", ONCE / "alone", "bf16")

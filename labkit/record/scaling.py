@@ -6,6 +6,8 @@ wait for one another.
 
     share(N) = tokens/s of N GPUs / N  over  tokens/s of the fewest GPUs / their number
 
+The fewest is usually the machine's first GPU, and GPUs differ: labkit.record.scaling_each has a better yardstick.
+
 Stopped for whatever reason, the same command goes on; what is measured is not measured again.
 """
 from __future__ import annotations
@@ -31,10 +33,12 @@ UNFINISHED = 3
 
 def scaling(preset: str, counts: str, *, arms: Iterable[str] | None = None, out: Path | None = None,
             settings: Iterable[str] = (), budget_minutes: float | None = None, price_per_hour: float | None = None,
-            console: Console | None = None) -> int:
-    """Run what is missing and print the table. counts: "1,2,4,8". Returns 0; 3 if the budget left something for another
-    call, 1 if an arm failed. LabError before anything starts: a count that this machine does not have."""
+            each: bool = False, console: Console | None = None) -> int:
+    """Run what is missing and print the table. counts: "1,2,4,8". each: then time every GPU alone, all at once (see
+    labkit.record.scaling_each). Returns 0; 3 if the budget left something for another call, 1 if an arm failed.
+    LabError before anything starts: a count that this machine does not have."""
     from labkit.record.compare import compare
+    from labkit.record.scaling_each import against_each, time_each
 
     console = console or Console()
     if under_torchrun():
@@ -45,14 +49,15 @@ def scaling(preset: str, counts: str, *, arms: Iterable[str] | None = None, out:
         raise LabError(f"preset {whole.name} has no [speed] section, so there is nothing to time")
     wanted = list(arms) if arms is not None else list(whole.speed.arms)
     check_device(whole.model_copy(update={"world_size": max(numbers)}))
+    if each and max(numbers) == 1:
+        raise LabError("--each tells what GPUs lose together, and --gpus names no more than one")
     alone = whole.speed_config(whole.baseline(), gpu_memory_gib(whole), 1).batch_size
     out = Path(out or Path("runs") / f"{whole.name}-scaling")
     budget, status = Budget(budget_minutes, price_per_hour), 0
     for n in numbers:
         if measured(out / str(n), wanted):
             continue
-        rest = None if budget.minutes is None else budget.minutes - budget.seconds() / 60
-        if rest is not None and rest <= 0:
+        if (rest := left(budget)) == 0:
             status = UNFINISHED
             break
         here = [*settings, f"world_size={n}", f"speed.train.batch_size={alone * n}"]
@@ -60,14 +65,26 @@ def scaling(preset: str, counts: str, *, arms: Iterable[str] | None = None, out:
                          price_per_hour=price_per_hour, console=console)
         if status:
             break
+    if each and not status:
+        rest = left(budget)
+        status = UNFINISHED if rest == 0 else time_each(
+            preset, max(numbers), batch=alone, arms=wanted, out=out, settings=settings, cuda=whole.device == "cuda",
+            budget_minutes=rest, console=console)
     rows = rows_of(out)
     if rows:
         console.print(_table(rows))
         if uneven := unequal(rows):
             console.print(uneven, highlight=False)
+    for sentence in against_each(out):
+        console.print(sentence, highlight=False)
     if status == UNFINISHED:
         console.print("The budget is spent; the same command goes on.", highlight=False)
     return status
+
+
+def left(budget: Budget) -> float | None:
+    """Minutes that are left, not under 0; None: no limit."""
+    return None if budget.minutes is None else max(0.0, budget.minutes - budget.seconds() / 60)
 
 
 def parse(counts: str) -> list[int]:
@@ -97,10 +114,10 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
         data = read_run(file.parent)
         window = ((data.run.get("config") or {}).get("speed") or {}).get("seconds")
         for name, arm in (_speed(data).get("arms") or {}).items():
-            found.append({"arm": name, "label": arm["label"], "ranks": arm["ranks"], "rate": arm["tokens_per_s"],
-                          "each": arm["tokens_per_s"] / arm["ranks"], "tokens_step": arm["tokens_step"],
-                          "seq_len": arm["seq_len"], "window": window, "step_ms": 1e3 * arm["step_p50"],
-                          "peak_gib": arm["memory"]["peak"] / 2 ** 30})
+            found.append({"folder": file.parent.name, "arm": name, "label": arm["label"], "ranks": arm["ranks"],
+                          "rate": arm["tokens_per_s"], "each": arm["tokens_per_s"] / arm["ranks"],
+                          "tokens_step": arm["tokens_step"], "seq_len": arm["seq_len"], "window": window,
+                          "step_ms": 1e3 * arm["step_p50"], "peak_gib": arm["memory"]["peak"] / 2 ** 30})
     order = list(dict.fromkeys(row["arm"] for row in found))
     found.sort(key=lambda row: (order.index(row["arm"]), row["ranks"]))
     for row in found:
@@ -133,13 +150,15 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 def markdown(out: Path) -> str:
     """The table of these records as Markdown. LabError if there are none, or they are no weak scaling."""
+    from labkit.record.scaling_each import against_each
     rows = rows_of(out)
     if not rows:
         raise LabError(f"{out} holds no records of lab scaling")
     if uneven := unequal(rows):
         raise LabError(uneven)
     lines = [list(HEADS), ["---", *["--:"] * (len(HEADS) - 1)], *map(cells, rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n\n".join([table, *against_each(out)])
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

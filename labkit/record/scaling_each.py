@@ -1,0 +1,117 @@
+"""`lab scaling --each`: every GPU alone, all at once; what the same GPUs train together is held against that.
+
+One lone GPU is a poor yardstick. The chips of one machine differ by a per cent or two, and in a step that all take
+together everybody waits for the slowest. On four H200s one reached a lower clock than the others; held against GPU 0
+the four lost 1.9 %, held against that one 0.3 % (BF16; week16_fp8/results, 2026-11-22-h200-scaling-once). So as many
+lone trainings as there are GPUs run at the same time, as warm as they will be together, each in a process that sees
+one GPU: RUN/each/0, RUN/each/1, ...
+
+    of the mean       what is lost, to messages and to the slow
+    of the slowest    what is lost to messages
+"""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from rich.console import Console
+
+from labkit.errors import LabError
+from labkit.record.scaling import measured, rows_of, unequal
+
+FOLDER = "each"
+SAY_EVERY = 15.0        # seconds between two signs of life
+PAUSE_SECONDS = 20.0    # for a training to write what it has
+
+
+def time_each(preset: str, count: int, *, batch: int, arms: Iterable[str], out: Path, settings: Iterable[str],
+              cuda: bool, budget_minutes: float | None, console: Console) -> int:
+    """Time `arms` of `preset` in `count` processes of one rank each, `batch` sequences a step; those that have a
+    result already are left out. cuda: process i sees the machine's i-th GPU alone. Output goes to RUN/each/i.log.
+
+    Returns 0; 3 if the budget left something for another call. LabError: one failed, with the last line it said.
+    """
+    arms, folder = list(arms), Path(out) / FOLDER
+    waiting = [i for i in range(count) if not measured(folder / str(i), arms)]
+    if not waiting:
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "labkit", "compare", "--preset", preset, "--part", "speed"]
+    command += ["--arms", ",".join(arms)]
+    for setting in (*settings, "world_size=1", f"speed.train.batch_size={batch}"):
+        command += ["--set", setting]
+    if budget_minutes is not None:
+        command += ["--budget-minutes", str(round(budget_minutes, 2))]
+    gpus, began = visible(count) if cuda else [], time.monotonic()
+    running: dict[int, subprocess.Popen] = {}
+    try:
+        for i in waiting:
+            own = {"CUDA_VISIBLE_DEVICES": gpus[i]} if cuda else {}
+            with (folder / f"{i}.log").open("a", encoding="utf-8") as log:
+                running[i] = subprocess.Popen([*command, "--out", str(folder / str(i))], stdout=log, stderr=log,
+                                              stdin=subprocess.DEVNULL, env={**os.environ, **own})
+        said = began
+        while True:
+            codes = {i: process.poll() for i, process in running.items()}
+            for i, code in codes.items():
+                if code not in (None, 0, 3):
+                    raise LabError(f"GPU {i} alone failed (status {code}): {last_line(folder / f'{i}.log')}")
+            if None not in codes.values():
+                return max(codes.values())
+            time.sleep(0.1)
+            if time.monotonic() - said >= SAY_EVERY:
+                said = time.monotonic()
+                console.print(f"{count} GPUs, each alone, at once: {said - began:.0f} s", highlight=False)
+    except KeyboardInterrupt:
+        wait(running.values(), PAUSE_SECONDS)           # Ctrl-C has reached them too, and they pause by themselves
+        raise
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.terminate()
+        wait(running.values())
+
+
+def wait(processes: Iterable[subprocess.Popen], seconds: float | None = None) -> None:
+    """Until all have ended, or for so many seconds."""
+    until = None if seconds is None else time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(None if until is None else max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return
+
+
+def visible(count: int) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES must say for each of the first `count` GPUs that this process sees."""
+    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return given[:count] if given else [str(i) for i in range(count)]
+
+
+def against_each(out: Path) -> list[str]:
+    """A sentence for each arm and number of GPUs that was timed together and, as many, alone; or why there is none."""
+    lone, told = rows_of(Path(out) / FOLDER), []
+    for row in rows_of(Path(out)) if lone else []:
+        # The ranks of a run of n take GPUs 0 to n - 1.
+        own = [one for one in lone if one["arm"] == row["arm"] and int(one["folder"]) < row["ranks"]]
+        if row["ranks"] > 1 and len(own) == row["ranks"]:
+            told.append(unequal([row, *own]) or _sentence(row, own))
+    return told
+
+
+def _sentence(row: dict[str, Any], own: list[dict[str, Any]]) -> str:
+    slowest, rates = min(own, key=lambda one: one["rate"]), [one["rate"] for one in own]
+    return (f"{row['label']}: {row['ranks']} GPUs together train {100 * row['each'] / mean(rates):.1f} % of what "
+            f"they train each alone, at once, and {100 * row['each'] / slowest['rate']:.1f} % of what the slowest does, GPU "
+            f"{slowest['folder']} ({slowest['rate']:,.0f} tokens/s; the fastest {max(rates):,.0f}).")
+
+
+def last_line(log: Path) -> str:
+    """What a process said last; "" if nothing."""
+    return next((line.strip() for line in reversed(log.read_text(encoding="utf-8").splitlines()) if line.strip()), "")
