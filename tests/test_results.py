@@ -103,7 +103,10 @@ def test_four_gpus_are_told_as_recorded():
     assert f"products take {more['GEMM bf16']:.1f} ms longer and communication {more['communication']:.1f}" in words
     assert f"take {-more['norm and elementwise'] - more['optimizer']:.1f} less" in words
     hidden = [runs["4"][arm]["kernels"]["hidden_communication_ms"] for arm in ("bf16", "te-delayed")]
-    assert f"({hidden[0]:.0f} ms of a step in BF16, {hidden[1]:.0f} in FP8)" in words
+    assert f"messages travel for {hidden[0]:.0f} ms of a step in BF16, {hidden[1]:.0f} in FP8" in words
+    lone = sorted(alone["each"] / read_run(WEEK16 / f"2026-11-2{name}").run["results"]["speed"]["arms"]["bf16"]
+                  ["tokens_per_s"] for name in ("1-h200-hour", "2-h200-speed", "2-h200-whole"))
+    assert f"was {100 * lone[0] - 100:.1f} to {100 * lone[-1] - 100:.1f} % faster than other hosts'" in words
     share = [equal_windows(WEEK16 / "2026-11-22-h200-whole", WEEK16 / "2026-11-22-h200-scaling-4/4", row["arm"])
              for row in (bf16, fp8)]
     assert f"a GPU of four trains {share[0]:.1f} % in BF16 and {share[1]:.1f} % in FP8" in words

@@ -25,19 +25,26 @@ def equal_windows(one: Path, many: Path, arm: str) -> float:
 
 
 def window_steps(run: Path, arm: str) -> int:
-    """Steps that were timed; all there are, if the arm was cut off."""
-    results = read_run(run).run.get("results") or {}
+    """Steps that were timed; of an arm whose comparison was cut off, those that are there."""
+    record, results = read_run(run).run, read_run(run).run.get("results") or {}
     arms = (results.get("speed") or {}).get("arms") or {}
-    return arms[arm]["steps"] if arm in arms else len(seconds(run, arm))
+    if arm in arms:
+        return arms[arm]["steps"]
+    profiled = record["config"]["speed"]["profile"] if read_run(run / "speed" / arm).status == "finished" else 0
+    return len(seconds(run, arm)) - profiled
 
 
-def of_lone(many: Path, arm: str) -> tuple[float, float]:
-    """What per cent each of four GPUs together trains of the four lone trainings, at once, of the same host: of their
-    mean, and of the slowest."""
-    window = window_steps(many, arm)
-    rates = [1 / median(seconds(many.parent / f"lone{i}", arm)[:window]) for i in range(4)]
-    rate = 1 / median(seconds(many, arm)[:window])
-    return 100 * rate / mean(rates), 100 * rate / min(rates)
+def rate(run: Path, arm: str, tokens: int, window: int) -> float:
+    """Tokens/s of each GPU: the median step of the first `window` ones."""
+    return tokens / median(seconds(run, arm)[:window])
+
+
+def of_lone(many: Path, arm: str, window: int, middle=median) -> tuple[float, float]:
+    """What per cent each of four GPUs together trains of the four lone trainings of the same host, over the same first
+    steps: of their mean, and of the slowest."""
+    rates = [1 / middle(seconds(many.parent / f"lone{i}", arm)[:window]) for i in range(4)]
+    one = 1 / middle(seconds(many, arm)[:window])
+    return 100 * one / mean(rates), 100 * one / min(rates)
 
 
 def clocks(host: Path, run: str, arm: str) -> list[float]:
@@ -50,26 +57,22 @@ def clocks(host: Path, run: str, arm: str) -> list[float]:
     return [mean(row[f"mhz{i}"] for row in busy) for i in range(4)]
 
 
-def rate(run: Path, arm: str, tokens: int) -> float:
-    """Tokens/s of each GPU: the median step of the window."""
-    return tokens / median(seconds(run, arm)[:window_steps(run, arm)])
-
-
-def lever_row(many: Path, words: str, tokens: int) -> str:
+def lever_row(many: Path, words: str, tokens: int, windows: dict[str, int]) -> str:
     """A line of the levers' table: four GPUs together, against the lone trainings of the same host."""
     cells = []
-    for arm in ("bf16", "te-delayed"):
+    for arm, window in windows.items():
         finished = read_run(many / "speed" / arm).run.get("finished")
         mhz = f"{mean(clocks(many.parent, many.name, arm)):,.0f}" if finished else ""
-        cells += [f"{rate(many, arm, tokens):,.0f}", *(f"{share:.1f}" for share in of_lone(many, arm)), mhz]
+        shares = (f"{share:.1f}" for share in of_lone(many, arm, window))
+        cells += [f"{rate(many, arm, tokens, window):,.0f}", *shares, mhz]
     return f"| {words} | " + " | ".join(cells) + " |"
 
 
-def lone_row(host: Path, words: str, tokens: int) -> str:
+def lone_row(host: Path, words: str, tokens: int, windows: dict[str, int]) -> str:
     """The line above it: the mean and the slowest of the four."""
     cells = []
-    for arm in ("bf16", "te-delayed"):
-        rates = [rate(host / f"lone{i}", arm, tokens) for i in range(4)]
+    for arm, window in windows.items():
+        rates = [rate(host / f"lone{i}", arm, tokens, window) for i in range(4)]
         cells += [f"{mean(rates):,.0f}", f"(slowest {min(rates):,.0f})", "", f"{mean(clocks(host, 'lone0', arm)):,.0f}"]
     return f"| {words} | " + " | ".join(cells) + " |"
 

@@ -12,6 +12,7 @@ Stopped for whatever reason, the same command goes on; what is measured is not m
 """
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from rich.table import Table
 
 from labkit.comm.ranks import under_torchrun
 from labkit.errors import LabError
-from labkit.record.arms import load_preset
+from labkit.record.arms import Preset, load_preset
 from labkit.record.budget import Budget
-from labkit.record.plan import check_device, gpu_memory_gib
+from labkit.record.plan import check_arm, check_device, gpu_memory_gib, other_settings
 from labkit.record.read import RunData, read_run
+from labkit.record.run import NCCL
 
 HEADS = ("arm", "GPUs", "tokens/s", "tokens/s a GPU", "% of the fewest", "ms a step", "peak GiB")
 UNFINISHED = 3
@@ -38,7 +40,7 @@ def scaling(preset: str, counts: str, *, arms: Iterable[str] | None = None, out:
     labkit.record.scaling_each). Returns 0; 3 if the budget left something for another call, 1 if an arm failed.
     LabError before anything starts: a count that this machine does not have."""
     from labkit.record.compare import compare
-    from labkit.record.scaling_each import against_each, time_each
+    from labkit.record.scaling_each import against_each, place, time_each
 
     console = console or Console()
     if under_torchrun():
@@ -47,12 +49,18 @@ def scaling(preset: str, counts: str, *, arms: Iterable[str] | None = None, out:
     whole = load_preset(preset, settings)
     if whole.speed is None:
         raise LabError(f"preset {whole.name} has no [speed] section, so there is nothing to time")
-    wanted = list(arms) if arms is not None else list(whole.speed.arms)
-    check_device(whole.model_copy(update={"world_size": max(numbers)}))
+    there = check_device(whole.model_copy(update={"world_size": 0}))
+    if whole.device == "cuda" and max(numbers) > there:
+        raise LabError(f"--gpus names {max(numbers)} GPUs and this machine has {there}")
     if each and max(numbers) == 1:
         raise LabError("--each tells what GPUs lose together, and --gpus names no more than one")
-    alone = whole.speed_config(whole.baseline(), gpu_memory_gib(whole), 1).batch_size
+    memory = gpu_memory_gib(whole)
+    wanted = list(arms) if arms is not None else runnable(whole, memory, console)
     out = Path(out or Path("runs") / f"{whole.name}-scaling")
+    runs = {n: [*settings, *same_work(whole, memory, n)] for n in {*numbers, 1}}
+    lone = [place(out, i) for i in range(max(numbers) if each else 0)]
+    for folder, here in (*((out / str(n), runs[n]) for n in numbers), *((folder, runs[1]) for folder in lone)):
+        refuse_other(folder, load_preset(preset, here))
     budget, status = Budget(budget_minutes, price_per_hour), 0
     for n in numbers:
         if measured(out / str(n), wanted):
@@ -60,16 +68,15 @@ def scaling(preset: str, counts: str, *, arms: Iterable[str] | None = None, out:
         if (rest := left(budget)) == 0:
             status = UNFINISHED
             break
-        here = [*settings, f"world_size={n}", f"speed.train.batch_size={alone * n}"]
-        status = compare(preset, arms=wanted, out=out / str(n), settings=here, part="speed", budget_minutes=rest,
+        status = compare(preset, arms=wanted, out=out / str(n), settings=runs[n], part="speed", budget_minutes=rest,
                          price_per_hour=price_per_hour, console=console)
         if status:
             break
     if each and not status:
         rest = left(budget)
-        status = UNFINISHED if rest == 0 else time_each(
-            preset, max(numbers), batch=alone, arms=wanted, out=out, settings=settings, cuda=whole.device == "cuda",
-            budget_minutes=rest, console=console)
+        status = UNFINISHED if rest == 0 else time_each(preset, lone, arms=wanted, settings=runs[1],
+                                                        cuda=whole.device == "cuda", budget_minutes=rest,
+                                                        console=console)
     rows = rows_of(out)
     if rows:
         console.print(_table(rows))
@@ -98,6 +105,37 @@ def parse(counts: str) -> list[int]:
     return numbers
 
 
+def runnable(preset: Preset, memory_gib: float | None, console: Console) -> list[str]:
+    """The arms of the speed part that this machine can run; what cannot is told. LabError for the baseline."""
+    found = []
+    for arm in preset.speed.arms:
+        try:
+            check_arm(preset.speed_config(arm, memory_gib, 1), preset.device, 1)
+            found.append(arm)
+        except LabError as error:
+            if arm == preset.baseline():
+                raise
+            console.print(f"{preset.arms[arm].label}: skipped, {error}", markup=False, highlight=False)
+    return found
+
+
+def same_work(preset: Preset, memory_gib: float | None, ranks: int) -> list[str]:
+    """Settings in which each of `ranks` ranks has the batch that it would have alone, in each arm."""
+    batches = (f"arms.{arm}.train.batch_size={preset.speed_config(arm, memory_gib, 1).batch_size * ranks}"
+               for arm in preset.speed.arms)
+    return [f"world_size={ranks}", *batches]
+
+
+def refuse_other(folder: Path, preset: Preset) -> None:
+    """LabError if `folder` holds a run of other settings, NCCL's included: it would answer for this one."""
+    if (folder / "run.json").exists():
+        versions = read_run(folder).run.get("versions") or {}
+        here = {name: os.environ.get(name) or None for name in NCCL} if preset.device == "cuda" else {}
+        other = other_settings(folder, preset) or next((k for k, v in here.items() if versions.get(k) != v), "")
+        if other:
+            raise LabError(f"{folder} holds a run with other settings ({other}): choose another folder with --out")
+
+
 def measured(folder: Path, arms: Iterable[str]) -> bool:
     """Whether this folder's record has a result for each of these arms."""
     try:
@@ -107,14 +145,14 @@ def measured(folder: Path, arms: Iterable[str]) -> bool:
     return all(arm in found for arm in arms)
 
 
-def rows_of(out: Path) -> list[dict[str, Any]]:
-    """A row for each arm and number of ranks that the records below `out` hold, arm by arm."""
-    found = []
-    for file in sorted(Path(out).glob("[0-9]*/run.json"), key=lambda path: int(path.parent.name)):
-        data = read_run(file.parent)
+def rows_of(out: Path, inner: str = ".") -> list[dict[str, Any]]:
+    """A row for each arm and number of ranks that the records below `out`, N/inner/run.json, hold, arm by arm."""
+    found, records = [], {file.parts[len(Path(out).parts)]: file for file in Path(out).glob(f"[0-9]*/{inner}/run.json")}
+    for folder in sorted(records, key=int):
+        data = read_run(records[folder].parent)
         window = ((data.run.get("config") or {}).get("speed") or {}).get("seconds")
         for name, arm in (_speed(data).get("arms") or {}).items():
-            found.append({"folder": file.parent.name, "arm": name, "label": arm["label"], "ranks": arm["ranks"],
+            found.append({"folder": folder, "arm": name, "label": arm["label"], "ranks": arm["ranks"],
                           "rate": arm["tokens_per_s"], "each": arm["tokens_per_s"] / arm["ranks"],
                           "tokens_step": arm["tokens_step"], "seq_len": arm["seq_len"], "window": window,
                           "step_ms": 1e3 * arm["step_p50"], "peak_gib": arm["memory"]["peak"] / 2 ** 30})

@@ -4,10 +4,11 @@ One lone GPU is a poor yardstick. The chips of one machine differ by a per cent 
 together everybody waits for the slowest. On four H200s one reached a lower clock than the others; held against GPU 0
 the four lost 1.9 %, held against that one 0.3 % (BF16; week16_fp8/results, 2026-11-22-h200-scaling-once). So as many
 lone trainings as there are GPUs run at the same time, as warm as they will be together, each in a process that sees
-one GPU: RUN/each/0, RUN/each/1, ...
+one GPU: RUN/each/0/run, RUN/each/1/run, ... (a folder each, since a comparison refuses to start beside another).
 
     of the mean       what is lost, to messages and to the slow
-    of the slowest    what is lost to messages
+    of the slowest    what is left of that once the slow one is taken out: messages, and steps that are not equally long
+                      everywhere, less what each rank saves because it updates fewer weights
 """
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from typing import Any
 from rich.console import Console
 
 from labkit.errors import LabError
+from labkit.record.read import read_run
 from labkit.record.scaling import measured, rows_of, unequal
 
 FOLDER = "each"
@@ -30,44 +32,50 @@ SAY_EVERY = 15.0        # seconds between two signs of life
 PAUSE_SECONDS = 20.0    # for a training to write what it has
 
 
-def time_each(preset: str, count: int, *, batch: int, arms: Iterable[str], out: Path, settings: Iterable[str],
-              cuda: bool, budget_minutes: float | None, console: Console) -> int:
-    """Time `arms` of `preset` in `count` processes of one rank each, `batch` sequences a step; those that have a
-    result already are left out. cuda: process i sees the machine's i-th GPU alone. Output goes to RUN/each/i.log.
+def place(out: Path, i: int) -> Path:
+    """Where the record of process i is."""
+    return Path(out) / FOLDER / str(i) / "run"
 
-    Returns 0; 3 if the budget left something for another call. LabError: one failed, with the last line it said.
+
+def time_each(preset: str, folders: list[Path], *, arms: Iterable[str], settings: Iterable[str], cuda: bool,
+              budget_minutes: float | None, console: Console) -> int:
+    """Time `arms` of `preset` in a process for each folder, all at once; those that have a result are left out.
+
+    cuda: process i sees the i-th GPU alone. settings: those of one rank. What a process says goes to `log` beside its
+    folder. Returns 0; 3 if the budget left something for another call. LabError: one failed, with its last line.
     """
-    arms, folder = list(arms), Path(out) / FOLDER
-    waiting = [i for i in range(count) if not measured(folder / str(i), arms)]
+    arms = list(arms)
+    waiting = [i for i, folder in enumerate(folders) if not measured(folder, arms)]
     if not waiting:
         return 0
-    folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "labkit", "compare", "--preset", preset, "--part", "speed"]
     command += ["--arms", ",".join(arms)]
-    for setting in (*settings, "world_size=1", f"speed.train.batch_size={batch}"):
+    for setting in settings:
         command += ["--set", setting]
     if budget_minutes is not None:
-        command += ["--budget-minutes", str(round(budget_minutes, 2))]
-    gpus, began = visible(count) if cuda else [], time.monotonic()
+        command += ["--budget-minutes", str(max(0.01, round(budget_minutes, 2)))]
+    gpus, began = visible(len(folders)) if cuda else [], time.monotonic()
     running: dict[int, subprocess.Popen] = {}
     try:
         for i in waiting:
             own = {"CUDA_VISIBLE_DEVICES": gpus[i]} if cuda else {}
-            with (folder / f"{i}.log").open("a", encoding="utf-8") as log:
-                running[i] = subprocess.Popen([*command, "--out", str(folder / str(i))], stdout=log, stderr=log,
+            folders[i].parent.mkdir(parents=True, exist_ok=True)
+            with log_of(folders[i]).open("a", encoding="utf-8") as log:
+                running[i] = subprocess.Popen([*command, "--out", str(folders[i])], stdout=log, stderr=log,
                                               stdin=subprocess.DEVNULL, env={**os.environ, **own})
         said = began
         while True:
             codes = {i: process.poll() for i, process in running.items()}
             for i, code in codes.items():
                 if code not in (None, 0, 3):
-                    raise LabError(f"GPU {i} alone failed (status {code}): {last_line(folder / f'{i}.log')}")
+                    name = gpus[i] if cuda else i
+                    raise LabError(f"GPU {name} alone failed (status {code}): {last_line(log_of(folders[i]))}")
             if None not in codes.values():
                 return max(codes.values())
             time.sleep(0.1)
             if time.monotonic() - said >= SAY_EVERY:
                 said = time.monotonic()
-                console.print(f"{count} GPUs, each alone, at once: {said - began:.0f} s", highlight=False)
+                console.print(f"{len(running)} GPUs, each alone, at once: {said - began:.0f} s", highlight=False)
     except KeyboardInterrupt:
         wait(running.values(), PAUSE_SECONDS)           # Ctrl-C has reached them too, and they pause by themselves
         raise
@@ -96,20 +104,35 @@ def visible(count: int) -> list[str]:
 
 def against_each(out: Path) -> list[str]:
     """A sentence for each arm and number of GPUs that was timed together and, as many, alone; or why there is none."""
-    lone, told = rows_of(Path(out) / FOLDER), []
+    lone, told = rows_of(Path(out) / FOLDER, "run"), []
     for row in rows_of(Path(out)) if lone else []:
         # The ranks of a run of n take GPUs 0 to n - 1.
         own = [one for one in lone if one["arm"] == row["arm"] and int(one["folder"]) < row["ranks"]]
         if row["ranks"] > 1 and len(own) == row["ranks"]:
-            told.append(unequal([row, *own]) or _sentence(row, own))
+            together = at_once([place(out, int(one["folder"])) for one in own], row["arm"])
+            told.append(unequal([row, *own]) or _sentence(row, own, ", at once," if together else ""))
     return told
 
 
-def _sentence(row: dict[str, Any], own: list[dict[str, Any]]) -> str:
+def at_once(folders: Iterable[Path], arm: str) -> bool:
+    """Whether these runs trained this arm at the same time: a budget may have ended some of them, or one may be old."""
+    try:
+        runs = [read_run(folder / "speed" / arm).run for folder in folders]
+        return max(run["started"] for run in runs) < min(run["finished"] for run in runs)
+    except (LabError, KeyError):
+        return False
+
+
+def _sentence(row: dict[str, Any], own: list[dict[str, Any]], at_once: str) -> str:
     slowest, rates = min(own, key=lambda one: one["rate"]), [one["rate"] for one in own]
+    of_slowest = 100 * row["each"] / slowest["rate"]
     return (f"{row['label']}: {row['ranks']} GPUs together train {100 * row['each'] / mean(rates):.1f} % of what "
-            f"they train each alone, at once, and {100 * row['each'] / slowest['rate']:.1f} % of what the slowest does, GPU "
+            f"they train each alone{at_once} and {of_slowest:.1f} % of what the slowest does, GPU "
             f"{slowest['folder']} ({slowest['rate']:,.0f} tokens/s; the fastest {max(rates):,.0f}).")
+
+
+def log_of(folder: Path) -> Path:
+    return folder.with_name("log")
 
 
 def last_line(log: Path) -> str:

@@ -146,7 +146,8 @@ class TrainConfig(Config):
     keep_checkpoints: Count = 2
 
     activation_checkpointing: Literal["none", "block"] = "none"
-    reduce_once: bool = False                                 # True: FSDP2 reduces a step's gradients once, at its end
+    reduce_once: bool = False                                 # True: FSDP2 reduces a step's gradients once, at its end;
+    #                                                           a model that is not sharded has nothing to reduce
     reshard_after_forward: bool = True                        # False: FSDP2 keeps a block's weights for its backward
     compile: bool = False
     attention: Literal["auto", "flash", "cudnn"] = "auto"     # which kernel; auto: torch's choice

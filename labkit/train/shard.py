@@ -21,9 +21,8 @@ of its gradients away, when the last of them is there. In the root the head woul
 though it is used after the last; and its gradients, the first to be ready, would wait for the embedding's, the last. At
 Llama-3-8B's vocabulary the two have half a billion weights each, and nothing is computed while the root's messages
 travel. Alone, the head's gather can hide behind the last block, and its reduce-scatter behind that block's backward;
-the embedding's stay in the open. (8 B on four H200s, FP8: messages alone ran for 53 ms of a step instead of 65.) A head
-tied to the embedding is one weight with it, and stays in the root. So must one that is called in pieces, or each piece
-would be a reduce-scatter: head_apart=False.
+the embedding's stay in the open. (A head tied to the embedding is one weight with it, and stays in the root. So must
+one that is called in pieces, or each piece would be a reduce-scatter: head_apart=False.)
 
 **What stays.** The root's weights, and the head's, are gathered in the forward and kept until the backward, which
 begins with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does
@@ -32,8 +31,8 @@ fit). A number n keeps them spread over groups of n ranks instead (a second gath
 
 **Several micro-batches.** Each one's gradients are reduced as they come, so that no rank ever holds a whole gradient.
 With `reduce_once` (PyTorch's DDP calls it no_sync) they stay where they are, summed in FP32, until the step's last
-micro-batch: one reduce-scatter for all, for 4 bytes a parameter of the whole model. Weights that are kept for the
-backward then stay for the next micro-batch too, since nothing changes them before the update: one gather for all.
+micro-batch: one reduce-scatter for all, for 4 bytes a parameter of the whole model. With `reshard_after_forward=False`
+the weights then stay for the next micro-batch too, since nothing changes them before the update: one gather for all.
 
 **Precision.** The sharded weights are FP32 and stay FP32: they are the master weights. What is gathered is a copy in
 `param_dtype`; what is reduced is in `reduce_dtype`, since a sum over many ranks in BF16 would lose what the small ones

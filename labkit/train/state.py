@@ -22,7 +22,7 @@ EXTRA = "_extra_state"       # Transformer Engine's per-module scaling state: it
 
 # What may change between save and resume: none of it changes what is computed, beyond the order of additions.
 MAY_CHANGE = {"eval_every", "eval_batches", "probe_every", "checkpoint_every", "keep_checkpoints", "accumulation",
-              "activation_checkpointing", "compile"}
+              "activation_checkpointing", "reduce_once", "reshard_after_forward", "compile"}
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:

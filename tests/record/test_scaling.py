@@ -14,9 +14,12 @@ from comparing import MICRO, environment, preset  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from labkit.errors import LabError  # noqa: E402
-from labkit.record import scaling  # noqa: E402
+from labkit.record import background, scaling  # noqa: E402
+from labkit.record.arms import load_preset  # noqa: E402
+from labkit.record.clean import jsonable  # noqa: E402
 from labkit.record.read import read_run  # noqa: E402
-from labkit.record.scaling_each import against_each, time_each, visible  # noqa: E402
+from labkit.record.run import RunRecord  # noqa: E402
+from labkit.record.scaling_each import against_each, place, time_each, visible  # noqa: E402
 
 SPEED = MICRO.replace("[train]", '[speed]\narms = ["bf16"]\nseconds = 0.1\nwarmup = 3\n[train]', 1)
 
@@ -29,17 +32,17 @@ def test_each_rank_keeps_its_work_and_nothing_is_measured_twice(tmp_path, monkey
     given = {"arms": ["bf16"], "out": out, "each": True, "console": Console(file=said, width=300)}
     toml = str(preset(tmp_path, SPEED))
     assert scaling.scaling(toml, "2,1", **given) == 0
-    rows, lone = scaling.rows_of(out), scaling.rows_of(out / "each")
+    rows, lone = scaling.rows_of(out), scaling.rows_of(out / "each", "run")
     assert [(row["ranks"], row["tokens_step"]) for row in rows] == [(1, 4 * 32), (2, 4 * 32)]
     assert [(row["folder"], row["ranks"], row["tokens_step"]) for row in lone] == [("0", 1, 4 * 32), ("1", 1, 4 * 32)]
-    for folder, ranks in ((out / "1", 1), (out / "2", 2), (out / "each" / "0", 1), (out / "each" / "1", 1)):
+    for folder, ranks in ((out / "1", 1), (out / "2", 2), (place(out, 0), 1), (place(out, 1), 1)):
         assert read_run(folder / "speed" / "bf16").run["config"]["batch_size"] == 4 * ranks
     began, ended = zip(*((run["started"], run["finished"]) for run in
-                         (read_run(out / "each" / name).run for name in "01")))
+                         (read_run(place(out, i) / "speed" / "bf16").run for i in (0, 1))))
     assert max(began) < min(ended), "at the same time"
     assert rows[0]["share"] == 1 and rows[1]["share"] == pytest.approx(rows[1]["rate"] / 2 / rows[0]["rate"])
     share = 100 * rows[1]["each"] / ((lone[0]["rate"] + lone[1]["rate"]) / 2)
-    sentence = f"BF16: 2 GPUs together train {share:.1f} % of what they train each alone"
+    sentence = f"BF16: 2 GPUs together train {share:.1f} % of what they train each alone, at once,"
     assert sentence in said.getvalue() and sentence in scaling.markdown(out)
 
     before = {file: file.stat().st_mtime_ns for file in out.rglob("*")}
@@ -48,6 +51,11 @@ def test_each_rank_keeps_its_work_and_nothing_is_measured_twice(tmp_path, monkey
     assert before == {file: file.stat().st_mtime_ns for file in out.rglob("*")}
     assert f"{rows[1]['rate']:,.0f}" in said.getvalue()
     assert scaling.markdown(out).splitlines()[2] == "| " + " | ".join(scaling.cells(rows[0])) + " |"
+
+    # Another question in the same folder is not answered with these numbers.
+    for setting, name in (("speed.seconds=0.2", "speed.seconds"), ("train.accumulation=2", "train.accumulation")):
+        with pytest.raises(LabError, match=f"holds a run with other settings .*{name}.*another folder with --out"):
+            scaling.scaling(toml, "2", **given, settings=[setting])
 
 
 def record(out: Path, ranks: int, rate: float, tokens: int = 4096, window: float = 60, folder: str = "") -> None:
@@ -88,9 +96,9 @@ def test_the_mean_the_slowest_and_the_gpus_that_took_part(tmp_path):
     record(tmp_path, 2, 190)
     record(tmp_path, 4, 360)
     for gpu, rate in enumerate((101, 99, 100, 80)):
-        record(tmp_path / "each", 1, rate, folder=str(gpu))
+        record(tmp_path / "each", 1, rate, folder=f"{gpu}/run")
     two, four = against_each(tmp_path)
-    assert "2 GPUs together train 95.0 % of what they train each alone, at once, and 96.0 % of what the slowest" in two
+    assert "2 GPUs together train 95.0 % of what they train each alone and 96.0 % of what the slowest" in two
     assert "does, GPU 1 (99 tokens/s; the fastest 101)" in two
     assert "4 GPUs together train 94.7 %" in four and "112.5 % of what the slowest does, GPU 3 (80" in four
     record(tmp_path, 8, 700)
@@ -100,7 +108,7 @@ def test_the_mean_the_slowest_and_the_gpus_that_took_part(tmp_path):
 def test_another_window_is_no_yardstick(tmp_path):
     record(tmp_path, 2, 190)
     for gpu in "01":
-        record(tmp_path / "each", 1, 100, window=15, folder=gpu)
+        record(tmp_path / "each", 1, 100, window=15, folder=f"{gpu}/run")
     (told,) = against_each(tmp_path)
     assert told.startswith("These shares are no weak scaling: bf16 was timed for 15 and 60 s,")
 
@@ -108,12 +116,11 @@ def test_another_window_is_no_yardstick(tmp_path):
 def test_a_gpu_that_fails_is_told_in_its_own_words(tmp_path, monkeypatch):
     for name, value in environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    folder = tmp_path / "each" / "1"
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text("{}")                    # GPU 1's place is taken by something else
-    with pytest.raises(LabError, match="GPU [01] alone failed .status 2.: lab: .*each/1"):
-        time_each(str(preset(tmp_path, SPEED)), 2, batch=4, arms=["bf16"], out=tmp_path, settings=[], cuda=False,
-                  budget_minutes=None, console=Console(file=io.StringIO()))
+    (taken := place(tmp_path, 1)).mkdir(parents=True)
+    (taken / "notes").write_text("somebody else's")
+    with pytest.raises(LabError, match="GPU 1 alone failed .status 2.: lab: .*each/1/run holds files but no run"):
+        time_each(str(preset(tmp_path, SPEED)), [place(tmp_path, 0), taken], arms=["bf16"], settings=["world_size=1"],
+                  cuda=False, budget_minutes=None, console=Console(file=io.StringIO()))
 
 
 def test_which_gpu_each_process_sees(monkeypatch):
@@ -129,14 +136,54 @@ def test_each_process_sees_one_gpu_and_has_the_rest_of_the_budget(tmp_path, monk
     stand_in.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stand_in))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    status = time_each("h100", 2, batch=20, arms=["bf16"], out=tmp_path, settings=["speed.seconds=9"], cuda=True,
-                       budget_minutes=7.25, console=Console(file=io.StringIO()))
+    status = time_each("h100", [place(tmp_path, 0), place(tmp_path, 1)], arms=["bf16"], cuda=True, budget_minutes=7.25,
+                       settings=["speed.seconds=9", "world_size=1"], console=Console(file=io.StringIO()))
     assert status == 3, "one of them has something left"
     for i, gpu in enumerate("46"):
-        said = (tmp_path / "each" / f"{i}.log").read_text()
-        assert said.startswith(f"{gpu} -m labkit compare") and said.rstrip().endswith(f"--out {tmp_path}/each/{i}")
+        said = place(tmp_path, i).with_name("log").read_text()
+        assert said.startswith(f"{gpu} -m labkit compare") and said.rstrip().endswith(f"--out {place(tmp_path, i)}")
         for words in ("--part speed", "--arms bf16", "--budget-minutes 7.25", "speed.seconds=9", "world_size=1"):
             assert words in said
+
+
+def test_lone_trainings_are_not_each_others_company(tmp_path):
+    """On a GPU a comparison refuses to start beside one that goes on; each of these has a GPU of its own."""
+    for i in (0, 1):
+        RunRecord.create(place(tmp_path, i), kind="compare", config={}, seeds={}).close()
+    with RunRecord.open(place(tmp_path, 0)):
+        assert background.going(place(tmp_path, 0))
+        background.refuse_company(place(tmp_path, 1))
+
+
+def test_each_arm_keeps_its_own_work():
+    """An arm that makes its step of several micro-batches keeps that, whatever the baseline does."""
+    whole = load_preset("h100", ["arms.te-delayed.train.accumulation=4"])
+    for ranks in (1, 4):
+        asked = load_preset("h100", ["arms.te-delayed.train.accumulation=4", *scaling.same_work(whole, 139.8, ranks)])
+        batches = [asked.speed_config(arm, 139.8, ranks).batch_size for arm in ("bf16", "te-delayed")]
+        assert batches == [20 * ranks, 80 * ranks] and asked.world_size == ranks
+
+
+def test_arms_that_cannot_run_here_are_left_out_and_told(tmp_path):
+    said = io.StringIO()
+    toml = SPEED.replace('["bf16"]', '["bf16", "te"]') + """[arms.te]
+label = "TE"
+role = "candidate"
+train.precision = { backend = "te", recipe = "current" }
+"""
+    found = scaling.runnable(load_preset(str(preset(tmp_path, toml))), None, Console(file=said, width=300))
+    assert found == ["bf16"] and "TE: skipped, te current and CPU do not go together" in said.getvalue()
+
+
+def test_other_nccl_settings_are_another_question(tmp_path, monkeypatch):
+    asked = load_preset("h100")
+    record = RunRecord.create(tmp_path, kind="compare", config=jsonable(asked.model_dump()), seeds={})
+    record.close()
+    monkeypatch.delenv("NCCL_MAX_CTAS", raising=False)
+    scaling.refuse_other(tmp_path, asked)
+    monkeypatch.setenv("NCCL_MAX_CTAS", "8")
+    with pytest.raises(LabError, match="other settings .NCCL_MAX_CTAS.: choose another folder"):
+        scaling.refuse_other(tmp_path, asked)
 
 
 def test_each_needs_two(tmp_path):

@@ -221,7 +221,7 @@ def test_another_configuration_is_named(tmp_path, change, names):
 
 def test_what_does_not_change_the_numbers_may_change(tmp_path):
     here(saving(), tmp_path, hooks=(jobs.StopAt(2),))
-    changed = saving(3, accumulation=2, keep_checkpoints=5)
+    changed = saving(3, accumulation=2, reduce_once=True, reshard_after_forward=False, keep_checkpoints=5)
     changed = changed.replace(eval_every=1, eval_batches=3)
     assert here(changed, tmp_path)["resumed_from"] == 2
 
