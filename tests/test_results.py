@@ -103,6 +103,12 @@ def test_four_gpus_are_told_as_recorded():
     assert f"products take {more['GEMM bf16']:.1f} ms longer and communication {more['communication']:.1f}" in words
     assert f"take {-more['norm and elementwise'] - more['optimizer']:.1f} less" in words
     hidden = [runs["4"][arm]["kernels"]["hidden_communication_ms"] for arm in ("bf16", "te-delayed")]
+    scatter = [next(kernel["ms"] for kernel in read_run(run).run["results"]["speed"]["arms"]["bf16"]["kernels"]["top"]
+                    if "ReduceScatter" in kernel["name"])
+               for run in (WEEK16 / "2026-11-22-h200-scaling-4" / "4",
+                           *(WEEK16 / "2026-11-22-h200-scaling-levers" / name for name in ("kept", "ctas8")))]
+    assert (f"reduce-scatters took {scatter[0]:.0f} ms in BF16, where the next host's take {scatter[1]:.0f} to "
+            f"{scatter[2]:.0f}") in words
     assert f"messages travel for {hidden[0]:.0f} ms of a step in BF16, {hidden[1]:.0f} in FP8" in words
     lone = sorted(alone["each"] / read_run(WEEK16 / f"2026-11-2{name}").run["results"]["speed"]["arms"]["bf16"]
                   ["tokens_per_s"] for name in ("1-h200-hour", "2-h200-speed", "2-h200-whole"))

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -113,14 +114,26 @@ def test_another_window_is_no_yardstick(tmp_path):
     assert told.startswith("These shares are no weak scaling: bf16 was timed for 15 and 60 s,")
 
 
-def test_a_gpu_that_fails_is_told_in_its_own_words(tmp_path, monkeypatch):
-    for name, value in environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    (taken := place(tmp_path, 1)).mkdir(parents=True)
-    (taken / "notes").write_text("somebody else's")
-    with pytest.raises(LabError, match="GPU 1 alone failed .status 2.: lab: .*each/1/run holds files but no run"):
-        time_each(str(preset(tmp_path, SPEED)), [place(tmp_path, 0), taken], arms=["bf16"], settings=["world_size=1"],
-                  cuda=False, budget_minutes=None, console=Console(file=io.StringIO()))
+def stand_in(folder: Path, monkeypatch, script: str) -> None:
+    """In place of the comparisons: this shell script, on a machine that shows GPUs 4 and 6."""
+    python = folder / "python"
+    python.write_text("#!/bin/sh" + script + "\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+
+
+def test_a_gpu_that_fails_is_told_in_its_own_words_and_the_others_end(tmp_path, monkeypatch):
+    stand_in(tmp_path, monkeypatch, """
+        echo $$ > "$(dirname "$0")/$CUDA_VISIBLE_DEVICES.pid"
+        [ "$CUDA_VISIBLE_DEVICES" = 4 ] && exec sleep 600
+        echo "lab: no luck"
+        exit 2""")
+    with pytest.raises(LabError, match="GPU 6 alone failed .status 2.: lab: no luck"):
+        time_each("h100", [place(tmp_path, 0), place(tmp_path, 1)], arms=["bf16"], cuda=True, budget_minutes=None,
+                  settings=["world_size=1"], console=Console(file=io.StringIO()))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "4.pid").read_text()), 0)
 
 
 def test_which_gpu_each_process_sees(monkeypatch):
@@ -131,11 +144,9 @@ def test_which_gpu_each_process_sees(monkeypatch):
 
 
 def test_each_process_sees_one_gpu_and_has_the_rest_of_the_budget(tmp_path, monkeypatch):
-    stand_in = tmp_path / "python"
-    stand_in.write_text('#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $*"\nexit $((CUDA_VISIBLE_DEVICES == 6 ? 3 : 0))\n')
-    stand_in.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(stand_in))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    stand_in(tmp_path, monkeypatch, """
+        echo "$CUDA_VISIBLE_DEVICES $*"
+        exit $((CUDA_VISIBLE_DEVICES == 6 ? 3 : 0))""")
     status = time_each("h100", [place(tmp_path, 0), place(tmp_path, 1)], arms=["bf16"], cuda=True, budget_minutes=7.25,
                        settings=["speed.seconds=9", "world_size=1"], console=Console(file=io.StringIO()))
     assert status == 3, "one of them has something left"
