@@ -169,8 +169,8 @@ def _past_each_other(state: dict[int, RankReport], cycle: list[int], calls: list
         if peers and not any(mine.kind == other and mine.peer == rank for mine in state[on].calls):
             does, word = ("receives", "from") if call.kind == "send" else ("sends", "to")
             mine = "sends to" if call.kind == "send" else "receives from"
-            return (f"Rank {rank} {mine} rank {on}, but rank {on} {does} {word} {say_ranks(peers)} meanwhile: to and frm "
-                    f"do not fit together (whoever sends to the right receives from the left).")
+            return (f"Rank {rank} {mine} rank {on}, but rank {on} {does} {word} {say_ranks(peers)} meanwhile: "
+                    f"to and frm do not fit together (whoever sends to the right receives from the left).")
     return ""
 
 
