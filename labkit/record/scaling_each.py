@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -41,8 +42,8 @@ def time_each(preset: str, folders: list[Path], *, arms: Iterable[str], settings
               budget_minutes: float | None, console: Console) -> int:
     """Time `arms` of `preset` in a process for each folder, all at once; those that have a result are left out.
 
-    cuda: process i sees the i-th GPU alone. settings: those of one rank. What a process says goes to `log` beside its
-    folder. Returns 0; 3 if the budget left something for another call. LabError: one failed, with its last line.
+    cuda: process i sees the i-th GPU alone; else it has its share of the cores. settings: those of one rank. What a
+    process says goes to `log` beside its folder. Returns 0; 3 if the budget left something for another call. LabError: one failed, with its last line.
     """
     arms = list(arms)
     waiting = [i for i, folder in enumerate(folders) if not measured(folder, arms)]
@@ -59,10 +60,13 @@ def time_each(preset: str, folders: list[Path], *, arms: Iterable[str], settings
     try:
         for i in waiting:
             own = {"CUDA_VISIBLE_DEVICES": gpus[i]} if cuda else {}
+            # On a CPU each would start a thread on every core, and they would wait for one another.
+            share = cores(i, len(folders)) if not cuda else None
             folders[i].parent.mkdir(parents=True, exist_ok=True)
             with log_of(folders[i]).open("a", encoding="utf-8") as log:
                 running[i] = subprocess.Popen([*command, "--out", str(folders[i])], stdout=log, stderr=log,
-                                              stdin=subprocess.DEVNULL, env={**os.environ, **own})
+                                              stdin=subprocess.DEVNULL, env={**os.environ, **own},
+                                              preexec_fn=share and partial(os.sched_setaffinity, 0, share))
         said = began
         while True:
             codes = {i: process.poll() for i, process in running.items()}
@@ -100,6 +104,15 @@ def visible(count: int) -> list[str]:
     """What CUDA_VISIBLE_DEVICES must say for each of the first `count` GPUs that this process sees."""
     given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return given[:count] if given else [str(i) for i in range(count)]
+
+
+def cores(i: int, count: int) -> list[int] | None:
+    """Process i's share of this machine's cores, at least one; None where the system does not tell them."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    have = sorted(os.sched_getaffinity(0))
+    each = max(1, len(have) // count)
+    return [have[(i * each + k) % len(have)] for k in range(each)]
 
 
 def against_each(out: Path) -> list[str]:
