@@ -43,7 +43,8 @@ def time_each(preset: str, folders: list[Path], *, arms: Iterable[str], settings
     """Time `arms` of `preset` in a process for each folder, all at once; those that have a result are left out.
 
     cuda: process i sees the i-th GPU alone; else it has its share of the cores. settings: those of one rank. What a
-    process says goes to `log` beside its folder. Returns 0; 3 if the budget left something for another call. LabError: one failed, with its last line.
+    process says goes to `log` beside its folder. Returns 0; 3 if the budget left something for another call.
+    LabError: one failed, with the last line it said.
     """
     arms = list(arms)
     waiting = [i for i, folder in enumerate(folders) if not measured(folder, arms)]
