@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from labkit import __version__
-from labkit.checkpoint_commands import add_commands as add_checkpoint_commands
+from labkit.train.commands import add_commands as add_checkpoint_commands
 from labkit.checks.commands import add_commands as add_check_commands
 from labkit.errors import LabError
 
@@ -41,10 +41,10 @@ def doctor(
 ) -> None:
     """Tell what this machine can run, and how to mend what it cannot."""
     if matrix:
-        from labkit import matrix as combinations
+        from labkit.precision import matrix as combinations
         combinations.show(as_json)
         return
-    from labkit import doctor as physician
+    from labkit.doctor import findings as physician
     checks = physician.run_doctor()
     if as_json:
         typer.echo(physician.to_json(checks))
@@ -81,11 +81,11 @@ def compare(
     Arms run one after another. Interrupted? The same command goes on with the arms it has. Is one running in the
     folder already? Then the same command shows it; Ctrl-C leaves it running.
     """
-    from labkit.record import arms as presets
+    from labkit.compare import arms as presets
     if show_list:
         presets.print_list()
         return
-    from labkit.record.compare import compare as run
+    from labkit.compare.compare import compare as run
     raise typer.Exit(run(preset, arms=arms.split(",") if arms else None, out=out, settings=set_ or [], fresh=fresh,
                          part=part, budget_minutes=budget_minutes, price_per_hour=price_per_hour, detach=detach,
                          stop=stop))
@@ -99,7 +99,7 @@ def status(run: Annotated[Path, typer.Argument(help="A comparison's folder, for 
     """
     from rich.console import Console
 
-    from labkit.record.watch import overview
+    from labkit.compare.watch import overview
     raise typer.Exit(overview(run, Console()))
 
 
@@ -110,10 +110,10 @@ def report(
 ) -> None:
     """Draw a run's report again from its record, also of a run that was killed."""
     if table:
-        from labkit.record.summary import markdown
+        from labkit.compare.summary import markdown
         typer.echo(markdown(run))
         return
-    from labkit.record.report import report as draw
+    from labkit.compare.report import report as draw
     typer.echo(draw(run))
 
 
@@ -132,7 +132,7 @@ def scaling(
     table: Annotated[bool, typer.Option("--table", help="Only print the table of finished runs, as Markdown.")] = False,
 ) -> None:
     """Weak scaling: time each arm on 1, 2, 4, 8 GPUs with the same work for each GPU, and tell what is lost."""
-    from labkit.record import scaling as weak
+    from labkit.compare import scaling as weak
     if table:
         typer.echo(weak.markdown(out or Path("runs") / f"{Path(preset).stem}-scaling"))
         return
@@ -159,7 +159,7 @@ def bundle(
         "--as-is", help="Pack a run that goes on, was killed, or lacks files.")] = False,
 ) -> None:
     """Pack a run into one small archive to carry home, and verify it at the other end."""
-    from labkit.bundle import command
+    from labkit.compare.bundle import command
     raise typer.Exit(command(run, out, check, into, as_is))
 
 

@@ -11,11 +11,11 @@ import pytest
 
 import grading.gradebook        # noqa: F401  before anybody imports jsonschema, which is quicker then: see there
 
-LONGEST = ["test_mutants13.py", "grading/test_run.py", "record/test_compare.py", "grading/test_many.py",
+LONGEST = ["test_mutants13.py", "grading/test_run.py", "compare/test_compare.py", "grading/test_many.py",
            "grading/test_walk.py", "week13/test_notebook.py", "train/test_checkpoint.py", "week13/test_slurm.py",
-           "record/test_speed.py", "grading/sandbox/test_attacks_floods.py", "grading/gradebook/test_formgrader.py",
-           "grading/sandbox/test_verdicts.py", "week13/test_leaves_nothing.py", "record/test_background.py",
-           "record/test_scaling.py", "bad_input/test_bad_input.py"]
+           "compare/test_speed.py", "grading/sandbox/test_attacks_floods.py", "grading/gradebook/test_formgrader.py",
+           "grading/sandbox/test_verdicts.py", "week13/test_leaves_nothing.py", "compare/test_background.py",
+           "compare/test_scaling.py", "bad_input/test_bad_input.py"]
 
 
 # Started by nohup or in the background of a script, tests would hand on that SIGHUP or SIGINT is ignored, and some ask

@@ -53,7 +53,7 @@ def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
     """In a command: typer turns it into a silent status there."""
     def interrupted(*args):
         raise KeyboardInterrupt
-    monkeypatch.setattr("labkit.record.watch.overview", interrupted)
+    monkeypatch.setattr("labkit.compare.watch.overview", interrupted)
     with pytest.raises(SystemExit) as stop:
         cli.main(["status", "runs/none"])
     assert stop.value.code == 130 and capsys.readouterr().err == "lab: interrupted\n"

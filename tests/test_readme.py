@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.record.arms import load_preset
+from labkit.compare.arms import load_preset
 from labkit.record.read import read_run
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +64,7 @@ def test_every_option_that_the_renters_page_names_exists():
 
 
 def test_predicted_minutes_are_what_the_code_predicts():
-    from labkit.record.budget import predict
+    from labkit.compare.budget import predict
     preset = load_preset("h100")
     for gib, gpu in ((140.4, "an H200"), (79.2, "an H100")):
         speed = sum(predict(preset, "speed", arm, gib).predicted for arm in preset.speed.arms) / 60
@@ -121,7 +121,7 @@ def test_what_the_pages_say_of_other_machines_is_recorded():
 
 
 def test_predicted_memory_is_what_the_code_predicts():
-    from labkit.record import memory
+    from labkit.compare import memory
     for name, gib, world in (("h100", 79.2, 1), ("h100", 140.4, 1), ("8b", 79.2, 8), ("8b", 140.4, 8)):
         told = memory.predict(load_preset(name).speed_config("bf16", gib, world), world)
         fixed = sum(told[k] for k in ("weights", "gradients", "optimizer"))

@@ -8,11 +8,11 @@ from statistics import median
 
 import pytest
 
-from labkit.record import speed_summary
-from labkit.record.arms import load_preset
-from labkit.record.plan import other_settings
+from labkit.compare import speed_summary
+from labkit.compare.arms import load_preset
+from labkit.compare.plan import other_settings
 from labkit.record.read import read_run
-from labkit.record.summary import markdown
+from labkit.compare.summary import markdown
 from tests.windows import equal_windows, seconds
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +54,7 @@ def test_a_record_that_lacks_arms_is_quoted_as_unfinished(folder):
 @pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
 def test_weak_scaling_is_told_from_its_two_records():
     """One GPU from the speed record, two from the scaling record: the same work a GPU, and the shares of it."""
-    from labkit.record import scaling
+    from labkit.compare import scaling
     text = (WEEK16 / "README.md").read_text()
     one = read_run(WEEK16 / "2026-11-22-h200-speed").run["results"]["speed"]["arms"]
     both = scaling.rows_of(WEEK16 / "2026-11-22-h200-scaling")
@@ -87,7 +87,7 @@ def test_shares_over_equal_windows_are_told_as_recorded():
 
 @pytest.mark.skipif(not WEEK16.exists(), reason="week 16's results are not in this tree")
 def test_four_gpus_are_told_as_recorded():
-    from labkit.record import scaling
+    from labkit.compare import scaling
     text = (WEEK16 / "README.md").read_text()
     words = " ".join(text.split())
     alone, bf16, fp8 = scaling.rows_of(WEEK16 / "2026-11-22-h200-scaling-4")
@@ -204,9 +204,9 @@ def test_tables_in_the_main_readme_are_those_of_records():
 
 def test_the_verdict_in_a_record_is_what_the_code_says_today():
     """A change of the statistic must not leave old verdicts standing."""
-    from labkit.record.arms import Preset
-    from labkit.record.summary import heldout
-    from labkit.record.verdict import judge
+    from labkit.compare.arms import Preset
+    from labkit.compare.summary import heldout
+    from labkit.compare.verdict import judge
     for folder in RECORDS:
         run = read_run(folder)
         preset = Preset.model_validate(run.run["config"])

@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from labkit.record.memory import parameters
+from labkit.compare.memory import parameters
 from labkit.record.read import read_run
 from labkit.train.config import sizes
 from tests.windows import clocks, equal_windows, lever_row, lone_row, of_lone, rate, row_of_8b, window_steps
@@ -137,7 +137,7 @@ def test_one_slow_chip():
     assert f"trained {lonely:.1f} % of what it trained beside three lone trainings (BF16, seven steps" in text
     lost = [100 - share for share in (first[0], shares[0][1])]
     told = f"held against GPU 0 the four lost {lost[0]:.1f} %, held against that one {lost[1]:.1f} % (BF16;"
-    assert told in words(ROOT / "labkit" / "record" / "scaling_each.py")
+    assert told in words(ROOT / "labkit" / "compare" / "scaling_each.py")
 
 
 def test_the_renters_pages_tell_the_same():
@@ -189,7 +189,7 @@ def test_8b_with_one_change_each():
     renting, front = words(ROOT / "labkit" / "RENTING.md"), words(ROOT / "README.md")
     assert f"{base_bf16:,.0f} tokens/s a GPU in BF16, {base_fp8:,.0f} in FP8" in renting
     assert (f"{base_fp8:,.0f} tokens/s a GPU in FP8, {base_fp8 / base_bf16:.2f} times BF16; {best:,.0f} with") in front
-    preset = (ROOT / "labkit" / "presets" / "8b.toml").read_text()
+    preset = (ROOT / "labkit" / "compare" / "presets" / "8b.toml").read_text()
     assert f"(4 GPUs: {gain[0]:.1f} % in BF16, {gain[1]:.1f} % in FP8)" in preset
 
 

@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # Append only what starts no thread when imported.
-PRELOAD = ["grading.run", "grading.cli", "grading.gradebook.load", "labkit.record.compare", "labkit.record.report",
+PRELOAD = ["grading.run", "grading.cli", "grading.gradebook.load", "labkit.compare.compare", "labkit.compare.report",
            "labkit.cli", "labkit.checks.plugin", "labkit.checks.local", "labkit.comm.ranks", "labkit.comm.worker",
            "torch.distributed.fsdp", "torch._dynamo", "torchao.float8", "matplotlib.figure"]
 EXTRAS = ["nbgrader.apps"]      # an instructor's

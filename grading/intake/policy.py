@@ -38,7 +38,7 @@ from pydantic import Field, model_validator
 from grading.marks import Mark
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
-from labkit.train.strict import Config, load_toml, nearest, require
+from labkit.strict import Config, load_toml, nearest, require
 
 FILE = "course.toml"
 

@@ -84,7 +84,7 @@ def _templates() -> tuple[Any, str]:
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(number=number, visible=visible, line=one_line, joined=join)
     environment.globals.update(of=of, count=count)
-    style = (Path(labkit.record.__file__).with_name("report.css"), HERE / "page.css")
+    style = (Path(labkit.compare.__file__).with_name("report.css"), HERE / "page.css")
     return environment, "\n".join(path.read_text(encoding="utf-8") for path in style)
 
 

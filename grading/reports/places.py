@@ -15,7 +15,7 @@ from grading.reports import page
 from grading.reports.by_hand import course_directory
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
-from labkit.train.strict import load_toml
+from labkit.strict import load_toml
 
 if TYPE_CHECKING:
     from grading.gradebook.course import Course

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from grading.sandbox.frames import Broken, failure, line, tensor_of, typed
-from labkit.comm.exchange import Exchange, RankEnded, _Pending
+from labkit.comm.rendezvous import Exchange, RankEnded, _Pending
 from labkit.comm.group import REDUCIBLE
 from labkit.comm.ledger import COLLECTIVES, Event, Ledger
 from labkit.comm.link import HEADER, MAX_BODY, MAX_HEAD, frame_head, raw

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from grading.sandbox import watch
 from grading.sandbox.inside import jail
-from labkit.doctor import Check
+from labkit.doctor.findings import Check
 from labkit.errors import LabError
-from labkit.probes import grading as probes
+from labkit.doctor import grading as probes
 
 NEEDED = "grade run needs this; without it only --unsandboxed works, and its marks say so"
 

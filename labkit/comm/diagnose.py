@@ -13,7 +13,7 @@ from labkit.comm.autopsy import Autopsy, Call, Edge, RankReport
 from labkit.comm.ledger import COLLECTIVES, Ledger
 from labkit.comm.match import Match, Mismatch, say_ranks
 from labkit.comm.outcome import Evidence, RanksFailed
-from labkit.comm.place import installed, shown_path
+from labkit.comm.callsite import installed, shown_path
 
 # What a library says when the *other* side is gone: a consequence, never the cause.
 _CONSEQUENCES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed",

@@ -27,7 +27,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from labkit.comm.ledger import Event, Ledger
-from labkit.comm.place import caller
+from labkit.comm.callsite import caller
 from labkit.comm.transport import Collective, Op, Transport
 from labkit.errors import LabError
 

@@ -25,7 +25,7 @@ from typing import Any, Sequence
 
 import torch
 
-from labkit.comm.place import caller
+from labkit.comm.callsite import caller
 from labkit.comm.transport import Collective, Op, Wait, as_bytes
 from labkit.errors import LabError
 

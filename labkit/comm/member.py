@@ -1,6 +1,6 @@
 """One rank process, seen from the caller: its four connections, and what is known of it.
 
-control    frames in both directions (labkit.comm.mail): jobs out, results back
+control    frames in both directions (labkit.comm.serialization): jobs out, results back
 out, err   what the rank prints, passed on line by line
 report     the helper writes the rank's exit status here, when there is one
 """
@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from labkit.comm import forkserver
-from labkit.comm.mail import Reader
+from labkit.comm.serialization import Reader
 
 STATUS = struct.Struct("!I")
 

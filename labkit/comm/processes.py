@@ -23,7 +23,7 @@ from typing import Any, Callable
 from labkit.comm import worker
 from labkit.comm.diagnose import diagnose, refuse_wrong
 from labkit.comm.ledger import Ledger
-from labkit.comm.mail import frame, pack, pack_job, unpack
+from labkit.comm.serialization import frame, pack, pack_job, unpack
 from labkit.comm.member import Member, parse_trace
 from labkit.comm.outcome import Evidence, RanksFailed, Results
 from labkit.comm.sink import read_sink

@@ -18,7 +18,7 @@ import time
 from typing import Any, Callable
 
 from labkit.comm.diagnose import diagnose, refuse_wrong
-from labkit.comm.exchange import Exchange, RankEnded
+from labkit.comm.rendezvous import Exchange, RankEnded
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
 from labkit.comm.outcome import Evidence, RanksFailed, Results, tell

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from labkit.comm.diagnose import diagnose, refuse_wrong
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
-from labkit.comm.mail import pack, unpack
+from labkit.comm.serialization import pack, unpack
 from labkit.comm.outcome import Evidence, RanksFailed, Results, tell
 from labkit.comm.transport import TorchTransport
 from labkit.errors import LabError

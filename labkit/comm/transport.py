@@ -2,7 +2,7 @@
 
 `Group` checks arguments, keeps the ledger and hides shapes; a transport does the rest, with two verbs: `post` (carry
 these bytes) and `collective`. There are three: torch's process groups (here), threads of one process
-(labkit.comm.exchange), and a broker outside a grading sandbox, which sees every message (labkit.comm.link).
+(labkit.comm.rendezvous), and a broker outside a grading sandbox, which sees every message (labkit.comm.link).
 
 Contract of a transport:
 

@@ -18,9 +18,9 @@ import threading
 import types
 from typing import Any
 
-from labkit.comm.mail import HEADER, frame, pack, unpack, unpack_job
+from labkit.comm.serialization import HEADER, frame, pack, unpack, unpack_job
 from labkit.comm.outcome import tell
-from labkit.comm.place import installed
+from labkit.comm.callsite import installed
 from labkit.errors import LabError
 
 ASK = signal.SIGUSR1        # "write down where you are"

@@ -10,7 +10,7 @@ from rich.console import Console
 from labkit.crossover import record as records
 from labkit.crossover.grid import ARMS, BASE, FP8, TIE, Shape, in_words, parse_arms, parse_sizes, speedup
 from labkit.errors import LabError
-from labkit.record.background import refuse_company
+from labkit.compare.background import refuse_company
 
 SIZES = {"cuda": ("1K,4K,16K", "1K,4K,16K", "1K,4K,16K"), "cpu": ("128,512", "128,512", "128,512")}
 
@@ -51,7 +51,7 @@ def crossover(M: str | None = None, K: str | None = None, N: str | None = None, 
 
 def able(arms: list[str], device: str, explicit: bool) -> tuple[list[str], dict[str, str]]:
     """(arms that can run here, {arm: why not}). LabError if one that was asked for by name cannot, or none can."""
-    from labkit.train.precision import availability
+    from labkit.precision import availability
     missing = {}
     for arm in arms:
         found = availability(*ARMS[arm][:2], device)

@@ -22,8 +22,8 @@ from torch import nn
 
 from labkit.crossover.grid import ARMS, BASE, Cell, Shape
 from labkit.errors import LabError
-from labkit.train.precision import get_backend
-from labkit.train.precision.base import in_words
+from labkit.precision import get_backend
+from labkit.precision.base import in_words
 
 DECIDES = 0.9                # queueing takes this share of the step or more: the CPU sets the pace
 LOOPS = 5                    # timed loops; their median counts

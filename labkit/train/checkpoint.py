@@ -44,7 +44,7 @@ from labkit.train import manifest, state
 from labkit.train.config import TrainConfig
 from labkit.train.health import agree, gather_text
 from labkit.train.master import MasterAdamW
-from labkit.train.precision.flags import mismatch, other_parameters
+from labkit.precision.flags import mismatch, other_parameters
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Checkpoints:
     """The checkpoints of one run, in `folder`. Every method is called by all ranks together.
 
     config, data_hash: written into each checkpoint, and compared at load. keep: how many to keep.
-    precision: gives the flags (labkit.train.precision.flags) of the run as it is, or, called with a step, as it must
+    precision: gives the flags (labkit.precision.flags) of the run as it is, or, called with a step, as it must
     have been after that step; written and compared likewise.
     say(kind, step, message, **fields): told of everything worth a line in the run's events.
     """

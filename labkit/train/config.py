@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from labkit.train.strict import Config, load_toml, nearest, require, strict_validate
+from labkit.strict import Config, load_toml, nearest, require, strict_validate
 
 __all__ = ["Config", "DataConfig", "ModelConfig", "PrecisionConfig", "TrainConfig",
            "load_toml", "sizes", "strict_validate"]
@@ -85,7 +85,7 @@ class ScheduleConfig(Config):
 class PrecisionConfig(Config):
     """Which number format the block linears compute in. `skip` names modules that stay in BF16."""
 
-    backend: Annotated[str, Field(min_length=1)] = "bf16"     # the names: labkit.train.precision
+    backend: Annotated[str, Field(min_length=1)] = "bf16"     # the names: labkit.precision
     recipe: str | None = None                                 # None: the backend's own default
     skip: list[str] = ["head"]
     fused: bool = False                                       # te: norms and SwiGLU inside the linears' kernels
@@ -95,7 +95,7 @@ class PrecisionConfig(Config):
 
 
 class DataConfig(Config):
-    """Where the tokens come from; see `labkit.train.corpus`."""
+    """Where the tokens come from; see `labkit.train.data.corpus`."""
 
     source: Annotated[                                        # "python", "python+packages", or a list of paths
         Annotated[str, Tag("<name>")] | Annotated[list[str], Tag("<list>")],

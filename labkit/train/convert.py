@@ -6,7 +6,7 @@
                (weights="master"), it becomes its master.
 
 BF16 -> FP8 -> BF16 gives the weights rounded to the grid. FP8 -> BF16 -> FP8 gives the very same weights: a value on
-the grid fits into BF16, and rounding it again changes nothing (labkit.train.precision.blocks).
+the grid fits into BF16, and rounding it again changes nothing (labkit.precision.blocks).
 
 Only the recipe "block" has FP8 parameters, so only its checkpoints convert. The result is a checkpoint of a new run
 that differs in `fp8_parameters` alone; step, history, AdamW's means, generators and data go over as they are. It is
@@ -26,8 +26,8 @@ from labkit.errors import LabError
 from labkit.train import manifest
 from labkit.train.checkpoint import quiet
 from labkit.train.master import MASTER
-from labkit.train.precision.blocks import on_grid
-from labkit.train.precision.flags import title
+from labkit.precision.blocks import on_grid
+from labkit.precision.flags import title
 
 FORMATS, WEIGHTS = ("bf16", "fp8"), ("fp8", "master")
 

@@ -5,7 +5,7 @@
 
 Importable and picklable, as separate processes need it. Everything is built inside the rank: a corpus is
 memory-mapped, and a model is built on the meta device, converted, sharded and only then given memory (see
-labkit.train.shard).
+labkit.parallel.shard).
 """
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from labkit.record.clean import jsonable
 from labkit.record.run import RunRecord, read_run
 from labkit.train import state
 from labkit.train.config import TrainConfig, strict_validate
-from labkit.train.corpus import build_corpus
+from labkit.train.data.corpus import build_corpus
 from labkit.train.hooks import Hook
 from labkit.train.loop import train
-from labkit.train.model import Transformer, init_weights, perturb
-from labkit.train.precision import get_backend
-from labkit.train.shard import materialize
-from labkit.train.transforms import prepare
+from labkit.model.decoder import Transformer, init_weights, perturb
+from labkit.precision import get_backend
+from labkit.parallel.shard import materialize
+from labkit.parallel.transforms import prepare
 
 
 def train_job(group: Group, config: TrainConfig | dict[str, Any], run_dir: str | Path | None = None, *,

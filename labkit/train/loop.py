@@ -42,16 +42,16 @@ from labkit.errors import LabError
 from labkit.record import measure
 from labkit.record.run import RunRecord
 from labkit.train import health
-from labkit.train.batches import micro_batches, rows_per_micro_batch
+from labkit.train.data.batches import micro_batches, rows_per_micro_batch
 from labkit.train.checkpoint import Checkpoints
 from labkit.train.clock import Clock
 from labkit.train.config import TrainConfig
-from labkit.train.corpus import Corpus
+from labkit.train.data.corpus import Corpus
 from labkit.train.history import History, TrainResult
 from labkit.train.hooks import Hook, ProbeScales
 from labkit.train.optim import adamw, clip, learning_rate, set_learning_rate
 from labkit.train.schedule import Schedule
-from labkit.train.shard import expect_more, release
+from labkit.parallel.shard import expect_more, release
 
 HELDOUT_SEED = 0        # not the run's: every run is judged on the same text
 GIVE_UP_AFTER = 20      # skipped steps in a row; the weights, or the recipe, will not recover by themselves
@@ -64,7 +64,7 @@ def train(group: Group, config: TrainConfig, corpus: Corpus, *, model: nn.Module
           data_share: tuple[int, int] | None = None) -> TrainResult:
     """Train `model` for `config.steps` steps; all ranks call this together and get the same result.
 
-    model: `model(tokens_BT, targets_BT)` gives the mean loss. Sharded (labkit.train.shard) or not; if it is not, and
+    model: `model(tokens_BT, targets_BT)` gives the mean loss. Sharded (labkit.parallel.shard) or not; if it is not, and
         there are several ranks, a hook must average the gradients (after_backward).
     optimizer: default AdamW as configured. backend: a precision backend whose `convert` made the model's linears.
     record: rank 0's; it writes step lines and events. run_dir: the same on every rank, or None; checkpoints go into it.

@@ -18,7 +18,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.train.config import TrainConfig
-from labkit.train.precision.switch import BF16, FP8
+from labkit.precision.switch import BF16, FP8
 
 
 class Schedule:

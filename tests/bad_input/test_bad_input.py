@@ -4,14 +4,12 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "record"))
-from comparing import MICRO, environment, lab, lab_here, one_sentence, preset  # noqa: E402
+from tests.compare.comparing import MICRO, environment, lab, lab_here, one_sentence, preset
 
-from labkit.record.read import read_run  # noqa: E402
+from labkit.record.read import read_run
 
 # For the tests that train: one rank, the baseline and the candidate.
 ALONE = MICRO[:MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]"):MICRO.index("[arms.broken]")]

@@ -17,7 +17,7 @@ from labkit.checks.runner import Job, Reply
 from labkit.checks.table import render, watch
 from labkit.errors import LabError
 from tests import warm
-from tests.checks.miniweek import OPS, REGISTRY, TESTS, make_week
+from tests.checks.miniweek import OPS, TESTS, make_week
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 20.0     # seconds, generous: the machine may be busy

@@ -264,5 +264,5 @@ def test_tables_and_summaries(tmp_path):
 
 def test_the_command_line_stays_quick():
     code = ("import sys, labkit.cli; "
-            "sys.exit(any(m in sys.modules for m in ('torch', 'labkit.crossover', 'labkit.matrix')))")
+            "sys.exit(any(m in sys.modules for m in ('torch', 'labkit.crossover', 'labkit.precision.matrix')))")
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(cli.__file__).parents[1]).returncode == 0

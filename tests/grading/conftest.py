@@ -7,7 +7,7 @@ import os
 import pytest
 
 from grading.release import release
-from labkit.probes import grading as probes
+from labkit.doctor import grading as probes
 from tests.grading.minicourse import make
 
 

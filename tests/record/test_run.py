@@ -314,7 +314,7 @@ def test_secrets_in_a_command_are_hidden(command, kept):
 
 
 def test_importing_the_record_does_not_import_torch():
-    code = ("import sys, labkit.record.run, labkit.record.report\n"
+    code = ("import sys, labkit.record.run, labkit.compare.report\n"
             "assert not {'torch', 'matplotlib', 'jinja2'} & set(sys.modules)")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 

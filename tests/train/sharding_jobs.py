@@ -4,15 +4,15 @@ from __future__ import annotations
 from collections import Counter
 
 import torch
-import training_jobs as jobs
+from tests.train import training_jobs as jobs
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.train.hooks import Hook
 from labkit.train.loop import train
-from labkit.train.model import Transformer, init_weights
-from labkit.train.shard import materialize, shard
+from labkit.model.decoder import Transformer, init_weights
+from labkit.parallel.shard import materialize, shard
 
 
 def parts(group):

@@ -4,22 +4,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))          # rank processes import the jobs by this name
-import training_jobs as jobs  # noqa: E402
-from training_jobs import Accident, small_config  # noqa: E402
+from tests.train import training_jobs as jobs
+from tests.train.training_jobs import Accident, small_config
 
-from labkit.comm.ranks import RankPool, RanksFailed, run_ranks  # noqa: E402
-from labkit.errors import LabError  # noqa: E402
-from labkit.record.run import read_run  # noqa: E402
-from labkit.train import manifest  # noqa: E402
-from labkit.train.precision import Backend  # noqa: E402
+from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
+from labkit.errors import LabError
+from labkit.record.run import read_run
+from labkit.train import manifest
+from labkit.precision import Backend
 
 # The same additions in another order (see test_loop.py).
 SUMMATION = dict(rtol=0, atol=2e-5)

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from labkit.errors import LabError
-from labkit.train import cache, corpus_files
+from labkit.train.data import cache, corpus_files
 from labkit.train.config import DataConfig
-from labkit.train.corpus import Corpus, build_corpus
-from labkit.train.sources import find_files, is_heldout
+from labkit.train.data.corpus import Corpus, build_corpus
+from labkit.train.data.sources import find_files, is_heldout
 
 WORDS = "def return for in if else while import class self value tensor rank loss step print range None True".split()
 
@@ -313,7 +313,7 @@ FULL_DISK = """
 import resource, sys
 from labkit.errors import LabError
 from labkit.train.config import DataConfig
-from labkit.train.corpus import build_corpus
+from labkit.train.data.corpus import build_corpus
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))   # a write beyond it fails
 try:
     build_corpus(DataConfig(source=[sys.argv[1]], vocab_size=400, heldout_fraction=0.2), sys.argv[2])
@@ -342,9 +342,9 @@ def test_a_full_disk(text: Path, tmp_path: Path, part: str) -> None:
 MANY = """
 import os, sys, time
 from pathlib import Path
-from labkit.train import corpus_files
+from labkit.train.data import corpus_files
 from labkit.train.config import DataConfig
-from labkit.train.corpus import build_corpus
+from labkit.train.data.corpus import build_corpus
 text, cache, go, log, name = sys.argv[1:]
 train = corpus_files.train_tokenizer
 

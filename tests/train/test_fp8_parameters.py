@@ -3,26 +3,24 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).parent))          # rank processes import the jobs by this name
-import training_jobs as jobs  # noqa: E402
-from training_jobs import small_config  # noqa: E402
+from tests.train import training_jobs as jobs
+from tests.train.training_jobs import small_config
 
-from labkit.checkpoint_commands import checkpoint as commands  # noqa: E402
-from labkit.comm.ranks import RankPool, RanksFailed, run_ranks  # noqa: E402
-from labkit.errors import LabError  # noqa: E402
-from labkit.train.convert import convert, find, load_flat  # noqa: E402
-from labkit.train.master import MasterAdamW  # noqa: E402
-from labkit.train.precision import flags, get_backend  # noqa: E402
-from labkit.train.precision.blocks import BlockProduct, block_scale, on_grid  # noqa: E402
-from labkit.train.precision.formats import E4M3, quantise  # noqa: E402
+from labkit.train.commands import checkpoint as commands
+from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
+from labkit.errors import LabError
+from labkit.train.convert import convert, find, load_flat
+from labkit.train.master import MasterAdamW
+from labkit.precision import flags
+from labkit.precision import get_backend
+from labkit.precision.blocks import BlockProduct, block_scale, on_grid
+from labkit.precision.formats import E4M3, quantise
 
 LINEARS = 14
 BLOCKS = dict(backend="emulated", recipe="block")
@@ -222,7 +220,7 @@ def test_other_parameters_are_refused_in_one_sentence_that_names_both_sides(runs
     ("scaling", "row", "scaling per block")])
 def test_other_numbers_are_refused(runs, monkeypatch, key, was, said):
     """A library's default can change under an unchanged configuration: only the flags can tell."""
-    from labkit.train.precision.emulated import BlockNumerics
+    from labkit.precision.emulated import BlockNumerics
     real = BlockNumerics.flags
     monkeypatch.setattr(BlockNumerics, "flags", lambda self: {**real(self), key: was})
     with pytest.raises(LabError) as error:
@@ -241,7 +239,7 @@ def test_other_phases_and_backends_are_told_and_old_checkpoints_pass():
 
 
 def test_masters_that_round_to_something_else_here_are_refused(runs, monkeypatch):
-    from labkit.train.precision.emulated import Emulated
+    from labkit.precision.emulated import Emulated
     monkeypatch.setattr(Emulated, "store", lambda self, p, master: p.data.copy_(on_grid(master, False)))
     with pytest.raises(LabError, match="its FP8 weight layers.0.* is not what its master weight rounds to"):
         here(config(), runs[True][1])

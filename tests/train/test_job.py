@@ -1,19 +1,16 @@
 """`train_job`: from a config to a record and a summary, with the real corpus, backends and transforms."""
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from training_jobs import MODEL, StopAt  # noqa: E402
+from tests.train.training_jobs import MODEL, StopAt
 
-from labkit.comm.ranks import RankPool  # noqa: E402
-from labkit.errors import LabError  # noqa: E402
-from labkit.record.run import read_run  # noqa: E402
-from labkit.train.job import train_job  # noqa: E402
+from labkit.comm.ranks import RankPool
+from labkit.errors import LabError
+from labkit.record.run import read_run
+from labkit.train.job import train_job
 
 
 @pytest.fixture(scope="module")

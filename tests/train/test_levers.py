@@ -8,8 +8,8 @@ from torch.nn.attention import SDPBackend
 
 from labkit.errors import LabError
 from labkit.train.config import ModelConfig, TrainConfig
-from labkit.train.model import RotaryAttention, Transformer, init_weights, perturb, rotary_tables, rotate
-from labkit.train.transforms import choose_attention, chunked_loss
+from labkit.model.decoder import RotaryAttention, Transformer, init_weights, perturb, rotary_tables, rotate
+from labkit.parallel.transforms import choose_attention, chunked_loss
 
 SIZE = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
 

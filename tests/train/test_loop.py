@@ -5,25 +5,22 @@ Most tests run it in this process (ranks on threads, no sharding); those that ne
 from __future__ import annotations
 
 import json
-import sys
 import time
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))          # rank processes import the jobs by this name
-import training_jobs as jobs  # noqa: E402
-from training_jobs import small_config  # noqa: E402
+from tests.train import training_jobs as jobs
+from tests.train.training_jobs import small_config
 
-from labkit.comm.ranks import RankPool, run_ranks  # noqa: E402
-from labkit.errors import LabError  # noqa: E402
-from labkit.record.run import read_run  # noqa: E402
-from labkit.train import optim  # noqa: E402
-from labkit.train.hooks import Hook  # noqa: E402
-from labkit.train.precision import Backend  # noqa: E402
+from labkit.comm.ranks import RankPool, run_ranks
+from labkit.errors import LabError
+from labkit.record.run import read_run
+from labkit.train import optim
+from labkit.train.hooks import Hook
+from labkit.precision import Backend
 
 # Two runs that add the same fp32 numbers in another order. One addition errs by 6e-8 of the result; AdamW divides
 # each gradient by its own size, so a gradient near zero can turn such an error into a visible part of a step.

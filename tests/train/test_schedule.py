@@ -1,28 +1,24 @@
 """BF16 at both ends, FP8 between: one run, switched at the right steps, resumed in the right phase, told honestly."""
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))          # rank processes import the jobs by this name
-sys.path.insert(0, str(Path(__file__).parent / "precision"))
-import fake_te  # noqa: E402
-import training_jobs as jobs  # noqa: E402
-from training_jobs import small_config  # noqa: E402
+from tests.precision import fake_te
+from tests.train import training_jobs as jobs
+from tests.train.training_jobs import small_config
 
-from labkit.comm.ranks import RankPool, run_ranks  # noqa: E402
-from labkit.errors import LabError  # noqa: E402
-from labkit.record.run import read_run  # noqa: E402
-from labkit.train.config import TrainConfig  # noqa: E402
-from labkit.train.hooks import Hook  # noqa: E402
-from labkit.train.precision import get_backend  # noqa: E402
-from labkit.train.precision.switch import Switch, switched  # noqa: E402
-from labkit.train.schedule import Schedule  # noqa: E402
-from labkit.train.transforms import compile_model  # noqa: E402
+from labkit.comm.ranks import RankPool, run_ranks
+from labkit.errors import LabError
+from labkit.record.run import read_run
+from labkit.train.config import TrainConfig
+from labkit.train.hooks import Hook
+from labkit.precision import get_backend
+from labkit.precision.switch import Switch, switched
+from labkit.train.schedule import Schedule
+from labkit.parallel.transforms import compile_model
 
 LINEARS = 14
 
@@ -229,7 +225,7 @@ def test_a_switched_linear_is_still_of_its_kind():
 # ---- Transformer Engine, against its stand-in
 
 def te_model(recipe, phase="fp8"):
-    from labkit.train.model import Transformer, init_weights
+    from labkit.model.decoder import Transformer, init_weights
     with torch.device("meta"):
         model = Transformer(small_config(model=dict(d_model=128, d_ffn=128, n_heads=2, n_kv_heads=2)).resolved_model)
     backend = get_backend("te")

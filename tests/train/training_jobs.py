@@ -15,9 +15,9 @@ from labkit.train.config import ModelConfig, TrainConfig
 from labkit.train.hooks import Hook
 from labkit.train.job import build_model, seed_generators
 from labkit.train.loop import train
-from labkit.train.model import Transformer, init_weights
-from labkit.train.precision import get_backend
-from labkit.train.shard import materialize, shard
+from labkit.model.decoder import Transformer, init_weights
+from labkit.precision import get_backend
+from labkit.parallel.shard import materialize, shard
 
 MODEL = dict(vocab_size=257, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=16)
 

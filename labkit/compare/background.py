@@ -1,0 +1,179 @@
+"""A comparison that goes on when the terminal or the ssh connection dies, and how to find it again.
+
+    RUN/.process.json     of the last detached run: process id, when that process started, its exit status at the end
+    RUN/compare.log       what it would have said on the terminal
+    RUN/.stop             "please pause": looked for by the ranks every few seconds (labkit.compare.speed.Deadline)
+
+`detach` starts `lab compare` in a session of its own, so that no hang-up of a terminal reaches it. Whether something
+writes in a folder now is asked of the lock that every writer holds (labkit.record.read.is_alive), whoever started it;
+the process file bridges the seconds until the lock is taken, and tells afterwards how the process ended: with a status,
+or without one, and then it was killed.
+
+A process id alone proves nothing, it is given out again after a while; with the time at which the process started it
+does. A file asks for the pause, not a signal, because the one to be told is a rank, perhaps on another machine.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.record.read import is_alive
+
+PROCESS, LOG, STOP = ".process.json", "compare.log", ".stop"
+CRASHED = 70               # exit status of a detached run that ended with an error of its own (sysexits.h: EX_SOFTWARE)
+STARTED = 30.0             # seconds in which a new process says that it is there
+
+
+@dataclass(frozen=True)
+class Process:
+    """A detached run. start: as `start_of` tells it; began: seconds since 1970; exit: None while it runs, or if it was
+    killed."""
+    pid: int
+    start: str
+    began: float
+    exit: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.exit is None and start_of(self.pid) == self.start
+
+
+def start_of(pid: int) -> str:
+    """When a process started, in the system's own words; "" if there is none, or only its unread exit status."""
+    try:
+        # The second field is the program's name, which may hold spaces and brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return "" if fields[0] == "Z" else fields[19]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return ""
+    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True)
+    state, _, start = told.stdout.strip().partition(" ")
+    return "" if state.startswith("Z") else start.strip()
+
+
+def process_of(out: Path) -> Process | None:
+    """The last detached run of this folder; None if there was none, or its file cannot be read."""
+    try:
+        return Process(**json.loads((out / PROCESS).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def going(out: Path) -> bool:
+    """Does another process write in this folder, or is about to?"""
+    process = process_of(out)
+    if process and process.pid == os.getpid():
+        return False
+    return bool(process and process.alive) or bool(is_alive(out))
+
+
+def refuse_company(out: Path) -> None:
+    """LabError if a run goes on in a folder beside `out`: two on one GPU spoil each other's times, and do not fit."""
+    beside = (file.parent for file in sorted(out.absolute().parent.glob("*/run.json")))
+    if other := next((folder for folder in beside if folder != out.absolute() and going(folder)), None):
+        raise LabError(f"the GPU is taken: a run goes on in {out.parent / other.name} (`lab status` shows it); wait "
+                       "for it, or pause a comparison with --stop")
+
+
+def died(out: Path) -> Process | None:
+    """The last detached run, if it ended without finishing: killed, or by an error of its own."""
+    process = process_of(out)
+    if process is None or process.pid == os.getpid() or process.alive or process.exit not in (None, CRASHED):
+        return None
+    return process
+
+
+def last_words(out: Path, lines: int = 12) -> str:
+    """The last lines of the log; "" if there are none."""
+    try:
+        with open(out / LOG, "rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - (1 << 14)))
+            text = stream.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+
+def ask_to_stop(out: Path) -> None:
+    with explained(out):
+        (out / STOP).touch()
+
+
+def begin(out: Path) -> None:
+    """A run starts here: what earlier ones left is over. The detached run itself keeps its own file, and a request to
+    stop that came while it was starting."""
+    process = process_of(out)
+    if process is None or process.pid != os.getpid():
+        (out / PROCESS).unlink(missing_ok=True)
+        (out / STOP).unlink(missing_ok=True)
+
+
+def detach(out: Path, words: list[str]) -> Process:
+    """Start `lab WORDS` for the run in `out`, apart from this terminal. LabError if it does not come up."""
+    begin(out)
+    command = [sys.executable, "-u", "-m", "labkit.compare.background", str(out), *words]
+    with explained(out), open(out / LOG, "ab") as log:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    until = time.monotonic() + STARTED
+    while time.monotonic() < until:
+        process = process_of(out)
+        if process and process.pid == child.pid:
+            return process
+        if child.poll() is not None:
+            break
+        time.sleep(0.02)
+    raise LabError(f"the detached run did not start; its last words: {last_words(out, 3) or 'none'}")
+
+
+class explained:
+    """Turns an OSError inside the block into one sentence."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise LabError(f"could not write in {self.out}: {error.strerror or error}") from error
+
+
+def _write(out: Path, process: Process) -> None:
+    beside = out / f"{PROCESS}.{process.pid}"
+    beside.write_text(json.dumps(asdict(process)), encoding="utf-8")
+    os.replace(beside, out / PROCESS)
+
+
+def main(argv: list[str]) -> None:
+    """In the detached process: say that it is there, be `lab`, say how it ended."""
+    out, words = Path(argv[0]), argv[1:]
+    process = Process(os.getpid(), start_of(os.getpid()), time.time())
+    _write(out, process)
+    status = CRASHED
+    try:
+        from labkit.cli import main as lab
+        lab(words)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(bool(end.code))
+    except BaseException:              # noqa: BLE001  whatever it was, it must stand in the log
+        traceback.print_exc()
+    finally:
+        with suppress(OSError):
+            _write(out, Process(process.pid, process.start, process.began, status))
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,119 @@
+"""Minutes and money: predicted before a comparison starts, measured after, and never more than was allowed.
+
+A prediction is a start-up time and a number of tokens over an expected rate, which a preset states from measurements.
+The machine at hand may be faster or slower; so after every arm the rest is predicted again, scaled by how far off the
+arms so far were.
+
+    an arm is started     if what it is predicted to take fits into what is left
+    an arm is paused      when the time is over all the same; a training leaves a checkpoint and goes on in the next
+    call
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.compare.arms import Preset
+
+REPORT_SECONDS = 15.0      # kept back for the verdict and the page
+
+
+@dataclass
+class Item:
+    """One arm of one part ("speed" or "safety") with what it is predicted to take, in seconds."""
+    part: str
+    arm: str
+    label: str
+    predicted: float
+    measured: float | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.part} {self.arm}"
+
+
+@dataclass
+class Budget:
+    """The time and money of one call. minutes None: no limit. price: per hour of the whole machine; None: not told.
+    stop: a file that asks for a pause (labkit.compare.background); None: nobody can ask."""
+    minutes: float | None = None
+    price: float | None = None
+    stop: Path | None = None
+    clock: Callable[[], float] = time.time
+    began: float = field(init=False)
+    done: list[Item] = field(default_factory=list)
+    left: list[Item] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for name, value in (("--budget-minutes", self.minutes), ("--price-per-hour", self.price)):
+            if value is not None and not value > 0:
+                raise LabError(f"{name} takes a number above 0, not {value:g}")
+        self.began = self.clock()
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds since 1970 at which a running arm must pause; None without a limit."""
+        return None if self.minutes is None else self.began + 60 * self.minutes - REPORT_SECONDS
+
+    def factor(self) -> float:
+        """How much longer arms took than predicted, so far."""
+        told = [i for i in self.done if i.measured is not None and i.predicted > 0]
+        return sum(i.measured for i in told) / sum(i.predicted for i in told) if told else 1.0
+
+    def fits(self, item: Item) -> bool:
+        """May this arm be started? If not, it is noted as left for another call."""
+        asked = self.stop is not None and self.stop.exists()
+        if not asked and (self.deadline is None
+                          or self.clock() + item.predicted * self.factor() <= self.deadline):
+            return True
+        self.left.append(item)
+        return False
+
+    def took(self, item: Item, seconds: float) -> None:
+        item.measured = seconds
+        self.done.append(item)
+
+    def why(self) -> str:
+        """Why something was left for another call."""
+        return "it was asked to stop" if self.stop is not None and self.stop.exists() else "the budget is spent"
+
+    def seconds(self) -> float:
+        return self.clock() - self.began
+
+    def cost(self, seconds: float) -> float | None:
+        return None if self.price is None else seconds / 3600 * self.price
+
+    def told(self, seconds: float) -> str:
+        """ "12.3 minutes", and what they cost if the price is known."""
+        cost = self.cost(seconds)
+        return f"{seconds / 60:.1f} minutes" + ("" if cost is None else f", {cost:.2f} at {self.price:.2f} an hour")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Up to now, for the record: limit, price, seconds, cost, and each arm's predicted and measured seconds."""
+        items = [{"part": i.part, "arm": i.arm, "label": i.label, "predicted_s": i.predicted, "measured_s": i.measured,
+                  "left": i in self.left} for i in (*self.done, *(i for i in self.left if i not in self.done))]
+        return {"began": self.began, "minutes": self.minutes, "price_per_hour": self.price, "seconds": self.seconds(),
+                "cost": self.cost(self.seconds()), "items": items}
+
+
+def predict(preset: Preset, part: str, arm: str, memory_gib: float | None = None, world: int = 1) -> Item:
+    """What an arm is expected to take. Without an expected rate: the baseline's; without that: start-up alone."""
+    expected = getattr(preset.arms[arm].expect, part) or getattr(preset.arms[preset.baseline()].expect, part)
+    rate = (expected or 0) * world
+    if part == "speed":
+        config = preset.speed_config(arm, memory_gib, world)
+        steps = preset.speed.warmup + preset.speed.profile
+        work = preset.speed.seconds + (steps * config.batch_size * config.seq_len / rate if rate else 0.0)
+    else:
+        config = preset.config(arm)
+        batch = config.batch_size * config.seq_len
+        tokens = config.steps * batch
+        if config.eval_every:          # a forward alone is a third of a step
+            tokens += -(-config.steps // config.eval_every) * config.eval_batches * batch / 3
+        work = tokens / rate if rate else 0.0
+    startup = preset.arms[arm].expect.startup
+    return Item(part, arm, preset.arms[arm].label, (preset.startup_seconds if startup is None else startup) + work)

@@ -1,0 +1,300 @@
+"""`lab bundle RUN`: a run as one small archive to carry home, and `lab bundle --check FILE`: is it whole?
+
+    runs/h100.tar.gz
+        h100/BUNDLE.json       kind, state, what was left out, and for every file its size and SHA-256
+        h100/run.json  h100/steps.jsonl  h100/report.html  h100/figures/...  h100/arms/NAME/...
+
+What goes in: every regular file of the run's folder. What stays: checkpoints (the manifest says how large they were),
+hidden files, links, and any single file above LARGEST.
+
+The same run gives the same bytes: names sorted, no times, no owner, no compressor's name. Nothing of the machine
+travels: text is cleaned of the home and working directory, other absolute paths, the machine's name and tokens, as
+records are. The hashes are of what the archive holds.
+
+A run that is going on, was killed or failed, or lacks files is refused in one sentence; `--as-is` packs what is there,
+and the archive says so when it is read. Reading trusts nothing: an archive that was cut off, altered, or was never a
+bundle is one clear sentence, no file of it is believed before its hash is right, and nothing is unpacked before all of
+them are.
+"""
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from labkit.compare.bundle_state import state
+from labkit.errors import LabError
+from labkit.record.clean import scrub
+from labkit.record.read import load_run, parse
+
+MANIFEST = "BUNDLE.json"
+MiB = 1 << 20
+LARGEST = 64 * MiB                        # a single file above this stays behind
+MOST = 1024 * MiB                         # an archive that unpacks to more is not read on
+CHECKPOINTS = ("checkpoints",)            # labkit.train.checkpoint's folder in a run
+WORDS = {".json", ".jsonl", ".txt", ".log", ".md", ".toml", ".csv"}         # cleaned line by line
+PAGES = {".html", ".svg"}                 # hold encoded pictures: only names and places are replaced
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An archive that was read and is whole: its manifest, and its files by name, relative to the run's folder."""
+    manifest: dict[str, Any]
+    files: dict[str, bytes]
+
+    @property
+    def name(self) -> str:
+        return self.manifest["name"]
+
+    @property
+    def sentence(self) -> str:
+        """What it holds, and what it does not."""
+        size = sum(len(content) for content in self.files.values())
+        text = (f"{self.name}: {self.manifest['run_kind']}, {len(self.files)} files, {size / MiB:.1f} MiB, "
+                "none missing or altered")
+        left = self.manifest["left_out"]
+        if left:
+            told = (f"{what} ({size / MiB:,.0f} MiB)" for what, size in sorted(left.items()))
+            text += f"; left behind: {', '.join(told)}"
+        said = self.manifest["state"]
+        return text + ("" if said == "whole" else f". But the run is not whole: {said}")
+
+
+# ---- packing
+
+def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path, Bundle]:
+    """Write the archive (default: RUN.tar.gz beside the folder) and return (its path, what it holds).
+
+    LabError: no run; a run that is not whole, unless `as_is`; a file that changes while it is read; an archive of
+    another run, or anything else, at that place; a disk that is full."""
+    run = Path(run)
+    if not run.is_dir():
+        raise LabError(f"there is no folder {run}: give a run's folder, for example runs/h100")
+    said = state(run)
+    if said != "whole" and not as_is:
+        raise LabError(f"{run}: {said}. Wait for it or mend it, or pack what is there with --as-is")
+    name = scrub(run.resolve().name)
+    if "/" in name or name in ("", ".", ".."):
+        raise LabError(f"{run} has no name of its own: give the run's folder by its name")
+    files, left = collect(run)
+    head = {"kind": "labkit bundle", "schema": 1, "name": name, "run_kind": str(load_run(run).get("kind", "unknown")),
+            "state": said, "left_out": left,
+            "files": {key: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+                      for key, content in sorted(files.items())}}
+    out = Path(out) if out else run.resolve().parent / f"{run.resolve().name}.tar.gz"
+    _refuse_other(out, name)
+    data = _archive(name, head, files)
+    beside = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(data)
+        os.replace(beside, out)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise LabError(f"could not write {out}: {error.strerror or error}") from None
+    return out, Bundle(head, files)
+
+
+def collect(run: Path) -> tuple[dict[str, bytes], dict[str, int]]:
+    """(files by name, cleaned; {what is left out: its bytes})."""
+    files: dict[str, bytes] = {}
+    left: dict[str, int] = {}
+    for path in sorted(run.rglob("*")):
+        name = path.relative_to(run)
+        if path.is_symlink() or not path.is_file() or any(part.startswith(".") for part in name.parts):
+            continue
+        size = path.stat().st_size
+        if kept := next((part for part in name.parts[:-1] if part in CHECKPOINTS), None):
+            where = "/".join(name.parts[:name.parts.index(kept) + 1])
+            left[scrub(where)] = left.get(scrub(where), 0) + size
+        elif size > LARGEST:
+            left[scrub(name.as_posix())] = size
+        elif name.as_posix() != MANIFEST:
+            files[name.as_posix()] = cleaned(name.as_posix(), _steady(path))
+    return files, left
+
+
+def _steady(path: Path) -> bytes:
+    """The file's content; LabError if it changed while it was read."""
+    try:
+        before = path.stat()
+        content = path.read_bytes()
+        after = path.stat()
+    except OSError as error:
+        raise LabError(f"could not read {path}: {error.strerror or error}") from None
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(content) != after.st_size:
+        raise LabError(f"{path} changed while it was read: the run goes on, try again when it is done")
+    return content
+
+
+def cleaned(name: str, content: bytes) -> bytes:
+    """A text file without what names the machine or its owner; other files as they are."""
+    kind = PurePosixPath(name).suffix.lower()
+    if kind not in WORDS | PAGES:
+        return content
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content
+    if kind in WORDS:
+        return "".join(scrub(line) for line in text.splitlines(keepends=True)).encode()
+    for place in {os.path.expanduser("~"), os.getcwd()}:
+        if len(place) > 1:
+            text = text.replace(place + "/", "~/")
+    host = os.uname().nodename
+    return (text.replace(host, "<host>") if scrub(host) == "<host>" else text).encode()
+
+
+def _archive(name: str, head: dict[str, Any], files: dict[str, bytes]) -> bytes:
+    """The archive's bytes: the manifest first, then the files by name; the same for the same content, whenever and
+    wherever."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=9, mtime=0) as packed:
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            text = (json.dumps(head, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode()
+            for key, content in [(MANIFEST, text), *sorted(files.items())]:
+                info = tarfile.TarInfo(f"{name}/{key}")
+                info.size, info.mode = len(content), 0o644
+                tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _refuse_other(out: Path, name: str) -> None:
+    """LabError if something else than a bundle of this run lies where the archive is to go."""
+    if out.is_dir():
+        raise LabError(f"{out} is a folder: give the archive a name with --out")
+    if not out.exists():
+        return
+    try:
+        same = read(out).name == name
+    except LabError:
+        same = False
+    if not same:
+        raise LabError(f"{out} is there and is no whole bundle of {name}: move it away, or choose another name with "
+                       "--out")
+
+
+# ---- reading
+
+def read(file: Path) -> Bundle:
+    """Read an archive and verify all of it. LabError in one sentence: no such file, no bundle, cut off, altered,
+    incomplete, or holding what no bundle holds."""
+    file = Path(file)
+    found: dict[str, bytes] = {}
+    try:
+        with gzip.open(file, "rb") as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
+            total = 0
+            for member in tar:
+                total += member.size
+                if not member.isreg():
+                    raise LabError(f"{file} holds {_shown(member.name)}, which is no plain file: no bundle has that")
+                if member.size > LARGEST + MiB or total > MOST:
+                    raise LabError(f"{file} unpacks to more than a bundle may: it is not read on")
+                if member.name in found or not _plain(member.name):
+                    raise LabError(f"{file} holds the name {_shown(member.name)}, which no bundle has")
+                found[member.name] = tar.extractfile(member).read()
+            while packed.read(MiB):         # to the end: only there the check sum of the compressed data is looked at
+                pass
+    except FileNotFoundError:
+        raise LabError(f"there is no file {file}") from None
+    except (EOFError, tarfile.ReadError, zlib.error, gzip.BadGzipFile) as error:
+        if not _is_gzip(file):
+            raise LabError(f"{file} is no bundle: it is no gzip archive") from None
+        raise LabError(f"{file} was cut off or damaged on the way ({error or type(error).__name__}): copy it "
+                       "again") from None
+    except OSError as error:
+        raise LabError(f"could not read {file}: {error.strerror or error}") from None
+    return verify(file, found)
+
+
+def verify(file: Path, found: dict[str, bytes]) -> Bundle:
+    """The bundle that these members make; LabError naming the first thing that is wrong."""
+    manifests = [name for name in found if name.count("/") == 1 and name.endswith(f"/{MANIFEST}")]
+    head = parse(found[manifests[0]]) if len(manifests) == 1 else None
+    if not head or head.get("kind") != "labkit bundle" or not isinstance(head.get("files"), dict) or not all(
+            isinstance(each, dict) for each in head["files"].values()) or not isinstance(head.get("left_out"), dict):
+        raise LabError(f"{file} is no bundle: it has no readable {MANIFEST}")
+    if head.get("schema") != 1:
+        raise LabError(f"{file} is a bundle of schema {head.get('schema')}, and this labkit reads 1: update it")
+    name = manifests[0].partition("/")[0]
+    files = {key.partition("/")[2]: content for key, content in found.items() if key != manifests[0]}
+    strange = [key for key in found if not key.startswith(f"{name}/")] + sorted(set(files) - set(head["files"]))
+    absent = sorted(set(head["files"]) - set(files))
+    if head.get("name") != name or strange:
+        raise LabError(f"{file} holds {_shown((strange or [name])[0])}, of which its manifest does not speak")
+    if absent:
+        more = f", and {len(absent) - 1} more" if absent[1:] else ""
+        raise LabError(f"{file} is not complete: {absent[0]} is missing{more}")
+    for key, about in sorted(head["files"].items()):
+        if len(files[key]) != about.get("bytes") or hashlib.sha256(files[key]).hexdigest() != about.get("sha256"):
+            raise LabError(f"{file} was altered: {_shown(key)} is not what was packed")
+    if "run.json" not in files or not isinstance(head.get("state"), str):
+        raise LabError(f"{file} is no bundle of a run: it holds no run.json")
+    return Bundle({**head, "run_kind": str(head.get("run_kind"))}, files)
+
+
+def unpack(bundle: Bundle, into: Path) -> Path:
+    """Write the run to `into`/NAME and return that folder. LabError if it is there already. All or nothing: it is
+    written beside and renamed."""
+    target = Path(into) / bundle.name
+    if target.exists():
+        raise LabError(f"{target} is there already: unpack to another folder")
+    beside = ""
+    try:
+        Path(into).mkdir(parents=True, exist_ok=True)
+        beside = tempfile.mkdtemp(prefix=f".{bundle.name}.", dir=into)
+        for key, content in bundle.files.items():
+            path = Path(beside) / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        os.chmod(beside, 0o755)
+        os.rename(beside, target)
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise LabError(f"could not unpack to {target}: {error.strerror or error}") from None
+    return target
+
+
+def _plain(name: str) -> bool:
+    """A relative name of plain parts, two at least."""
+    parts = name.split("/")
+    return len(parts) >= 2 and "\\" not in name and "\0" not in name and all(
+        part not in ("", ".", "..") and not part.startswith(".") for part in parts)
+
+
+def _shown(name: str) -> str:
+    return ascii(name[:80])
+
+
+def _is_gzip(file: Path) -> bool:
+    with open(file, "rb") as stream:
+        return stream.read(2) == b"\x1f\x8b"
+
+
+def command(run: Path | None, out: Path | None, check: Path | None, into: Path | None, as_is: bool = False) -> int:
+    """What `lab bundle` does. Returns 0; 1 if a checked archive is whole but its run is not."""
+    if (run is None) == (check is None):
+        raise LabError("give a run's folder to pack, or an archive with --check FILE to verify")
+    if check is None:
+        if into is not None:
+            raise LabError("--to goes with --check: it says where to unpack a verified archive")
+        path, bundle = pack(run, out, as_is)
+        print(f"{path}  {path.stat().st_size / MiB:.2f} MiB")
+        print(bundle.sentence)
+        return 0
+    if out is not None or as_is:
+        raise LabError("--out and --as-is go with a run to pack, not with --check")
+    bundle = read(check)
+    print(bundle.sentence)
+    if into is not None:
+        print(f"unpacked to {unpack(bundle, into)}")
+    return 0 if bundle.manifest["state"] == "whole" else 1

@@ -1,0 +1,267 @@
+"""`lab compare`: train the arms of a preset one after another, then judge them.
+
+    plan      what this machine can run is found out, and said, before anything starts (labkit.compare.plan)
+    predict   minutes, and money if its price is told; an arm that does not fit into the budget is left for another call
+    run       each arm is `train_job` on its own ranks, writing its own run folder; a finished arm is never run twice
+              speed/NAME   timed in a window, if the preset asks (labkit.compare.speed)
+              arms/NAME    trained for the loss
+    judge     from the folders alone: verdicts, tables, report.html
+
+So whatever stops a comparison, the same command goes on with the arms it has. Where one is running in the folder
+already, the command shows that one instead (labkit.compare.watch); detached, it outlives its terminal
+(labkit.compare.background). Under torchrun every rank comes through here; rank 0 plans, writes, prints and decides when
+to stop, the others follow it, and all end with its exit status.
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from labkit.comm.group import Group
+from labkit.comm.outcome import RanksFailed
+from labkit.comm.ranks import run_ranks, under_torchrun
+from labkit.errors import LabError
+from labkit.compare import background, memory, watch
+from labkit.compare.arms import Preset, load_preset
+from labkit.compare.budget import Budget, Item
+from labkit.compare.plan import Plan, check_part, folder_of, is_done, make_plan, other_settings
+from labkit.compare.progress import TrainingProgress
+from labkit.record.read import load_run
+from labkit.record.run import RunRecord
+from labkit.compare.speed import Deadline, speed_on_rank
+from labkit.compare.summary import note_call, summarise
+from labkit.train.data.corpus import build_corpus
+from labkit.train.job import train_job
+
+UNFINISHED = 3             # exit status: the budget ended it, the same command goes on
+
+
+def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None = None, settings: Iterable[str] = (),
+            fresh: bool = False, console: Console | None = None, part: str | None = None,
+            budget_minutes: float | None = None, price_per_hour: float | None = None, detach: bool = False,
+            stop: bool = False) -> int:
+    """Run a comparison and print its verdict. Returns the exit status: 0 if the verdict is pass, or if the arms or the
+    part asked for by name have their results and are too few for a verdict; 3 if the budget, or somebody who asked for
+    a pause, left something for another call; 1 for everything else (fail, no power, an arm that failed). Under torchrun
+    every rank returns rank 0's.
+
+    part: "speed" or "safety" alone. budget_minutes: of this call. price_per_hour: of the whole machine, for telling
+    money. detach: start it apart from this terminal and return at once. stop: ask the one that runs in the folder to
+    pause. One that runs there is followed to its end, instead of starting another.
+
+    LabError, before anything starts: unknown preset or arm, a setting that does not fit, a machine that cannot run it,
+    a folder that holds something else. KeyboardInterrupt passes through with the record marked as interrupted.
+    """
+    leader = int(os.environ.get("RANK", 0)) == 0 if under_torchrun() else True
+    console = (console or Console()) if leader else Console(quiet=True)
+    whole = load_preset(preset, settings)
+    wanted = list(whole.only(arms).arms) if arms is not None else list(whole.arms)
+    parts = check_part(whole, part)
+    out = Path(out or Path("runs") / whole.name)
+    budget = Budget(budget_minutes, price_per_hour, out / background.STOP)
+    if stop and (detach or fresh):
+        raise LabError("--stop asks a running comparison to pause: it goes with no --detach and no --fresh")
+    if under_torchrun():
+        if detach or stop:
+            raise LabError("--detach and --stop go without torchrun: on one machine `--set world_size=0` takes every "
+                           "GPU, and torchrun itself can be started by nohup")
+        # One rank decides what there is to do, or two could see the folder in two states.
+        plan = run_ranks(_plan_on_rank_0, whole, wanted, arms is not None, out, fresh, parts, timeout=None,
+                         device=whole.device)[0]
+        if isinstance(plan, LabError):
+            raise plan
+    else:
+        if stop:
+            return watch.stop(out, console)
+        if background.going(out):
+            _refuse_other(out, whole, fresh)
+            return watch.follow(out, console)
+        watch.tell_death(out, console)
+        if whole.device == "cuda":
+            background.refuse_company(out)
+        plan = make_plan(whole, wanted, explicit=arms is not None, out=out, fresh=fresh, parts=parts)
+    if detach:
+        return _detach(plan, console, budget, preset, arms, settings, part)
+    if leader:
+        background.begin(out)
+    record = RunRecord.open(plan.out) if leader else None
+    if record:
+        record.update(status="running", finished=None, call={
+            "began": budget.began, "minutes": budget.minutes,
+            "predicted_s": sum(item.predicted for item in plan.items())})
+    failed: dict[str, str] = {}
+    try:
+        with record if record else nullcontext():
+            if leader:
+                announce(plan, console, budget)
+                prepare_corpus(plan, console)
+            for item in plan.items():
+                if closed := _same_everywhere(plan.gate_closed(item) if leader else "", plan):
+                    plan.missing[item.arm] = closed
+                    console.print(f"{item.label}: refused, {closed}", markup=False, highlight=False)
+                    continue
+                if not _same_everywhere(budget.fits(item), plan):
+                    continue
+                if record:
+                    note_call(record, budget)
+                begin = time.time()
+                why = run_arm(plan, item, console, leader, budget)
+                budget.took(item, time.time() - begin)
+                if why:
+                    failed[item.key] = why
+                    console.print(f"{item.label} ({item.part}) failed: {why}", style="bold", markup=False,
+                                  highlight=False)
+            status = 0
+            if leader:
+                for item in [i for i in budget.done if i.key not in failed and not is_done(plan, i.part, i.arm)]:
+                    budget.left.append(item)       # paused
+                word = summarise(plan.out, plan.preset, plan.missing, failed, console, record, budget)
+                few = word == "incomplete" and (arms is not None or parts == ("speed",))
+                status = UNFINISHED if budget.left and not failed else int(bool(failed) or not (word == "pass" or few))
+            return _same_everywhere(status, plan)
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. The same command goes on with the arms it has: {plan.out}", highlight=False)
+        raise
+    finally:
+        if record:
+            record.close()
+            budget.stop.unlink(missing_ok=True)        # a request that came too late is not for the next call
+
+
+def _detach(plan: Plan, console: Console, budget: Budget, preset: str, arms: Iterable[str] | None,
+            settings: Iterable[str], part: str | None) -> int:
+    """Start this call again, apart from the terminal, once the plan has shown that it can run."""
+    words = ["compare", "--preset", preset, "--out", str(plan.out)]
+    words += ["--arms", ",".join(arms)] if arms is not None else []
+    words += [word for setting in settings for word in ("--set", setting)] + (["--part", part] if part else [])
+    words += ["--budget-minutes", repr(budget.minutes)] if budget.minutes else []
+    words += ["--price-per-hour", repr(budget.price)] if budget.price else []
+    announce(plan, console, budget)
+    process = background.detach(plan.out, words)
+    console.print(f"Detached, process {process.pid}: it goes on when this terminal closes. The same command shows it, "
+                  f"so does `lab status {plan.out}`; with --stop it pauses. Log: {plan.out / background.LOG}",
+                  highlight=False, soft_wrap=True)
+    return 0
+
+
+def _refuse_other(out: Path, preset: Preset, fresh: bool) -> None:
+    """LabError if what runs in the folder is not what was asked for."""
+    if fresh:
+        raise LabError(f"a comparison is running in {out}: pause it with --stop before --fresh moves it aside")
+    if different := other_settings(out, preset):
+        raise LabError(f"a comparison with other settings ({different}) is running in {out}: wait for it, pause it "
+                       "with --stop, or choose another folder with --out")
+
+
+def announce(plan: Plan, console: Console, budget: Budget) -> None:
+    """Say what will run, what will not and why, and what it is predicted to take."""
+    preset = plan.preset
+    console.print(f"[bold]{preset.title}[/bold]", highlight=False)
+    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
+    console.print(f"{ranks} on {preset.device}, {preset.config(preset.baseline()).steps} steps an arm; "
+                  f"folder {plan.out}", highlight=False)
+    for part, arm in plan.done:
+        console.print(f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""),
+                      highlight=False)
+    for arm, why in plan.missing.items():
+        console.print(f"  {preset.arms[arm].label}: skipped, {why}", highlight=False, markup=False)
+    items = plan.items()
+    if preset.speed or budget.minutes:
+        for part in dict.fromkeys(item.part for item in items):
+            told = ", ".join(f"{i.label} {i.predicted / 60:.1f}" for i in items if i.part == part)
+            console.print(f"  {part}, minutes predicted: {told}", highlight=False, markup=False)
+        total = sum(item.predicted for item in items)
+        console.print(f"Predicted: {budget.told(total)}" + (f"; this call stops inside {budget.minutes:g} minutes"
+                      if budget.minutes else ""), highlight=False)
+    if preset.device == "cuda" and plan.memory_gib and items:
+        tell_memory(plan, items, console)
+    if not plan.todo:
+        console.print("Nothing left to train: this is the finished run. --fresh trains it again.", highlight=False)
+
+
+def tell_memory(plan: Plan, items: list[Item], console: Console) -> None:
+    """What BF16 is predicted to need of a GPU, by part; a warning if that is more than the GPU has."""
+    base = plan.preset.baseline()
+    for part in dict.fromkeys(item.part for item in items):
+        need = memory.predict(plan.config(part, base), plan.world_size)["peak"] / memory.GIB
+        console.print(f"  {part}, memory predicted for BF16: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU"
+                      + ("; that may not fit: take a smaller batch" if need > 0.95 * plan.memory_gib else ""),
+                      highlight=False, markup=False)
+
+
+def prepare_corpus(plan: Plan, console: Console) -> None:
+    """Build the tokens once, here, so that the ranks find them in the cache and nobody waits without being told."""
+    configs = {json_key(c.data): c.data for c in (plan.config(part, arm) for part, arm in plan.todo)}
+    for data in configs.values():
+        with console.status("corpus: looking for text") as status:
+            corpus = build_corpus(data, progress=lambda what, share: status.update(f"corpus: {what} ({share:.0%})"))
+        console.print(f"corpus: {len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from "
+                      f"{len(corpus.files['train']) + len(corpus.files['heldout']):,} files, hash {corpus.hash[:12]}",
+                      highlight=False, soft_wrap=True)
+
+
+def json_key(config: Any) -> str:
+    return config.model_dump_json()
+
+
+def run_arm(plan: Plan, item: Item, console: Console, leader: bool, budget: Budget) -> str:
+    """Train one arm of one part on its ranks. Returns "" or, in a sentence, why it failed."""
+    preset, arm, config = plan.preset, item.arm, plan.config(item.part, item.arm)
+    folder = folder_of(plan.out, item.part, arm)
+    fields = {"arm": arm, "label": item.label, "role": preset.arms[arm].role,
+              "command": load_run(plan.out)["command"]}     # what was typed; a rank's own command line says nothing
+    size = None if under_torchrun() else plan.world_size
+    until = (budget.deadline, str(budget.stop))
+    label, steps, given = item.label, config.steps, until
+    if item.part == "speed":
+        window = {"seconds": preset.speed.seconds, "warmup": preset.speed.warmup, "profile": preset.speed.profile}
+        label, steps, given = f"{item.label}, speed", None, (window, *until)
+        if leader and folder.exists():
+            shutil.rmtree(folder)              # a window is not resumed: it starts anew
+    watching = TrainingProgress(console, label, folder, steps) if leader else nullcontext()
+    try:
+        with watching:
+            run_ranks(speed_on_rank if item.part == "speed" else arm_on_rank, config.model_dump(), str(folder), fields,
+                      *given, size=size, timeout=None, device=preset.device)
+        if leader and is_done(plan, item.part, arm):
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)      # they were for going on after a pause
+    except RanksFailed as failure:
+        return str(failure.error) if isinstance(failure.error, LabError) else failure.autopsy.cause
+    return ""
+
+
+def arm_on_rank(group: Group, config: dict, folder: str, fields: dict, deadline: float | None, stop: str) -> None:
+    """What each rank does for an arm: train, leave everything in the folder."""
+    train_job(group, config, folder, hooks=[Deadline(deadline, stop)],
+              record_fields={**fields, "world": {"size": group.size, "device": group.device.type}})
+
+
+def _same_everywhere(decision: Any, plan: Plan) -> Any:
+    """Rank 0's decision. Under torchrun every rank keeps its own clock, and two clocks can disagree. On the preset's
+    device, like everything else: torchrun's ranks are joined once, for one device."""
+    if not under_torchrun():
+        return decision
+    return run_ranks(_from_rank_0, decision, timeout=None, device=plan.preset.device)[0]
+
+
+def _from_rank_0(group: Group, decision: Any) -> Any:
+    return None if group.rank else decision
+
+
+def _plan_on_rank_0(group: Group, preset: Preset, wanted: list[str], explicit: bool, out: Path | None, fresh: bool,
+                    parts: tuple[str, ...]) -> Any:
+    if group.rank:
+        return None
+    try:
+        if background.going(out):
+            raise LabError(f"a comparison is running in {out} already: `lab status {out}` shows it")
+        return make_plan(preset, wanted, explicit=explicit, out=out, fresh=fresh, parts=parts)
+    except LabError as error:
+        return error

@@ -1,0 +1,196 @@
+"""Scales and amax of every quantised tensor over time, and a heat map of the scales over layers and steps.
+
+A tensor is named module + role: "layers.2.ffn.w1.grad". Roles: input and weight (cast in the forward pass), grad (the
+gradient of the output, cast in the backward pass), output (the product's result, not cast).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from labkit.compare.facts import QUANTISED, Arm, short, split_tensor
+from labkit.record.plotting import (INK, MUTED, PAPER, THIN, WIDTH, Picture, finite, join, label_ends, look, save, thin,
+                                    ticks)
+
+MANY = 60                                                # lines in one panel
+
+
+def scales(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
+    """Scale and amax of every quantised tensor over the steps, one column a role. Grey: the tensors (their range and
+    middle 80 % when they are many); thick: their median; the highest and the lowest at the end are named."""
+    probes = thin(arm.scales(), 150)
+    kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for t in probes[-1][1])] if probes else []
+    if not kinds:
+        return None
+    rows = [("scale", "scale (log2)"), ("amax", "amax (log2)")]
+    with look() as figure:
+        fig = figure(WIDTH, 4.6)
+        axes = fig.subplots(2, len(kinds), squeeze=False, sharex=True)
+        fig.subplots_adjust(left=0.075, right=0.905, top=0.93, bottom=0.1, wspace=0.62, hspace=0.2)
+        told = []
+        for column, kind in enumerate(kinds):
+            for row, (key, title) in enumerate(rows):
+                ax, lines = axes[row][column], _lines(probes, kind, key)
+                logs = {t: [(s, math.log2(v)) for s, v in line if 0 < v < math.inf] for t, line in lines.items()}
+                lines = {t: line for t, line in logs.items() if line}
+                if not lines:
+                    ax.set_visible(False)
+                    continue
+                _bundle(ax, lines)
+                if row == 0:
+                    ax.set_title(kind)
+                    first, last = _ends(lines)
+                    told.append(f"{kind} from 2^{first:.1f} to 2^{last:.1f}")
+                if row == 1:
+                    ax.set_xlabel("step")
+                if column == 0:
+                    ax.set_ylabel(title)
+        _shared_span(axes)
+        for ax in axes.ravel():
+            if ax.get_visible():
+                _name_extremes(ax)
+        alt = f"Scales of {arm.label} over {len(probes)} probes, median over tensors: {join(told)}."
+        return save(fig, folder, f"scales{suffix}", f"Scales and amax: {arm.label}", alt,
+                    "Grey: the tensors; thick: their median; named: the highest and the lowest at the end. One unit "
+                    "is a factor of two. All panels of a row span the same number of factors of two.")
+
+
+def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
+    """log2 of the scale of every linear (rows, by layer) over the steps (columns), one panel a role, against the first
+    probe: 0 is unchanged, -1 is halved."""
+    probes = thin(arm.scales(), 160)
+    kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for t in probes[-1][1])] if probes else []
+    if not kinds or len(probes) < 2:
+        return None
+    steps = [s for s, _ in probes]
+    grids, rows = {}, []
+    for kind in kinds:
+        lines = _lines(probes, kind, "scale")
+        rows = sorted(lines, key=lambda t: (split_tensor(t)[0] is None, split_tensor(t)[0] or 0))
+        grids[kind] = [_relative(dict(lines[t]), steps) for t in rows]
+    extent = max([abs(v) for v in finite([v for grid in grids.values() for line in grid for v in line])] or [0.0])
+    if extent < 1e-6:
+        return None                                      # no scaling, or a fixed one: nothing moves
+    extent = max(1, min(math.ceil(extent), 8))
+    with look() as figure:
+        fig = figure(WIDTH, max(2.3, min(4.6, 0.9 + 0.035 * len(rows))))
+        axes = fig.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
+        tall = fig.get_figheight()
+        fig.subplots_adjust(left=0.075, right=0.865, top=1 - 0.3 / tall, bottom=0.45 / tall, wspace=0.06)
+        picture = None
+        for ax, kind in zip(axes, kinds):
+            picture = ax.imshow(grids[kind], aspect="auto", interpolation="nearest", cmap=_cmap(), vmin=-extent,
+                                vmax=extent, extent=(-0.5, len(steps) - 0.5, len(rows) - 0.5, -0.5))
+            ax.set_title(kind)
+            ax.set_xlabel("step")
+            ax.grid(False)
+            places = sorted({round(i * (len(steps) - 1) / 3) for i in range(4)})
+            ax.set_xticks(places, [str(steps[i]) for i in places])
+            ax.tick_params(axis="y", length=0)
+            for label, side in zip(ax.get_xticklabels(), range(len(places))):
+                label.set_horizontalalignment("left" if side == 0 else "right" if side == len(places) - 1 else "center")
+        layers = [split_tensor(t)[0] for t in rows]
+        starts = [i for i, layer in enumerate(layers) if i == 0 or layer != layers[i - 1]]
+        centres = [(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], len(rows)])]
+        for ax in axes:
+            for start in starts[1:]:
+                ax.axhline(start - 0.5, color=PAPER, linewidth=1.1)
+        names = ["other" if layers[i] is None else str(layers[i]) for i in starts]
+        stride = max(1, math.ceil(len(names) / 12))
+        axes[0].set_yticks(centres[::stride], names[::stride])
+        axes[0].set_ylabel("layer")
+        place = axes[-1].get_position()
+        bar = fig.colorbar(picture, cax=fig.add_axes([0.885, place.y0, 0.018, place.height]), extend="both")
+        bar.set_ticks([-extent, 0, extent], labels=[f"÷{2**extent:.3g}", "same", f"×{2**extent:.3g}"])
+        bar.outline.set_visible(False)
+        drops = [(line[-1], t, k) for k in kinds for t, line in zip(_rows(probes, k), grids[k])
+                 if math.isfinite(line[-1])]
+        low, high = (min(drops), max(drops)) if drops else (None, None)
+        alt = (f"Heat map of {arm.label}: scale of {len(rows)} linears over {len(steps)} probes against the first; "
+               f"the largest fall at the end is {_factor(low)}, the largest rise {_factor(high)}." if drops
+               else f"Heat map of {arm.label}: no data.")
+        return save(fig, folder, f"heat{suffix}", f"Scales over layers and steps: {arm.label}", alt,
+                    "Each row is one linear (in a layer from wq down to w2), each column a probe. Against the first "
+                    "probe; a falling scale means that the values grew.")
+
+
+# ---- parts
+
+def _lines(probes: list, kind: str, key: str) -> dict[str, list[tuple[int, float]]]:
+    out: dict[str, list[tuple[int, float]]] = {}
+    for step, stats in probes:
+        for tensor, stat in stats.items():
+            if split_tensor(tensor)[2] == kind and isinstance(stat.get(key), (int, float)):
+                out.setdefault(tensor, []).append((step, stat[key]))
+    return out
+
+
+def _rows(probes: list, kind: str) -> list[str]:
+    return sorted(_lines(probes, kind, "scale"), key=lambda t: (split_tensor(t)[0] is None, split_tensor(t)[0] or 0))
+
+
+def _bundle(ax: Any, lines: dict[str, list[tuple[int, float]]]) -> None:
+    """Every line if they are few; the range and the middle 80 % if they are many; the median; the two extreme ones."""
+    at: dict[int, list[float]] = {}
+    for line in lines.values():
+        for step, value in line:
+            at.setdefault(step, []).append(value)
+    steps, at = sorted(at), {step: sorted(values) for step, values in at.items()}
+    if len(lines) <= MANY:
+        for line in lines.values():
+            ax.plot([s for s, _ in line], [v for _, v in line], color=THIN, linewidth=0.6, alpha=0.8)
+    else:
+        for cut, alpha in ((0.0, 0.35), (0.1, 0.55)):
+            ax.fill_between(steps, [at[s][round(cut * (len(at[s]) - 1))] for s in steps],
+                            [at[s][round((1 - cut) * (len(at[s]) - 1))] for s in steps], color=THIN, alpha=alpha,
+                            linewidth=0)
+    ax.plot(steps, [statistics.median(at[s]) for s in steps], color=INK, linewidth=1.9)
+    for tensor in {min(lines, key=lambda t: lines[t][-1][1]), max(lines, key=lambda t: lines[t][-1][1])}:
+        ax.plot([s for s, _ in lines[tensor]], [v for _, v in lines[tensor]], color=MUTED, linewidth=1.1,
+                linestyle=(0, (3, 1)), label=tensor)
+
+
+def _name_extremes(ax: Any) -> None:
+    named = [line for line in ax.get_lines() if not line.get_label().startswith("_")]
+    label_ends(ax, [(line.get_xdata()[-1], line.get_ydata()[-1], _short(line.get_label()), MUTED) for line in named],
+               size=8)
+
+
+def _short(tensor: str) -> str:
+    layer = split_tensor(tensor)[0]
+    return short(tensor) + (f"\nlayer {layer}" if layer is not None else "")
+
+
+def _shared_span(axes: Any) -> None:
+    """Every panel of a row spans the same number of factors of two, so that slopes can be compared."""
+    for row in axes:
+        shown = [ax for ax in row if ax.get_visible()]
+        span = max([1.0, *(ax.dataLim.height for ax in shown)]) * 1.12
+        for ax in shown:
+            middle = (ax.dataLim.y0 + ax.dataLim.y1) / 2
+            ax.set_ylim(middle - span / 2, middle + span / 2)
+            ax.yaxis.set_major_locator(ticks(5, whole=True))
+
+
+def _ends(lines: dict[str, list]) -> tuple[float, float]:
+    return tuple(statistics.median(line[end][1] for line in lines.values()) for end in (0, -1))
+
+
+def _relative(line: dict[int, float], steps: list[int]) -> list[float]:
+    first = next((line[s] for s in steps if line.get(s, 0) > 0 and math.isfinite(line[s])), None)
+    ok = [line.get(s, math.nan) for s in steps]
+    return [math.log2(v / first) if first and v > 0 and math.isfinite(v) else math.nan for v in ok]
+
+
+def _factor(drop: tuple[float, str, str]) -> str:
+    value, tensor, _ = drop
+    return f"{2**value:.2g} times ({tensor})"
+
+
+def _cmap() -> Any:
+    """Brown (fell) over white to blue-green (rose): told apart by everybody, and dark at both ends in print."""
+    import matplotlib
+    return matplotlib.colormaps["BrBG"].with_extremes(bad="#9a9a9a")

@@ -1,0 +1,156 @@
+"""What a number format costs: signal to quantisation noise, and what overflows and underflows."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from labkit.compare.facts import QUANTISED, Arm, short, split_tensor
+from labkit.record.plotting import (INK, MUTED, PAPER, WIDTH, Picture, Style, finite, join, label_ends, lines, look,
+                                    number, save, thin, ticks)
+
+SHOWN = (*QUANTISED, "output")                           # in the SQNR picture
+EXACT = 100.0              # dB: what is cast without any error (all zero, say) stands far above, and flattens the rest
+KIND_MARKS = {"input": "o", "weight": "s", "grad": "^", "output": "d"}
+# What rounding alone gives. A mantissa of m bits rounds x = f 2^e (1 <= f < 2) with variance (2^(e-m))^2 / 12. That
+# is x^2 4^-u / (12 * 4^m) with u = log2 f. A tensor's values span many octaves and its scale may be any number, so u is
+# spread evenly over [0, 1], where 4^-u has the mean 3 / (8 ln 2): SQNR = 12 * 4^m * 8 ln 2 / 3.
+ROUNDING_DB = {name: 10 * math.log10(12 * 4**bits * 8 * math.log(2) / 3) for name, bits in (("E4M3", 3), ("E5M2", 2))}
+
+
+def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Picture | None:
+    """Signal to quantisation noise of every quantised tensor, and of every linear's output against FP32, at the last
+    probe, by layer, one panel an arm."""
+    every = {name: dots for name, arm in arms.items() if (dots := _sqnr_dots(arm))}
+    # An arm that casts nothing has outputs alone, far above the rest: one number in the note, no panel.
+    shown = {name: dots for name, dots in every.items() if any(kind != "output" for _, _, kind, _ in dots)} or every
+    if not shown:
+        return None
+    others = [f"{arms[name].label} {min(db for *_, db in dots):.0f} dB" for name, dots in every.items()
+              if name not in shown]
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    with look() as figure:
+        fig = figure(WIDTH, 0.75 + 2.35 * rows)
+        axes = fig.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+        tall = fig.get_figheight()
+        fig.subplots_adjust(left=0.075, right=0.885, top=1 - 0.62 / tall, bottom=0.45 / tall, wspace=0.08, hspace=0.45)
+        values = [db for dots in shown.values() for _, _, _, db in dots if db < EXACT]
+        low, high = min([*values, ROUNDING_DB["E5M2"]]), max([*values, ROUNDING_DB["E4M3"]])
+        low, told, marked = max(low, -5.0), [], {}
+        for ax, (name, dots) in zip(axes, shown.items()):
+            last = max(x for x, *_ in dots)
+            for kind in SHOWN:
+                points = [(x, db) for x, _, k, db in dots if k == kind and db < EXACT]
+                if points:
+                    offset = _offset(kind)
+                    marked[kind], = ax.plot([x + offset for x, _ in points], [max(db, low) for _, db in points],
+                                            linewidth=0, marker=KIND_MARKS[kind], markersize=4.2,
+                                            markerfacecolor="none", markeredgecolor=look_of[name].color,
+                                            markeredgewidth=0.9)
+            for db in ROUNDING_DB.values():
+                ax.axhline(db, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+            x, tensor, kind, db = min(dots, key=lambda dot: dot[3])
+            right = x > last / 2
+            ax.annotate(f"{short(tensor)}.{kind}\n{db:.1f} dB", (x + _offset(kind), max(db, low)),
+                        xytext=(-14 if right else 14, -19), textcoords="offset points", fontsize=8, color=INK,
+                        ha="right" if right else "left", va="center", linespacing=1.1,
+                        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8},
+                        arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.6, "shrinkB": 3})
+            ax.set_title(arms[name].label, fontsize=9)
+            ax.set_xlim(-0.6, last + 0.6)
+            ax.set_xlabel("layer")
+            ax.xaxis.set_major_locator(ticks(8, whole=True))
+            told.append(f"{arms[name].label}: median {statistics.median([d[3] for d in dots]):.1f} dB, worst {tensor} "
+                        f"with {db:.1f} dB")
+        for ax in axes[len(shown):]:
+            ax.set_visible(False)
+        span = high - low
+        axes[0].set_ylim(low - max(0.25 * span, 7), high + 0.08 * span)
+        for ax in axes[0:len(shown):columns]:
+            ax.set_ylabel("SQNR (dB)")
+        edge = axes[min(columns, len(shown)) - 1]
+        label_ends(edge, [(edge.get_xlim()[1], db, f"{text}\nrounding", MUTED) for text, db in ROUNDING_DB.items()],
+                   size=8)
+        present = [kind for kind in SHOWN if kind in marked]
+        fig.legend([_key(KIND_MARKS[kind]) for kind in present], present, loc="upper left", bbox_to_anchor=(0.065, 1.0),
+                   ncols=4, handletextpad=0.2, columnspacing=1.4, borderaxespad=0.2)
+        exact = sum(db >= EXACT for dots in shown.values() for *_, db in dots)
+        return save(fig, folder, "sqnr", "Signal to quantisation noise", f"SQNR at the last probe. {'. '.join(told)}.",
+                    "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor "
+                    "that was cast, against itself. Dashed: what rounding alone gives, nothing over- or underflowing, "
+                    f"{ROUNDING_DB['E4M3']:.1f} dB with E4M3's 3 mantissa bits and {ROUNDING_DB['E5M2']:.1f} dB with "
+                    "E5M2's 2. Named: the worst tensor."
+                    + (f" Not drawn, the worst output of arms that cast nothing: {join(others)}." if others else "")
+                    + (f" Not drawn either: {exact} tensors that lost nothing (all zero, say)." if exact else ""))
+
+
+def rounding(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Picture | None:
+    """Per cent of elements that overflow and underflow, one column a role: the worst tensor of each arm over time."""
+    kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for arm in arms.values() for t in arm.scales()[-1][1])]
+    # An empty row would take half of the picture to say one word.
+    keys = [key for key in ("overflow", "underflow")
+            if any(_worst(stats, kind, key) for arm in arms.values() for _, stats in arm.scales() for kind in kinds)]
+    if not kinds or not keys:
+        return None
+    with look() as figure:
+        fig = figure(WIDTH, 0.75 + 1.6 * len(keys))
+        axes, tall = fig.subplots(len(keys), len(kinds), squeeze=False, sharex=True, sharey="row"), fig.get_figheight()
+        fig.subplots_adjust(left=0.12, right=0.78, top=1 - 0.3 / tall, bottom=0.45 / tall, wspace=0.09, hspace=0.2)
+        told, ends = [], {}
+        for name, arm in arms.items():
+            worst = {}
+            for row, key in enumerate(keys):
+                for column, kind in enumerate(kinds):
+                    line = [(s, _worst(stats, kind, key)) for s, stats in thin(arm.scales(), 150)]
+                    line = [(s, v) for s, v in line if v is not None]
+                    if line:
+                        axes[row][column].plot([s for s, _ in line], [v for _, v in line],
+                                               **look_of[name].marks(len(line), most=7))
+                        worst[key] = max([worst.get(key, 0.0), *finite([v for _, v in line])])
+                        if column == len(kinds) - 1:
+                            ends.setdefault(row, []).append((*line[-1], lines(arm.label), look_of[name].color))
+            told.append(f"{arm.label} at most {number(worst.get('overflow', 0.0), 2)} % overflow and "
+                        f"{number(worst.get('underflow', 0.0), 2)} % underflow")
+        for row, key in enumerate(keys):
+            most = max(finite([v for ax in axes[row] for line in ax.get_lines() for v in line.get_ydata()]) or [0.0])
+            axes[row][0].set_ylim(-0.04 * most, most * 1.12)
+            axes[row][0].set_ylabel(f"{key}\n(% of elements)")
+        for column, kind in enumerate(kinds):
+            axes[0][column].set_title(kind)
+            axes[-1][column].set_xlabel("step")
+        for row, labels in ends.items():
+            label_ends(axes[row][-1], labels)
+        note = ("The worst tensor of each role at each probe. Overflow: beyond the format's largest value, so it "
+                "saturates. Underflow: was not zero, became zero.")
+        for absent in {"overflow", "underflow"} - set(keys):
+            note += f" No tensor showed any {absent}."
+        alt = f"Worst tensor of each role: {join(told)}."
+        return save(fig, folder, "rounding", "Overflow and underflow", alt, note)
+
+
+# ---- parts
+
+def _worst(stats: dict, kind: str, key: str) -> float | None:
+    found = [s[key] for t, s in stats.items() if split_tensor(t)[2] == kind and isinstance(s.get(key), (int, float))]
+    return max(found, default=None)
+
+
+def _sqnr_dots(arm: Arm) -> list[tuple[int, str, str, float]]:
+    out = []
+    for tensor, stat in arm.scales()[-1][1].items():
+        layer, linear, kind = split_tensor(tensor)
+        if kind in SHOWN and finite([stat.get("sqnr")]):
+            out.append((layer if layer is not None else -1, tensor, kind, stat["sqnr"]))
+    return out
+
+
+def _offset(kind: str) -> float:
+    return (SHOWN.index(kind) - (len(SHOWN) - 1) / 2) * 0.17
+
+
+def _key(mark: str) -> Any:
+    from matplotlib.lines import Line2D
+    return Line2D([], [], linewidth=0, marker=mark, markersize=4.5, markerfacecolor="none", markeredgecolor=INK)

@@ -1,0 +1,211 @@
+"""What a comparison will do: found out, and refused in one sentence, before anything starts.
+
+Which parts and arms, on how many ranks; which of them are finished already; which this machine cannot run, and why.
+Nothing here trains.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.comm.ranks import under_torchrun
+from labkit.errors import LabError
+from labkit.compare.arms import Preset
+from labkit.compare.budget import Item, predict
+from labkit.record.clean import jsonable
+from labkit.compare.gate import gate_closed
+from labkit.record.read import load_run
+from labkit.record.run import RunRecord
+from labkit.train.data.batches import rows_per_micro_batch
+from labkit.train.config import TrainConfig, strict_validate
+from labkit.precision import get_backend
+
+PARTS = ("speed", "safety")
+
+
+@dataclass
+class Plan:
+    """What will run: (part, arm) in order, those already finished, and arms this machine cannot run (and why)."""
+    preset: Preset
+    out: Path
+    world_size: int
+    todo: list[tuple[str, str]] = field(default_factory=list)
+    done: list[tuple[str, str]] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    memory_gib: float | None = None
+
+    def config(self, part: str, arm: str) -> TrainConfig:
+        """The training that this arm runs in this part."""
+        return config_of(self.preset, part, arm, self.memory_gib, self.world_size)
+
+    def gate_closed(self, item: Item) -> str:
+        """Why the arm may not be trained now, if it has a gate; "" if it may."""
+        return gate_closed(self.preset, item.arm, self.out) if item.part == "safety" else ""
+
+    def items(self) -> list[Item]:
+        return [predict(self.preset, part, arm, self.memory_gib, self.world_size) for part, arm in self.todo]
+
+
+def check_part(preset: Preset, part: str | None) -> tuple[str, ...]:
+    """The parts to run; LabError for one that does not exist, or that the preset does not have."""
+    if part is not None and part not in PARTS:
+        raise LabError(f"--part takes speed or safety, not '{part}'")
+    if part == "speed" and not preset.speed:
+        raise LabError(f"preset {preset.name} has no [speed] section, so there is nothing to time")
+    if part is not None and part not in preset.parts:
+        raise LabError(f"preset {preset.name} is about {preset.parts[0]} alone: leave out --part {part}")
+    if part is None and preset.parts == ["speed"] and not preset.speed:
+        raise LabError(f"preset {preset.name} wants speed alone and has no [speed] section, so there is nothing to do")
+    return (part,) if part else tuple(p for p in PARTS if p in preset.parts and (preset.speed or p == "safety"))
+
+
+def config_of(preset: Preset, part: str, arm: str, memory_gib: float | None, world: int) -> TrainConfig:
+    return preset.speed_config(arm, memory_gib, world) if part == "speed" else preset.config(arm)
+
+
+def make_plan(preset: Preset, wanted: list[str], *, explicit: bool, out: Path | None, fresh: bool,
+              parts: Iterable[str] = PARTS[1:]) -> Plan:
+    """Check everything that can be checked without training, and open or create the comparison's record."""
+    world = check_device(preset)
+    memory = gpu_memory_gib(preset)
+    out = Path(out or Path("runs") / preset.name)
+    missing: dict[str, str] = {}
+    every = [(part, arm) for part in parts for arm in wanted if part == "safety" or arm in preset.speed.arms]
+    for part, arm in every:
+        try:
+            check_arm(config_of(preset, part, arm, memory, world), preset.device, world)
+        except LabError as error:
+            if explicit or preset.arms[arm].role == "baseline":
+                raise LabError(f"arm {arm} ({preset.arms[arm].label}) cannot run: {error}") from None
+            missing[arm] = str(error)
+    prepare_folder(preset, out, fresh)
+    plan = Plan(preset, out, world, missing=missing, memory_gib=memory)
+    plan.done = [(part, arm) for part in parts for arm in preset.arms
+                 if (part == "safety" or arm in preset.speed.arms) and is_done(plan, part, arm)]
+    plan.todo = [(part, arm) for part, arm in every if arm not in missing and (part, arm) not in plan.done]
+    return plan
+
+
+def gpu_memory_gib(preset: Preset) -> float | None:
+    """GiB of this rank's GPU; None on a CPU."""
+    import torch
+    return torch.cuda.get_device_properties(0).total_memory / 2 ** 30 if preset.device == "cuda" else None
+
+
+def check_device(preset: Preset) -> int:
+    """The number of ranks; LabError if the machine lacks what the preset asks for."""
+    import torch
+    if preset.device == "cpu":
+        return int(os.environ["WORLD_SIZE"]) if under_torchrun() else preset.world_size or 1
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not gpus:
+        raise LabError(f"preset {preset.name} needs a CUDA GPU and this machine shows none: `lab doctor` says why; "
+                       "the preset cpu-tiny runs anywhere")
+    if under_torchrun():
+        return int(os.environ["WORLD_SIZE"])
+    if preset.world_size > gpus:
+        raise LabError(f"preset {preset.name} needs {preset.world_size} GPUs and this machine has {gpus}: "
+                       f"add --set world_size={gpus}")
+    return preset.world_size or gpus
+
+
+def check_arm(config: TrainConfig, device: str, world: int) -> None:
+    """LabError if this training cannot run here: by the compatibility matrix, its backend, its dims, its batch over the
+    ranks."""
+    import torch
+
+    from labkit.precision.matrix import refuse, this_gpu
+    from labkit.model.decoder import Transformer
+    rows = rows_per_micro_batch(config, world)
+    backend = get_backend(config.precision.backend)
+    backend.fp8_parameters = config.precision.fp8_parameters
+    recipe = backend.check_recipe(config.precision.recipe)
+    refuse(config, this_gpu(device), world)
+    able = backend.availability(recipe, torch.device(device))
+    if not able.ok:
+        raise LabError(str(able))
+    with torch.device("meta"):
+        model = Transformer(config.resolved_model)
+        backend.convert(model, recipe, config.precision.skip)
+        backend.check_calibration(config.precision.calibrate)
+        if config.precision.fp8_parameters:
+            backend.check_parameters(world)
+        if config.precision.fused:
+            backend.fuse(model)
+    backend.check_tokens(rows * config.seq_len)
+
+
+def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
+    """Create the comparison's record, or accept the one that is there if it is of the same settings."""
+    if fresh and out.exists():
+        aside = next(p for n in range(1, 10_000) if not (p := out.with_name(f"{out.name}.{n}")).exists())
+        out.rename(aside)
+        print(f"the run in {out} was moved to {aside}")
+    settings = jsonable(preset.model_dump())
+    if (out / "run.json").exists():
+        if different := other_settings(out, preset):
+            raise LabError(f"{out} holds a comparison with other settings ({different}): choose another folder with "
+                           "--out, or --fresh to move that one aside")
+        if set(preset.arms) - set(load_run(out)["config"]["arms"]):
+            record = RunRecord.open(out)
+            record.update(config=settings)
+            record.close()
+        return
+    if out.exists() and any(out.iterdir()):
+        raise LabError(f"{out} holds files but no run: choose another folder with --out")
+    RunRecord.create(out, kind="compare", config=settings, seeds={"run": preset.train.get("seed", 0)}).close()
+
+
+def other_settings(out: Path, preset: Preset) -> str:
+    """Dotted name of the first setting in which the comparison in `out` is another than `preset`; "" if it is the same.
+    Arms that the preset has gained and what serves predictions alone do not count: a preset grows and learns better
+    rates, and an old record can still go on."""
+    there, here = settings_there(out), jsonable(preset.model_dump())
+
+    def without(settings: dict[str, Any]) -> dict[str, Any]:
+        arms = {name: {key: value for key, value in arm.items() if key != "expect"}
+                for name, arm in settings.get("arms", {}).items() if name in there.get("arms", {})}
+        return {**{key: value for key, value in settings.items() if key != "startup_seconds"}, "arms": arms}
+    return first_difference(without(there), without(here))
+
+
+def settings_there(out: Path) -> dict[str, Any]:
+    """The settings of the comparison in `out`; those that there were not yet when it was made, with their defaults."""
+    there = load_run(out).get("config", {})
+    try:
+        return jsonable(strict_validate(Preset, there, "the record").model_dump())
+    except LabError:
+        return there
+
+
+def folder_of(out: Path, part: str, arm: str) -> Path:
+    return out / ("speed" if part == "speed" else "arms") / arm
+
+
+def is_done(plan: Plan, part: str, arm: str) -> bool:
+    """Whether the arm's record is finished, of this very configuration (settings added since count with their defaults)
+    and of as many ranks."""
+    world = plan.world_size
+    try:
+        run = load_run(folder_of(plan.out, part, arm))
+        config = strict_validate(TrainConfig, run.get("config", {}), "the record")
+    except LabError:
+        return False
+    same = jsonable(config.model_dump()) == jsonable(plan.config(part, arm).model_dump())
+    return run.get("status") == "finished" and same and (run.get("world") or {}).get("size") == world
+
+
+def first_difference(a: Any, b: Any, where: str = "") -> str:
+    """Dotted name of the first setting in which two nested tables differ; "" if they are equal."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted(set(a) | set(b)):
+            name = f"{where}.{key}" if where else key
+            if key not in a or key not in b:
+                return name
+            if found := first_difference(a[key], b[key], name):
+                return found
+        return ""
+    return "" if a == b else where

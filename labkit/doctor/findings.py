@@ -1,0 +1,273 @@
+"""What can this machine run? Each finding with its reason and, where something is missing, the fix in one line.
+
+The doctor must answer where nothing else works: torch that crashes on import, a driver that hangs, a full disk. So
+
+- every probe (`labkit.doctor.requirements`) runs in a process of its own with a time limit. One that raises, crashes, hangs or
+  prints rubbish becomes a failed check with its reason; the others do not notice;
+- probes try the thing itself (two gloo ranks exchange numbers, the GPU multiplies, a sandbox starts) rather than look
+  whether it is installed;
+- this module imports nothing but the standard library.
+
+`ok` is True (works), False (does not), or None: not here, and only some readers need it (a GPU, nbgrader). `GROUPS`
+says what each purpose needs; `verdicts` turns findings into one sentence a purpose. A probe of combinations (which FP8
+recipe runs on which shapes) would be one more list beside PROBES, and is not part of a plain `lab doctor`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Callable, Iterable, Sequence
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `ok`: True, False, or None (not here; needed for some purposes only). `fix`: what to
+    do, unless ok is True."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`target` is "module:function", a generator of Checks with these `names`; `fix` is for when it does
+    not even answer."""
+
+    target: str
+    names: tuple[str, ...]
+    fix: str
+    seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """A purpose: all checks in `needs` must be True, and one of `one_of`; without `wants` it works, less well. `start`
+    says how to begin."""
+
+    name: str
+    needs: tuple[str, ...]
+    start: str
+    one_of: tuple[str, ...] = ()
+    wants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a purpose can be served, and why not: the names of the `missing` checks."""
+
+    group: str
+    ok: bool
+    sentence: str
+    missing: tuple[str, ...]
+
+
+# NVIDIA's PyTorch container names itself in this variable; `make setup` would fetch another torch there.
+SETUP = ("run `PIP_CONSTRAINT= pip install -r requirements-container.txt`" if os.environ.get("NVIDIA_PYTORCH_VERSION")
+         else "run `make setup`")
+PROBES = (
+    Probe("labkit.doctor.machine:basics", ("Python", "operating system", "packages"), SETUP),
+    Probe("labkit.doctor.machine:room", ("memory", "disk", "temporary files", "/dev/shm"),
+          "look at `df -h` and `free -h`"),
+    Probe("labkit.doctor.frameworks:torch_and_gpu", ("torch", "GPU", "FP8 hardware", "NCCL"),
+          "see whether `python -c 'import torch'` and `nvidia-smi` answer; mend torch (`make setup`) or the driver",
+          120.0),
+    Probe("labkit.doctor.frameworks:gloo", ("gloo",),
+          "see whether `python -c 'import torch.distributed'` answers, and what the firewall does to 127.0.0.1", 120.0),
+    Probe("labkit.doctor.frameworks:torchao", ("torchao",),
+          "install the pinned torch and torchao together: `make setup`", 120.0),
+    Probe("labkit.doctor.frameworks:transformer_engine", ("Transformer Engine",),
+          "see what `python -c 'import transformer_engine.pytorch'` says", 180.0),
+    Probe("labkit.doctor.grading:sandbox", ("user namespaces", "bubblewrap"), "see what `unshare -Ur true` says", 60.0),
+    Probe("labkit.doctor.grading:nbgrader", ("nbgrader",), "pip install nbgrader", 60.0),
+)
+_BASE = ("Python", "operating system", "packages", "torch")
+_PLACE = ("disk", "temporary files")
+GROUPS = (
+    Group("the CPU demo", (*_BASE, "gloo", "torchao", "memory", *_PLACE), "`make demo`"),
+    Group("the FP8 comparison on a GPU", (*_BASE, "GPU", "FP8 hardware", "NCCL", *_PLACE),
+          "`lab compare --list` names the presets", one_of=("Transformer Engine", "torchao"),
+          wants=("Transformer Engine", "torchao", "/dev/shm")),
+    Group("grading", (*_BASE, "gloo", *_PLACE, "user namespaces", "bubblewrap", "nbgrader"), "see grading/README.md"),
+)
+
+
+def run_doctor(probes: Sequence[Probe] = PROBES, progress: Callable[[str], None] | None = None) -> list[Check]:
+    """Run all probes, some at a time, and return one Check for each of their names, in the probes' order. Never raises
+    for anything a probe does. `progress` is called with the names of each probe that is done."""
+    running: set[subprocess.Popen] = set()
+    pool, futures = concurrent.futures.ThreadPoolExecutor(max_workers=4), {}
+    try:
+        futures = {pool.submit(_ask, probe, running): probe for probe in probes}
+        for future in concurrent.futures.as_completed(futures):
+            if progress:
+                progress(", ".join(futures[future].names))
+        return [check for future in futures for check in future.result()]
+    finally:                                             # Ctrl-C: leave no probe behind
+        pool.shutdown(wait=False, cancel_futures=True)
+        while not all(future.done() for future in futures):
+            for process in list(running):
+                _kill(process)
+            time.sleep(0.02)
+
+
+def verdicts(checks: Iterable[Check], groups: Sequence[Group] = GROUPS) -> list[Verdict]:
+    """One verdict a purpose."""
+    by_name = {check.name: check for check in checks}
+
+    def works(name: str) -> bool:
+        return name in by_name and by_name[name].ok is True
+
+    def why(names: Iterable[str]) -> str:
+        return "; ".join(f"{name} ({by_name[name].detail if name in by_name else 'not looked at'})" for name in names)
+
+    found = []
+    for group in groups:
+        missing = [name for name in group.needs if not works(name)]
+        if group.one_of and not any(map(works, group.one_of)):
+            missing += [name for name in group.one_of if name not in missing]
+        lacking = [name for name in group.wants if not works(name)]
+        if missing:
+            sentence = f"no, because of {why(missing)}"
+        elif lacking:
+            sentence = f"yes ({group.start}), but without {why(lacking)}"
+        else:
+            sentence = f"yes: {group.start}"
+        found.append(Verdict(group.name, not missing, sentence, tuple(missing)))
+    return found
+
+
+def exit_code(checks: Iterable[Check]) -> int:
+    """0 if the CPU demo can run, else 1."""
+    return 0 if verdicts(checks)[0].ok else 1
+
+
+def to_json(checks: Sequence[Check]) -> str:
+    """{"labkit", "checks": [{name, ok, detail, fix}], "verdicts": [{group, ok, sentence, missing}], "exit_code"}."""
+    from labkit import __version__
+    found = {"labkit": __version__, "checks": [asdict(check) for check in checks],
+             "verdicts": [asdict(verdict) for verdict in verdicts(checks)], "exit_code": exit_code(checks)}
+    return json.dumps(found, indent=1, ensure_ascii=False)
+
+
+def render(checks: Sequence[Check], console: Any = None) -> None:
+    """Print the findings as a table, by purpose, with each purpose's verdict. `console`: a rich Console (default: a new
+    one). Words say what colours say: ok, NO, or - for "not here"."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console()
+    words = {True: ("ok", "green"), False: ("NO", "bold red"), None: ("-", "dim")}
+    left = {check.name: check for check in checks}
+    for group, verdict in zip(GROUPS, verdicts(checks)):
+        table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=False)
+        table.add_column(width=2)
+        table.add_column(width=18)
+        table.add_column()
+        for name in dict.fromkeys((*group.needs, *group.one_of, *group.wants)):
+            check = left.pop(name, None)                 # each check stands once, where it is needed first
+            if check is not None:
+                # Text, not markup: "[pytorch]" in a pip command is no style
+                text = Text(check.detail)
+                if check.fix:
+                    text.append(f"\n-> {check.fix}", style="cyan")
+                word, style = words[check.ok]
+                table.add_row(Text(word, style=style), Text(check.name), text)
+        title = Text(f"{group.name[0].upper()}{group.name[1:]}: ", style="bold")
+        title.append("yes" if verdict.ok else "NO", style="bold green" if verdict.ok else "bold red")
+        # The table below gives the reasons; here the names are enough.
+        because = f", because of {', '.join(verdict.missing)}"
+        title.append(verdict.sentence.removeprefix("yes") if verdict.ok else because, style="not bold")
+        console.print(title)
+        console.print(table)
+        console.print()
+
+
+# ---- running a probe in a process of its own
+
+def _ask(probe: Probe, running: set[subprocess.Popen]) -> list[Check]:
+    """The probe's Checks; what it does not deliver becomes a failed Check with the reason."""
+    # Appended, not inserted: an installed labkit must not put all of site-packages before the standard library.
+    root = str(Path(__file__).resolve().parents[2])
+    code = f"import sys; sys.path.append({root!r}); from labkit.doctor.findings import _answer; _answer({probe.target!r})"
+    # A file called torch.py in the working directory must not be taken for torch; one thread a probe is plenty.
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    found, reason = {}, "it did not answer"
+    try:
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=environment, start_new_session=True)
+    except OSError as error:
+        return [Check(name, False, f"could not be probed: {in_words(error)}", probe.fix) for name in probe.names]
+    running.add(process)
+    try:
+        out, _ = process.communicate(timeout=probe.seconds)
+    except subprocess.TimeoutExpired:
+        reason = f"no answer in {probe.seconds:g} s"
+        _kill(process)
+        try:
+            out, _ = process.communicate(timeout=5)
+        except subprocess.TimeoutExpired as error:       # stuck in the kernel: give it up, keep what it said
+            out = error.stdout
+    else:
+        if process.returncode:
+            reason = f"the probe was ended by {_signal(-process.returncode)}" if process.returncode < 0 else \
+                f"the probe ended with status {process.returncode}"
+    finally:
+        running.discard(process)
+    for line in (out or b"").decode(errors="replace").splitlines():
+        with suppress(ValueError, TypeError, KeyError):
+            row = json.loads(line)
+            if "error" in row:
+                reason = row["error"]
+            else:
+                found[row["name"]] = Check(**{**row, "fix": "" if row["ok"] is True else row["fix"]})
+    return [found.get(name) or Check(name, False, f"could not be found out: {reason}", probe.fix)
+            for name in probe.names]
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """End the process and what it started: it leads a process group of its own."""
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _answer(target: str) -> None:
+    """In the probe's process: one JSON line on stdout for each Check, as soon as it is known. Whatever else is printed,
+    also by C libraries, goes to stderr."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        module, _, function = target.partition(":")
+        for check in getattr(importlib.import_module(module), function)():
+            print(json.dumps(asdict(check)), file=out, flush=True)
+    except BaseException as error:                       # also SystemExit: nothing a library does may end the doctor
+        print(json.dumps({"error": in_words(error)}), file=out, flush=True)
+    os._exit(0)                                          # libraries may hang in their clean-up; the answer is out
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def in_words(error: BaseException) -> str:
+    """"OSError: libcuda.so.1: cannot open shared object file", on one line, the home directory as ~."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    home = os.path.expanduser("~")
+    text = text.replace(home, "~") if len(home) > 1 else text
+    return text if len(text) <= 300 else text[:297] + "..."

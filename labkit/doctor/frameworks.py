@@ -1,0 +1,205 @@
+"""torch, and what it can do with the GPU; NCCL, gloo, torchao, Transformer Engine."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import socket
+import threading
+import warnings
+from datetime import timedelta
+from importlib import metadata
+from typing import Iterator
+
+from labkit.doctor.findings import SETUP, Check, in_words
+from labkit.doctor.requirements import TE, TORCH, dotted
+from labkit.record import hardware
+
+FP8_CAPABILITY = (8, 9)                                  # Ada; 9.0 Hopper, 10.0 Blackwell
+INSTALL_TE = 'pip install --no-build-isolation -e ".[te]" (not in NVIDIA\'s PyTorch container, which brings its own)'
+NEED_GPU = "use a machine with an NVIDIA GPU of compute capability 8.9 or newer (L40S, RTX 4090, H100, H200, B200)"
+AS_GPU = "as for the GPU"
+
+
+def torch_and_gpu() -> Iterator[Check]:
+    """torch, then what torch can do with the GPU."""
+    listed = hardware.gpus()
+    try:
+        torch = importlib.import_module("torch")
+        check = _torch_version(torch)
+    except (Exception, SystemExit) as error:
+        torch, absent = None, isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        check = Check("torch", False, "not installed" if absent else f"does not import: {in_words(error)}",
+                      SETUP if absent else "install it anew: `make clean`, then `make setup`")
+    yield check
+    usable = False
+    for check in _gpu(torch, listed):
+        usable = usable or check.name == "GPU" and check.ok is True
+        yield check
+    yield _nccl(torch) if usable else Check("NCCL", None, "serves GPUs only", AS_GPU)
+
+
+def _torch_version(torch) -> Check:
+    version = str(torch.__version__)
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
+    found = re.match(r"(\d+)\.(\d+)", version)
+    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    if number < TORCH[0]:
+        return Check("torch", False, f"{version} is older than {dotted(TORCH[0])}", SETUP)
+    newer = "" if number < TORCH[1] else f"; newer than the tested {dotted(TORCH[0])} to below {dotted(TORCH[1])}"
+    return Check("torch", True, f"{version}, {build}{newer}")
+
+
+def _gpu(torch, listed: list[dict]) -> Iterator[Check]:
+    names = ", ".join(sorted({gpu["name"] for gpu in listed}))
+    none = Check("FP8 hardware", None, "no GPU to look at; the CPU demo computes with real FP8 numbers, slowly", AS_GPU)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        usable = torch is not None and torch.cuda.is_available()
+    if not usable:
+        if not listed:
+            hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+            yield Check("GPU", None, "no NVIDIA GPU found" + (
+                f" (CUDA_VISIBLE_DEVICES={hidden!r} hides all but those)" if hidden is not None else ""), NEED_GPU)
+        elif torch is None:
+            yield Check("GPU", False, f"{names}, but without torch nothing can use it", SETUP)
+        elif torch.version.cuda is None:
+            yield Check("GPU", False, f"{names}, but this torch is a CPU build",
+                        "install a CUDA build: `make clean`, then `make setup` without TORCH_INDEX_URL")
+        else:
+            because = f": {in_words(said[-1].message)}" if said else ""
+            yield Check("GPU", False, f"{names}, driver {listed[0]['driver']}, but torch cannot use it{because}",
+                        f"update the driver to one for CUDA {torch.version.cuda}, or install a torch for its CUDA")
+        yield none
+        return
+    devices = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
+    capability = min((device.major, device.minor) for device in devices)
+    first = devices[0]
+    detail = (f"{len(devices)} x {first.name}, {first.total_memory / 2**30:.0f} GiB, compute capability "
+              f"{dotted(capability)}" + (f", driver {listed[0]['driver']}" if listed else ""))
+    try:
+        for k in range(len(devices)):
+            a = torch.ones(64, 64, device=f"cuda:{k}", dtype=torch.bfloat16)
+            if (a @ a).float().sum().item() != 64**3:
+                raise ValueError(f"a product on GPU {k} came out wrong")
+        yield Check("GPU", True, detail)
+    except Exception as error:
+        yield Check("GPU", False, f"{detail}; but it does not compute: {in_words(error)}",
+                    "see whether another program fills the GPU (`nvidia-smi`), and whether this torch knows the chip")
+        yield none
+        return
+    fp8 = capability >= FP8_CAPABILITY
+    yield Check("FP8 hardware", fp8, f"compute capability {dotted(capability)} " + (
+        "multiplies FP8" if fp8 else "has no FP8 units"), NEED_GPU)
+
+
+def _nccl(torch) -> Check:
+    fix = "install a torch with NCCL (the Linux CUDA builds have it)"
+    try:
+        dist = importlib.import_module("torch.distributed")
+        if not dist.is_nccl_available():
+            return Check("NCCL", False, "this torch has none", fix)
+        version = ".".join(map(str, torch.cuda.nccl.version()))
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda:0"))
+        one = torch.ones(1, device="cuda:0")
+        dist.all_reduce(one)
+        good = one.item() == 1.0
+    except Exception as error:
+        return Check("NCCL", False, f"does not run: {in_words(error)}", "set NCCL_DEBUG=INFO and try again to see why")
+    return Check("NCCL", good, version if good else f"{version}: an all-reduce on one rank gave a wrong result", fix)
+
+
+def gloo() -> Iterator[Check]:
+    """Two ranks in this process talk over the loopback device."""
+    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    if loopback is None:
+        yield Check("gloo", False, "this machine has no loopback device (lo)", "bring it up: `sudo ip link set lo up`")
+        return
+    try:
+        dist, torch = importlib.import_module("torch.distributed"), importlib.import_module("torch")
+    except Exception as error:
+        yield Check("gloo", False, f"comes with torch, which does not import: {in_words(error)}", SETUP)
+        return
+    if not dist.is_available() or not dist.is_gloo_available():
+        yield Check("gloo", False, "this torch has none", "install an official build of torch: `make setup`")
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = loopback
+    store, sums, errors = dist.HashStore(), {}, []
+
+    def rank(r: int) -> None:
+        try:
+            group, x = dist.ProcessGroupGloo(store, r, 2, timedelta(seconds=20)), torch.full((4,), float(r + 1))
+            group.allreduce([x]).wait()
+            sums[r] = x.tolist()
+        except Exception as error:
+            errors.append(error)
+
+    ranks = [threading.Thread(target=rank, args=(r,), daemon=True) for r in range(2)]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join(30)
+    if sums == {0: [3.0] * 4, 1: [3.0] * 4}:
+        yield Check("gloo", True, f"two ranks talk over {loopback}")
+    else:
+        why = in_words(errors[0]) if errors else "no answer within 30 s"
+        yield Check("gloo", False, f"two ranks cannot talk over {loopback}: {why}",
+                    "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1")
+
+
+def torchao() -> Iterator[Check]:
+    """One FP8 linear, forward and backward, on the CPU."""
+    if importlib.util.find_spec("torchao") is None:
+        yield Check("torchao", False, "not installed", SETUP)
+        return
+    try:
+        torch, float8 = importlib.import_module("torch"), importlib.import_module("torchao.float8")
+        model = float8.convert_to_float8_training(torch.nn.Sequential(torch.nn.Linear(16, 16, bias=False)),
+                                                  config=float8.Float8LinearConfig.from_recipe_name("tensorwise"))
+        model(torch.ones(16, 16, requires_grad=True)).sum().backward()
+        check = Check("torchao", True, f"{metadata.version('torchao')}: an FP8 linear trains on the CPU")
+    except (Exception, SystemExit) as error:
+        check = Check("torchao", False, f"installed, but does not work: {in_words(error)}",
+                      "install the pinned torch and torchao together: `make setup`")
+    yield check
+
+
+# Transformer Engine's ways to fail on import, the most special first (FileNotFoundError is an OSError).
+_TE_WORDS = (
+    (ModuleNotFoundError, "a module that it needs is missing"),
+    (ImportError, "its compiled part does not fit this torch or this CUDA"),
+    (FileNotFoundError, "one of its own files is missing: it is only half installed"),
+    (OSError, "a shared library (CUDA, cuDNN, the driver) does not load"),
+    (AssertionError, "its packages do not fit together"),
+    (RuntimeError, "its core or a CUDA library was not found"),
+)
+
+
+def transformer_engine() -> Iterator[Check]:
+    """Whether it imports, is new enough, and takes this GPU for FP8."""
+    name = "Transformer Engine"
+    if importlib.util.find_spec("transformer_engine") is None:
+        yield Check(name, None, "not installed; only GPU machines need it", f"on a GPU machine: {INSTALL_TE}")
+        return
+    gpu = bool(hardware.gpus())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            te = importlib.import_module("transformer_engine.pytorch")
+    except (Exception, SystemExit) as error:
+        words = next((words for kind, words in _TE_WORDS if isinstance(error, kind)), "an error of its own")
+        yield Check(name, False, f"installed, but does not import: {words} ({in_words(error)})",
+                    f"install it anew for this torch: {INSTALL_TE}" if gpu else
+                    "there is no NVIDIA GPU here, and it needs one: on a CPU use the torchao arms")
+        return
+    version = str(getattr(importlib.import_module("transformer_engine"), "__version__", "of unknown version"))
+    if not hasattr(te, "autocast"):
+        yield Check(name, False, f"{version} is older than {dotted(TE)} (it has no te.autocast)",
+                    f"update it: {INSTALL_TE}")
+    elif not gpu:
+        yield Check(name, None, f"{version} imports, but there is no GPU for it", NEED_GPU)
+    else:
+        ok, reason = te.is_fp8_available(return_reason=True)
+        yield Check(name, bool(ok), f"{version}" + ("" if ok else f": {reason}"), NEED_GPU)

@@ -1,0 +1,116 @@
+"""Python, the operating system, the plain packages; memory, disk, temporary files, shared memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Iterator
+
+from labkit.doctor.findings import SETUP, Check, in_words
+from labkit.doctor.requirements import PACKAGES, PYTHON, dotted
+from labkit.record import hardware
+
+DEMO_MEMORY, DEMO_DISK, TEMPORARY, SHARED = 4 * 2**30, 2**30, 200 * 2**20, 2**30
+
+
+def basics() -> Iterator[Check]:
+    """Python, the system, the packages that need no trying."""
+    version = platform.python_version()
+    good = sys.version_info >= PYTHON and sys.maxsize > 2**32
+    yield Check("Python", good, version if sys.maxsize > 2**32 else f"{version}, a 32-bit build",
+                f"install Python {dotted(PYTHON)} or newer, 64 bit, then `make setup PYTHON=python3.12`")
+    system = platform.system()
+    yield Check("operating system", system in ("Linux", "Darwin"), hardware.operating_system(),
+                "use Linux or macOS; on Windows install WSL 2 (`wsl --install`) and work inside it")
+    there, absent = [], []
+    for name in PACKAGES:
+        try:
+            there.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            absent.append(name)
+    yield Check("packages", not absent, f"not installed: {', '.join(absent)}" if absent else ", ".join(there), SETUP)
+
+
+def room() -> Iterator[Check]:
+    """Memory, disk, temporary files, shared memory."""
+    yield _memory()
+    yield _disk()
+    yield _temporary()
+    yield _shared_memory()
+
+
+def _memory() -> Check:
+    total = hardware.memory_bytes()
+    if total is None:
+        return Check("memory", None, "this system does not say how much there is",
+                     f"the demo takes up to {gib(DEMO_MEMORY)}")
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", hardware.read_system("/proc/meminfo"), re.M)
+    free = min(total, int(found[1]) * 1024) if found else total
+    detail = f"{gib(total)}, {gib(free)} of it free"
+    if total > free < DEMO_MEMORY:
+        detail += f": close other programs, the demo takes up to {gib(DEMO_MEMORY)}"
+    enough = total >= 0.9 * DEMO_MEMORY                  # what is sold as 4 GB shows a little less
+    return Check("memory", enough, detail, f"the demo takes up to {gib(DEMO_MEMORY)}: use a larger machine, or "
+                 "raise the container's memory limit")
+
+
+def _disk() -> Check:
+    from labkit.train.data.cache import cache_root
+    told, bad = [], []
+    places = {"the working directory": os.getcwd, "the cache": lambda: _existing(cache_root())}
+    for label, place in places.items():
+        try:
+            folder = place()
+            free = shutil.disk_usage(folder).free
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+            told.append(f"{gib(free)} free in {label}")
+            if free < DEMO_DISK:
+                bad.append(f"free {gib(DEMO_DISK)} in {label}")
+        except OSError as error:
+            told.append(f"{label} cannot be written ({in_words(error)})")
+            bad.append("cd to a folder that you may write to" if label != "the cache" else
+                       "set LABKIT_CACHE to a folder that you may write to")
+    return Check("disk", not bad, "; ".join(told), "; ".join(bad))
+
+
+def _temporary() -> Check:
+    fix = f"set TMPDIR to a folder that you may write to and that has {gib(TEMPORARY)} free"
+    try:
+        folder = tempfile.gettempdir()
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(b"x" * 4096)
+            file.flush()
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Check("temporary files", False, f"cannot be written: {in_words(error)}", fix)
+    return Check("temporary files", free >= TEMPORARY, f"{gib(free)} free in {folder}", fix)
+
+
+def _shared_memory(folder: str = "/dev/shm") -> Check:
+    fix = "in Docker: `docker run --shm-size=8g` or `--ipc=host`; else mount a larger tmpfs there"
+    if not os.path.isdir(folder):
+        return Check("/dev/shm", None, "not on this system; only NCCL on several GPUs needs it", fix)
+    try:
+        free = shutil.disk_usage(folder).free
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return Check("/dev/shm", False, f"cannot be written: {in_words(error)}", fix)
+    short = "" if free >= SHARED else ": NCCL on several GPUs needs more"
+    return Check("/dev/shm", free >= SHARED, f"{gib(free)} free{short}", fix)
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+
+
+def gib(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB" if size < 10 * 2**30 else f"{size / 2**30:.0f} GiB"

@@ -1,0 +1,123 @@
+"""From a plain decoder to one that trains: the order of transforms, written once.
+
+    model --convert--> other linears --checkpoint--> recomputed blocks --compile--> fused kernels --shard--> 1/N each
+
+1. **Convert** first. It replaces modules by name, so it must see the model as it was written: no wrapper, no compiled
+   code that still calls the old linear, no sharded weight that a new module could not take over.
+2. **Activation checkpointing** next, inside what is compiled: the compiler then sees the recomputation and plans for
+   it. The other way round, the compiled block is a black box that runs twice. Which checkpoint is the backend's matter:
+   Transformer Engine's delayed scaling must meet the same scales in both runs.
+3. **Compile** what will run, at the smallest part that repeats: one block, so that all blocks share one compilation. A
+   block is compiled whole where its linears allow it (nn.Linear, and torchao, whose scaling and casting need it), and
+   otherwise piece by piece, what lies between the linears: norms, rotary + attention, the SwiGLU product, the loss.
+4. **Shard** last. FSDP2 hangs its gather and scatter on the call of a block, around all of the above: weights are whole
+   before the block runs, in forward, in recomputation and in backward, and the compiler never sees a collective.
+
+Checkpointing and compiling replace the `forward` of a module instead of wrapping it in another module: parameter names
+stay those of the plain model, so that initial weights and checkpoints fit every arm.
+"""
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import nn
+
+from labkit.comm.group import Group
+from labkit.errors import LabError
+from labkit.train.config import TrainConfig
+from labkit.precision.base import Backend, ConversionReport, in_words
+
+# The decoder's modules that have no linear inside: in a block, and outside of the blocks.
+BETWEEN_IN_BLOCK = ("attn_norm", "attn.core", "ffn_norm", "ffn.act")
+BETWEEN_OUTSIDE = ("norm", "criterion")
+
+
+def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backend) -> ConversionReport:
+    """Convert, checkpoint, compile and shard `model` as `config` says; in place, in this order.
+
+    The model may be on the meta device (materialise and initialise it afterwards) or have its weights, FP32.
+    LabError: whatever the matrix or `backend.convert` refuses; compile = true without a compiler.
+    """
+    from labkit.precision.matrix import refuse, this_gpu
+    from labkit.parallel.shard import shard
+
+    recipe = backend.check_recipe(config.precision.recipe)
+    refuse(config, this_gpu(group.device.type), group.size)
+    if config.compile:
+        check_compiler(group.device)
+    backend.fp8_parameters = config.precision.fp8_parameters
+    report = backend.convert(model, recipe, config.precision.skip, device=group.device)
+    backend.check_calibration(config.precision.calibrate)
+    if config.precision.fp8_parameters:
+        backend.check_parameters(group.size)
+    choose_attention(model, config.attention)
+    if config.precision.fused:
+        backend.fuse(model)
+    if config.loss_chunk:
+        model.loss = functools.partial(chunked_loss, model, config.loss_chunk)
+    if config.activation_checkpointing == "block":
+        checkpoint_blocks(model, backend)
+    if config.compile:
+        compile_model(model, backend)
+    shard(model, group, backend.param_dtype, torch.float32, reshard_after_forward=config.reshard_after_forward,
+          head_apart=not config.loss_chunk)
+    return report
+
+
+def choose_attention(model: nn.Module, kernel: str) -> None:
+    """Which kernel computes attention: "auto" (torch's choice), "flash" or "cudnn"."""
+    from torch.nn.attention import SDPBackend
+
+    kinds = {"auto": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+    for block in model.layers:
+        block.attn.core.kernel = kinds[kernel]
+
+
+def chunked_loss(model: nn.Module, chunk: int, x_BTD: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
+    """The mean loss, the logits of `chunk` tokens at a time: they are computed again in backward instead of kept.
+
+    The mean over all tokens is the sum of the pieces' means, weighted by their lengths. Costs the head's forward a
+    second time, 2 of its 6 P FLOPs; saves all but one piece of the logits, and of their gradient.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    def piece(x_D: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return model.criterion(model.head(x_D)[None], targets[None]) * (len(targets) / targets_BT.numel())
+
+    pieces = zip(x_BTD.flatten(0, 1).split(chunk), targets_BT.flatten().split(chunk))
+    return torch.stack([checkpoint(piece, *pair, use_reentrant=False) for pair in pieces]).sum()
+
+
+def checkpoint_blocks(model: nn.Module, backend: Backend) -> None:
+    """Each block keeps its input only and runs its forward again in backward."""
+    for block in model.layers:
+        block.forward = functools.partial(backend.checkpoint, block.forward)
+
+
+def compile_model(model: nn.Module, backend: Backend, compiler: str = "inductor") -> None:
+    """torch.compile, lazily: the compiler runs at the first call."""
+    if backend.compiles == "block":
+        parts = [*model.layers, *(model.get_submodule(name) for name in BETWEEN_OUTSIDE)]
+    else:
+        parts = [block.get_submodule(name) for block in model.layers for name in BETWEEN_IN_BLOCK]
+        parts += [model.get_submodule(name) for name in BETWEEN_OUTSIDE]
+    for part in parts:
+        part.forward = torch.compile(part.forward, backend=compiler)
+
+
+def check_compiler(device: torch.device) -> None:
+    """LabError if torch.compile has no compiler for this device."""
+    if device.type == "cuda":
+        try:
+            import triton  # noqa: F401
+        except Exception as error:
+            raise LabError(f"compile = true needs Triton, which does not import ({in_words(error)}): "
+                           "pip install triton, or set compile = false") from None
+        return
+    try:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+        get_cpp_compiler()
+    except Exception as error:
+        raise LabError("compile = true needs a C++ compiler on a CPU, and none was found "
+                       f"({in_words(error)}): install g++, or set compile = false") from None

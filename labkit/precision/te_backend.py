@@ -1,0 +1,291 @@
+"""Transformer Engine (2.20): te.Linear, under `te.autocast` with one of its recipes.
+
+    bf16       te.Linear without FP8: the yardstick that tells FP8's gain from Transformer Engine's other kernels
+    delayed    DelayedScaling: the scale of a tensor comes from its largest amax of the last 1024 steps; E4M3 / E5M2
+    current    Float8CurrentScaling: the scale comes from the tensor at hand; E4M3 / E5M2
+    block      Float8BlockScaling: one power-of-two scale per 1x128 (activations, gradients) or 128x128 (weights);
+               E4M3 throughout; Hopper and CUDA 12.9 or newer; dims and tokens must divide by 128
+
+What it needs, and what is done about it here:
+
+- **The same weights.** te.Linear draws its own initial weights. It is built on the meta device and then given the very
+  Parameter of the nn.Linear it replaces: nothing to copy, ties stay tied, nothing is allocated.
+- **autocast around the forward alone.** The backward finds its recipe in what the forward saved.
+- **Its own recomputation.** Delayed scaling would take the scale of another step when a forward runs again in backward;
+  `te.checkpoint` puts the old one back. torch's checkpoint does not know of it.
+- **Scaling state outside the model's state dict.** Transformer Engine pickles it into the state dict as `_extra_state`,
+  which a loader refuses unless pickles are allowed, and which has no fixed size. Here the class keeps none, so that
+  BF16 and FP8 checkpoints have the same keys, and `state_dict` below gives scales and histories as plain tensors.
+- **A switch of its own.** In a schedule's BF16 phase the same te.Linear runs under `autocast(enabled=False)`. It drops
+  its scaling state then, and makes a new one when FP8 is enabled: delayed scaling starts blind at that switch.
+- **FP8 parameters** (recipe block; see labkit.train.master). The linear is built inside `te.quantized_model_init`, on
+  the meta device, and quantises its weight when it is given one: after sharding, each rank its own 128 x 128 blocks.
+  FSDP2 then gathers codes and scales, through hooks of the library's tensor type (on one rank it needs help, see
+  `gather_as_one`; with recomputation these hooks fail, so the matrix refuses it). Two costs remain: torch keeps an
+  ordinary FP32 copy of each shard beside it (it asks for a flat view, which such a tensor cannot give), so traffic is
+  saved and memory is not; and probing dequantises.
+- **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.
+- **Delayed scaling starts blind.** Scale 1 and an empty history: in the first step small gradients are flushed to zero.
+  `[precision] calibrate` lets it look first (`Schedule.begins`, `Loop._calibrate`).
+
+With several ranks delayed scaling takes the largest amax over all of them (Transformer Engine reduces over the default
+process group when the autocast region is left), so that all ranks round the gathered weights alike.
+"""
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from labkit.errors import LabError
+from labkit.precision.base import Availability, Backend, in_words, type_name
+from labkit.precision.blocks import BLOCK, block_scale
+from labkit.precision.flags import HIGH
+from labkit.precision.formats import E4M3, E5M2, Format, scale_for
+from labkit.precision.switch import FP8
+from labkit.precision.torchao_backend import gpu_can_fp8
+
+TESTED = "2.20"
+INSTALL = f"on a CUDA machine: pip install 'transformer-engine[pytorch]>={TESTED}', or use NVIDIA's PyTorch container"
+RECIPES = {"delayed": "DelayedScaling", "current": "Float8CurrentScaling", "block": "Float8BlockScaling"}
+# Where Transformer Engine keeps a linear's quantisation state: fp8_meta[direction], entry number.
+STATE = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("scaling_bwd", 0)}
+
+
+class TransformerEngine(Backend):
+    name = "te"
+    recipes = ("current", "delayed", "block", "bf16")
+    compiles = "between"
+    parameter_recipes = ("block",)
+    remembering = ("delayed",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._recipe = None                       # Transformer Engine's recipe object; one for the whole run
+        self.covers: dict[int, int] = {}          # id of a fused module: how many linears it computes for
+
+    def _availability(self, recipe: str, device: torch.device | None) -> Availability:
+        if device is not None and device.type != "cuda":
+            return Availability(False, f"Transformer Engine needs a CUDA GPU, the model is on '{device}'", INSTALL)
+        try:
+            te = _te()
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] == "transformer_engine":
+                return Availability(False, "Transformer Engine is not installed", INSTALL)
+            return Availability(False, f"Transformer Engine lacks a module ({in_words(error)})", INSTALL)
+        except (Exception, SystemExit) as error:
+            # No driver: OSError from a missing library; no extension: FileNotFoundError; another torch: ImportError;
+            # a torch or cuDNN too old: AssertionError, RuntimeError.
+            return Availability(False, f"Transformer Engine does not import ({in_words(error)})", INSTALL)
+        needed = ("autocast", "Linear", "checkpoint") + ("quantized_model_init",) * self.fp8_parameters
+        missing = [name for name in needed if not hasattr(te, name)]
+        if missing:
+            return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL)
+        if not torch.cuda.is_available():
+            return Availability(False, "Transformer Engine needs a CUDA GPU, and torch sees none",
+                                "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'")
+        if recipe == "bf16":
+            return Availability(True)
+        able = gpu_can_fp8(device)
+        if not able.ok:
+            return able
+        ask = te.is_fp8_block_scaling_available if recipe == "block" else te.is_fp8_available
+        ok, why = ask(return_reason=True)
+        return Availability(ok) if ok else Availability(ok, f"Transformer Engine: {why}",
+                                                        "take recipe 'current' or 'bf16'")
+
+    def needs_alignment(self, recipe: str) -> int:
+        return {"bf16": 1, "block": BLOCK}.get(recipe, self.alignment)
+
+    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+        fp8 = {"init_method": lambda weight: None} if self.fp8_parameters else {}     # see quantise_parameters
+        with _te().quantized_model_init(enabled=True, recipe=self._te_recipe(),
+                                        preserve_high_precision_init_val=True) if fp8 else nullcontext():
+            new = _linear_type(_te().Linear)(linear.in_features, linear.out_features, bias=linear.bias is not None,
+                                             params_dtype=linear.weight.dtype, device="meta", **fp8)
+        new.weight = linear.weight
+        if linear.bias is not None:
+            new.bias = linear.bias
+        return new
+
+    def fuse(self, model: nn.Module) -> None:
+        """Blocks in fused modules (see te_fused). LabError: a block whose seven linears were not all converted."""
+        from labkit.precision.te_fused import fuse_block
+        names = {id(module): name for name, module in model.named_modules()}
+        for block in model.layers:
+            attn, ffn = block.attn, block.ffn
+            parts = [attn.wq, attn.wk, attn.wv, attn.wo, ffn.w1, ffn.w3, ffn.w2]
+            left = [names[id(part)] for part in parts if names[id(part)] not in self.modules]
+            if left:
+                raise LabError(f"fused = true computes a block's linears together, and {left[0]} is in the skip list: "
+                               "take it out of [precision] skip, or set fused = false")
+            taken = [names[id(part)] for part in parts if part is not attn.wo]
+            fused = fuse_block(block, _te())
+            for name in taken:
+                del self.modules[name]
+            for module, covers in zip(fused, (3, 3)):
+                name = next(n for n, m in block.named_modules() if m is module)
+                self.modules[f"{names[id(block)]}.{name}"] = module
+                self.covers[id(module)] = covers
+
+    def evidence(self, model: nn.Module) -> dict:
+        """As the base class's; a fused module counts for the linears it computes."""
+        found = super().evidence(model)
+        present = {id(module) for module in model.modules()}
+        found["converted"] = sum(self.covers.get(id(m), 1) for m in self.modules.values() if id(m) in present)
+        fused = Counter(type_name(m) for m in self.modules.values() if id(m) in self.covers and id(m) in present)
+        found["module_types"] = dict(sorted({**found["module_types"], **fused}.items()))
+        return found
+
+    def autocast(self) -> AbstractContextManager:
+        if not self.in_fp8():
+            return _te().autocast(enabled=False)
+        return _te().autocast(enabled=True, recipe=self._te_recipe())
+
+    def _te_recipe(self) -> Any:
+        if self._recipe is None:
+            self._recipe = te_recipe(self.recipe)
+        return self._recipe
+
+    def switch(self, phase: str) -> None:
+        self.phase = phase                        # what `autocast` looks at; the modules stay as they are
+
+    def in_fp8(self) -> bool:
+        return bool(self.modules) and self.recipe != "bf16" and self.phase == FP8
+
+    def numbers(self) -> dict[str, Any]:
+        if self.recipe == "bf16":
+            return dict(HIGH)
+        recipe, block = self._te_recipe(), self.recipe == "block"
+        kind = getattr(getattr(recipe, "fp8_format", None), "name", "E4M3" if block else "HYBRID")
+        how = getattr(recipe, "fp8_quant_fwd_weight", None)          # delayed scaling has none: a plain max / amax
+        return {"forward": "e4m3", "backward": "e4m3" if kind == "E4M3" else "e5m2",
+                "scaling": {"delayed": "delayed", "current": "tensor", "block": "block"}[self.recipe],
+                "block": BLOCK if block else None, "power_of_two": bool(getattr(how, "power_2_scale", False)),
+                "amax_epsilon": float(getattr(how, "amax_epsilon", 0.0))}
+
+    def quantise_parameters(self) -> dict[nn.Parameter, Tensor]:
+        masters = {}
+        for module in self.modules.values():
+            # The library's own way to quantise a weight in place. It first draws new values, by the `init_method` that
+            # the module was built with: ours leaves those that are there. Then it hands out what it rounded away.
+            module.reset_parameters()
+            local = _local(module.weight)
+            if isinstance(module.weight, DTensor) and module.weight.device_mesh.size() == 1:
+                gather_as_one(local)
+            first = local.get_high_precision_init_val().to(device=local.device, dtype=torch.float32)
+            local.clear_high_precision_init_val()
+            masters[module.weight] = _like(module.weight, first)
+        return masters
+
+    @torch.no_grad()
+    def store(self, parameter: Tensor, master: Tensor) -> None:
+        _local(parameter).quantize_(_local(master))
+
+    @torch.no_grad()
+    def values(self, parameter: Tensor) -> Tensor:
+        return _like(parameter, self.plain(_local(parameter)).float())
+
+    def plain(self, weight: Tensor) -> Tensor:
+        return weight.dequantize() if self.holds_fp8(weight) else weight
+
+    def holds_fp8(self, parameter: Tensor) -> bool:
+        return self.fp8_parameters and isinstance(_local(parameter), _te().QuantizedTensor)
+
+    def checkpoint(self, forward, *args):
+        return _te().checkpoint(forward, *args, use_reentrant=False)
+
+    def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
+        if self.recipe == "bf16":
+            return None
+        if self.recipe == "block":
+            return E4M3, block_scale(x, square=slot == "weight")
+        fmt = E5M2 if slot == "grad" else E4M3
+        if self.recipe == "delayed":               # what Transformer Engine will use, or has just used
+            direction, entry = getattr(linear, "entries", STATE)[slot]
+            state = linear.fp8_meta.get(direction)
+            return fmt, torch.ones((), device=x.device) if state is None else state.scale[entry].clone()
+        return fmt, scale_for(x.abs().amax().float(), fmt)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Delayed scaling only: for each linear "<name>/<direction>/scale" and ".../amax_history", CPU."""
+        state = {}
+        for name, module in self.modules.items() if self.recipe == "delayed" and self.in_fp8() else ():
+            for direction in ("scaling_fwd", "scaling_bwd"):
+                if direction in module.fp8_meta:
+                    state[f"{name}/{direction}/scale"] = module.fp8_meta[direction].scale.cpu()
+                    state[f"{name}/{direction}/amax_history"] = module.fp8_meta[direction].amax_history.cpu()
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if self.recipe != "delayed" or not state or not self.in_fp8():
+            return
+        with self.autocast():                      # the recipe in force decides what state a module builds
+            for name, module in self.modules.items():
+                module.init_fp8_metadata(num_gemms=2 if hasattr(module, "fc1_bias") else 1)
+                for direction in ("scaling_fwd", "scaling_bwd"):
+                    for what in ("scale", "amax_history"):
+                        getattr(module.fp8_meta[direction], what).copy_(state[f"{name}/{direction}/{what}"])
+
+
+def te_recipe(name: str):
+    """Transformer Engine's recipe object for "delayed", "current" or "block", with its defaults."""
+    return getattr(importlib.import_module("transformer_engine.common.recipe"), RECIPES[name])()
+
+
+def gather_as_one(weight: Tensor) -> None:
+    """Let FSDP2 gather this FP8 weight as one tensor of bytes: its codes, then its scales.
+
+    On one rank there is nothing to send, and FSDP2 copies what a gather would have brought: the first tensor of a
+    weight's, and no other (seen with torch 2.11 to 2.13). On several ranks it gathers all of them, and this is not
+    needed.
+    """
+    before, after, shapes = weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather, []
+
+    def pack(mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any) -> tuple:
+        parts, about = before(mesh, orig_size, contiguous_orig_stride, module, mp_policy)
+        shapes[:] = [(part.shape, part.dtype) for part in parts]
+        return (torch.cat([part.contiguous().flatten().view(torch.uint8) for part in parts]),), about
+
+    def unpack(gathered: tuple, about: Any, param_dtype: torch.dtype, *, out: Tensor | None = None) -> Any:
+        sizes = [shape.numel() * dtype.itemsize for shape, dtype in shapes]
+        parts = tuple(part.view(dtype).view(shape)
+                      for part, (shape, dtype) in zip(gathered[0].split(sizes), shapes, strict=True))
+        found = after(parts, about, param_dtype, out=out)
+        return found if out is not None else (found[0], gathered)      # FSDP2 frees and allocates these: the whole
+
+    weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather = pack, unpack
+
+
+def _local(x: Tensor) -> Tensor:
+    """This rank's part. The very tensor: `to_local` would make a view, which FP8 tensors have only some of."""
+    return x._local_tensor if isinstance(x, DTensor) else x
+
+
+def _like(parameter: Tensor, local: Tensor) -> Tensor:
+    """`local` as a tensor sharded as `parameter` is."""
+    if not isinstance(parameter, DTensor):
+        return local
+    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, shape=parameter.size(),
+                              stride=parameter.stride())
+
+
+def _te():
+    with warnings.catch_warnings():               # it warns of what it cannot find before it raises for it
+        warnings.simplefilter("ignore")
+        return importlib.import_module("transformer_engine.pytorch")
+
+
+@functools.cache
+def _linear_type(base: type) -> type:
+    """te.Linear without `_extra_state`: see "Scaling state" above."""
+    return type("TELinear", (base,), {"__doc__": "te.Linear that leaves its scaling state out of the state dict.",
+                                      "__module__": __name__, "get_extra_state": nn.Module.get_extra_state,
+                                      "set_extra_state": nn.Module.set_extra_state})

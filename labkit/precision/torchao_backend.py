@@ -1,0 +1,122 @@
+"""torchao's float8 training: `Float8Linear`, with the recipes under torchao's own names (0.18).
+
+    tensorwise            one scale per tensor; activations and weights E4M3, gradients E5M2
+    rowwise               one power-of-two scale per row of each operand; E4M3 throughout
+    rowwise_with_gw_hp    the same, but weight gradients are computed in BF16
+
+All scale from the tensor at hand ("dynamic"), so there is no state to keep. Every product is a real `torch._scaled_mm`,
+on the GPU's FP8 units and on the CPU alike; there it computes in FP32 behind the interface, at about a sixth of BF16's
+speed, with FP8's numerics. On GPUs torchao is meant to be compiled together with the rest of the block: the scaling and
+casting are a dozen small kernels otherwise.
+
+Weights are gathered in BF16 and cast on every rank. torchao can gather FP8 instead, which halves the traffic, but gloo
+refuses float8 tensors.
+"""
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.precision.base import Availability, Backend, in_words
+from labkit.precision.formats import E4M3, E5M2, Format
+
+INSTALL = "pip install 'torchao>=0.18'"
+
+
+class TorchAO(Backend):
+    name = "torchao"
+    recipes = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+
+    def _availability(self, recipe: str, device: torch.device | None) -> Availability:
+        try:
+            float8 = _quiet_import("torchao.float8")
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] == "torchao":
+                return Availability(False, "torchao is not installed", INSTALL)
+            return Availability(False, f"torchao does not import ({in_words(error)})", INSTALL)
+        except (Exception, SystemExit) as error:
+            return Availability(False, f"torchao does not import ({in_words(error)})",
+                                "install the torchao release that belongs to this torch")
+        missing = [n for n in ("Float8LinearConfig", "convert_to_float8_training") if not hasattr(float8, n)]
+        if missing:
+            return Availability(False, f"this torchao has no {missing[0]}", INSTALL)
+        return gpu_can_fp8(device, (9, 0) if recipe.startswith("rowwise") else (8, 9))
+
+    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+        float8 = _quiet_import("torchao.float8")
+        if not torch.cuda.is_available():
+            _outside_onednn()
+        holder = nn.ModuleDict({"linear": linear})      # the public entry also applies torchao's own compiler fixes
+        float8.convert_to_float8_training(holder, config=float8.Float8LinearConfig.from_recipe_name(recipe))
+        return holder["linear"]
+
+    def numbers(self) -> dict[str, Any]:
+        config = next(iter(self.modules.values())).config
+        kinds = {E4M3.dtype: E4M3.name, E5M2.dtype: E5M2.name}
+        utils, by_row = _quiet_import("torchao.float8.float8_utils"), self.recipe.startswith("rowwise")
+        return {"forward": kinds[config.cast_config_input.target_dtype],
+                "backward": kinds[config.cast_config_grad_output.target_dtype],
+                "scaling": "row" if by_row else "tensor", "block": None,
+                "power_of_two": bool(config.round_scales_to_power_of_2), "amax_epsilon": float(utils.EPS)}
+
+    def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
+        """Of the products y and dx; rowwise recipes round dy and x once more, by columns, for dw."""
+        config = linear.config
+        cast = {"input": config.cast_config_input, "weight": config.cast_config_weight,
+                "grad": config.cast_config_grad_output}[slot]
+        # Rows of x and dy are tokens, rows of w are output features: along a row runs the sum of the product, but for
+        # w in dx, which torchao scales again.
+        utils = _quiet_import("torchao.float8.float8_utils")
+        scale = utils.tensor_to_scale(x, cast.target_dtype, scaling_granularity=cast.scaling_granularity,
+                                      axiswise_dim=-1, round_scales_to_power_of_2=config.round_scales_to_power_of_2)
+        return E4M3 if cast.target_dtype == E4M3.dtype else E5M2, scale.float()
+
+
+def gpu_can_fp8(device: torch.device | None, needed: tuple[int, int] = (8, 9)) -> Availability:
+    """FP8 products need an Ada (8.9) or Hopper (9.0) GPU; the CPU always can. device None: the GPU if there is one."""
+    if device is not None and device.type != "cuda" or not torch.cuda.is_available():
+        return Availability(True)
+    have = torch.cuda.get_device_capability(device)
+    if have >= needed:
+        return Availability(True)
+    return Availability(False, f"{torch.cuda.get_device_name(device)} has compute capability {have[0]}.{have[1]} and "
+                               f"FP8 here needs {needed[0]}.{needed[1]}", "use an H100 or newer, or backend 'bf16'")
+
+
+@functools.cache
+def _outside_onednn() -> None:
+    """On Intel CPUs torch 2.13 hands FP8 products to oneDNN, which has no kernel for them but its reference, two loops
+    in plain C++: [256, 128] @ [128, 128] takes 0.7 s there and 0.002 s in ATen, with the same result."""
+    ops = _quiet_import("torchao.float8.float8_ops")
+    original = ops.addmm_float8_unwrapped
+
+    @functools.wraps(original)
+    def product(a_data: Tensor, *args: Any, **named: Any) -> Tensor:
+        if a_data.device.type != "cpu" or torch.compiler.is_compiling():
+            return original(a_data, *args, **named)
+        enabled = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            return original(a_data, *args, **named)
+        finally:
+            torch._C._set_mkldnn_enabled(enabled)
+
+    ops.addmm_float8_unwrapped = product
+
+
+def _quiet_import(name: str):
+    """Import without torchao's messages about compiled extensions for other machines, which training does not use."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    finally:
+        logging.disable(level)

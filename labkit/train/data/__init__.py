@@ -1,0 +1,1 @@
+"""Text to train on: files, vocabulary, tokens, and which rank sees which of them at which step."""

@@ -1,0 +1,127 @@
+"""The corpus: real text as one long line of tokens, and the rule that says which tokens a training step sees.
+
+**Building** (once for a machine and a config, then cached): find the files, split them, learn a vocabulary from a
+sample of the train files, and write each side as one array of tokens, a file's tokens followed by token 0. The arrays
+are memory-mapped: ranks on a machine share the pages, and a corpus larger than memory costs nothing.
+
+**A batch is a function of (seed, step, split) and of nothing else**: not of how many ranks there are, which is what
+lets 1 rank and 8 ranks, BF16 and FP8, first run and resumed run, see the same data. Row b of step s is the window of
+T + 1 tokens that starts at
+
+    philox(key = (seed, split), counter = s)[b] mod (tokens - T)
+
+Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a counter-based generator: a keyed
+scrambling of the counter, so the numbers of step 10,000 come without drawing those before. Windows are drawn with
+replacement: there are no epochs, and a row does not change when the batch grows.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.train.data.cache import built_once, cache_root
+from labkit.train.config import DataConfig
+from labkit.train.data.corpus_files import LAYOUT, SPLITS, Progress, is_whole, write_corpus
+from labkit.train.data.sources import SourceFile, find_files
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens on disk. Pickles as its path, so handing it to other processes copies no tokens.
+
+    train, heldout: 1-D memory maps, uint16 or uint32. vocab_size: entries the vocabulary really has; every token is
+    below it. hash: sha256 over vocabulary and tokens, the same wherever the same text is. files: relative paths of each
+    split in corpus order. bytes: of text, per split.
+    """
+
+    path: Path
+    train: np.memmap = field(repr=False)
+    heldout: np.memmap = field(repr=False)
+    vocab_size: int
+    hash: str
+    files: dict[str, list[str]] = field(repr=False)
+    bytes: dict[str, int]
+
+    def batch(self, step: int, batch_size: int, seq_len: int, seed: int, split: str = "train") -> torch.Tensor:
+        """Tokens [B, T + 1], int64, on the CPU: inputs are [:, :-1], targets [:, 1:]. The rule is in the module's text.
+
+        The same on every rank; a rank takes the rows that are its own. LabError if the split is shorter than a window.
+        """
+        import torch                          # here, so that a corpus can be prepared without waiting for torch
+
+        tokens = self.tokens(split)
+        starts = len(tokens) - seq_len
+        if starts < 1:
+            raise LabError(f"the {split} split has {len(tokens)} tokens, fewer than one window of seq_len + 1 = "
+                           f"{seq_len + 1}: give [data] more text or lower seq_len")
+        # The step is the counter's high word: each step owns 2^192 counters and can never run into the next one's.
+        philox = np.random.Philox(key=[seed, SPLITS.index(split)], counter=[0, 0, 0, step])
+        begin_B = philox.random_raw(batch_size) % np.uint64(starts)
+        return torch.from_numpy(np.stack([tokens[b:b + seq_len + 1] for b in begin_B.tolist()]).astype(np.int64))
+
+    def tokens(self, split: str) -> np.memmap:
+        """The tokens of "train" or "heldout"."""
+        if split not in SPLITS:
+            raise LabError(f"there is no split {split!r}: the splits are train and heldout")
+        return self.train if split == "train" else self.heldout
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self.path / "tokenizer.json"))
+
+    def decode(self, tokens: Any) -> str:
+        """The text of a 1-D sequence of tokens (list, array or tensor)."""
+        return self.tokenizer.decode([int(t) for t in tokens], skip_special_tokens=False)
+
+    def describe(self) -> dict[str, Any]:
+        """What a run record keeps: enough to say later whether two runs read the same tokens."""
+        return {"hash": self.hash, "vocab_size": self.vocab_size, "bytes": self.bytes,
+                "tokens": {s: len(self.tokens(s)) for s in SPLITS},
+                "files": {s: len(self.files[s]) for s in SPLITS}}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_corpus, (self.path,)
+
+
+def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progress: Progress | None = None) -> Corpus:
+    """The corpus of a config: from the cache if it is there, else built into it. Safe to call from every rank at once.
+
+    cache_dir: default `labkit.train.data.cache.cache_root()`. Changed files (path, size, time) make a new corpus.
+    LabError: no usable file, or a cache that cannot be written; then nothing is left behind.
+    """
+    report = progress or (lambda what, fraction: None)
+    report("finding the text", 0.0)
+    files = find_files(config)
+    folder = Path(cache_dir or cache_root()) / "corpus" / _key(config, files)
+    built_once(folder, lambda empty: write_corpus(empty, config, files, report), is_whole,
+               on_wait=lambda: report("waiting for another process that prepares the corpus", 0.0))
+    report("corpus ready", 1.0)
+    return open_corpus(folder)
+
+
+def open_corpus(path: str | Path) -> Corpus:
+    """A corpus folder that `build_corpus` made."""
+    path = Path(path)
+    about = json.loads((path / "about.json").read_text(encoding="utf-8"))
+    train, heldout = (np.memmap(path / f"{s}.bin", dtype=about["dtype"], mode="r") for s in SPLITS)
+    return Corpus(path, train, heldout, about["vocab_size"], about["hash"], about["files"], about["bytes"])
+
+
+def _key(config: DataConfig, files: list[SourceFile]) -> str:
+    """The cache folder's name: changes with the config, the layout, and any file's path, size or time."""
+    text = [[f.path, f.relative, f.size, f.modified] for f in files]
+    parts = [LAYOUT, config.vocab_size, config.heldout_fraction, text]
+    return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]

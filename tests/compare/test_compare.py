@@ -1,0 +1,122 @@
+"""`lab compare` from the first arm to the verdict, on two real ranks: what it leaves, and that it goes on where it was."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from tests.compare.comparing import MICRO, lab, lab_here, one_sentence, preset, start
+
+from labkit.record.read import read_run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One whole comparison, read by several tests and changed by none."""
+    folder = tmp_path_factory.mktemp("compare")
+    done = lab(folder, "compare", "--preset", preset(folder), "--out", "out")
+    return folder, done
+
+
+def test_every_arm_has_its_record_and_the_verdict_its_reasons(finished):
+    folder, done = finished
+    assert done.returncode in (0, 1), done.stderr       # 8 steps prove nothing about FP8: any verdict will do here
+    run = read_run(folder / "out")
+    assert run.status == "finished" and list(run.arms) == ["bf16", "twin", "fp8", "broken"]
+    for name, arm in run.arms.items():
+        assert arm.status == "finished" and [s["step"] for s in arm.steps] == list(range(1, 9))
+        assert [step for step, _ in arm.series("heldout")] == [2, 4, 6, 8]
+    results = run.run["results"]
+    assert results["verdict"]["word"] in ("pass", "fail", "no-power") and results["verdict"]["sentence"] in _flat(done.stdout)
+    assert set(results["verdict"]["arms"]) == {"twin", "fp8", "broken"}
+
+
+def test_what_really_ran_is_told_from_evidence(finished):
+    arms = read_run(finished[0] / "out").arms
+    kinds = {name: arm.run["results"]["evidence"]["module_types"] for name, arm in arms.items()}
+    assert kinds["bf16"] == {"torch.nn.modules.linear.Linear": 15}
+    assert any("Float8Linear" in kind and count == 14 for kind, count in kinds["fp8"].items()), kinds["fp8"]
+    assert arms["fp8"].run["conversion"]["skipped"].keys() == {"head"}
+    results = read_run(finished[0] / "out").run["results"]["arms"]
+    assert (results["fp8"]["converted"], results["fp8"]["skipped"]) == (14, 1)
+    assert results["fp8"]["sqnr"]["db"] < results["bf16"]["sqnr"]["db"] - 10, "FP8 keeps 4 bits less than bf16: 24 dB"
+
+
+def test_arms_start_from_the_same_weights_and_see_the_same_data(finished):
+    """Only the first training loss can show it: it is that of the first weights on the first batch."""
+    arms = read_run(finished[0] / "out").arms
+    first = {name: arm.steps[0]["loss"] for name, arm in arms.items()}
+    assert first["twin"] == pytest.approx(first["bf16"], rel=1e-4) and first["twin"] != first["bf16"]
+    assert first["fp8"] == pytest.approx(first["bf16"], rel=2e-3), "FP8 rounding moves a fresh model's loss by less"
+    assert len({arm.run["corpus"]["hash"] for arm in arms.values()}) == 1
+
+
+def test_report_and_table_are_there(finished):
+    folder, done = finished
+    page = (folder / "out" / "report.html").read_text()
+    assert "http://" not in page.split("</style>")[0] and "<img" in page and "alt=" in page
+    for label in ("BF16", "twin", "FP8", "broken"):
+        assert label in done.stdout
+    assert "still going on" not in page, "the page tells of the finished run"
+    assert "out/report.html" in done.stdout
+
+
+def test_a_finished_comparison_is_shown_and_not_trained_again(finished):
+    folder, _ = finished
+    before = {p: p.stat().st_mtime_ns for p in (folder / "out" / "arms").rglob("steps.jsonl")}
+    again = lab_here(folder, "compare", "--preset", preset(folder), "--out", "out")
+    assert "Nothing left to train" in again.stdout and read_run(folder / "out").status == "finished"
+    assert before == {p: p.stat().st_mtime_ns for p in (folder / "out" / "arms").rglob("steps.jsonl")}
+
+
+def test_report_command_draws_again(finished):
+    folder, _ = finished
+    (folder / "out" / "report.html").unlink()
+    done = lab_here(folder, "report", "out")
+    assert done.returncode == 0 and (folder / "out" / "report.html").exists()
+
+
+def test_other_settings_do_not_mix_with_a_finished_comparison(finished):
+    folder, _ = finished
+    other = ("compare", "--preset", preset(folder), "--out", "out", "--set", "train.lr=2e-3")
+    one_sentence(lab_here(folder, *other), "train.lr", "--fresh")
+
+
+def test_interrupted_it_keeps_what_it_has_and_goes_on(tmp_path):
+    """Ctrl-C in the second arm: exit 130, no rank left; the second call keeps the first arm and finishes the rest."""
+    slow = MICRO.replace("world_size = 2", "world_size = 1").replace("eval_every = 2", "eval_every = 20")
+    slow = slow.replace("steps = 8", "steps = 60").replace("probe_every = 4", "probe_every = 1000")
+    words = ("compare", "--preset", preset(tmp_path, slow), "--out", "out", "--arms", "bf16,twin")
+    running = start(tmp_path, *words)
+    twin = tmp_path / "out" / "arms" / "twin" / "steps.jsonl"
+    deadline = time.monotonic() + 150
+    while not (twin.exists() and twin.stat().st_size) and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(running.pid, signal.SIGINT)
+    output = running.communicate(timeout=60)[0]
+    assert running.returncode == 130 and "goes on with the arms it has" in output and "Traceback" not in output, output
+    first = read_run(tmp_path / "out")
+    assert first.status == "interrupted" and first.arms["bf16"].status == "finished"
+    began = first.arms["bf16"].run["started"]
+    done = lab_here(tmp_path, *words)
+    second = read_run(tmp_path / "out")
+    assert second.arms["bf16"].run["started"] == began, "the finished arm was not trained again"
+    assert second.arms["twin"].status == "finished" and "BF16: finished already" in done.stdout, done.stdout + done.stderr
+    assert [s["step"] for s in second.arms["twin"].steps] == list(range(1, 61)), "no step stands twice"
+
+
+def test_fresh_moves_the_old_run_aside(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "run.json").write_text(json.dumps({"kind": "compare", "config": {}, "status": "finished"}))
+    words = ("compare", "--preset", preset(tmp_path), "--out", "out", "--arms", "bf16", "--set", "train.steps=2")
+    assert lab_here(tmp_path, *words, "--fresh").returncode == 0
+    assert json.loads((tmp_path / "out.1" / "run.json").read_text())["config"] == {}
+    assert read_run(out).arms["bf16"].status == "finished"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,79 @@
+"""The memory that is told before a run, held against the memory that recorded runs took."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.compare import memory
+from labkit.compare.arms import load_preset
+from labkit.record.read import read_run
+from labkit.train.config import TrainConfig, sizes, strict_validate
+from labkit.model.decoder import Transformer
+
+HOUR = Path(__file__).parents[2] / "week16_fp8" / "results" / "2026-11-21-h200-hour"
+RENTING = Path(__file__).parents[2] / "labkit" / "RENTING.md"
+
+
+@pytest.mark.parametrize("part", ["speed", "arms"])
+def test_it_comes_within_5_percent_of_the_recorded_peaks(part):
+    run = read_run(HOUR / part / "bf16").run
+    results = run["results"]
+    peak = results["speed"]["memory"]["peak"] if part == "speed" else max(results["peak_bytes"])
+    config = strict_validate(TrainConfig, run["config"], "the record")
+    told = memory.predict(config, run["world"]["size"])
+    assert told["peak"] == pytest.approx(peak, rel=0.05)
+    assert told["peak"] == sum(v for k, v in told.items() if k != "peak")
+
+
+def test_many_weights_a_rank_take_less_than_predicted():
+    """8B on two GPUs: the gradients come only as the activations go, and the sum counts both."""
+    run = read_run(HOUR.with_name("2026-11-22-h200-8b-2-gpus") / "speed" / "bf16").run
+    told = memory.predict(strict_validate(TrainConfig, run["config"], "the record"), run["world"]["size"])
+    peak = run["results"]["speed"]["memory"]["peak"]
+    assert f"{peak / memory.GIB:.1f} GiB of the {told['peak'] / memory.GIB:.1f} predicted" in memory.__doc__
+    assert told["peak"] - told["gradients"] == pytest.approx(peak, rel=0.05)
+    four = read_run(HOUR.with_name("2026-11-22-h200-8b-4-gpus") / "speed" / "bf16").run
+    told = memory.predict(strict_validate(TrainConfig, four["config"], "the record"), four["world"]["size"])["peak"]
+    assert f"{100 * told / four['results']['speed']['memory']['peak'] - 100:.0f} % on four" in RENTING.read_text()
+
+
+@pytest.mark.parametrize("name", sorted(sizes()))
+def test_parameters_are_the_models(name):
+    with torch.device("meta"):
+        model = Transformer(sizes()[name])
+    block, outside = memory.parameters(sizes()[name])
+    assert block == sum(p.numel() for p in model.layers[0].parameters())
+    assert outside + len(model.layers) * block == sum(p.numel() for p in model.parameters())
+
+
+def test_levers_and_ranks_move_what_they_should():
+    config = TrainConfig(model="8b", seq_len=8192, batch_size=16)
+    one, eight = (memory.predict(config.replace(batch_size=2 * n), n) for n in (1, 8))
+    assert one["activations"] == eight["activations"]
+    assert one["optimizer"] == pytest.approx(8 * eight["optimizer"], rel=1e-6)
+    saved = memory.predict(config.replace(activation_checkpointing="block"), 8)
+    assert saved["activations"] < eight["activations"] / 5 and saved["logits"] == eight["logits"]
+    assert memory.predict(config.replace(loss_chunk=1024), 8)["logits"] == eight["logits"] / 16
+    assert memory.predict(config.replace(accumulation=2), 8)["activations"] == eight["activations"] / 2
+    once = memory.predict(config.replace(accumulation=2, reduce_once=True), 8)["gradients"]
+    assert once == eight["gradients"] + 4 * 8_030_261_248, "and the whole model's in FP32"
+    assert memory.predict(config.replace(reduce_once=True), 8) == eight, "with one micro-batch nothing waits"
+    kept = memory.predict(config.replace(reshard_after_forward=False), 8)["gathered"]
+    assert kept == 2 * 8_030_261_248, "the whole model in BF16"
+
+
+def test_8b_on_8_is_llama_3_8b_under_fsdp_and_fits():
+    """The shapes, the batch for each size of GPU, and that the prediction leaves room on both."""
+    preset = load_preset("8b")
+    assert preset.world_size == 8 and preset.device == "cuda"
+    for gib, rows in ((79.2, 1), (140.4, 2)):           # what torch reports of an H100 and of an H200
+        config = preset.speed_config("bf16", gib, 8)
+        assert config.model == "8b" and config.seq_len == 8192 and config.batch_size == 8 * rows and config.compile
+        assert config.data.vocab_size < sizes()["8b"].vocab_size == 128256
+        peak = memory.predict(config, 8)["peak"] / memory.GIB
+        assert 0.6 * gib < peak < 0.8 * gib
+        assert memory.predict(config.replace(batch_size=8 * (rows + 1)), 8)["peak"] / memory.GIB > 0.9 * gib
+    te = preset.speed_config("te-delayed", 140.4, 8).precision
+    assert (te.backend, te.recipe, te.fused) == ("te", "delayed", True)

@@ -1,0 +1,84 @@
+"""Minutes and money over several calls of `lab compare`, of which some came to no end."""
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from labkit.compare.budget import Budget, Item
+from labkit.record.read import read_run
+from labkit.compare.report import report
+from labkit.record.run import RunRecord
+from labkit.compare.summary import note_call, show, together
+
+SAFETY = {"word": "incomplete", "sentence": "No verdict.", "reasons": [], "band": None, "from_step": None, "arms": {},
+          "statistic": ""}
+
+
+def call(seconds, cost=None, **more):
+    return {"began": 0.0, "minutes": None, "price_per_hour": None, "seconds": seconds, "cost": cost, "items": [],
+            **more}
+
+
+@pytest.mark.parametrize("earlier, last, told", [
+    ([], call(600), ""),
+    ([call(3)], call(600), ""),                                                    # a look that ran nothing
+    ([call(600)], call(300), " With the calls before it 15.0 minutes."),
+    ([call(600, 0.5)], call(300, 0.25, ended=True), " With the calls before it 15.0 minutes, 0.75 in all."),
+    ([call(600, 0.5)], call(300), " With the calls before it 15.0 minutes."),      # one without a price: no sum
+    ([call(600, 0.5, ended=False), call(60, 0.05)], call(300, 0.25),
+     " With the calls before it at least 16.0 minutes, 0.80 in all."),
+])
+def test_all_calls_are_summed(earlier, last, told):
+    assert together(earlier, last) == told
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two calls by a clock of our own: one killed while its second arm ran, one that finished."""
+    record = RunRecord.create(tmp_path / "run", kind="compare", command="lab compare", hardware={})
+    clock = iter([1000.0, *[1000.0 + 5] * 2, *[1000.0 + 605] * 2]).__next__
+    killed = Budget(10, 3.0, clock=clock)
+    note_call(record, killed)
+    killed.took(Item("speed", "bf16", "BF16", 500.0), 600.0)
+    note_call(record, killed)
+    again = Budget(10, 3.0, clock=iter([9000.0, *[9000.0 + 120] * 4]).__next__)
+    note_call(record, again)
+    again.took(Item("speed", "fp8", "FP8", 90.0), 100.0)
+    note_call(record, again, ended=True)
+    record.results(arms={}, verdict=SAFETY)
+    record.finish("finished")
+    return tmp_path / "run"
+
+
+def test_a_call_replaces_what_it_wrote_and_nothing_else(folder):
+    killed, again = read_run(folder).run["results"]["calls"]
+    assert (killed["ended"], killed["seconds"], [i["arm"] for i in killed["items"]]) == (False, 605.0, ["bf16"])
+    assert (again["ended"], again["seconds"], [i["arm"] for i in again["items"]]) == (True, 120.0, ["fp8"])
+
+
+def test_the_page_tells_the_call_that_came_to_no_end(folder):
+    text = " ".join(re.sub(r"<[^>]+>", " ", report(folder).read_text()).split())
+    assert "Call 1: at least 10.1 minutes of 10 allowed, 0.50 at 3.00 an hour" in text
+    assert text.count("It came to no end: interrupted, killed, or its machine went away.") == 1
+    assert "Call 2: 2.0 minutes of 10 allowed, 0.10 at 3.00 an hour" in text
+
+
+def test_the_last_line_counts_it(folder):
+    said = io.StringIO()
+    show(folder, Console(file=said, width=300))
+    assert "Measured: 2.0 minutes, 0.10 at 3.00 an hour; predicted for these arms: 1.5 minutes. With the calls " \
+           "before it at least 12.1 minutes, 0.60 in all." in said.getvalue()
+
+
+def test_minutes_of_a_call_that_came_to_no_end_are_a_least(folder):
+    """It had been judged before, and the killed call is the last one."""
+    results = read_run(folder).run["results"]
+    record = RunRecord.open(folder)
+    record.results(calls=results["calls"][::-1])
+    record.close()
+    said = io.StringIO()
+    show(folder, Console(file=said, width=300))
+    assert "Measured: at least 10.1 minutes, 0.50 at 3.00 an hour" in said.getvalue()

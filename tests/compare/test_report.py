@@ -1,0 +1,324 @@
+"""The page: self-contained, safe, and it says what the record says, no more. Also of runs that were cut short."""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from labkit.errors import LabError
+from labkit.compare.facts import Arm, arms_of
+from labkit.record.read import read_run
+from labkit.compare.report import _events, _gap_word, missing, report
+from labkit.record.run import RunRecord
+from tests.compare import synthetic
+
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The report of a finished comparison, as text, and its folder."""
+    folder = synthetic.compare(tmp_path_factory.mktemp("pass") / "run", steps=60, layers=2)
+    return report(folder).read_text(), folder
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """For tests of the words: drawing takes most of a report's time."""
+    monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
+
+
+def words(page: str) -> str:
+    """What a reader sees, in one line."""
+    page = re.sub(r"(?s)<style>.*?</style>|<wbr>", "", page)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+class Tags(HTMLParser):
+    """All start tags with attributes; void elements need no end."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.open = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br", "wbr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+
+def test_the_page_is_one_file_and_asks_for_nothing(page):
+    text, folder = page
+    tags = Tags(text)
+    assert tags.open == []
+    names = {tag for tag, _ in tags.found}
+    assert not names & {"script", "link", "iframe", "object", "embed", "form", "base"}
+    for tag, attributes in tags.found:
+        for name, value in attributes.items():
+            assert not name.startswith("on"), f"{tag} {name}"
+            if name in ("src", "href"):
+                assert value.startswith("data:image/svg+xml;base64,")
+    assert "url(" not in text and "@import" not in text
+    policy = next(a["content"] for t, a in tags.found if a.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy and "script" not in policy
+    assert text.count("<h1") == 1 and 'lang="en"' in text and "width=device-width" in text
+    assert "prefers-color-scheme: dark" in text and "@media print" in text
+
+
+def test_pictures_are_inside_with_alt_text_and_ask_for_nothing_either(page):
+    text, folder = page
+    images = [a for t, a in Tags(text).found if t == "img"]
+    assert len(images) >= 6
+    for image in images:
+        assert len(image["alt"]) > 30
+        svg = base64.b64decode(image["src"].split(",", 1)[1]).decode()
+        assert "<script" not in svg
+        # Names of schemas are no requests; references inside the file start with "#".
+        assert not [u for u in re.findall(r"(?:href|src)=\"([^\"]*)\"", svg) if not u.startswith(("#", "data:"))]
+
+
+def test_the_verdict_comes_first_then_the_table(page):
+    text, folder = page
+    run = read_run(folder).run
+    seen = words(text)
+    order = [run["results"]["verdict"]["sentence"], "The arms", "Pictures", "What this can and cannot show", "Events",
+             "What was converted", "Command, environment, configuration"]
+    places = [seen.index(part) for part in order]
+    assert places == sorted(places)
+
+
+def test_the_table_says_what_the_record_says(page):
+    text, folder = page
+    data = read_run(folder)
+    rows = re.findall(r"(?s)<tr>\s*<th scope=\"row\">.*?</tr>", text)
+    by_label = {row.split(">", 2)[2].split("<")[0]: words(row) for row in rows}
+    verdict = data.run["results"]["verdict"]["arms"]
+    for arm in arms_of(data).values():
+        row = by_label[arm.label]
+        assert f"{arm.speed.tokens_per_s:,.0f}" in row and f"{arm.heldout:.4f}" in row
+        assert f"{arm.peak_bytes / 2**30:.2f} GiB" in row and "0 / 0" in row
+        # 14 linears in two layers and the head; BF16 "converts" them into what they were, which is no conversion.
+        assert ("0 / 15" if "BF16" in arm.label else "14 / 1") in row
+        if arm.worst:
+            assert f"{arm.worst[1]:.1f} dB" in row and arm.worst[0] in row
+    assert f"{verdict['broken']['value']:.3f} %" in by_label["FP8 broken (E5M2, unscaled)"]
+    assert "rejected, as it must be" in by_label["FP8 broken (E5M2, unscaled)"]
+    assert "gives the band" in by_label["BF16 twin"] and "the baseline" in by_label["BF16"]
+
+
+def test_command_environment_and_evidence_are_there(page):
+    seen = words(page[0])
+    for part in ("lab compare --preset cpu-tiny", "Example CPU 8-Core", "torch 2", "hash 9f2c51d0aa77", "weights 1",
+                 "14 linears are Float8Linear", "head (named in precision.skip)", "layers.1.attn.wq",
+                 "14 × Float8Linear",
+                 "\"batch_size\": 8"):
+        assert part in seen, part
+
+
+def test_a_cpu_report_says_that_it_shows_numerics_and_not_speed(page):
+    seen = words(page[0])
+    assert "This ran on a CPU." in seen and "It says nothing about FP8's speed" in seen
+    assert "against baseline" not in seen and "MFU" not in seen
+
+
+def test_a_gpu_report_gives_ratio_and_mfu_with_both_conventions_and_peaks(tmp_path, no_pictures):
+    folder = synthetic.compare(tmp_path / "run", ("bf16", "fp8"), gpu=True, steps=20, layers=1)
+    seen = words(report(folder).read_text())
+    arms = arms_of(read_run(folder))
+    ratio = arms["fp8"].speed.tokens_per_s / arms["bf16"].speed.tokens_per_s
+    assert f"{ratio:.2f} ×" in seen and "This ran on a CPU" not in seen and "NVIDIA H200" in seen
+    for part in ("TFLOP/s per GPU, causal attention", "TFLOP/s per GPU, full attention", "MFU, causal, bf16 peak",
+                 "MFU, full, fp8 peak", "bf16 989 TFLOP/s"):
+        assert part in seen, part
+
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $x_{$ & {{ 7 * 7 }}"
+
+
+def test_hostile_text_in_a_record_stays_text(tmp_path):
+    folder = tmp_path / "run"
+    record = RunRecord.create(folder, kind="compare", command=HOSTILE,
+                              hardware={"os": HOSTILE, "gpus": [], "cpu": {"model": HOSTILE}},
+                              config={"title": HOSTILE, HOSTILE: HOSTILE}, seeds={HOSTILE: HOSTILE}, extra=HOSTILE)
+    synthetic.arm(folder / "arms" / "bf16", "bf16", steps=20, layers=1)
+    with RunRecord.open(folder / "arms" / "bf16") as arm:
+        arm.event(HOSTILE, step=3, message=HOSTILE)
+        arm.update(conversion={"converted": [HOSTILE], "skipped": {HOSTILE: HOSTILE}, "module_type": HOSTILE,
+                               "note": HOSTILE},
+                   evidence={HOSTILE: {HOSTILE: HOSTILE}}, corpus={HOSTILE: HOSTILE})
+        arm.step(step=21, loss=3.0, tokens=1, seconds=1.0, heldout=3.0,
+                 scales={f"layers.0.{HOSTILE}.input": {"scale": 1.0, "amax": 1.0, "overflow": 1.0, "underflow": 0.0,
+                                                       "sqnr": 3.0}})
+    record.finish(results={"arms": {"bf16": {"label": HOSTILE, "role": HOSTILE, "status": HOSTILE, "note": HOSTILE}},
+                           "verdict": {"word": HOSTILE, "sentence": HOSTILE, "reasons": [HOSTILE], "statistic": HOSTILE,
+                                       "band": {"name": HOSTILE, "threshold": 1.0, "low": -1, "high": 1},
+                                       "arms": {"bf16": {"gap": [[10, 0.5], [20, 2.0]], "value": HOSTILE,
+                                                         "word": HOSTILE}}}})
+    text = report(folder).read_text()
+    tags = Tags(text)
+    assert tags.open == []
+    assert "script" not in {tag for tag, _ in tags.found}
+    assert all(a.get("src", "data:").startswith("data:") and not any(n.startswith("on") for n in a) for _,
+               a in tags.found)
+    assert "<script>" not in text and "{{ 7 * 7 }}" in html.unescape(text)
+    assert "could not be drawn" not in text              # "$x_{$" is no formula to matplotlib either
+
+
+# ---- runs that were cut short
+
+def test_a_killed_comparison_says_what_is_missing(tmp_path):
+    folder = synthetic.compare(tmp_path / "run", killed="fp8", steps=60, layers=1)
+    with open(folder / "arms" / "fp8" / "steps.jsonl", "ab") as file:
+        file.write(b'{"step": 30, "lo')
+    seen = words(report(folder).read_text())
+    for part in ("What is missing", "The run was interrupted", "FP8 tensorwise was interrupted, 29 of 60 steps done.",
+                 "FP8 broken (E5M2, unscaled) has not started.", "There is no verdict", "Incomplete",
+                 "FP8 tensorwise: 1 line of the record could not be read"):
+        assert part in seen, part
+
+
+def test_a_comparison_with_nothing_in_it_gives_a_page(tmp_path, no_pictures):
+    RunRecord.create(tmp_path / "run", kind="compare", command="lab compare", hardware={}).close()
+    seen = words(report(tmp_path / "run").read_text())
+    assert "No verdict yet" in seen and "The record holds no steps to draw." in seen
+    assert "NaN" not in seen.replace("NaN events", "")
+
+
+def test_a_finished_run_has_nothing_missing(page):
+    assert "What is missing" not in page[0]
+    data = read_run(page[1])
+    assert missing(data, arms_of(data)) == []
+
+
+def test_skipped_and_failed_arms_say_why(tmp_path):
+    folder = synthetic.compare(tmp_path / "run", ("bf16", "twin"), steps=20, layers=1)
+    record = RunRecord.open(folder)
+    about = read_run(folder).run["results"]["arms"]
+    record.results(arms={**about, "te": {"label": "TE FP8", "role": "candidate", "status": "skipped",
+                                         "note": "no GPU here"},
+                         "bad": {"label": "Bad", "role": "candidate", "status": "failed", "note": "rank 1 died"}})
+    record.close()
+    data = read_run(folder)
+    told = missing(data, arms_of(data))
+    assert "TE FP8 was skipped: no GPU here." in told and "Bad failed after 0 steps: rank 1 died." in told
+    assert "No broken arm ran, so nothing shows that this comparison could have failed." in told
+
+
+@pytest.mark.parametrize("word, sign", [("pass", "Pass"), ("fail", "Fail"), ("no-power", "No power"),
+                                        ("incomplete", "Incomplete"),
+                                        ("odd", "Incomplete")])
+def test_the_verdict_is_told_in_words_not_only_in_colour(tmp_path, no_pictures, word, sign):
+    RunRecord.create(tmp_path / "run", kind="compare", command="c", hardware={}).finish(
+        results={"verdict": {"word": word, "sentence": "It is so."}})
+    text = report(tmp_path / "run").read_text()
+    assert re.search(rf"<p class=\"word\">.*{sign}</p>", text) and "It is so." in text
+    assert f'class="verdict {word if word != "odd" else "incomplete"}"' in text
+
+
+def test_a_broken_arm_that_was_not_rejected_is_told(tmp_path, no_pictures):
+    folder = synthetic.compare(tmp_path / "run", steps=20, layers=1, word="no-power")
+    record, results = RunRecord.open(folder), read_run(folder).run["results"]
+    results["verdict"]["arms"]["broken"]["word"] = "inside"
+    record.results(**results)
+    record.close()
+    seen = words(report(folder).read_text())
+    assert "inside: NOT rejected" in seen and "rejected, as it must be" not in seen
+
+
+# ---- single runs, events, failures
+
+def test_a_single_run_gets_its_own_page(tmp_path):
+    synthetic.arm(tmp_path / "run", "fp8", steps=40, layers=2, explode="gap").close()
+    text = report(tmp_path / "run").read_text()
+    seen = words(text)
+    assert "Training run: torchao tensorwise" in seen and "Verdict" not in seen and "40 of 40" in seen
+    assert "81,920" in seen and "Course of the run" in seen and "lr" in seen
+    assert Tags(text).open == []
+
+
+def test_a_killed_single_run_gets_a_page(tmp_path):
+    synthetic.arm(tmp_path / "run", "bf16", steps=40, until=12)
+    seen = words(report(tmp_path / "run").read_text())
+    assert "11 of 40" in seen and "The run was interrupted" in seen and "at step 10" in seen
+
+
+def test_losses_that_are_not_finite_are_counted_and_shown(tmp_path, no_pictures):
+    folder = synthetic.compare(tmp_path / "run", explode="nan", steps=30, layers=1)
+    text = report(folder).read_text()
+    row = words(next(r for r in re.findall(r"(?s)<tr>.*?</tr>", text) if "FP8 broken" in r))
+    assert "18 / 18" in row and "NaN" in row
+    seen = words(text)
+    assert "skipped_step × 18" in seen and "13 to 30" in seen    # one line, not eighteen
+
+
+def test_like_events_are_one_line_and_different_ones_are_not(tmp_path):
+    with RunRecord.create(tmp_path / "run", kind="train", command="c", hardware={}) as record:
+        for step in (3, 4, 5):
+            record.event("skipped_step", step=step, message="not finite")
+        record.event("checkpoint", step=6)
+        record.event("skipped_step", step=7, message="not finite")
+    data = read_run(tmp_path / "run")
+    rows = [(e["kind"], e["first"], e["last"], e["count"]) for e in _events(arms_of(data), data)]
+    assert rows == [("skipped_step", 3, 5, 3), ("checkpoint", 6, 6, 1), ("skipped_step", 7, 7, 1)]
+
+
+def test_it_can_be_drawn_again_and_leaves_nothing_beside(tmp_path, no_pictures):
+    synthetic.arm(tmp_path / "run", "bf16", steps=12)
+    first = report(tmp_path / "run").read_text()
+    assert report(str(tmp_path / "run")).read_text() == first    # also by a plain string
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["events.jsonl", "figures", "report.html",
+                                                                    "run.json", "steps.jsonl"]
+
+
+def test_no_run_is_one_sentence(tmp_path):
+    with pytest.raises(LabError, match="no run in"):
+        report(tmp_path)
+
+
+def test_a_full_disk_is_one_sentence_and_keeps_the_old_page(tmp_path, no_pictures, monkeypatch):
+    synthetic.arm(tmp_path / "run", "bf16", steps=12)
+    old = report(tmp_path / "run").read_text()
+
+    def fill_up(self, text, **_):
+        self.write_bytes(text[:100].encode())            # some of it still fits
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fill_up)
+    with pytest.raises(LabError, match="No space left on device"):
+        report(tmp_path / "run")
+    assert (tmp_path / "run" / "report.html").read_text() == old
+    assert not list((tmp_path / "run").glob(".report*"))
+
+
+def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):
+    with RunRecord.create(tmp_path / "run", kind="train", command="c", hardware={}) as record:
+        record.step(step=1)
+        record.step(step=2, loss=None, memory=None, scales={})
+        record.step(step=3, loss=2.0, tokens="many", seconds=None, scales={"w": "odd"}, heldout=math.inf)
+    text = report(tmp_path / "run").read_text()
+    assert Tags(text).open == [] and "2.0000" in words(text)
+
+
+@pytest.mark.parametrize("role, word, told", [
+    ("candidate", "undecided", "beyond the band, not told from rounding"), ("broken", "undecided", "NOT rejected"),
+    ("broken", "inside", "NOT rejected"), ("fine", "outside", "outside the band"), ("candidate", "no-data", "no data")])
+def test_every_verdict_on_a_gap_has_its_words(role, word, told):
+    assert _gap_word(Arm("a", "A", role, "finished", word=word)).endswith(told)
+
+
+@pytest.mark.parametrize("fp8_steps, told", [(12, True), (20, False), (None, False)])
+def test_a_run_that_was_fp8_for_a_part_says_for_how_long(tmp_path, no_pictures, fp8_steps, told):
+    synthetic.arm(tmp_path / "run", "fp8", steps=20, layers=1).finish()
+    record = RunRecord.open(tmp_path / "run")
+    record.results(fp8_steps=fp8_steps)
+    record.close()
+    assert ("FP8 in 12 of 20 steps" in words(report(tmp_path / "run").read_text())) == told

@@ -1,0 +1,237 @@
+"""`lab scaling` on real ranks: the same work for each, one record a count, a table from the records, nothing twice."""
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.compare.comparing import MICRO, environment, preset
+
+from rich.console import Console
+
+from labkit.errors import LabError
+from labkit.compare import background, scaling
+from labkit.compare.arms import load_preset
+from labkit.record.clean import jsonable
+from labkit.record.read import read_run
+from labkit.record.run import RunRecord
+from labkit.compare.scaling_each import against_each, cores, place, time_each, visible
+
+SPEED = MICRO.replace("[train]", '[speed]\narms = ["bf16"]\nseconds = 0.1\nwarmup = 3\n[train]', 1)
+
+
+def test_each_rank_keeps_its_work_and_nothing_is_measured_twice(tmp_path, monkeypatch):
+    """Two ranks, one, and two lone ones at the same time; then the same command finds all of it done."""
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    said, out = io.StringIO(), tmp_path / "out"
+    given = {"arms": ["bf16"], "out": out, "each": True, "console": Console(file=said, width=300)}
+    toml = str(preset(tmp_path, SPEED))
+    assert scaling.scaling(toml, "2,1", **given) == 0
+    rows, lone = scaling.rows_of(out), scaling.rows_of(out / "each", "run")
+    assert [(row["ranks"], row["tokens_step"]) for row in rows] == [(1, 4 * 32), (2, 4 * 32)]
+    assert [(row["folder"], row["ranks"], row["tokens_step"]) for row in lone] == [("0", 1, 4 * 32), ("1", 1, 4 * 32)]
+    for folder, ranks in ((out / "1", 1), (out / "2", 2), (place(out, 0), 1), (place(out, 1), 1)):
+        assert read_run(folder / "speed" / "bf16").run["config"]["batch_size"] == 4 * ranks
+    assert rows[0]["share"] == 1 and rows[1]["share"] == pytest.approx(rows[1]["rate"] / 2 / rows[0]["rate"])
+    share = 100 * rows[1]["each"] / ((lone[0]["rate"] + lone[1]["rate"]) / 2)
+    sentence = f"BF16: 2 GPUs together train {share:.1f} % of what they train each alone"
+    assert sentence in said.getvalue() and sentence in scaling.markdown(out)
+
+    before = {file: file.stat().st_mtime_ns for file in out.rglob("*")}
+    said.truncate(0)
+    assert scaling.scaling(toml, "1,2", **given) == 0
+    assert before == {file: file.stat().st_mtime_ns for file in out.rglob("*")}
+    assert f"{rows[1]['rate']:,.0f}" in said.getvalue()
+    assert scaling.markdown(out).splitlines()[2] == "| " + " | ".join(scaling.cells(rows[0])) + " |"
+
+    # Another question in the same folder is not answered with these numbers.
+    for setting, name in (("speed.seconds=0.2", "speed.seconds"), ("train.accumulation=2", "train.accumulation")):
+        with pytest.raises(LabError, match=f"holds a run with other settings .*{name}.*another folder with --out"):
+            scaling.scaling(toml, "2", **given, settings=[setting])
+
+
+def record(out: Path, ranks: int, rate: float, tokens: int = 4096, window: float = 60, folder: str = "") -> None:
+    arm = {"label": "BF16", "ranks": ranks, "tokens_per_s": rate, "tokens_step": tokens, "seq_len": 1024,
+           "step_p50": tokens * ranks / rate, "memory": {"peak": 2 ** 30}}
+    place = out / (folder or str(ranks))
+    place.mkdir(parents=True)
+    (place / "run.json").write_text(json.dumps({"kind": "compare", "config": {"speed": {"seconds": window}},
+                                                 "results": {"speed": {"arms": {"bf16": arm}}}}))
+
+
+def test_the_share_is_of_the_fewest_and_in_order(tmp_path):
+    record(tmp_path, 16, 1440)
+    record(tmp_path, 2, 200)
+    record(tmp_path, 4, 380)
+    assert [line.split(" | ")[1:5] for line in scaling.markdown(tmp_path).splitlines()[2:]] == [
+        ["2", "200", "100", "100.0"], ["4", "380", "95", "95.0"], ["16", "1,440", "90", "90.0"]]
+
+
+def test_unequal_work_is_no_weak_scaling(tmp_path):
+    record(tmp_path, 1, 100)
+    record(tmp_path, 2, 190, tokens=2048)
+    with pytest.raises(LabError, match="no weak scaling: in bf16 a GPU had 2,048 tokens of 1,024 and 4,096"):
+        scaling.markdown(tmp_path)
+
+
+def test_unequal_windows_are_no_weak_scaling(tmp_path):
+    record(tmp_path, 1, 100)
+    record(tmp_path, 2, 198, window=15)
+    with pytest.raises(LabError, match="no weak scaling: bf16 was timed for 15 and 60 s, and a GPU slows as it warms"):
+        scaling.markdown(tmp_path)
+
+
+# ---- every GPU alone, all at once
+
+def test_the_mean_the_slowest_and_the_gpus_that_took_part(tmp_path):
+    """Four alone, timed together by twos and by fours: two take GPUs 0 and 1, whatever the others do."""
+    record(tmp_path, 2, 190)
+    record(tmp_path, 4, 360)
+    for gpu, rate in enumerate((101, 99, 100, 80)):
+        record(tmp_path / "each", 1, rate, folder=f"{gpu}/run")
+    two, four = against_each(tmp_path)
+    assert "2 GPUs together train 95.0 % of what they train each alone and 96.0 % of what the slowest" in two
+    assert "does, GPU 1 (99 tokens/s; the fastest 101)" in two
+    assert "4 GPUs together train 94.7 %" in four and "112.5 % of what the slowest does, GPU 3 (80" in four
+    record(tmp_path, 8, 700)
+    assert len(against_each(tmp_path)) == 2, "eight were not timed alone"
+
+
+@pytest.mark.parametrize("began, told", [("12:00:30", "each alone, at once, and"), ("12:02:00", "each alone and")])
+def test_at_once_is_said_of_trainings_that_were(tmp_path, began, told):
+    record(tmp_path, 2, 190)
+    for gpu, started, finished in (("0", "12:00:00", "12:01:00"), ("1", began, "12:03:00")):
+        record(tmp_path / "each", 1, 100, folder=f"{gpu}/run")
+        arm = tmp_path / "each" / gpu / "run" / "speed" / "bf16"
+        arm.mkdir(parents=True)
+        (arm / "run.json").write_text(json.dumps({"kind": "train", "started": started, "finished": finished}))
+    assert told in against_each(tmp_path)[0]
+
+
+def test_another_window_is_no_yardstick(tmp_path):
+    record(tmp_path, 2, 190)
+    for gpu in "01":
+        record(tmp_path / "each", 1, 100, window=15, folder=f"{gpu}/run")
+    (told,) = against_each(tmp_path)
+    assert told.startswith("These shares are no weak scaling: bf16 was timed for 15 and 60 s,")
+
+
+def stand_in(folder: Path, monkeypatch, script: str) -> None:
+    """In place of the comparisons: this shell script, on a machine that shows GPUs 4 and 6."""
+    python = folder / "python"
+    python.write_text("#!/bin/sh" + script + "\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+
+
+def test_a_gpu_that_fails_is_told_in_its_own_words_and_the_others_end(tmp_path, monkeypatch):
+    stand_in(tmp_path, monkeypatch, """
+        echo $$ > "$(dirname "$0")/$CUDA_VISIBLE_DEVICES.pid"
+        [ "$CUDA_VISIBLE_DEVICES" = 4 ] && exec sleep 600
+        echo "lab: no luck"
+        exit 2""")
+    with pytest.raises(LabError, match="GPU 6 alone failed .status 2.: lab: no luck"):
+        time_each("h100", [place(tmp_path, 0), place(tmp_path, 1)], arms=["bf16"], cuda=True, budget_minutes=None,
+                  settings=["world_size=1"], console=Console(file=io.StringIO()))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "4.pid").read_text()), 0)
+
+
+def test_without_gpus_each_has_its_share_of_the_cores(tmp_path, monkeypatch):
+    have = sorted(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 5})
+    assert [cores(i, 2) for i in (0, 1)] == [[0, 1], [2, 3]]
+    assert [cores(i, 8) for i in range(6)] == [[0], [1], [2], [3], [5], [0]], "more processes than cores"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: have)
+    stand_in(tmp_path, monkeypatch, """
+        grep Cpus_allowed_list /proc/self/status""")
+    time_each("h100", [place(tmp_path, i) for i in range(len(have))], arms=["bf16"], cuda=False, settings=[],
+              budget_minutes=None, console=Console(file=io.StringIO()))
+    told = [place(tmp_path, i).with_name("log").read_text().split()[-1] for i in range(len(have))]
+    assert told == [str(core) for core in have], "one core each"
+
+
+def test_which_gpu_each_process_sees(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible(3) == ["0", "1", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 7,GPU-ab")
+    assert visible(2) == ["5", "7"] and visible(3) == ["5", "7", "GPU-ab"]
+
+
+def test_each_process_sees_one_gpu_and_has_the_rest_of_the_budget(tmp_path, monkeypatch):
+    stand_in(tmp_path, monkeypatch, """
+        echo "$CUDA_VISIBLE_DEVICES $*"
+        exit $((CUDA_VISIBLE_DEVICES == 6 ? 3 : 0))""")
+    status = time_each("h100", [place(tmp_path, 0), place(tmp_path, 1)], arms=["bf16"], cuda=True, budget_minutes=7.25,
+                       settings=["speed.seconds=9", "world_size=1"], console=Console(file=io.StringIO()))
+    assert status == 3, "one of them has something left"
+    for i, gpu in enumerate("46"):
+        said = place(tmp_path, i).with_name("log").read_text()
+        assert said.startswith(f"{gpu} -m labkit compare") and said.rstrip().endswith(f"--out {place(tmp_path, i)}")
+        for words in ("--part speed", "--arms bf16", "--budget-minutes 7.25", "speed.seconds=9", "world_size=1"):
+            assert words in said
+
+
+def test_lone_trainings_are_not_each_others_company(tmp_path):
+    """On a GPU a comparison refuses to start beside one that goes on; each of these has a GPU of its own."""
+    for i in (0, 1):
+        RunRecord.create(place(tmp_path, i), kind="compare", config={}, seeds={}).close()
+    with RunRecord.open(place(tmp_path, 0)):
+        assert background.going(place(tmp_path, 0))
+        background.refuse_company(place(tmp_path, 1))
+
+
+def test_each_arm_keeps_its_own_work():
+    """An arm that makes its step of several micro-batches keeps that, whatever the baseline does."""
+    whole = load_preset("h100", ["arms.te-delayed.train.accumulation=4"])
+    for ranks in (1, 4):
+        asked = load_preset("h100", ["arms.te-delayed.train.accumulation=4", *scaling.same_work(whole, 139.8, ranks)])
+        batches = [asked.speed_config(arm, 139.8, ranks).batch_size for arm in ("bf16", "te-delayed")]
+        assert batches == [20 * ranks, 80 * ranks] and asked.world_size == ranks
+
+
+def test_arms_that_cannot_run_here_are_left_out_and_told(tmp_path):
+    said = io.StringIO()
+    toml = SPEED.replace('["bf16"]', '["bf16", "te"]') + """[arms.te]
+label = "TE"
+role = "candidate"
+train.precision = { backend = "te", recipe = "current" }
+"""
+    found = scaling.runnable(load_preset(str(preset(tmp_path, toml))), None, Console(file=said, width=300))
+    assert found == ["bf16"] and "TE: skipped, te current and CPU do not go together" in said.getvalue()
+
+
+def test_other_nccl_settings_are_another_question(tmp_path, monkeypatch):
+    asked = load_preset("h100")
+    record = RunRecord.create(tmp_path, kind="compare", config=jsonable(asked.model_dump()), seeds={})
+    record.close()
+    monkeypatch.delenv("NCCL_MAX_CTAS", raising=False)
+    scaling.refuse_other(tmp_path, asked)
+    monkeypatch.setenv("NCCL_MAX_CTAS", "8")
+    with pytest.raises(LabError, match="other settings .NCCL_MAX_CTAS.: choose another folder"):
+        scaling.refuse_other(tmp_path, asked)
+
+
+def test_each_needs_two(tmp_path):
+    with pytest.raises(LabError, match="--each tells what GPUs lose together"):
+        scaling.scaling(str(preset(tmp_path, SPEED)), "1", each=True, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("counts, told", [("1,two", "got '1,two'"), ("0,1", "got '0,1'"), ("", "got ''")])
+def test_wrong_counts_are_one_sentence(counts, told):
+    with pytest.raises(LabError, match=told):
+        scaling.parse(counts)
+
+
+def test_more_gpus_than_there_are_is_told_before_anything_starts(tmp_path):
+    with pytest.raises(LabError, match="needs a CUDA GPU"):
+        scaling.scaling("h100", "1,2", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(LabError, match="holds no records of lab scaling"):
+        scaling.markdown(tmp_path)

@@ -1,0 +1,164 @@
+"""The verdict on speed, in words; minutes and money; the picture: all from plain rows."""
+from __future__ import annotations
+
+import pytest
+
+from labkit.errors import LabError
+from labkit.compare.arms import load_preset
+from labkit.compare.budget import REPORT_SECONDS, Budget, Item, predict
+from labkit.compare.figures_time import milliseconds, per_thousand
+from labkit.record.kernels import CLASSES
+from labkit.compare.speed_verdict import advice, judge_speed
+from labkit.train.data.batches import rows_per_micro_batch
+from labkit.precision import get_backend
+
+# ---- the verdict
+
+
+def arm(label, rate, role="candidate", library="te", spread=0.0, kernels=None, **more):
+    step = 1000 / rate
+    return {"label": label, "role": role, "library": library, "tokens_per_s": rate, "step_p50": step,
+            "step_p10": step * (1 - spread), "step_p90": step * (1 + spread), "kernels": kernels, "attention": "auto", **more}
+
+
+def kernels(fp8=True, **classes):
+    return {"span_ms": 100.0, "classes_ms": classes, "evidence": {"fp8_gemm": fp8}}
+
+
+BASE = {"bf16": arm("BF16", 100, "baseline", "plain"), "te-bf16": arm("TE BF16", 110, "reference")}
+
+
+def test_the_gain_is_told_against_both_yardsticks():
+    found = judge_speed({**BASE, "te": arm("TE FP8", 150), "ao": arm("AO FP8", 120, library="torchao")})
+    assert (found["word"], found["best"]) == ("faster", "te")
+    assert found["ratios"]["te"] == {"baseline": pytest.approx(1.5), "library": pytest.approx(150 / 110)}
+    assert found["ratios"]["ao"]["library"] is None, "torchao's BF16 was not timed: there is no such yardstick"
+    assert "1.50 times BF16 (100)" in found["sentence"] and "1.36 times TE BF16 (110)" in found["sentence"]
+
+
+@pytest.mark.parametrize("rate, spread, word", [(104, 0.03, "same"), (107, 0.03, "faster"), (93, 0.03, "slower"), (97, 0.03, "same")])
+def test_a_difference_within_the_spread_of_the_steps_is_none(rate, spread, word):
+    rows = {"bf16": arm("BF16", 100, "baseline", "plain", spread), "te": arm("TE FP8", rate, spread=spread)}
+    assert judge_speed(rows)["word"] == word       # both half-spreads together: 6 %
+
+
+def test_without_the_baseline_or_fp8_there_is_no_verdict():
+    assert judge_speed({"te": arm("TE FP8", 150)})["word"] == "incomplete"
+    found = judge_speed(BASE, {"TE FP8": "it failed"}, {"AO": "left for another call"})
+    assert found["word"] == "incomplete" and "no FP8 arm was timed" in found["sentence"]
+    assert {"TE FP8: no result, it failed.", "AO: no result, left for another call."} <= set(found["reasons"])
+
+
+def test_an_fp8_arm_without_fp8_kernels_is_told():
+    told = " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels(fp8=False))})["reasons"])
+    assert "NO FP8 product was seen" in told
+    told = " ".join(judge_speed({**BASE, "ref": arm("TE BF16", 99, "reference", kernels=kernels())})["reasons"])
+    assert "in an arm that should have none" in told
+    assert "seen" not in " ".join(judge_speed({**BASE, "te": arm("TE FP8", 150, kernels=kernels())})["reasons"])
+
+
+def test_advice_follows_where_the_time_went():
+    row = arm("TE FP8", 150, kernels=kernels(**{"idle": 20.0, "quantize/cast": 30.0, "attention": 1.0}))
+    tips = advice(row, 1.5, "faster")
+    assert [t.split(":")[0] for t in tips] == ["Casting takes 30% of the step", "The GPU waits for 20% of the step"]
+    assert "fused = true" in tips[0] and "fused = true" not in advice({**row, "fused": True}, 1.5, "faster")[0]
+    assert "stay with BF16" in advice(arm("x", 1), 1.05, "faster")[0] and not advice(arm("x", 1), 1.5, "faster")
+
+
+# ---- minutes and money
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_an_arm_starts_only_if_it_fits_and_the_rest_is_scaled_by_what_was_seen():
+    clock = Clock()
+    budget = Budget(minutes=10, price=3.0, clock=clock)
+    assert budget.deadline == 1000 + 600 - REPORT_SECONDS
+    first, second, third = (Item("safety", name, name, 200.0) for name in "abc")
+    assert budget.fits(first)
+    clock.now += 300                                    # it took half as long again
+    budget.took(first, 300.0)
+    assert budget.factor() == 1.5 and not budget.fits(second), "200 s predicted are 300 here, and 285 are left"
+    small = Item("safety", "d", "d", 180.0)
+    assert budget.fits(small) and budget.left == [second]
+    assert budget.cost(1200) == 1.0 and budget.told(1200) == "20.0 minutes, 1.00 at 3.00 an hour"
+    assert [i["measured_s"] for i in budget.to_dict()["items"]] == [300.0, None] and third.measured is None
+
+
+def test_without_a_limit_everything_fits():
+    budget = Budget()
+    assert budget.deadline is None and budget.fits(Item("speed", "a", "a", 1e9)) and budget.told(60) == "1.0 minutes"
+
+
+@pytest.mark.parametrize("given", [{"minutes": 0}, {"minutes": -1}, {"price": 0}, {"price": float("nan")}])
+def test_a_budget_of_nothing_is_refused(given):
+    with pytest.raises(LabError, match="takes a number above 0"):
+        Budget(**given)
+
+
+def test_a_prediction_by_hand():
+    preset = load_preset("h100")
+    batch = 20 * 4096                                   # by the memory of an H200
+    item = predict(preset, "speed", "te-delayed", memory_gib=139.8)
+    assert item.predicted == pytest.approx(20 + 60 + 10 * batch / 104000)
+    tokens = 64 * 1024 * (400 + 16 * 4 / 3)             # 16 evaluations of 4 batches, a third of the work each
+    assert predict(preset, "safety", "bf16").predicted == pytest.approx(20 + tokens / 505000)
+    assert predict(preset, "safety", "twin").predicted == pytest.approx(20 + tokens / 505000), "as the baseline"
+    assert predict(preset, "safety", "bf16", world=2).predicted == pytest.approx(20 + tokens / 1010000)
+    slow = predict(preset, "safety", "torchao-rowwise").predicted
+    assert slow == pytest.approx(46 + tokens / 395000), "an arm that compiles longer has a start-up time of its own"
+
+
+# ---- the preset
+
+def test_the_batch_follows_the_memory_and_an_explicit_one_wins():
+    preset = load_preset("h100")
+    assert [preset.speed_config("bf16", gib).batch_size for gib in (139.8, 79.1, 40.0, None)] == [20, 8, 64, 64]
+    assert preset.speed_config("bf16", 139.8, world=4).batch_size == 80
+    for more in ("train.accumulation=4", "speed.train.accumulation=4"):      # what a GPU holds at a time stays the same
+        config = load_preset("h100", [more]).speed_config("te-delayed", 139.8, world=2)
+        assert rows_per_micro_batch(config, 2) == 20 and config.batch_size == 160
+    assert load_preset("h100", ["speed.train.batch_size=4"]).speed_config("bf16", 139.8).batch_size == 4
+
+
+def test_a_timed_training_does_nothing_else():
+    config = load_preset("h100").speed_config("te-delayed", 139.8)
+    assert (config.eval_every, config.probe_every, config.checkpoint_every, config.perturb) == (0, 0, 0, 0.0)
+    assert config.model == "1b" and config.precision.fused and config.compile
+
+
+def test_the_linears_of_broken_arms_are_never_compiled_and_twins_differ():
+    """Compiled whole for a GPU, their gradients came out as zero: whoever says compile gets what lies between them."""
+    preset = load_preset("h100")
+    for name in ("h100", "gpu-check", "schedule", "two-stage"):
+        asked = load_preset(name)
+        broken = [asked.config(arm).precision.backend for arm, a in asked.arms.items() if a.role in ("broken", "fine")]
+        assert broken and all(get_backend(backend).compiles == "between" for backend in broken)
+    assert len({preset.config(name).perturb_seed for name, a in preset.arms.items() if a.role == "twin"}) == 2
+
+
+@pytest.mark.parametrize("setting, told", [
+    ('speed.arms=["bf16", "nope"]', "names 'nope', which is no arm"),
+    ('speed.arms=["te-delayed"]', "must name the baseline, bf16"),
+    ('speed.batch_by_memory={ big = 4 }', "takes GiB as keys"),
+    ('speed.train.seq_len=100_000', "must not exceed the model's max_seq_len"),
+    ('speed.second=3', "second"),
+])
+def test_a_wrong_speed_section_is_one_sentence(setting, told):
+    with pytest.raises(LabError, match=told):
+        load_preset("h100", [setting])
+
+
+# ---- the picture
+
+def test_milliseconds_per_thousand_tokens(tmp_path):
+    found = {"span_ms": 10.0, "classes_ms": {**dict.fromkeys(CLASSES, 0.0), "GEMM fp8": 6.0, "idle": 4.0}}
+    rows = {"a": {"label": "TE FP8", "tokens_step": 2000, "kernels": found}, "b": {"label": "no profile", "tokens_step": 1, "kernels": None}}
+    assert per_thousand(rows["a"])["GEMM fp8"] == 3.0
+    picture = milliseconds(rows, tmp_path)
+    assert picture.png.stat().st_size > 5000 and "TE FP8 5.00 ms, most of it GEMM fp8 3.00, idle 2.00" in picture.alt
+    assert milliseconds({"b": rows["b"]}, tmp_path) is None

@@ -1,0 +1,88 @@
+"""`lab compare` under torchrun: every rank stops where rank 0's clock says, and ends with rank 0's exit status."""
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.compare.comparing import MICRO, ROOT, environment, preset
+
+from labkit.comm.ranks import run_ranks
+from labkit.errors import LabError
+from labkit.compare import compare
+from labkit.record.read import read_run
+from labkit.compare.speed import Deadline
+from tests import warm
+
+# Two calls in one start of torchrun. In the first rank 0's hour is over, and by rank 1's clock it has no end.
+PROGRAM = """
+import json, os, sys
+from labkit.compare import compare
+from labkit.compare.budget import Budget
+
+class Spent(Budget):
+    deadline = 1.0 if os.environ["RANK"] == "0" else None
+
+    def fits(self, item):
+        return os.environ["RANK"] == "0"
+
+if __name__ == "__main__":
+    given = {"arms": ["bf16"], "out": "out", "part": "safety"}
+    compare.Budget = Spent
+    first = compare.compare(sys.argv[1], **given)
+    compare.Budget = Budget
+    second = compare.compare(sys.argv[1], **given, budget_minutes=60)
+    open(f"status{os.environ['RANK']}", "w").write(json.dumps([first, second]))
+"""
+
+
+def test_all_ranks_pause_together_and_go_on_in_the_next_call(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    toml = preset(tmp_path, MICRO.replace("steps = 8", "steps = 8\ncheckpoint_every = 1000"))
+    done = warm.python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py", toml,
+                       cwd=tmp_path, env={**environment(tmp_path, PYTHONPATH=str(ROOT)), "TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert [json.loads((tmp_path / f"status{rank}").read_text()) for rank in range(2)] == [[3, 0], [3, 0]]
+    arm = read_run(tmp_path / "out").arms["bf16"]
+    assert arm.status == "finished" and arm.run["world"]["size"] == 2
+    assert [s["step"] for s in arm.steps] == list(range(1, 9)) and arm.run["results"]["resumed_from"] == 3
+    assert done.stdout.count("Report: ") == 2, "rank 0 alone speaks"
+
+
+def test_every_word_among_the_ranks_goes_over_the_presets_device(tmp_path, monkeypatch):
+    """torchrun's ranks are joined once, for one device: a plan made over the CPU would keep the GPUs out."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    joined = []
+
+    def told(fn, *args, device="cpu", **more):
+        joined.append((fn.__name__, device))
+        return [LabError("far enough")] if fn is compare._plan_on_rank_0 else [args[0]]
+
+    monkeypatch.setattr(compare, "run_ranks", told)
+    with pytest.raises(LabError, match="far enough"):
+        compare.compare("h100", out=tmp_path / "out")
+    plan = type("Plan", (), {"preset": compare.load_preset("h100")})
+    assert compare._same_everywhere(7, plan) == 7
+    assert joined == [("_plan_on_rank_0", "cuda"), ("_from_rank_0", "cuda")]
+
+
+@pytest.mark.parametrize("word", ["detach", "stop"])
+def test_detaching_is_not_torchruns_business(tmp_path, monkeypatch, word):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LabError, match="without torchrun"):
+        compare.compare(str(preset(tmp_path)), out=tmp_path / "out", **{word: True})
+
+
+def over(group, at, stop):
+    return Deadline(at[group.rank], stop[group.rank])._over(group)
+
+
+@pytest.mark.parametrize("at, stop, told", [
+    ((1.0, None), (None, None), 1), ((None, 1.0), (None, None), 0), ((None, None), ("here", None), 2),
+    ((None, None), (None, "here"), 0), ((1.0, None), ("here", "here"), 1), ((None, 9e15), ("gone", "gone"), 0)])
+def test_rank_0s_clock_and_eyes_decide_for_all(tmp_path, at, stop, told):
+    (tmp_path / "here").touch()
+    files = [None if name is None else str(tmp_path / name) for name in stop]
+    assert list(run_ranks(over, at, files, size=2, backend="threads")) == [told, told]

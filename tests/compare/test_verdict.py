@@ -1,0 +1,148 @@
+"""The verdict can say each of its words, and says the right one."""
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from labkit.compare.verdict import PUBLISHED, ROUNDING_RATIO, gaps, judge, rms
+
+STEPS = range(10, 101, 10)
+ROLES = {"bf16": "baseline", "twin": "twin", "fp8": "candidate", "broken": "broken"}
+LABELS = {"bf16": "BF16", "twin": "BF16 twin", "fp8": "FP8", "broken": "broken FP8"}
+BASE = {step: 6.0 - 0.01 * step for step in STEPS}
+
+
+def shifted(percent: float, first_half: float | None = None) -> dict[int, float]:
+    """A held-out series that lies `percent` above the baseline (in the first half: `first_half`)."""
+    def gap(step):
+        return percent if first_half is None or step > 50 else first_half
+    return {step: loss * (1 + gap(step) / 100) for step, loss in BASE.items()}
+
+
+def verdict(**arms):
+    return judge({"bf16": BASE, **arms}, ROLES, LABELS)
+
+
+def test_gap_is_relative_signed_and_in_per_cent():
+    assert gaps({10: 5.1, 20: 4.9}, {10: 5.0, 20: 5.0, 30: 5.0}) == [(10, pytest.approx(2.0)), (20, pytest.approx(-2.0))]
+
+
+def test_value_is_the_root_mean_square_of_the_second_half():
+    assert rms([(10, 100.0), (60, 3.0), (70, -4.0)], from_step=51) == pytest.approx(math.sqrt(12.5))
+    out = verdict(twin=shifted(0.002, first_half=7.0), fp8=shifted(0.01), broken=shifted(3))
+    assert out["from_step"] == 51
+    assert out["arms"]["twin"]["value"] == pytest.approx(0.002), "the first half does not count"
+
+
+def test_pass_inside_the_band_with_the_broken_arm_outside():
+    out = verdict(twin=shifted(0.004), fp8=shifted(0.03), broken=shifted(0.5))
+    assert out["word"] == "pass"
+    assert out["band"]["threshold"] == pytest.approx(ROUNDING_RATIO * 0.004)
+    assert (out["arms"]["fp8"]["word"], out["arms"]["broken"]["word"]) == ("inside", "outside")
+
+
+def test_fail_when_fp8_is_worse_than_rounding_explains():
+    out = verdict(twin=shifted(0.004), fp8=shifted(0.1), broken=shifted(5))
+    assert out["word"] == "fail" and "FP8 differs by 0.1 %" in out["sentence"]
+
+
+def test_better_by_more_than_rounding_is_not_the_same_either():
+    assert verdict(twin=shifted(0.004), fp8=shifted(-0.1), broken=shifted(5))["word"] == "fail"
+
+
+def test_gaps_of_both_signs_do_not_cancel():
+    zigzag = {step: loss * (1 + (0.2 if step % 20 else -0.2) / 100) for step, loss in BASE.items()}
+    assert verdict(twin=shifted(0.004), fp8=zigzag, broken=shifted(5))["word"] == "fail"
+
+
+def test_no_power_when_the_broken_arm_passes_too():
+    out = verdict(twin=shifted(0.004), fp8=shifted(0.03), broken=shifted(0.05))
+    assert out["word"] == "no-power" and "broken FP8 (0.05 %)" in out["sentence"]
+
+
+def test_no_power_without_a_broken_arm():
+    assert verdict(twin=shifted(0.004), fp8=shifted(0.03))["word"] == "no-power"
+
+
+def test_beyond_what_is_accepted_and_within_what_rounding_explains_is_undecided():
+    out = verdict(twin=shifted(0.1), fp8=shifted(0.3), broken=shifted(5))
+    assert out["band"]["threshold"] == PUBLISHED and out["arms"]["fp8"]["word"] == "undecided"
+    assert out["word"] == "no-power" and "Undecided" in out["sentence"] and "1.6 %" in out["sentence"]
+    assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(5))["word"] == "pass"
+    assert verdict(twin=shifted(0.1), fp8=shifted(1.7), broken=shifted(5))["word"] == "fail"
+    assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(0.5))["word"] == "no-power", "nor was broken rejected"
+
+
+def test_too_few_evaluations_have_no_power():
+    few = {step: loss for step, loss in BASE.items() if step > 60}
+    heldout = {"bf16": few, "twin": {s: shifted(0.004)[s] for s in few}, "fp8": {s: shifted(0.01)[s] for s in few},
+               "broken": {s: shifted(5)[s] for s in few}}
+    out = judge(heldout, ROLES, LABELS)
+    assert out["word"] == "no-power" and "only 4 evaluations" in out["sentence"]
+
+
+def test_models_that_hardly_learn_have_no_power():
+    flat = {step: 7.0 - 0.0001 * step for step in STEPS}
+    arms = {name: {s: loss * (1 + gap / 100) for s, loss in flat.items()}
+            for name, gap in (("twin", 0.004), ("fp8", 0.01), ("broken", 5))}
+    out = judge({"bf16": flat, **arms}, ROLES, LABELS)
+    assert out["word"] == "no-power" and "hardly learn" in out["sentence"]
+
+
+def test_another_bf16_is_shown_and_not_judged():
+    roles, labels = {**ROLES, "te": "reference"}, {**LABELS, "te": "TE BF16"}
+    heldout = {"bf16": BASE, "twin": shifted(0.004), "te": shifted(0.9), "fp8": shifted(0.01), "broken": shifted(5)}
+    out = judge(heldout, roles, labels)
+    assert out["word"] == "pass" and "TE BF16" not in out["sentence"] and out["arms"]["te"]["word"] == "outside"
+    without = judge({k: v for k, v in heldout.items() if k != "fp8"}, {k: v for k, v in roles.items() if k != "fp8"}, labels)
+    assert without["word"] == "incomplete", "a BF16 arm is no FP8 result"
+
+
+def test_no_power_when_rounding_alone_moves_the_loss_more_than_is_allowed():
+    out = verdict(twin=shifted(0.3), fp8=shifted(0.2), broken=shifted(50))
+    assert out["word"] == "no-power" and "rounding error" in out["sentence"]
+    assert verdict(twin=shifted(0.3), fp8=shifted(20), broken=shifted(50))["word"] == "fail", "far beyond even that noise"
+
+
+def test_two_twins_are_pooled():
+    out = judge({"bf16": BASE, "twin": shifted(0.003), "twin2": shifted(0.004), "fp8": shifted(0.01), "broken": shifted(5)},
+                {**ROLES, "twin2": "twin"}, {**LABELS, "twin2": "another"})
+    assert out["band"]["threshold"] == pytest.approx(ROUNDING_RATIO * math.sqrt((0.003 ** 2 + 0.004 ** 2) / 2))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_diverged_arm_is_outside(bad):
+    out = verdict(twin=shifted(0.004), fp8={**shifted(0.01), 100: bad}, broken=shifted(5))
+    assert out["word"] == "fail" and out["arms"]["fp8"]["value"] == math.inf and "diverged" in out["sentence"]
+    assert verdict(twin=shifted(0.004), fp8=shifted(0.01), broken={**BASE, 100: bad})["word"] == "pass"
+
+
+def test_an_identical_twin_does_not_make_a_band_of_zero():
+    """Bitwise equal twins happen (perturbation below bf16's step): then only the floor of what can be measured is left."""
+    out = verdict(twin=dict(BASE), fp8=dict(BASE), broken=shifted(5))
+    assert out["word"] == "pass" and 0 < out["band"]["threshold"] < 1e-3
+
+
+@pytest.mark.parametrize("arms, told", [
+    ({"fp8": shifted(0.01), "broken": shifted(5)}, "without a BF16 twin"),
+    ({"twin": shifted(0.01), "broken": shifted(5)}, "no FP8 arm"),
+])
+def test_incomplete_says_what_is_missing(arms, told):
+    out = verdict(**arms)
+    assert out["word"] == "incomplete" and told in out["sentence"]
+
+
+def test_without_a_baseline_there_is_no_verdict():
+    assert "baseline" in judge({"fp8": BASE}, ROLES, LABELS)["sentence"]
+    assert judge({"bf16": {10: math.nan}, "twin": BASE}, ROLES, LABELS)["word"] == "incomplete"
+
+
+def test_an_unfinished_candidate_keeps_the_verdict_open_and_an_impossible_one_does_not():
+    roles, labels = {**ROLES, "te": "candidate"}, {**LABELS, "te": "TE"}
+    heldout = {"bf16": BASE, "twin": shifted(0.004), "fp8": shifted(0.01), "broken": shifted(5)}
+    unfinished = judge(heldout, roles, labels)
+    assert unfinished["word"] == "incomplete" and "TE" in unfinished["sentence"]
+    impossible = judge(heldout, roles, labels, missing={"te": "Transformer Engine is not installed"})
+    assert impossible["word"] == "pass" and "TE" not in impossible["sentence"]
+    assert any("not installed" in reason for reason in impossible["reasons"])

@@ -1,0 +1,250 @@
+"""The decoder against a slow one written with loops, and what it promises to sharding, compile and precision."""
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from labkit.errors import LabError
+from labkit.train.config import ModelConfig, sizes
+from labkit.model.decoder import MeanCrossEntropy, RotaryAttention, Transformer, init_weights, rotary_tables, rotate
+
+SMALL = ModelConfig(vocab_size=61, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=64,
+                    rope_theta=100.0)
+
+
+def tokens(config: ModelConfig = SMALL, batch: int = 2, positions: int = 12) -> Tensor:
+    return torch.randint(config.vocab_size, (batch, positions), generator=torch.Generator().manual_seed(0))
+
+
+def lively(config: ModelConfig = SMALL) -> Transformer:
+    """A model with weights large enough that attention is far from uniform, and norms far from 1: any mistake shows."""
+    model, generator = Transformer(config), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) * 0.4 + (p.ndim == 1))
+    return model
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What it computes
+# ---------------------------------------------------------------------------------------------------------------------
+def slow_logits(model: Transformer, sequence: list[int]) -> Tensor:
+    """One sequence through the decoder in float64, a position and a head at a time, rotary as complex numbers."""
+    c, w = model.config, {name: p.detach().double() for name, p in model.named_parameters(remove_duplicate=False)}
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return x / math.sqrt(float(x @ x) / len(x) + c.norm_eps) * w[name]
+
+    def turned(x: Tensor, position: int) -> Tensor:
+        half = c.d_head // 2
+        z = torch.complex(x[:half], x[half:])
+        z = z * torch.tensor([complex(math.cos(a), math.sin(a)) for a in
+                              (position * c.rope_theta ** (-2 * r / c.d_head) for r in range(half))])
+        return torch.cat((z.real, z.imag))
+
+    def head(x: Tensor, n: int) -> Tensor:
+        return x[n * c.d_head:(n + 1) * c.d_head]
+
+    xs = [w["tok_embed.weight"][t] for t in sequence]
+    for i in range(c.n_layers):
+        at = f"layers.{i}."
+        normed = [norm(x, at + "attn_norm.weight") for x in xs]
+        q, k, v = ([w[at + f"attn.w{s}.weight"] @ x for x in normed] for s in "qkv")
+        for t in range(len(xs)):
+            out = []
+            for n in range(c.n_heads):
+                kv = n // (c.n_heads // c.n_kv_heads)
+                score = torch.stack([turned(head(q[t], n), t) @ turned(head(k[s], kv), s) for s in range(t + 1)])
+                share = (score / math.sqrt(c.d_head)).softmax(0)
+                out.append(sum(share[s] * head(v[s], kv) for s in range(t + 1)))
+            xs[t] = xs[t] + w[at + "attn.wo.weight"] @ torch.cat(out)
+        for t in range(len(xs)):
+            y = norm(xs[t], at + "ffn_norm.weight")
+            gate, up = w[at + "ffn.w1.weight"] @ y, w[at + "ffn.w3.weight"] @ y
+            xs[t] = xs[t] + w[at + "ffn.w2.weight"] @ (gate * torch.sigmoid(gate) * up)
+    return torch.stack([w["head.weight"] @ norm(x, "norm.weight") for x in xs])
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 4}, {"n_kv_heads": 1}, {"tie_embeddings": True}])
+def test_logits_are_those_of_a_slow_decoder(changes: dict) -> None:
+    config = SMALL.replace(**changes)
+    model, x_BT = lively(config), tokens(config)
+    want = torch.stack([slow_logits(model, row.tolist()) for row in x_BT])
+    # fp32 sums of at most 48 terms through 2 blocks: observed below 1e-5. A wrong pairing or head is of order 1.
+    torch.testing.assert_close(model(x_BT).double(), want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
+
+
+def test_no_position_sees_a_later_one() -> None:
+    model, x_BT = lively(), tokens()
+    changed = x_BT.clone()
+    changed[:, 7] = (changed[:, 7] + 1) % SMALL.vocab_size
+    before, after = model(x_BT), model(changed)
+    assert torch.equal(before[:, :7], after[:, :7])
+    assert not torch.isclose(before[:, 7:], after[:, 7:]).all(dim=-1).any(), "every later position should notice"
+
+
+def test_loss_is_the_mean_cross_entropy_in_fp32() -> None:
+    model, x_BT, y_BT = lively(), tokens(), tokens().flip(0)
+    logits = model(x_BT).double()
+    want = sum(-math.log(math.exp(row[t]) / sum(math.exp(v) for v in row))
+               for row, t in zip(logits.flatten(0, 1).tolist(), y_BT.flatten().tolist())) / y_BT.numel()
+    loss = model(x_BT, y_BT)
+    assert loss.dtype == torch.float32 and loss.shape == ()
+    assert abs(loss.item() - want) < 1e-5 * want
+
+
+def test_bf16_logits_are_summed_in_fp32() -> None:
+    """A mean over 4096 tokens whose true value is ln 61; summing it in bf16 would be off in the third digit."""
+    loss = MeanCrossEntropy()(torch.zeros(4, 1024, 61, dtype=torch.bfloat16), torch.zeros(4, 1024, dtype=torch.long))
+    assert loss.dtype == torch.float32 and abs(loss.item() - math.log(61)) < 1e-5
+
+
+def test_the_loss_can_be_replaced_from_outside() -> None:
+    """The seam for a loss that never holds all logits: here, one row of the batch at a time."""
+    model, x_BT, y_BT = lively(), tokens(), tokens().flip(0)
+    want = model(x_BT, y_BT)
+    model.loss = lambda h_BTD, t_BT: sum(nn.functional.cross_entropy(model.head(h), t) for h, t in zip(h_BTD, t_BT)) / 2
+    torch.testing.assert_close(model(x_BT, y_BT), want)
+
+
+def test_rotary_depends_on_distance_alone() -> None:
+    cos, sin = rotary_tables(50, 8, 100.0, torch.device("cpu"))
+    q, k = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(2)).expand(2, 1, 1, 50, 8)
+    score = rotate(q, cos, sin)[0, 0] @ rotate(k, cos, sin)[0, 0].T
+    for distance in (0, 1, 17):
+        diagonal = score.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(score[0, 0], score[0, 17], atol=1e-2)
+
+
+def test_rotary_tables_are_fp32_and_right_far_out() -> None:
+    """At position 8191 bf16 could not even hold the position. fp32 angles are good to 8191 * 2**-24 = 5e-4."""
+    cos, sin = rotary_tables(8192, 128, 500_000.0, torch.device("cpu"))
+    assert cos.dtype == sin.dtype == torch.float32
+    angle = torch.outer(torch.arange(8192, dtype=torch.float64), 500_000.0 ** (-torch.arange(0, 128, 2).double() / 128))
+    for got, want in ((cos, angle.cos()), (sin, angle.sin())):
+        assert (got - want).abs().max() < 2e-3
+
+
+def test_bf16_model_keeps_exact_positions() -> None:
+    """`.to(bfloat16)` rounds buffers too, and `to_empty` leaves garbage in them; here neither can touch the tables."""
+    with torch.device("meta"):
+        model = Transformer(SMALL)
+    assert not list(model.buffers())
+    model = init_weights(model.to_empty(device="cpu"), 0).to(torch.bfloat16)
+    seen = []
+    model.layers[1].register_forward_pre_hook(lambda block, args: seen.extend(args))
+    assert model(tokens()).dtype == torch.bfloat16
+    for got, want in zip(seen[1:], rotary_tables(12, SMALL.d_head, SMALL.rope_theta, torch.device("cpu")), strict=True):
+        assert got.dtype == torch.float32 and torch.equal(got, want)
+
+
+def test_rotate_computes_in_fp32() -> None:
+    """bf16 features: one rounding of the result, none in between; also where FSDP2 has cast the tables to bf16."""
+    x = torch.randn(1, 1, 64, 8, generator=torch.Generator().manual_seed(5)).to(torch.bfloat16)
+    cos, sin = rotary_tables(64, 8, 100.0, torch.device("cpu"))
+    for c, s in ((cos, sin), (cos.to(torch.bfloat16), sin.to(torch.bfloat16))):
+        assert torch.equal(rotate(x, c, s), rotate(x.float(), c.float(), s.float()).to(torch.bfloat16))
+
+
+def test_too_many_positions() -> None:
+    with pytest.raises(LabError, match=r"65 positions exceed the model's max_seq_len \(64\)"):
+        Transformer(SMALL)(tokens(positions=65))
+
+
+def test_it_learns() -> None:
+    model, x_BT = init_weights(Transformer(SMALL), 0), tokens(positions=33)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        loss = model(x_BT[:, :-1], x_BT[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert abs(losses[0] - math.log(SMALL.vocab_size)) < 0.1, "small first weights: no token is preferred yet"
+    assert losses[-1] < 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sizes
+# ---------------------------------------------------------------------------------------------------------------------
+# By hand. Block: wq, wo [D, D]; wk, wv [D, K * H]; w1, w2, w3 [D, F]; two norms [D]. Around them: embedding and head
+# [V, D] each (one of the two if tied) and the last norm [D].
+COUNTS = {
+    "tiny": 4 * (2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 384 + 2 * 128) + 2 * 2048 * 128 + 128,
+    "124m": 12 * (4 * 768 * 768 + 3 * 768 * 2048 + 2 * 768) + 50304 * 768 + 768,
+    "1b": 16 * (2 * 2048 * 2048 + 2 * 2048 * 1024 + 3 * 2048 * 8192 + 2 * 2048) + 2 * 32768 * 2048 + 2048,
+    "8b": 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096) + 2 * 128256 * 4096 + 4096,
+}
+PUBLISHED = {"tiny": 1_311_872, "124m": 123_587_328, "1b": 1_140_918_272, "8b": 8_030_261_248}   # 8b: Llama-3-8B's own
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_sizes(name: str) -> None:
+    with torch.device("meta"):
+        model = Transformer(sizes()[name])
+    assert sum(p.numel() for p in model.parameters()) == COUNTS[name] == PUBLISHED[name]
+    linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    assert all(m.in_features % 16 == 0 and m.out_features % 16 == 0 for m in linears), "FP8 needs multiples of 16"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What stands outside of it
+# ---------------------------------------------------------------------------------------------------------------------
+def test_linears_come_from_outside() -> None:
+    made = []
+
+    class Mine(nn.Linear):
+        def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+            super().__init__(in_features, out_features, bias=bias)
+            made.append((in_features, out_features, bias))
+
+    model = Transformer(SMALL, linear=Mine)
+    block = [(32, 32, False), (32, 16, False), (32, 16, False), (32, 32, False), (32, 48, False), (32, 48, False),
+             (48, 32, False)]
+    assert made == block * SMALL.n_layers
+    kinds = {name: type(m) for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    assert kinds.pop("head") is nn.Linear and set(kinds.values()) == {Mine}
+    assert sorted(n.removeprefix("layers.0.") for n in kinds if n.startswith("layers.0.")) == [
+        "attn.wk", "attn.wo", "attn.wq", "attn.wv", "ffn.w1", "ffn.w2", "ffn.w3"]
+
+
+def test_no_bias_anywhere() -> None:
+    assert not [name for name, _ in Transformer(SMALL).named_parameters() if "bias" in name]
+
+
+@pytest.mark.parametrize("part", ["block", "core"])
+def test_compiles_without_a_graph_break(part: str) -> None:
+    """fullgraph=True raises at a break. aot_eager traces forward and backward like the real compiler, in a second."""
+    model, x_BT = lively(), tokens()
+    want = torch.autograd.grad(model(x_BT[:, :-1], x_BT[:, 1:]), list(model.parameters()))
+    for block in model.layers:
+        (block if part == "block" else block.attn.core).compile(backend="aot_eager", fullgraph=True)
+    got = torch.autograd.grad(model(x_BT[:, :-1], x_BT[:, 1:]), list(model.parameters()))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)      # the same operations; only their order may differ
+
+
+def test_a_share_of_the_heads_works_alone() -> None:
+    """Tensor parallelism hands a rank N/2 query and K/2 key/value heads: the attention core must not ask the config."""
+    model, h = lively(), SMALL.d_head
+    q, k, v = (torch.randn(2, 6, n, h, generator=torch.Generator().manual_seed(3)) for n in (4, 2, 2))
+    cos, sin = rotary_tables(6, h, 100.0, torch.device("cpu"))
+    whole = RotaryAttention()(q, k, v, cos, sin)
+    halves = [RotaryAttention()(q[:, :, 2 * i:2 * i + 2], k[:, :, i:i + 1], v[:, :, i:i + 1], cos, sin) for i in (0, 1)]
+    torch.testing.assert_close(torch.cat(halves, dim=2), whole)
+
+    attn, x_BTD = model.layers[0].attn, torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(4))
+    want, wo = attn(x_BTD, cos, sin), attn.wo.weight.detach()
+    rows = {name: getattr(attn, name).weight.detach() for name in ("wq", "wk", "wv")}
+    got = torch.zeros_like(want)
+    for i in (0, 1):
+        for name, w in rows.items():
+            getattr(attn, name).weight = nn.Parameter(w.chunk(2)[i])
+        attn.wo.weight = nn.Parameter(wo.chunk(2, dim=1)[i])
+        got += attn(x_BTD, cos, sin)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)     # the sum over heads in two parts

@@ -1,0 +1,298 @@
+"""A stand-in for Transformer Engine 2.20's interface, for machines without a GPU.
+
+It has the names and the behaviour that the backend relies on, and checks the calls that the real one would refuse. It
+pretends no numerics: its Linear multiplies in the weight's own type. What the backend assumes of the real one was
+checked on an H200; FP8 parameters (`quantized_model_init`, `QuantizedTensor`, `reset_parameters`), which follow 2.20's
+module/base.py and tensor/float8_blockwise_tensor.py, in short runs.
+"""
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from labkit.precision.blocks import block_scale
+from labkit.precision.formats import E4M3, cast
+
+HISTORY = 4
+
+
+class Recipe:
+    pass
+
+
+class DelayedScaling(Recipe):
+    pass
+
+
+class Float8CurrentScaling(Recipe):
+    pass
+
+
+class QParams:
+    def __init__(self, power_2_scale):
+        self.power_2_scale, self.amax_epsilon = power_2_scale, 0.0
+
+
+class Float8BlockScaling(Recipe):
+    fp8_quant_fwd_weight = QParams(True)
+
+
+class QuantizedTensor(torch.Tensor):
+    """Float8BlockwiseQTensor: E4M3 codes in 128 x 128 blocks, which looks like an ordinary tensor of `dtype`.
+
+    As the real one it refuses a flat view (it gives an ordinary tensor instead), passes no-op views on, and tells FSDP2
+    what to gather. `gathered` counts the bytes of every gather.
+    """
+
+    gathered: list = []
+
+    @staticmethod
+    def __new__(cls, codes, scale, dtype):
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=dtype, device=codes.device)
+
+    def __init__(self, codes, scale, dtype):
+        self.codes, self.scale = codes, scale
+
+    def dequantize(self, *, dtype=None):
+        rows, columns = self.codes.shape
+        scale = self.scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[:rows, :columns]
+        return (self.codes.view(torch.float8_e4m3fn).float() / scale).to(dtype or self.dtype)
+
+    def quantize_(self, tensor):
+        assert tensor.dtype == torch.float32 and not isinstance(tensor, (DTensor, QuantizedTensor))
+        new = quantize(tensor)
+        self.codes.copy_(new.codes)
+        self.scale.copy_(new.scale)
+        return self
+
+    def get_high_precision_init_val(self):
+        return getattr(self, "_first", None)
+
+    def clear_high_precision_init_val(self):
+        del self._first
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs=None):
+        aten, first = torch.ops.aten, args[0]
+        reshaped = func in (aten.view.default, aten.as_strided.default)
+        if func is aten.detach.default or reshaped and tuple(args[1]) == tuple(first.shape) or (
+                func is aten.slice.Tensor and tuple(args[2:]) == (0, first.shape[args[1]])):
+            return QuantizedTensor(first.codes, first.scale, first.dtype)
+        if func is aten.copy_.default:
+            raise AssertionError("an FP8 parameter is written by quantize_")
+        plain = torch.utils._pytree.tree_map_only(QuantizedTensor, lambda t: t.dequantize(), (args, kwargs or {}))
+        return func(*plain[0], **plain[1])
+
+    def fsdp_pre_all_gather(self, mesh, orig_size, contiguous_orig_stride, module, mp_policy):
+        assert self.shape[0] % 128 == 0, "rows of a block on two ranks"
+        self.gathered.append(self.codes.nbytes + self.scale.nbytes)
+        return (self.codes, self.scale), None
+
+    def fsdp_post_all_gather(self, outputs, metadata, param_dtype, *, out=None):
+        if out is None:
+            return QuantizedTensor(*outputs, param_dtype), outputs
+        out.codes, out.scale = outputs
+
+
+def quantize(tensor):
+    scale = block_scale(tensor, square=True)
+    return QuantizedTensor(cast(tensor * scale, E4M3).view(torch.uint8), scale[::128, ::128].contiguous(), tensor.dtype)
+
+
+class State:
+    """te's FP8GlobalStateManager, and a diary of what was called."""
+
+    def __init__(self):
+        self.enabled, self.recipe, self.depth = False, None, 0
+        self.fp8_init = None       # the recipe of the quantized_model_init region we are in
+        self.entered = []          # (enabled, recipe) of each autocast region
+        self.forwards = []         # (enabled, recipe type) of each te.Linear forward
+        self.backwards = []        # depth of autocast in each te.Linear backward
+        self.checkpoints = 0
+
+
+class ScalingState:
+    def __init__(self, tensors):
+        self.scale = torch.ones(tensors)
+        self.amax_history = torch.zeros(HISTORY, tensors)
+
+
+def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True, "")):
+    """Put it where `import transformer_engine.pytorch` finds it, with a GPU that torch claims to see; the State."""
+    state = State()
+
+    class autocast:
+        def __init__(self, enabled=True, calibrating=False, recipe=None, amax_reduction_group=None):
+            assert recipe is None or isinstance(recipe, Recipe)
+            self.now = (enabled, recipe)
+
+        def __enter__(self):
+            self.before = (state.enabled, state.recipe)
+            state.enabled, state.recipe = self.now
+            state.depth += 1
+            state.entered.append(self.now)
+            return self
+
+        def __exit__(self, *error):
+            state.enabled, state.recipe = self.before
+            state.depth -= 1
+
+    class Multiply(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            w = w.dequantize() if isinstance(w, QuantizedTensor) else w
+            ctx.save_for_backward(x, w)
+            return x @ w.t()
+
+        @staticmethod
+        def backward(ctx, g):
+            state.backwards.append(state.depth)
+            x, w = ctx.saved_tensors
+            return g @ w, g.flatten(0, -2).t() @ x.flatten(0, -2)
+
+    @contextlib.contextmanager
+    def quantized_model_init(enabled=True, recipe=None, preserve_high_precision_init_val=False):
+        assert enabled and isinstance(recipe, Float8BlockScaling) and preserve_high_precision_init_val
+        state.fp8_init = recipe
+        yield
+        state.fp8_init = None
+
+    class Linear(nn.Module):
+        def __init__(self, in_features, out_features, sequence_parallel=False, fuse_wgrad_accumulation=False,
+                     tp_group=None, tp_size=1, get_rng_state_tracker=None, rng_tracker_name=None, init_method=None,
+                     bias=True, return_bias=False, params_dtype=None, parallel_mode=None, parameters_split=None,
+                     device="cuda"):
+            super().__init__()
+            self.in_features, self.out_features, self.use_bias = in_features, out_features, bias
+            self.fp8_meta, self.fp8_initialized = {}, False
+            self.primary_weights_in_fp8, self.init_method = state.fp8_init is not None, init_method or nn.init.normal_
+            self.weight = nn.Parameter(torch.full((out_features, in_features), 0.5, dtype=params_dtype, device=device))
+            if bias:
+                self.bias = nn.Parameter(torch.zeros(out_features, dtype=params_dtype, device=device))
+            else:
+                self.bias = torch.Tensor().to(dtype=params_dtype, device=device)      # as the real one: no parameter
+
+        def reset_parameters(self):
+            """As the real one, after sharding: values into the local tensor, then its quantised form in its place."""
+            parameter = self.weight
+            local = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+            assert not local.is_meta
+            self.init_method(local)
+            if self.primary_weights_in_fp8:
+                first = local.detach().cpu()
+                local = quantize(local.detach())
+            if isinstance(parameter, DTensor):
+                self.weight = nn.Parameter(DTensor.from_local(local, parameter.device_mesh, parameter.placements,
+                                                              shape=parameter.size(), stride=parameter.stride()))
+                local = self.weight._local_tensor
+            else:
+                self.weight = local = nn.Parameter(local)
+            if self.primary_weights_in_fp8:
+                local._first = first
+
+        def init_fp8_metadata(self, num_gemms=1):
+            if not state.enabled:
+                self.fp8_initialized = False          # as the real one; its scales stay in fp8_meta, unused
+            if state.enabled and not self.fp8_initialized and isinstance(state.recipe, DelayedScaling):
+                self.fp8_meta.update(scaling_fwd=ScalingState(3), scaling_bwd=ScalingState(2), recipe=state.recipe)
+                self.fp8_initialized = True
+
+        def forward(self, x):
+            if x.dtype != self.weight.dtype:
+                raise TypeError("Data types for parameters must match when outside of autocasted region.")
+            self.init_fp8_metadata()
+            state.forwards.append((state.enabled, type(state.recipe).__name__))
+            y = Multiply.apply(x, self.weight)
+            return y + self.bias if self.use_bias else y
+
+        def get_extra_state(self):
+            return torch.zeros(3, dtype=torch.uint8)
+
+        def set_extra_state(self, value):
+            raise RuntimeError("pickled extra state is refused")
+
+    class Module(nn.Module):
+        """What the fused modules share: a norm's weight, scaling state, a parameter's name looked up at each forward."""
+        def __init__(self, d, eps, bias, normalization, params_dtype, device):
+            super().__init__()
+            assert normalization == "RMSNorm" and not bias
+            self.eps, self.fp8_meta = eps, {}
+            self.layer_norm_weight = nn.Parameter(torch.full((d,), 7.0, dtype=params_dtype, device=device))
+            self.layer_norm_bias = None
+
+        def init_fp8_metadata(self, num_gemms=1):
+            if state.enabled and not self.fp8_meta and isinstance(state.recipe, DelayedScaling):
+                self.fp8_meta.update(scaling_fwd=ScalingState(3 * num_gemms), scaling_bwd=ScalingState(2 * num_gemms))
+
+        def norm(self, x):
+            w = self.layer_norm_weight
+            return torch.nn.functional.rms_norm(x, w.shape, w, self.eps)
+
+        def get_extra_state(self):
+            return torch.zeros(3, dtype=torch.uint8)
+
+        def set_extra_state(self, value):
+            raise RuntimeError("pickled extra state is refused")
+
+    class LayerNormLinear(Module):
+        def __init__(self, in_features, out_features, eps=1e-5, bias=True, normalization="LayerNorm", params_dtype=None,
+                     device="cuda"):
+            super().__init__(in_features, eps, bias, normalization, params_dtype, device)
+            self.in_features, self.out_features = in_features, out_features
+            self.weight = nn.Parameter(torch.full((out_features, in_features), 7.0, dtype=params_dtype, device=device))
+
+        def _get_weight_tensors(self):
+            return [self.weight]
+
+        def forward(self, x):
+            self.init_fp8_metadata()
+            state.forwards.append((state.enabled, type(state.recipe).__name__))
+            (w,) = self._get_weight_tensors()
+            return Multiply.apply(self.norm(x), w)
+
+    class LayerNormMLP(Module):
+        def __init__(self, hidden, ffn_hidden, eps=1e-5, bias=True, normalization="LayerNorm", activation="gelu",
+                     params_dtype=None, device="cuda"):
+            super().__init__(hidden, eps, bias, normalization, params_dtype, device)
+            assert activation == "swiglu"
+            self.fc1_bias = torch.Tensor()
+            self.fc1_weight = nn.Parameter(torch.full((2 * ffn_hidden, hidden), 7.0, dtype=params_dtype, device=device))
+            self.fc2_weight = nn.Parameter(torch.full((hidden, ffn_hidden), 7.0, dtype=params_dtype, device=device))
+
+        def _get_weight_tensors(self):
+            return [self.fc1_weight, self.fc2_weight]
+
+        def forward(self, x):
+            self.init_fp8_metadata(num_gemms=2)
+            first, second = self._get_weight_tensors()
+            gate, up = Multiply.apply(self.norm(x), first).chunk(2, -1)      # the real one takes the first half as the gate
+            return Multiply.apply(torch.nn.functional.silu(gate) * up, second)
+
+    def checkpoint(function, *args, use_reentrant=True, **kwargs):
+        state.checkpoints += 1
+        from torch.utils.checkpoint import checkpoint as plain
+        return plain(function, *args, use_reentrant=use_reentrant)
+
+    pytorch = types.ModuleType("transformer_engine.pytorch")
+    pytorch.autocast, pytorch.Linear, pytorch.checkpoint = autocast, Linear, checkpoint
+    pytorch.quantized_model_init, pytorch.QuantizedTensor = quantized_model_init, QuantizedTensor
+    pytorch.LayerNormLinear, pytorch.LayerNormMLP = LayerNormLinear, LayerNormMLP
+    pytorch.is_fp8_available = lambda return_reason=False: fp8 if return_reason else fp8[0]
+    pytorch.is_fp8_block_scaling_available = lambda return_reason=False: block if return_reason else block[0]
+    recipe = types.ModuleType("transformer_engine.common.recipe")
+    recipe.DelayedScaling, recipe.Float8CurrentScaling, recipe.Float8BlockScaling = (
+        DelayedScaling, Float8CurrentScaling, Float8BlockScaling)
+    package, common = types.ModuleType("transformer_engine"), types.ModuleType("transformer_engine.common")
+    package.pytorch, package.common, common.recipe = pytorch, common, recipe
+    for module in (package, pytorch, common, recipe):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: compute_capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA Something")
+    state.Linear = Linear
+    return state

@@ -1,0 +1,248 @@
+"""What all backends share: conversion, skip lists, reports, evidence, availability; and the errors, a sentence each."""
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens
+
+from labkit.errors import LabError
+from labkit.model.decoder import Transformer, init_weights
+from labkit.precision import availability, backends, get_backend
+from labkit.precision import student
+
+
+@pytest.fixture
+def hide():
+    """hide(package): as if it had never been imported. What is imported in its place is forgotten after the test."""
+    hidden, before = [], dict(sys.modules)
+
+    def of(package):
+        return [n for n in sys.modules if n == package or n.startswith(package + ".")]
+
+    def hide(package):
+        hidden.append(package)
+        for name in of(package):
+            del sys.modules[name]
+
+    yield hide
+    for package in hidden:
+        for name in of(package):
+            del sys.modules[name]
+        sys.modules.update({n: m for n, m in before.items() if n == package or n.startswith(package + ".")})
+
+
+HERE = [("bf16", None), ("fp32", None), ("torchao", "tensorwise"), ("torchao", "rowwise"),
+        ("torchao", "rowwise_with_gw_hp"), ("emulated", None), ("broken", "stale"), ("broken-e5m2", None)]
+
+
+@pytest.mark.parametrize("name, recipe", HERE)
+def test_conversion_keeps_the_weights_and_reports(name, recipe):
+    model, backend = decoder(), get_backend(name)
+    before = dict(model.named_parameters())
+    report = backend.convert(model, recipe, ["head"])
+    after = dict(model.named_parameters())
+    assert list(after) == list(before) and all(after[n] is before[n] for n in before)     # the very same Parameters
+    assert len(report.converted) == LINEARS and report.converted[0] == "layers.0.attn.wq"
+    assert report.skipped == {"head": "named by 'head' in the skip list"}
+    assert (report.backend, report.recipe) == (name, recipe or backend.recipes[0])
+    evidence = backend.evidence(model)
+    assert evidence["converted"] == LINEARS and sum(evidence["module_types"].values()) == LINEARS + 1
+    assert evidence["module_types"].get(report.module_type) == (LINEARS + 1 if name in ("bf16", "fp32") else LINEARS)
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_evidence_counts_what_is_there_and_not_what_was_promised():
+    model, backend = decoder(), get_backend("emulated")
+    backend.convert(model)
+    model.layers[0].attn.wq = nn.Linear(32, 32, bias=False)               # somebody put a plain one back
+    assert backend.evidence(model)["converted"] == LINEARS                # 14, and the head, less one
+    assert backend.evidence(model)["module_types"]["torch.nn.modules.linear.Linear"] == 1
+
+
+@pytest.mark.parametrize("skip, left", [
+    ([], LINEARS + 1), (["head"], LINEARS), (["head", "layers.0"], 7), (["head", "wo"], 12), (["head", "ffn.w2"], 12),
+    (["head", "layers.*.ffn.w2"], 12), (["head", "layers.1.attn", "ffn"], 4)])
+def test_skip_patterns(skip, left):
+    report = get_backend("emulated").convert(decoder(), None, skip)
+    assert len(report.converted) == left and len(report.converted) + len(report.skipped) == LINEARS + 1
+
+
+def test_tied_head_stays_tied_and_training_mode_is_kept():
+    config = MODEL.replace(tie_embeddings=True)
+    model = init_weights(Transformer(config), 0).eval()
+    get_backend("emulated").convert(model)
+    assert model.head.weight is model.tok_embed.weight
+    assert not any(m.training for m in model.modules())
+
+
+def test_a_bias_is_carried_along():
+    model = nn.Sequential(nn.Linear(16, 32, bias=True))
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.fill_(2.0)
+    get_backend("emulated").convert(model, None)
+    assert (model(torch.ones(16, 16)) == 2.0).all()
+
+
+def test_meta_device():
+    with torch.device("meta"):
+        model = Transformer(MODEL)
+    backend = get_backend("torchao")
+    backend.convert(model, None, ["head"], device="cpu")
+    init_weights(model.to_empty(device="cpu"), 0)
+    whole = decoder()
+    get_backend("torchao").convert(whole, None, ["head"])
+    assert loss_of(model, backend, tokens()).item() == loss_of(whole, backend, tokens()).item()
+
+
+@pytest.mark.parametrize("call, sentence", [
+    (lambda m: get_backend("torchoa"), "no precision backend 'torchoa'; did you mean 'torchao'?"),
+    (lambda m: get_backend("torchao").convert(m, "rowise"), "no recipe 'rowise'; did you mean 'rowwise'?"),
+    (lambda m: get_backend("te").convert(m, "curent"), "no recipe 'curent'; did you mean 'current'?"),
+    (lambda m: get_backend("emulated").convert(m, None, ["haed"]),
+     "names 'haed', but the model has no such module; did you mean 'head'?"),
+    (lambda m: get_backend("emulated").convert(m, None, ["*"]),
+     "finds nothing to convert: the skip list ['*'] names all 15"),
+    (lambda m: get_backend("emulated").convert(nn.ReLU(), None),
+     "finds nothing to convert: the model has no nn.Linear"),
+])
+def test_errors(call, sentence):
+    with pytest.raises(LabError) as error:
+        call(decoder())
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_fp8_model_is_not_converted_twice():
+    model, backend = decoder(), get_backend("emulated")
+    backend.convert(model, None, ["head"])
+    with pytest.raises(LabError, match="take a fresh one"):
+        backend.convert(decoder())
+    with pytest.raises(LabError, match="nothing to convert"):
+        get_backend("torchao").convert(model, None, ["head"])
+
+
+def test_dims_that_do_not_divide_are_all_named():
+    model = Transformer(MODEL.replace(d_ffn=72))
+    with pytest.raises(LabError) as error:
+        get_backend("torchao").convert(model, "tensorwise", ["head"])
+    text = str(error.value)
+    assert "multiples of 16" in text and "layers.0.ffn.w1 (32 -> 72)" in text and "layers.1.ffn.w2 (72 -> 32)" in text
+    assert "attn" not in text and "\n" not in text
+    assert {type(m) for m in model.modules() if hasattr(m, "in_features")} == {nn.Linear}      # nothing was touched
+    get_backend("bf16").convert(model)                                   # BF16 takes any dims
+
+
+def test_tokens_that_do_not_divide():
+    backend = get_backend("torchao")
+    backend.convert(decoder())
+    backend.check_tokens(2048)
+    with pytest.raises(LabError, match="multiple of 16 tokens per rank, not 24"):
+        backend.check_tokens(24)
+    plain = get_backend("bf16")
+    plain.convert(decoder())
+    plain.check_tokens(7)
+
+
+def test_every_backend_answers_for_itself():
+    for name in backends():
+        able = availability(name)
+        assert able.ok or able.reason, name
+        assert "\n" not in str(able) and "Traceback" not in str(able)
+    assert all(availability(name).ok for name, _ in HERE if not torch.cuda.is_available())
+    assert "did you mean" in availability("torchoa").reason
+    assert "did you mean" in availability("torchao", "rowise").reason
+
+
+RAISES = ["raise ImportError('no such symbol')", "raise OSError('libcuda.so.1: cannot open')", "raise AssertionError",
+          "raise RuntimeError('old cuDNN')", "raise FileNotFoundError('shared object')", "import sys; sys.exit(3)",
+          "import no_such_part", "def f(:", ""]
+
+
+@pytest.mark.parametrize("body", RAISES)
+@pytest.mark.parametrize("package, backend", [("transformer_engine/pytorch", "te"), ("torchao/float8", "torchao")])
+def test_whatever_the_import_does_is_told_in_words(body, package, backend, tmp_path, monkeypatch, hide):
+    folder = tmp_path / package
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("")
+    (folder / "__init__.py").write_text(body)
+    hide(folder.parent.name)
+    monkeypatch.syspath_prepend(tmp_path)
+    able = availability(backend)
+    assert not able.ok and able.reason and able.fix and "\n" not in str(able)
+    assert "does not import" in able.reason or "lacks a module" in able.reason or " has no " in able.reason
+    if "'" in body:
+        assert body.split("'")[1] in able.reason
+    with pytest.raises(LabError, match="cannot run here"):
+        get_backend(backend).convert(decoder())
+
+
+@pytest.mark.parametrize("package, backend", [("transformer_engine", "te"), ("torchao", "torchao")])
+def test_a_package_that_is_not_installed(package, backend, monkeypatch, hide):
+    hide(package)
+    monkeypatch.setitem(sys.modules, package, None)                      # makes import raise ModuleNotFoundError
+    able = availability(backend)
+    assert not able.ok and "is not installed" in able.reason and "pip install" in able.fix
+
+
+def test_a_gpu_that_is_too_old(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 6))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA A10")
+    able = availability("torchao", "tensorwise")
+    assert not able.ok and "NVIDIA A10 has compute capability 8.6" in able.reason and "8.9" in able.reason
+    assert availability("torchao", "tensorwise", "cpu").ok and availability("emulated").ok
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 9))
+    assert availability("torchao", "tensorwise").ok and "9.0" in availability("torchao", "rowwise").reason
+
+
+def test_whatever_a_driver_does_is_told_in_words(monkeypatch):
+    def broken(device=None):
+        raise RuntimeError("CUDA driver initialization failed")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", broken)
+    able = availability("torchao")
+    assert not able.ok and "CUDA driver initialization failed" in able.reason and able.fix
+
+
+NOT_FINISHED = "your FP8 linear is not finished: arm skipped"
+GOOD = """
+import torch
+class FP8Linear(torch.nn.Linear):
+    def forward(self, x):
+        assert x.max().item() is not None
+        return super().forward(x)
+"""
+BODY = GOOD[GOOD.index("assert"):]
+
+
+@pytest.mark.parametrize("source, reason", [
+    (GOOD, ""),
+    (GOOD.replace(BODY, "raise NotImplementedError('Task 16.4')"), NOT_FINISHED),
+    ("", NOT_FINISHED),
+    ("raise NotImplementedError('Task 16.1')", NOT_FINISHED),
+    (GOOD.replace(BODY, "return x @ 3"), "your FP8 linear fails (TypeError"),
+    (GOOD.replace(BODY, "return x.sum()"), "gives no gradient to its weight: arm skipped"),
+    ("import no_such_part", "does not import"), ("1 +", "fails (SyntaxError"), (None, "arm skipped")])
+def test_the_students_linear(source, reason, tmp_path, monkeypatch, hide):
+    if source is not None:
+        (tmp_path / "students_part.py").write_text(source)
+    monkeypatch.setitem(student.PARTS, "week16", "students_part:FP8Linear")
+    monkeypatch.syspath_prepend(tmp_path)
+    hide("students_part")
+    with torch.device("meta"):                                           # as when a model is built without memory
+        able = availability("week16")
+    assert able.ok == (reason == "") and reason in able.reason
+    if able.ok:
+        model, backend = decoder(), get_backend("week16")
+        report = backend.convert(model, None, ["head"])
+        assert report.module_type == "students_part.FP8Linear"
+        biased = nn.Linear(16, 32)
+        assert get_backend("week16").replace(biased, "yours").bias is biased.bias
+        with backend.probe():
+            loss_of(model, backend, tokens()).backward()
+        assert len(backend.scales()) == 4 * LINEARS

@@ -1,0 +1,208 @@
+"""The Transformer Engine backend, as far as it can be tested without a GPU: against a stand-in (fake_te.py)."""
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from tests.precision import fake_te
+from tests.precision.precision_jobs import LINEARS, MODEL, loss_of, tokens
+
+from labkit.errors import LabError
+from labkit.model.decoder import Transformer, init_weights
+from labkit.precision import availability, get_backend
+from labkit.precision.te_backend import block_scale
+from labkit.parallel.transforms import checkpoint_blocks
+
+BIG = MODEL.replace(d_model=128, d_ffn=256, n_heads=2, n_kv_heads=2)        # every dim a multiple of 128: block scaling
+
+
+@pytest.fixture
+def te(monkeypatch):
+    return fake_te.install(monkeypatch)
+
+
+def converted(recipe, config=MODEL, dtype=torch.bfloat16):
+    """(model, backend, report): built on the meta device for a GPU, then run on the CPU that the stand-in accepts."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    backend = get_backend("te")
+    report = backend.convert(model, recipe, ["head"], device="cuda")
+    init_weights(model.to_empty(device="cpu"), 0)
+    return model.to(dtype), backend, report
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU machine may well have it")
+def test_on_this_machine_it_is_explained():
+    able = availability("te")
+    assert not able.ok and "Transformer Engine" in able.reason and able.fix and "Traceback" not in str(able)
+    with pytest.raises(LabError, match="cannot run here: Transformer Engine"):
+        get_backend("te").convert(nn.Sequential(nn.Linear(16, 16)))
+
+
+def test_conversion(te):
+    plain = Transformer(MODEL)
+    before = dict(plain.named_parameters())
+    backend = get_backend("te")
+    report = backend.convert(plain.to("meta"), "current", ["head"], device="cuda")
+    assert len(report.converted) == LINEARS and report.module_type.endswith("TELinear")
+    wq = plain.layers[0].attn.wq
+    assert isinstance(wq, te.Linear) and type(wq).__mro__[1] is te.Linear and not wq.use_bias
+    assert list(dict(plain.named_parameters())) == list(before)
+    assert type(plain.head) is nn.Linear
+
+
+def test_weights_are_the_very_same(te):
+    model = Transformer(MODEL)
+    before = dict(model.named_parameters())
+    backend = get_backend("te")
+    for name, linear in list(model.named_modules()):
+        if type(linear) is nn.Linear:
+            new = backend.replace(linear, "current")
+            assert new.weight is before[f"{name}.weight"] and new.weight.dtype == torch.float32
+            assert (new.in_features, new.out_features) == (linear.in_features, linear.out_features)
+    assert backend.replace(nn.Linear(16, 32, bias=False, dtype=torch.bfloat16), "current").bias.dtype == torch.bfloat16
+    biased = nn.Linear(16, 32, dtype=torch.bfloat16)
+    new = backend.replace(biased, "current")
+    assert new.use_bias and new.bias is biased.bias and new.weight.dtype == torch.bfloat16
+
+
+def test_same_loss_as_the_plain_model_from_the_same_seed(te):
+    model, backend, _ = converted("current")
+    plain = init_weights(Transformer(MODEL), 0).bfloat16()
+    assert loss_of(model, backend, tokens()).item() == loss_of(plain, get_backend("bf16"), tokens()).item()
+
+
+def test_checkpoints_have_the_plain_models_keys(te):
+    """No `_extra_state`: it would be refused on loading, and a BF16 arm could not take over."""
+    model, _, _ = converted("delayed")
+    plain = Transformer(MODEL).bfloat16()
+    assert list(model.state_dict()) == list(plain.state_dict())
+    model.load_state_dict(plain.state_dict())
+    plain.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("recipe, kind", [("delayed", "DelayedScaling"), ("current", "Float8CurrentScaling"),
+                                          ("block", "Float8BlockScaling"), ("bf16", "NoneType"),
+                                          (None, "Float8CurrentScaling")])
+def test_the_recipe_that_runs(te, recipe, kind):
+    model, backend, report = converted(recipe, BIG)
+    assert report.recipe == recipe or recipe is None and report.recipe == "current"
+    for _ in range(2):
+        loss_of(model, backend, tokens()).backward()
+    assert set(te.forwards) == {(recipe != "bf16", kind)} and len(te.forwards) == 2 * LINEARS
+    assert len({id(r) for _, r in te.entered}) == 1          # one recipe object: delayed scaling's histories hang on it
+
+
+def test_backward_runs_outside_autocast(te):
+    model, backend, _ = converted("delayed")
+    loss_of(model, backend, tokens()).backward()
+    assert te.backwards == [0] * LINEARS and te.depth == 0
+
+
+def test_recomputation_uses_transformer_engines_checkpoint(te):
+    model, backend, _ = converted("delayed")
+    loss_of(model, backend, tokens()).backward()
+    want = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    checkpoint_blocks(model, backend)
+    loss_of(model, backend, tokens()).backward()
+    assert te.checkpoints == MODEL.n_layers
+    assert all(map(torch.equal, want, (p.grad for p in model.parameters())))
+
+
+def test_dims_and_tokens(te):
+    with pytest.raises(LabError, match=r"te block needs .* of 128; these are not: layers.0.attn.wq \(32 -> 32\)"):
+        converted("block")
+    with pytest.raises(LabError, match="multiples of 16"):
+        converted("current", MODEL.replace(d_ffn=40))
+    converted("bf16", MODEL.replace(d_ffn=40))
+    _, backend, _ = converted("block", BIG)
+    with pytest.raises(LabError, match="multiple of 128 tokens per rank, not 192"):
+        backend.check_tokens(192)
+    _, backend, _ = converted("current")
+    backend.check_tokens(192)
+
+
+@pytest.mark.parametrize("setup, recipe, reason", [
+    (dict(compute_capability=(8, 0)), "current", "compute capability 8.0 and FP8 here needs 8.9"),
+    (dict(compute_capability=(8, 0)), "bf16", ""),
+    (dict(fp8=(False, "CublasLt version 12.1.3.x or higher required")), "delayed", "CublasLt version 12.1.3.x"),
+    (dict(block=(False, "requires CUDA >= 12.9.")), "block", "requires CUDA >= 12.9."),
+    (dict(block=(False, "requires CUDA >= 12.9.")), "current", "")])
+def test_availability_on_a_gpu(monkeypatch, setup, recipe, reason):
+    fake_te.install(monkeypatch, **setup)
+    able = availability("te", recipe)
+    assert able.ok == (reason == "") and reason in able.reason
+    on_cpu = availability("te", recipe, "cpu")
+    assert not on_cpu.ok and "the model is on 'cpu'" in on_cpu.reason
+
+
+def test_without_a_gpu_or_with_an_old_version(monkeypatch, te):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "torch sees none" in availability("te").reason
+    monkeypatch.delattr(sys.modules["transformer_engine.pytorch"], "autocast")
+    assert "has no te.autocast (older than 2.20?)" in availability("te").reason
+
+
+def test_probe_reads_the_scale_that_transformer_engine_holds(te):
+    model, backend, _ = converted("delayed")
+    loss_of(model, backend, tokens()).backward()
+    wq = model.layers[0].attn.wq
+    wq.fp8_meta["scaling_fwd"].scale.copy_(torch.tensor([8.0, 16.0, 1.0]))
+    wq.fp8_meta["scaling_bwd"].scale.copy_(torch.tensor([32.0, 1.0]))
+    with backend.probe():
+        loss_of(model, backend, tokens()).backward()
+    stats = backend.scales()
+    assert [stats[f"layers.0.attn.wq.{slot}"].scale for slot in ("input", "weight", "grad")] == [8.0, 16.0, 32.0]
+    assert stats["layers.1.attn.wq.weight"].scale == 1.0                  # delayed scaling's first scale
+    assert stats["layers.1.attn.wq.grad"].underflow > 50                  # and what it does to small gradients
+
+
+@pytest.mark.parametrize("recipe", ["current", "block", "bf16"])
+def test_probe_of_the_other_recipes(te, recipe):
+    model, backend, _ = converted(recipe, BIG)
+    with backend.probe():
+        loss_of(model, backend, tokens()).backward()
+    stats = backend.scales()
+    assert len(stats) == LINEARS * (1 if recipe == "bf16" else 4)
+    if recipe == "bf16":
+        return
+    weight = model.layers[0].ffn.w1.weight
+    stat = stats["layers.0.ffn.w1.weight"]
+    whole = 448 / weight.abs().max().item()
+    assert stat.scale == pytest.approx(whole) if recipe == "current" else whole / 2 < stat.scale <= whole
+    assert stats["layers.0.ffn.w1.grad"].sqnr > (24 if recipe == "current" else 30)      # E5M2, or E4M3 in blocks
+
+
+def test_block_scale():
+    x = torch.ones(130, 200)
+    x[0, 5], x[129, 150] = 100.0, 0.0
+    rows = block_scale(x, square=False)
+    assert rows.shape == x.shape and rows[0, 0] == rows[0, 127] == 4.0     # 448 / 100 = 4.48, down to a power of two
+    assert (rows[0, 128:] == 256).all() and (rows[1:] == 256).all()
+    squares = block_scale(x, square=True)
+    assert (squares[:128, :128] == 4).all() and (squares[:, 128:] == 256).all() and (squares[128:] == 256).all()
+    assert (block_scale(torch.zeros(3, 3), square=False) == 1).all()
+
+
+def test_delayed_state_survives_a_restart(te):
+    model, backend, _ = converted("delayed")
+    assert backend.state_dict() == {}                                     # nothing has run yet
+    loss_of(model, backend, tokens()).backward()
+    wq = model.layers[0].attn.wq
+    wq.fp8_meta["scaling_fwd"].scale.fill_(3.0)
+    wq.fp8_meta["scaling_bwd"].amax_history.fill_(7.0)
+    saved = backend.state_dict()
+    assert len(saved) == LINEARS * 4 and all(isinstance(t, torch.Tensor) for t in saved.values())
+    again, restored, _ = converted("delayed")
+    restored.load_state_dict(saved)
+    wq = again.layers[0].attn.wq
+    assert (wq.fp8_meta["scaling_fwd"].scale == 3).all() and (wq.fp8_meta["scaling_bwd"].amax_history == 7).all()
+    assert (again.layers[1].attn.wq.fp8_meta["scaling_fwd"].scale == 1).all()
+    for recipe in ("current", "bf16"):
+        _, stateless, _ = converted(recipe)
+        assert stateless.state_dict() == {}
+        stateless.load_state_dict(saved)                                  # a precision switch: nothing to take over

@@ -1,0 +1,141 @@
+"""Fused blocks (te_fused.py) against a stand-in: same weights, same names, same result as the plain block."""
+from __future__ import annotations
+
+
+import pytest
+import torch
+
+from tests.precision import fake_te
+
+from labkit.errors import LabError
+from labkit.train.config import ModelConfig
+from labkit.model.decoder import Transformer, init_weights
+from labkit.precision import get_backend
+from labkit.precision.te_fused import lean_swiglu_backward, use_lean_swiglu_backward
+
+SIZE = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
+
+
+@pytest.fixture
+def te(monkeypatch):
+    return fake_te.install(monkeypatch)
+
+
+def models(recipe="delayed", skip=("head",)):
+    plain, fused = (init_weights(Transformer(SIZE), 3) for _ in range(2))
+    with torch.no_grad():
+        for p, f in zip(plain.parameters(), fused.parameters()):
+            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))     # norms not all one
+            f.copy_(p)
+    backend = get_backend("te")
+    backend.convert(fused, recipe, skip, device="cuda")
+    backend.fuse(fused)
+    return plain, fused, backend
+
+
+def test_names_and_parameters_stay_those_of_the_plain_model(te):
+    plain, fused, _ = models()
+    assert {n: tuple(p.shape) for n, p in fused.named_parameters()} == {n: tuple(p.shape) for n, p in plain.named_parameters()}
+    assert fused.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_loss_and_every_gradient_are_those_of_the_plain_block(te):
+    plain, fused, backend = models()
+    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    a = plain(tokens[:, :-1], tokens[:, 1:])
+    with backend.autocast():
+        b = fused(tokens[:, :-1], tokens[:, 1:])
+    a.backward()
+    b.backward()
+    torch.testing.assert_close(a, b)
+    others = dict(fused.named_parameters())
+    for name, p in plain.named_parameters():       # fp32 sums in another order, where products were joined
+        torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_evidence_counts_the_linears_a_fused_module_computes(te):
+    _, fused, backend = models()
+    found = backend.evidence(fused)
+    assert found["converted"] == 14
+    kinds = {kind.rpartition(".")[2]: n for kind, n in found["module_types"].items()}
+    assert kinds["FusedLinear"] == 2 and kinds["FusedMLP"] == 2 and kinds["TELinear"] == 2 and kinds["Linear"] == 1
+
+
+def test_a_probe_sees_what_the_fused_modules_quantise(te):
+    plain, fused, backend = models()
+    tokens = torch.randint(0, 64, (2, 17), generator=torch.Generator().manual_seed(1))
+    with backend.probe(), backend.autocast():
+        fused(tokens[:, :-1], tokens[:, 1:]).backward()
+    stats = backend.scales()
+    ins = {f"layers.{i}.{name}" for i in (0, 1) for name in ("attn.wqkv.input", "attn.wqkv.weight", "attn.wqkv.grad",
+           "attn.wqkv.output", "ffn.mlp.w13.input", "ffn.mlp.w13.weight", "ffn.mlp.w2.input", "ffn.mlp.w2.weight",
+           "ffn.mlp.w2.grad", "ffn.mlp.output")}
+    assert ins <= stats.keys()
+    block, seen = plain.layers[1], {}
+    block.ffn.w2.register_forward_pre_hook(lambda m, args: seen.update(x=args[0]))
+    plain(tokens[:, :-1])
+    assert stats["layers.1.ffn.mlp.w2.input"].amax == pytest.approx(seen["x"].abs().max().item(), rel=1e-4)
+    joined = torch.cat([block.attn.wq.weight, block.attn.wk.weight, block.attn.wv.weight])
+    assert stats["layers.1.attn.wqkv.weight"].amax == pytest.approx(joined.abs().max().item(), rel=1e-6)
+    assert stats["layers.1.ffn.mlp.output"].sqnr > 100, "the stand-in rounds nothing: only fp32's own rounding is left"
+
+
+def test_scaling_state_of_the_second_product_is_its_own(te):
+    _, fused, backend = models()
+    tokens = torch.zeros(1, 16, dtype=torch.int64)
+    with backend.autocast():
+        fused(tokens, tokens)
+    module = fused.layers[0].ffn.mlp
+    module.fp8_meta["scaling_fwd"].scale.copy_(torch.arange(6.0))
+    module.fp8_meta["scaling_bwd"].scale.copy_(torch.arange(10.0, 14.0))
+    x = torch.zeros(16, 32)
+    found = {(part, slot): backend.scaling(port, slot, t)[1].item() for part, slot, t, port in module.observed(x)}
+    assert found == {(".w13", "input"): 0, (".w13", "weight"): 1, (".w2", "input"): 3, (".w2", "weight"): 4}
+    assert backend.scaling(module.last()[1], "grad", x)[1].item() == 12
+    state = backend.state_dict()
+    assert state["layers.0.ffn.mlp/scaling_fwd/scale"].tolist() == [0, 1, 2, 3, 4, 5]
+    _, _, other = models()
+    other.load_state_dict(state)
+    assert other.state_dict()["layers.0.ffn.mlp/scaling_fwd/scale"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_skipped_linear_cannot_be_fused(te):
+    with pytest.raises(LabError, match="fused = true .* layers.0.attn.wk is in the skip list"):
+        models(skip=("head", "layers.0.attn.wk"))
+
+
+def test_backends_without_fused_blocks_say_so():
+    backend = get_backend("torchao")
+    with pytest.raises(LabError, match="'torchao' has no fused blocks"):
+        backend.fuse(Transformer(SIZE))
+
+
+class Quantizer:
+    """Stands for a Transformer Engine quantizer: doubles, so that it shows."""
+
+    def __call__(self, x):
+        return 2 * x
+
+
+@pytest.mark.parametrize("delayed, ours, want", [
+    (True, True, ("none", "derivative wrote it")), (False, True, ("none", "cast afterwards")),
+    (True, False, ("summed", "cast with the sum")), (False, False, ("summed", "cast with the sum"))])
+def test_swiglu_backward_skips_the_bias_of_our_modules_only(delayed, ours, want):
+    quantizer, z, dy = Quantizer(), torch.ones(2, 8), torch.ones(2, 4)
+    if ours:
+        quantizer.without_bias = True
+
+    def derivative(dy, z, quantizer):
+        return "derivative wrote it" if quantizer is not None else torch.ones(2, 8)
+
+    def bias_and_quantise(dz, quantizer):
+        return dz.sum(0), dz * 3
+
+    bias, dz = lean_swiglu_backward(delayed, derivative, bias_and_quantise, dy, z, quantizer)
+    told = dz if isinstance(dz, str) else {2.0: "cast afterwards", 3.0: "cast with the sum"}[dz[0, 0].item()]
+    assert ("none" if bias is None else "summed", told) == want
+
+
+def test_without_the_library_nothing_is_changed(te):
+    use_lean_swiglu_backward.cache_clear()
+    assert use_lean_swiglu_backward() is False, "the stand-in has no such module"

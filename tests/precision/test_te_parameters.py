@@ -1,0 +1,114 @@
+"""Transformer Engine's FP8 parameters, as far as they can be tested without a GPU: against the stand-in fake_te.py."""
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from tests.precision import fake_te
+from tests.precision import te_jobs
+
+from labkit.comm.ranks import RankPool
+from labkit.errors import LabError
+from labkit.train.master import MasterAdamW
+from labkit.precision import get_backend
+from labkit.precision.blocks import on_grid
+
+
+@pytest.fixture
+def te(monkeypatch):
+    return fake_te.install(monkeypatch)
+
+
+def quantised():
+    model, backend = te_jobs.build()
+    first = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return model, backend, first, backend.quantise_parameters()
+
+
+def test_the_weights_become_fp8_and_the_masters_are_what_they_were(te):
+    model, backend, first, masters = quantised()
+    names = {p: name for name, p in model.named_parameters()}
+    assert len(masters) == te_jobs.LINEARS and {names[p] for p in masters} == {
+        f"{name}.weight" for name in backend.modules}
+    for parameter, master in masters.items():
+        assert isinstance(parameter, fake_te.QuantizedTensor) and parameter.requires_grad
+        assert torch.equal(master, first[names[parameter]]) and master.dtype == torch.float32
+        assert torch.equal(backend.values(parameter), on_grid(master, True))
+        assert parameter.get_high_precision_init_val() is None              # its CPU copy was given back
+    assert torch.equal(model.head.weight, first["head.weight"]) and backend.evidence(model)["fp8_parameters"] == 7
+
+
+def test_an_update_goes_to_the_master_and_its_rounding_to_the_parameter(te):
+    model, backend, _, masters = quantised()
+    optimizer = MasterAdamW([{"params": list(model.parameters())}], masters, backend, lr=1e-2)
+    parameter = next(iter(masters))
+    before = masters[parameter].clone()
+    parameter.grad = torch.ones_like(before)
+    optimizer.step()
+    after = optimizer.masters()[parameter]
+    assert (after < before).all() and torch.equal(backend.values(parameter), on_grid(after, True))
+
+
+def test_flags_are_read_from_the_recipe_itself(te, monkeypatch):
+    _, backend = te_jobs.build()
+    assert {key: backend.flags()[key] for key in ("scaling", "block", "power_of_two", "forward", "backward")} == {
+        "scaling": "block", "block": 128, "power_of_two": True, "forward": "e4m3", "backward": "e4m3"}
+    backend.check_parameters(1)
+    monkeypatch.setattr(fake_te.Float8BlockScaling, "fp8_quant_fwd_weight", fake_te.QParams(False))
+    assert backend.flags()["power_of_two"] is False
+    with pytest.raises(LabError, match="te block uses others here: unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"):
+        backend.check_parameters(1)
+    with pytest.raises(LabError, match="multiples of 256, or a block of 128 rows .* layers.0.attn.wq .128."):
+        monkeypatch.undo()
+        fake_te.install(monkeypatch)
+        te_jobs.build()[1].check_parameters(2)
+
+
+@pytest.mark.parametrize("name, recipe, said", [
+    ("te", "current", "'te' has them for recipe block"), ("te", "bf16", "'te' has them for recipe block"),
+    ("bf16", None, "take backend te or emulated with recipe block"),
+    ("broken-e5m2", None, "take backend te or emulated"), ("emulated", "tensorwise", "'emulated' has them for recipe")])
+def test_other_recipes_refuse(te, name, recipe, said):
+    backend = get_backend(name)
+    backend.fp8_parameters = True
+    with pytest.raises(LabError, match="FP8 parameters need power-of-two scales, so that rounding twice.*" + said):
+        backend.convert(torch.nn.Sequential(torch.nn.Linear(128, 128)).to("meta"), recipe,
+                        device="cuda" if name == "te" else "cpu")
+
+
+def test_a_transformer_engine_without_it_is_explained(te, monkeypatch):
+    monkeypatch.delattr(sys.modules["transformer_engine.pytorch"], "quantized_model_init")
+    backend = get_backend("te")
+    assert backend.availability("block").ok
+    backend.fp8_parameters = True
+    assert "has no te.quantized_model_init" in backend.availability("block").reason
+
+
+def test_two_ranks_gather_fp8_and_resume(tmp_path):
+    """torch's own FSDP2, with a tensor type that gathers codes and scales, as Transformer Engine's does."""
+    with RankPool(2) as two:
+        straight = two.run(te_jobs.train_sharded, None, None, timeout=120.0)
+        two.run(te_jobs.train_sharded, tmp_path, 2, timeout=120.0)
+        resumed = two.run(te_jobs.train_sharded, tmp_path, None, timeout=120.0)
+    assert straight[0]["losses"] == straight[1]["losses"] and straight[0]["losses"][4] < straight[0]["losses"][1]
+    # A gather of a 256 x 256 weight: 128 rows of codes a rank, and 1 x 2 scales.
+    assert {bytes_ for rank in straight for bytes_ in rank["gathered"]} == {128 * 256 + 2 * 4}
+    assert straight[0]["evidence"]["fp8_parameters"] == 7 and straight[0]["dtypes"] == {"torch.bfloat16"}
+    for rank in (0, 1):
+        assert resumed[rank]["resumed_from"] == 2 and resumed[rank]["losses"] == straight[rank]["losses"]
+        for name, master in straight[rank]["masters"].items():
+            assert torch.equal(resumed[rank]["masters"][name], master), name
+            assert torch.equal(straight[rank]["values"][name], on_grid(master, True)), name
+
+
+def test_one_rank_gathers_codes_and_scales_too(tmp_path):
+    """FSDP2 takes a shortcut on one rank, which brings the first of a weight's tensors alone: a GPU showed it."""
+    with RankPool(1) as one, RankPool(2) as two:
+        alone = one.run(te_jobs.train_sharded, None, None, timeout=120.0)[0]
+        both = two.run(te_jobs.train_sharded, None, None, timeout=120.0)[0]
+    assert set(alone["gathered"]) == {256 * 256 + 4 * 4} and alone["evidence"]["fp8_parameters"] == 7
+    assert alone["losses"].keys() == both["losses"].keys()
+    for step, loss in alone["losses"].items():
+        assert loss == pytest.approx(both["losses"][step], rel=1e-3), step
