@@ -1,38 +1,47 @@
 """The `grade` command, for instructors. Each command imports what it needs when it runs."""
+
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 from labkit.errors import LabError
 
-app = typer.Typer(name="grade", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  rich_markup_mode="rich", help="For instructors: hand out the labs, grade what comes back.")
+app = typer.Typer(
+    name="grade",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="For instructors: hand out the labs, grade what comes back.",
+)
 # Each gives `add_commands`; they import what they need when a command runs, so that `grade --help` answers at once.
 for room in ("grading.commands", "grading.intake.commands", "grading.gradebook.commands", "grading.reports.commands"):
     if importlib.util.find_spec(room) is not None:
         importlib.import_module(room).add_commands(app)
 
-INTERRUPTED = 130     # the shell's convention for a command ended by Ctrl-C (128 + SIGINT)
+INTERRUPTED = 130  # the shell's convention for a command ended by Ctrl-C (128 + SIGINT)
 
 
 @app.callback()
 def _root() -> None:
-    pass    # a command of its own name for each thing to do, also while there is only one
+    pass  # a command of its own name for each thing to do, also while there is only one
 
 
 @app.command()
 def release(
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The student tree: a new folder, or one to upgrade.")],
-    weeks: Annotated[Optional[list[str]], typer.Argument(metavar="WEEK", help="The weeks to release.")] = None,
+    weeks: Annotated[list[str] | None, typer.Argument(metavar="WEEK", help="The weeks to release.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Release every week of the course.")] = False,
-    solutions: Annotated[Optional[list[str]], typer.Option(metavar="WEEK", help=(
-        "Hand out this week's solutions, into solutions/ in the tree. Repeatable."))] = None,
+    solutions: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WEEK", help=("Hand out this week's solutions, into solutions/ in the tree. Repeatable.")),
+    ] = None,
 ) -> None:
     """Make the student tree, or upgrade one: holes in place of solutions, nothing of the instructors'.
 
@@ -40,6 +49,7 @@ def release(
     command goes on. Status 1: something there is a link in a folder's place, and nothing was put into it.
     """
     from grading import release as releasing
+
     report = releasing.release(to, weeks or (), solutions=solutions or (), everything=everything)
     for sentence in report.sentences():
         typer.echo(sentence)

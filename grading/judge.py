@@ -4,6 +4,7 @@ It runs in a process of its own (grading.pool), forked from a grader that has im
 thousand submissions leave nothing behind in the grader, and a judge that dies takes one submission's turn with it, no
 more.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -16,8 +17,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
-from functools import lru_cache
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from labkit.checks.run import run_checks
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT, NO_RESULT, NOT_ATTEMPTED
 
-GENEROUS = 60.0     # seconds for a call of the reference, whose time is what is to be found out
+GENEROUS = 60.0  # seconds for a call of the reference, whose time is what is to be found out
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Settings:
     expected    what was found while it was graded: see labkit.checks.expected
     work        a folder for files that are needed while it runs
     """
+
     seed: int
     isolation: str = SANDBOXED
     seconds: dict[str, float] = field(default_factory=dict)
@@ -58,8 +60,9 @@ class Settings:
     limits: Limits = Limits()
 
 
-def grade(entry: Entry, week: Week, settings: Settings, submission: Submission | None = None,
-          box: Box | None = None) -> Mark:
+def grade(
+    entry: Entry, week: Week, settings: Settings, submission: Submission | None = None, box: Box | None = None
+) -> Mark:
     """The mark of one attempt. Never raises because of what is in a submission.
 
     submission   if it is loaded
@@ -74,8 +77,17 @@ def grade(entry: Entry, week: Week, settings: Settings, submission: Submission |
     missing = list(dict.fromkeys(why for module, why in package.missing.items() if module in graded))
     notes = [*entry.notes, *submission.notes, *package.notes, *([" ".join(missing)] if missing else [])]
     attention = [*entry.attention, *submission.attention]
-    return make(entry, submission.digest, notes, attention, week, outcome, settings,
-                time.monotonic() - begin, _used() - used + processor)
+    return make(
+        entry,
+        submission.digest,
+        notes,
+        attention,
+        week,
+        outcome,
+        settings,
+        time.monotonic() - begin,
+        _used() - used + processor,
+    )
 
 
 def run(package: Package, week: Week, settings: Settings, box: Box | None = None) -> tuple[Outcome, float]:
@@ -85,18 +97,27 @@ def run(package: Package, week: Week, settings: Settings, box: Box | None = None
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
                 return run_checks([week.name], weeks=[week], runner=runner, seed=settings.seed), 0.0
-        with SandboxRunner(folder, parts=parts_of(week), reference=settings.seconds,
-                           limits=settings.limits, budget=max(BUDGET, 10 * settings.total), box=box,
-                           precompile=True) as sandboxed:
+        with SandboxRunner(
+            folder,
+            parts=parts_of(week),
+            reference=settings.seconds,
+            limits=settings.limits,
+            budget=max(BUDGET, 10 * settings.total),
+            box=box,
+            precompile=True,
+        ) as sandboxed:
             outcome = run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed)
         # A verdict's text may quote what came back: it is a student's, of any length, and terminals obey some of it.
-        outcome.cases = [replace(case, text=clean(case.text, MAX_TEXT),
-                                 cause=tuple(clean(cause, MAX_TEXT) for cause in case.cause)) for case in outcome.cases]
+        outcome.cases = [
+            replace(case, text=clean(case.text, MAX_TEXT), cause=tuple(clean(cause, MAX_TEXT) for cause in case.cause))
+            for case in outcome.cases
+        ]
         return outcome, sandboxed.processor
 
 
-def reference(package: Package, week: Week, settings: Settings,
-              box: Box | None = None) -> tuple[Outcome, dict[str, float]]:
+def reference(
+    package: Package, week: Week, settings: Settings, box: Box | None = None
+) -> tuple[Outcome, dict[str, float]]:
     """The week's own solutions through the same machinery: the outcome, and the longest call of each function. What
     was expected of it is in `labkit.checks.expected` afterwards."""
     expected.forget()
@@ -104,8 +125,9 @@ def reference(package: Package, week: Week, settings: Settings,
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
                 return run_checks([week.name], weeks=[week], runner=runner, seed=settings.seed, deadline=GENEROUS), {}
-        with SandboxRunner(folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS,
-                           box=box) as sandboxed:
+        with SandboxRunner(
+            folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS, box=box
+        ) as sandboxed:
             return run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed), sandboxed.seconds
 
 
@@ -140,31 +162,77 @@ def explained(outcome: Outcome, week: Week, missing: dict[str, str]) -> None:
             outcome.cases[number_] = replace(case, verdict=NO_RESULT, text=" ".join(why), cause=())
 
 
-def make(entry: Entry, digest: str, notes: list[str], attention: list[str], week: Week, outcome: Outcome,
-         settings: Settings, seconds: float, core_seconds: float) -> Mark:
+def make(
+    entry: Entry,
+    digest: str,
+    notes: list[str],
+    attention: list[str],
+    week: Week,
+    outcome: Outcome,
+    settings: Settings,
+    seconds: float,
+    core_seconds: float,
+) -> Mark:
     """A Mark from an outcome."""
     told = outcome.to_json()
     attention = attention + [f"{case.task} {case.behaviour}: {case.text}" for case in outcome.faults]
     if settings.isolation == UNSANDBOXED:
         attention.append("graded UNSANDBOXED: the submission's code could do anything, also to this mark")
-    return Mark(student=entry.student, assignment=week.name, attempt=entry.attempt,
-                received=entry.received.isoformat() if entry.received else "", seed=settings.seed,
-                submission=digest, tests=tests_hash(week), environment=environment_hash(settings.isolation),
-                key=key(digest, week, settings), isolation=settings.isolation, points=told["points"],
-                possible=told["possible"], complete=not outcome.faults, attention=attention, notes=notes,
-                tasks=told["tasks"], seconds=round(seconds, 3), core_seconds=round(core_seconds, 3), finished=now())
+    return Mark(
+        student=entry.student,
+        assignment=week.name,
+        attempt=entry.attempt,
+        received=entry.received.isoformat() if entry.received else "",
+        seed=settings.seed,
+        submission=digest,
+        tests=tests_hash(week),
+        environment=environment_hash(settings.isolation),
+        key=key(digest, week, settings),
+        isolation=settings.isolation,
+        points=told["points"],
+        possible=told["possible"],
+        complete=not outcome.faults,
+        attention=attention,
+        notes=notes,
+        tasks=told["tasks"],
+        seconds=round(seconds, 3),
+        core_seconds=round(core_seconds, 3),
+        finished=now(),
+    )
 
 
 def failed(entry: Entry, digest: str, week: Week, settings: Settings, why: str) -> Mark:
     """The mark of a submission that the grader could not judge: no zero, a human must look."""
-    tasks = [{"id": t.id, "title": t.title, "kind": t.kind, "cell": t.cell,
-              "points": None if t.kind == "written" else 0, "possible": number(t.points), "cases": []}
-             for t in week.tasks if t.kind != "stretch"]
-    return Mark(student=entry.student, assignment=week.name, attempt=entry.attempt,
-                received=entry.received.isoformat() if entry.received else "", seed=settings.seed, submission=digest,
-                tests=tests_hash(week), environment=environment_hash(settings.isolation),
-                key=key(digest, week, settings), isolation=settings.isolation, possible=number(week.points("auto")),
-                complete=False, attention=[f"{FAULT}: {why}"], tasks=tasks, finished=now())
+    tasks = [
+        {
+            "id": t.id,
+            "title": t.title,
+            "kind": t.kind,
+            "cell": t.cell,
+            "points": None if t.kind == "written" else 0,
+            "possible": number(t.points),
+            "cases": [],
+        }
+        for t in week.tasks
+        if t.kind != "stretch"
+    ]
+    return Mark(
+        student=entry.student,
+        assignment=week.name,
+        attempt=entry.attempt,
+        received=entry.received.isoformat() if entry.received else "",
+        seed=settings.seed,
+        submission=digest,
+        tests=tests_hash(week),
+        environment=environment_hash(settings.isolation),
+        key=key(digest, week, settings),
+        isolation=settings.isolation,
+        possible=number(week.points("auto")),
+        complete=False,
+        attention=[f"{FAULT}: {why}"],
+        tasks=tasks,
+        finished=now(),
+    )
 
 
 # -- what a mark depends on -------------------------------------------------------------------------------------------
@@ -172,27 +240,50 @@ def key(digest: str, week: Week, settings: Settings) -> str:
     return _hash([digest, tests_hash(week), settings.seed, environment_hash(settings.isolation)])
 
 
-@lru_cache(maxsize=None)
+@cache
 def tests_hash(week: Week) -> str:
     """Of everything in the week's folder that can change a verdict: its code and data, not its texts and results."""
-    files = sorted(path for path in week.folder.rglob("*") if path.is_file() and "results" not in path.parts
-                   and "__pycache__" not in path.parts and path.suffix not in (".md", ".ipynb", ".png", ".svg"))
-    return _hash([[str(path.relative_to(week.folder)), hashlib.sha256(path.read_bytes()).hexdigest()]
-                  for path in files])
+    files = sorted(
+        path
+        for path in week.folder.rglob("*")
+        if path.is_file()
+        and "results" not in path.parts
+        and "__pycache__" not in path.parts
+        and path.suffix not in (".md", ".ipynb", ".png", ".svg")
+    )
+    return _hash(
+        [[str(path.relative_to(week.folder)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
+    )
 
 
-@lru_cache(maxsize=None)
+@cache
 def environment_hash(isolation: str) -> str:
     """Of what runs the tests: this grader, labkit, Python, torch, numpy, the processor's kind, and the isolation."""
     import numpy
     import torch
+
     code = []
-    for root in (Path(labkit.__file__).parent / "checks", Path(labkit.__file__).parent / "comm",
-                 Path(__file__).parent / "sandbox", Path(__file__).parent / "intake"):
-        code += [[str(path.relative_to(root.parent)), hashlib.sha256(path.read_bytes()).hexdigest()]
-                 for path in sorted(root.rglob("*.py"))]
-    return _hash([code, hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), platform.python_version(),
-                  torch.__version__, numpy.__version__, platform.machine(), isolation])
+    for root in (
+        Path(labkit.__file__).parent / "checks",
+        Path(labkit.__file__).parent / "comm",
+        Path(__file__).parent / "sandbox",
+        Path(__file__).parent / "intake",
+    ):
+        code += [
+            [str(path.relative_to(root.parent)), hashlib.sha256(path.read_bytes()).hexdigest()]
+            for path in sorted(root.rglob("*.py"))
+        ]
+    return _hash(
+        [
+            code,
+            hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+            platform.python_version(),
+            torch.__version__,
+            numpy.__version__,
+            platform.machine(),
+            isolation,
+        ]
+    )
 
 
 def _hash(value: Any) -> str:
@@ -205,4 +296,4 @@ def _used() -> float:
 
 
 def now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -8,6 +8,7 @@ gives that to another, and what was done stays done.
 A worker runs each submission in a process of its own. On one machine no more of them run at a time than it has cores,
 however many workers it has: a slot is a lock file, and the kernel frees it when its holder dies.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from grading.pool import Todo
 
 LOCAL = "local"
-ANSWER = 20.0           # seconds in which a scheduler must answer
-PATIENCE = 900.0        # seconds for one submission, its wait for a slot aside
+ANSWER = 20.0  # seconds in which a scheduler must answer
+PATIENCE = 900.0  # seconds for one submission, its wait for a slot aside
 
 
 @contextlib.contextmanager
@@ -49,34 +50,47 @@ def connected(address: str, jobs: int) -> Iterator[Any]:
         raise LabError("--dask needs Dask: pip install 'dask[distributed]'") from None
     with contextlib.ExitStack() as opened:
         if address == LOCAL:
-            cluster = opened.enter_context(LocalCluster(n_workers=jobs, threads_per_worker=1, processes=True,
-                                                        dashboard_address=None, silence_logs=50))
+            cluster = opened.enter_context(
+                LocalCluster(
+                    n_workers=jobs, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+                )
+            )
             yield opened.enter_context(Client(cluster))
             return
         try:
             client = opened.enter_context(Client(address, timeout=ANSWER))
         except (OSError, ValueError) as error:
-            raise LabError(f"no Dask scheduler answers at {address!r} ({error}): start one with `dask scheduler`, and "
-                           "workers with `dask worker ADDRESS` in a copy of this course") from None
+            raise LabError(
+                f"no Dask scheduler answers at {address!r} ({error}): start one with `dask scheduler`, and "
+                "workers with `dask worker ADDRESS` in a copy of this course"
+            ) from None
         if not client.scheduler_info()["workers"]:
             raise LabError(f"the scheduler at {address} has no workers: start some with `dask worker {address}`")
         yield client
 
 
-def grade_all(client: Any, todo: list[Todo], week: Week, folder: Path, settings: Settings,
-              begins: Callable[[Todo], None], ends: Callable[[Todo, Mark], None]) -> list[Todo]:
+def grade_all(
+    client: Any,
+    todo: list[Todo],
+    week: Week,
+    folder: Path,
+    settings: Settings,
+    begins: Callable[[Todo], None],
+    ends: Callable[[Todo, Mark], None],
+) -> list[Todo]:
     """Grade `todo` on the client's workers; marks are written as they come, the incomplete ones too. Returns those: the
     grader has failed there."""
     from distributed import as_completed
 
-    from grading import judge       # not above: it imports torch, which a worker itself never needs
+    from grading import judge  # not above: it imports torch, which a worker itself never needs
     from grading.intake.load import load
+
     expected = judge.tests_hash(week), judge.environment_hash(settings.isolation)
     width = 2 * max(1, sum(worker["nthreads"] for worker in client.scheduler_info()["workers"].values()))
     waiting, running, failed = list(reversed(todo)), {}, []
     queue = as_completed()
     while waiting or running:
-        while waiting and len(running) < width:     # not all at once: submissions are read when their turn comes
+        while waiting and len(running) < width:  # not all at once: submissions are read when their turn comes
             item = waiting.pop()
             job = pickle.dumps((item.entry, load(item.entry, week), week.name, settings, expected))
             future = client.submit(on_worker, job, pure=False)
@@ -88,8 +102,9 @@ def grade_all(client: Any, todo: list[Todo], week: Week, folder: Path, settings:
         if future.status == "finished":
             mark = Mark(**json.loads(future.result()))
         else:
-            mark = judge.failed(item.entry, item.digest, week, settings,
-                                f"no worker could grade it: {future.exception()}")
+            mark = judge.failed(
+                item.entry, item.digest, week, settings, f"no worker could grade it: {future.exception()}"
+            )
         marks.write(folder, mark)
         if mark.complete:
             ends(item, mark)
@@ -104,8 +119,13 @@ def on_worker(job: bytes) -> str:
     """On a worker: grade one submission in a process of its own; the mark as JSON."""
     with slot():
         # As this worker: if it is killed, so is the judge.
-        done = subprocess.run([sys.executable, "-m", "grading.many"], input=job, capture_output=True, timeout=PATIENCE,
-                              preexec_fn=_die_with_parent)
+        done = subprocess.run(
+            [sys.executable, "-m", "grading.many"],
+            input=job,
+            capture_output=True,
+            timeout=PATIENCE,
+            preexec_fn=_die_with_parent,
+        )
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise RuntimeError(said[-1] if said else f"the judge ended with status {done.returncode}")
@@ -115,11 +135,14 @@ def on_worker(job: bytes) -> str:
 def once() -> None:
     """In the judge's process: the job on stdin, the mark on stdout."""
     from grading import judge
+
     entry, submission, name, settings, expected = pickle.load(sys.stdin.buffer)
     week = next((week for week in find_weeks() if week.name == name), None)
     if week is None or (judge.tests_hash(week), judge.environment_hash(settings.isolation)) != expected:
-        sys.exit(f"this worker's course, labkit, Python or torch is not the one of `grade run`: bring {name} up to "
-                 "date there")
+        sys.exit(
+            f"this worker's course, labkit, Python or torch is not the one of `grade run`: bring {name} up to "
+            "date there"
+        )
     with tempfile.TemporaryDirectory(prefix="grade-") as work:
         mark = judge.grade(entry, week, dataclasses.replace(settings, work=Path(work)), submission)
     sys.stdout.write(json.dumps(dataclasses.asdict(mark)))
@@ -147,7 +170,7 @@ def slot() -> Iterator[int]:
 
 
 def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)      # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ expected value of a hidden case and nothing of another student.
 
 `key` is a hash of (submission, tests, seed, environment): a mark whose key is still right need not be made again.
 """
+
 from __future__ import annotations
 
 import json
@@ -41,6 +42,7 @@ class Mark:
     tasks       as Outcome.to_json gives them: id, title, kind, cell, points, possible, cases
     seconds     wall clock; core_seconds: of all its processes and the judge
     """
+
     student: str
     assignment: str
     attempt: int = 1
@@ -86,8 +88,9 @@ def quoted(student: str) -> str:
     if not name.strip("."):
         return name.replace(".", "%2E") or "%00"
     if len(name.encode()) > 200:
-        raise LabError(f"a student's id must fit a folder's name; this one has {len(student)} characters: "
-                       f"{student[:40]!r}...")
+        raise LabError(
+            f"a student's id must fit a folder's name; this one has {len(student)} characters: {student[:40]!r}..."
+        )
     return name
 
 
@@ -119,12 +122,15 @@ def read(path: Path) -> Mark:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["version"] != VERSION:
-            raise LabError(f"{path} is a mark of version {data['version']}, and this grader reads version {VERSION}: "
-                           "run `grade run` again")
+            raise LabError(
+                f"{path} is a mark of version {data['version']}, and this grader reads version {VERSION}: "
+                "run `grade run` again"
+            )
         return Mark(**data)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{path} is not a mark ({type(error).__name__}: {error}): delete it, and run `grade run` "
-                       "again") from None
+        raise LabError(
+            f"{path} is not a mark ({type(error).__name__}: {error}): delete it, and run `grade run` again"
+        ) from None
 
 
 def all_marks(folder: Path, assignment: str) -> Iterator[Mark]:

@@ -4,6 +4,7 @@ Each slot keeps a sandbox that has imported torch, and lends it to one judge aft
 stays in it, since its files go, its ranks die with all they have started, and the process that forks them runs no code
 of a student's. What a submission destroys is replaced for the next one; so is what a failed judge leaves behind.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -29,13 +30,14 @@ from grading.sandbox.runner import compiled, parts_of
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-PATIENCE = 900.0        # seconds for one submission's judge: far above the budget of what it judges
-RETRIES = 2             # times that a submission is tried again alone when the grader, not it, has failed
+PATIENCE = 900.0  # seconds for one submission's judge: far above the budget of what it judges
+RETRIES = 2  # times that a submission is tried again alone when the grader, not it, has failed
 
 
 @dataclass
 class Todo:
     """A submission that waits for its mark. `tries`: how often the grader has failed at it."""
+
     entry: Entry
     digest: str
     tries: int = 0
@@ -46,7 +48,7 @@ class _Slot:
 
     def __init__(self, number: int, folder: Path, settings: Settings) -> None:
         self.box = Box(folder, settings.limits, number=number) if settings.isolation == SANDBOXED else None
-        self.starting, self.why = False, ""     # why it did not start
+        self.starting, self.why = False, ""  # why it did not start
         self.process: BaseProcess | None = None
         self.item: Todo | None = None
         self.since = 0.0
@@ -62,7 +64,7 @@ class _Slot:
                 self.box.launch()
                 self.starting = True
             except (OSError, LabError) as error:
-                self.why = str(error)       # its judges start their own, or tell why they can't
+                self.why = str(error)  # its judges start their own, or tell why they can't
 
     def started(self) -> None:
         """Wait until it has started, or has failed to."""
@@ -97,11 +99,11 @@ class Pool:
         self.week, self.folder, self.settings = week, folder, settings
         self.slots = [_Slot(number, settings.work / f"slot{number}", settings) for number in range(1, jobs + 1)]
         self._fork = multiprocessing.get_context("fork")
-        for sources in parts_of(week).values():     # once, for all judges
+        for sources in parts_of(week).values():  # once, for all judges
             for path, text in sources.items():
                 compiled(path, text)
 
-    def __enter__(self) -> "Pool":
+    def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, *exc) -> None:
@@ -116,8 +118,10 @@ class Pool:
         if first.starting:
             first.started()
         if first.why:
-            raise LabError(f"submissions cannot be shut in on this machine ({first.why}). `grade doctor` tells the "
-                           "fix; --unsandboxed runs them with your own rights, for people whom you trust")
+            raise LabError(
+                f"submissions cannot be shut in on this machine ({first.why}). `grade doctor` tells the "
+                "fix; --unsandboxed runs them with your own rights, for people whom you trust"
+            )
 
     def alone(self, function: Callable[..., None], *args: Any) -> int | None:
         """Run function(box, *args) in a process forked from here, in the first slot. Returns its exit status."""
@@ -128,8 +132,9 @@ class Pool:
         first.renew(process.exitcode == 0)
         return process.exitcode
 
-    def grade_all(self, todo: Sequence[Todo], begins: Callable[[Todo], None],
-                  ends: Callable[[Todo, Mark], None]) -> None:
+    def grade_all(
+        self, todo: Sequence[Todo], begins: Callable[[Todo], None], ends: Callable[[Todo, Mark], None]
+    ) -> None:
         """Judge all of them; those where the grader failed again at the end, alone."""
         waiting, alone = list(reversed(todo)), []
         while waiting or alone or any(slot.process for slot in self.slots):
@@ -159,8 +164,9 @@ class Pool:
 
     def _begin(self, slot: _Slot, item: Todo, begins: Callable[[Todo], None]) -> None:
         box = slot.box if slot.box is not None and slot.box.alive else None
-        slot.process = self._fork.Process(target=_judge, args=(item, self.week, self.folder, self.settings, box,
-                                                               os.getpid()))
+        slot.process = self._fork.Process(
+            target=_judge, args=(item, self.week, self.folder, self.settings, box, os.getpid())
+        )
         slot.process.start()
         slot.item, slot.since = item, time.monotonic()
         begins(item)
@@ -201,7 +207,7 @@ def _judge(item: Todo, week: Week, folder: Path, settings: Settings, box: Box | 
         mark = judge.failed(item.entry, item.digest, week, settings, f"{type(error).__name__}: {error}")
     marks.write(folder, mark)
     sys.stdout.flush()
-    os._exit(0)         # without the interpreter's cleaning up: nothing of it is ours
+    os._exit(0)  # without the interpreter's cleaning up: nothing of it is ours
 
 
 def _called(parent: int, function: Callable[..., None], *args: Any) -> None:
@@ -212,8 +218,8 @@ def _called(parent: int, function: Callable[..., None], *args: Any) -> None:
 
 def _dies_with(parent: int) -> None:
     """In a process forked from `parent`: end when that ends. Ctrl-C is the parent's, who then ends this one."""
-    gc.set_threshold(10_000, 20, 50)        # it lives for seconds: cycles may wait
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)      # PR_SET_PDEATHSIG: no judge outlives the grader
+    gc.set_threshold(10_000, 20, 50)  # it lives for seconds: cycles may wait
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: no judge outlives the grader
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

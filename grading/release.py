@@ -15,6 +15,7 @@ The record is written before the first file (as not complete) and after the last
 files, every one of which the next release knows, and that one puts the rest in place. The record is the student's to
 edit, so nothing is handed out because of it: weeks and solutions are released when the instructor names them.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -33,40 +34,46 @@ from labkit.errors import LabError
 COURSE = Path(__file__).resolve().parents[1]
 MANIFEST = f"{LABS}/release.json"
 FORMAT = 1
-NAMED = 5       # files that the last sentence names
+NAMED = 5  # files that the last sentence names
 
 
 @dataclass
 class Report:
     """What a release did, by path."""
+
     target: Path
     created: list[str] = field(default_factory=list)
     upgraded: list[str] = field(default_factory=list)
     same: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)           # the student's, and the course has nothing new
-    beside: dict[str, str] = field(default_factory=dict)    # the student's -> where the new text lies
+    kept: list[str] = field(default_factory=list)  # the student's, and the course has nothing new
+    beside: dict[str, str] = field(default_factory=dict)  # the student's -> where the new text lies
     restored: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)           # given up by the course, changed by the student
-    blocked: list[str] = field(default_factory=list)        # links and other things in a folder's place
-    others: list[str] = field(default_factory=list)         # weeks that are here and were not asked for
+    left: list[str] = field(default_factory=list)  # given up by the course, changed by the student
+    blocked: list[str] = field(default_factory=list)  # links and other things in a folder's place
+    others: list[str] = field(default_factory=list)  # weeks that are here and were not asked for
     untracked: list[str] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
         """What a person should know, one sentence each, and a count at the end."""
         return [
-            *(f"{path} was changed here and is new in the course: the new text is in {new}; take from it what you "
-              f"need, then delete it" for path, new in self.beside.items()),
+            *(
+                f"{path} was changed here and is new in the course: the new text is in {new}; take from it what you "
+                f"need, then delete it"
+                for path, new in self.beside.items()
+            ),
             *(f"{path} had been deleted and is back" for path in self.restored),
             *(f"{path} is no part of the course any more and was removed" for path in self.removed),
             *(f"{path} is no part of the course any more; it was changed here, so it stays" for path in self.left),
-            *(f"{path} is a link or no folder: nothing was put into it; replace it by a folder, and release again"
-              for path in self.blocked),
+            *(
+                f"{path} is a link or no folder: nothing was put into it; replace it by a folder, and release again"
+                for path in self.blocked
+            ),
             *(f"{path} is not in git and was not released" for path in self.untracked),
             *(f"{name} is here from before and stays as it was: name it as well to upgrade it" for name in self.others),
             f"{self.target}: {len(self.created)} files new, {len(self.upgraded)} upgraded, {len(self.same)} as "
-            f"they should be, {len(self.kept) + len(self.beside)} changed here and left alone"
-            + self._kept()]
+            f"they should be, {len(self.kept) + len(self.beside)} changed here and left alone" + self._kept(),
+        ]
 
     def _kept(self) -> str:
         names = [*self.kept, *self.beside]
@@ -74,8 +81,14 @@ class Report:
         return f": {', '.join(names[:NAMED])}{more}" if names else ""
 
 
-def release(target: str | Path, names: Sequence[str] = (), *, solutions: Sequence[str] = (), everything: bool = False,
-            source: str | Path | None = None) -> Report:
+def release(
+    target: str | Path,
+    names: Sequence[str] = (),
+    *,
+    solutions: Sequence[str] = (),
+    everything: bool = False,
+    source: str | Path | None = None,
+) -> Report:
     """Put the student tree with the weeks `names` into `target`, and the solutions of the weeks `solutions`.
 
     everything   all weeks of the course
@@ -93,22 +106,29 @@ def release(target: str | Path, names: Sequence[str] = (), *, solutions: Sequenc
     if target.exists() and not target.is_dir():
         raise LabError(f"{target} is no folder: name another")
     if target.is_dir() and not (target / LABS).exists() and (there := _others(target)):
-        raise LabError(f"{target} holds other things ({there[0]!r}, say) and no release: name a new folder, or the one "
-                       f"that students have")
+        raise LabError(
+            f"{target} holds other things ({there[0]!r}, say) and no release: name a new folder, or the one "
+            f"that students have"
+        )
     trees = []
     if names:
         trees.append(student_tree(source, choose(source, names)))
     if solutions:
         trees.append(solutions_tree(source, choose(source, solutions)))
-    tree = Tree({path: file for part in trees for path, file in part.files.items()},
-                tuple(name for part in trees for name in part.covers), [n for part in trees for n in part.untracked])
+    tree = Tree(
+        {path: file for part in trees for path, file in part.files.items()},
+        tuple(name for part in trees for name in part.covers),
+        [n for part in trees for n in part.untracked],
+    )
     try:
         with Target(target) as opened:
             return _apply(opened, tree)
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise LabError(f"{target} cannot be written ({why}): mend that and release again, which goes on from here "
-                       f"and loses nothing") from None
+        raise LabError(
+            f"{target} cannot be written ({why}): mend that and release again, which goes on from here "
+            f"and loses nothing"
+        ) from None
 
 
 def _others(target: Path) -> list[str]:
@@ -116,8 +136,11 @@ def _others(target: Path) -> list[str]:
     hidden record was lost, in somebody's zip say, is one."""
     if (target / "labkit").is_dir():
         return []
-    return sorted(path.name for path in target.iterdir() if not path.name.startswith(".")
-                  and not path.name.upper().startswith(("README", "LICENSE")))
+    return sorted(
+        path.name
+        for path in target.iterdir()
+        if not path.name.startswith(".") and not path.name.upper().startswith(("README", "LICENSE"))
+    )
 
 
 def _apply(target: Target, tree: Tree) -> Report:
@@ -133,7 +156,7 @@ def _apply(target: Target, tree: Tree) -> Report:
     # What was given up goes first: a folder may now stand in a file's place.
     for path in sorted(path for path in known if path not in new and _covered(path, tree.covers)):
         _give_up(target, path, known[path], report)
-        del announced[path]     # removed, or told once: from now on it is the student's
+        del announced[path]  # removed, or told once: from now on it is the student's
     for path, file in tree.files.items():
         told = complete and path in known and known[path][-1] == new[path]
         try:
@@ -141,11 +164,16 @@ def _apply(target: Target, tree: Tree) -> Report:
         except Blocked as link:
             if str(link) not in report.blocked:
                 report.blocked.append(str(link))
-    report.others = sorted({path.split("/")[0] for path in known if "/" in path
-                            and any(Path(path.split("/")[0]).match(name) for name in WEEK_FOLDERS)}
-                           - {name.split("/")[0] for name in tree.covers})
+    report.others = sorted(
+        {
+            path.split("/")[0]
+            for path in known
+            if "/" in path and any(Path(path.split("/")[0]).match(name) for name in WEEK_FOLDERS)
+        }
+        - {name.split("/")[0] for name in tree.covers}
+    )
     if all(name.startswith(f"{SOLUTIONS}/") for name in tree.covers):
-        report.others = []      # handing out solutions says nothing about weeks
+        report.others = []  # handing out solutions says nothing about weeks
     _write_manifest(target, announced, complete=not report.blocked)
     return report
 
@@ -172,7 +200,7 @@ def _beside(target: Target, path: str, file, known: list[str]) -> str:
     while True:
         new = f"{path}.new{number if number > 1 else ''}"
         there = target.read(new)
-        if there is None or there is not OTHER and _hash(there) in known:
+        if there is None or (there is not OTHER and _hash(there) in known):
             if there != file.data:
                 target.write(new, file.data, file.executable)
             return new
@@ -185,7 +213,7 @@ def _give_up(target: Target, path: str, known: list[str], report: Report) -> Non
         there = target.read(path)
     except Blocked:
         return
-    if there is OTHER or there is not None and _hash(there) not in known:
+    if there is OTHER or (there is not None and _hash(there) not in known):
         report.left.append(path)
     elif there is not None:
         target.remove(path)
@@ -206,15 +234,18 @@ def _read_manifest(target: Target) -> tuple[dict[str, list[str]], bool]:
     if data is None:
         return {}, False
     try:
-        content = json.loads(data)      # a link or a folder fails here as well
+        content = json.loads(data)  # a link or a folder fails here as well
         files, complete = content["files"], content["complete"]
         if content["format"] != FORMAT or not all(
-                hashes and all(isinstance(hash, str) for hash in hashes) for hashes in files.values()):
+            hashes and all(isinstance(hash, str) for hash in hashes) for hashes in files.values()
+        ):
             raise ValueError
         return {path: list(hashes) for path, hashes in files.items()}, complete is True
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise LabError(f"{target.root / MANIFEST} is damaged: delete it and release again; then every file that "
-                       f"differs from the course's counts as the student's") from None
+        raise LabError(
+            f"{target.root / MANIFEST} is damaged: delete it and release again; then every file that "
+            f"differs from the course's counts as the student's"
+        ) from None
 
 
 def _write_manifest(target: Target, known: dict[str, list[str]], complete: bool) -> None:

@@ -9,6 +9,7 @@
 A mark whose key (submission, tests, seed, environment) is still right is not made again. So a rerun does what changed,
 and after a kill the next run goes on where it was.
 """
+
 from __future__ import annotations
 
 import fcntl
@@ -34,9 +35,11 @@ from labkit.checks import expected
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
+
 @dataclass
 class Progress:
     """Told to whoever shows it. `mark` is None when one begins."""
+
     done: int
     total: int
     entry: Entry
@@ -48,6 +51,7 @@ class Report:
     """made      marks of this run; `kept`: marks that were still right
     unreadable   (student, why) of entries that could not be read at all
     """
+
     seed: int
     made: list[Mark] = field(default_factory=list)
     kept: list[Mark] = field(default_factory=list)
@@ -58,9 +62,19 @@ class Report:
         return sorted([*self.made, *self.kept], key=lambda mark: (mark.student, mark.attempt))
 
 
-def run(week: Week, submissions: Path, folder: Path, *, jobs: int = 1, seed: int | None = None,
-        isolation: str = SANDBOXED, students: Sequence[str] = (), limits: Limits = Limits(), dask: str | None = None,
-        told: Callable[[Progress], None] = lambda progress: None) -> Report:
+def run(
+    week: Week,
+    submissions: Path,
+    folder: Path,
+    *,
+    jobs: int = 1,
+    seed: int | None = None,
+    isolation: str = SANDBOXED,
+    students: Sequence[str] = (),
+    limits: Limits = Limits(),
+    dask: str | None = None,
+    told: Callable[[Progress], None] = lambda progress: None,
+) -> Report:
     """Grade what is in `submissions`; marks go below `folder`.
 
     seed      None: the class's, made on the first run and kept
@@ -97,14 +111,23 @@ def run(week: Week, submissions: Path, folder: Path, *, jobs: int = 1, seed: int
             pool.settings = settings = _timed(week, settings, own, pool)
             if dask is not None:
                 from grading import many
+
                 with many.connected(dask, jobs) as client:
                     todo = many.grade_all(client, todo, week, folder, settings, begins, ends)
-            pool.grade_all(todo, begins, ends)      # after Dask: those where the grader failed, alone
+            pool.grade_all(todo, begins, ends)  # after Dask: those where the grader failed, alone
         return report
 
 
-def again(week: Week, submissions: Path, folder: Path, student: str, seed: int, *, isolation: str = SANDBOXED,
-          limits: Limits = Limits()) -> list[Mark]:
+def again(
+    week: Week,
+    submissions: Path,
+    folder: Path,
+    student: str,
+    seed: int,
+    *,
+    isolation: str = SANDBOXED,
+    limits: Limits = Limits(),
+) -> list[Mark]:
     """The marks of one student, made anew with a given seed and written nowhere: for an appeal."""
     entries = [entry for entry in find_submissions(submissions, week) if entry.student == student]
     if not entries:
@@ -127,7 +150,7 @@ def class_seed(own: Path) -> int:
         pass
     except (ValueError, KeyError, TypeError):
         raise LabError(f"{path} holds no seed: restore it, or delete it and grade everything anew") from None
-    seed = secrets.randbits(62)     # too many to try for a submission that sees its own inputs
+    seed = secrets.randbits(62)  # too many to try for a submission that sees its own inputs
     _write(path, {"seed": seed})
     return seed
 
@@ -146,12 +169,14 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool) -> Settings:
             return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    status = pool.alone(_time, week, settings, key, path)       # the grader itself must never compute
+    status = pool.alone(_time, week, settings, key, path)  # the grader itself must never compute
     known = json.loads(path.read_text()) if status == 0 else {"error": f"its judge ended with status {status}"}
     if "error" in known:
         path.unlink(missing_ok=True)
-        raise LabError(f"the reference itself does not earn every point of {week.name} on this machine, so no mark "
-                       f"would be right. {known['error']}")
+        raise LabError(
+            f"the reference itself does not earn every point of {week.name} on this machine, so no mark "
+            f"would be right. {known['error']}"
+        )
     return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
 
 
@@ -159,10 +184,17 @@ def _time(box: Box | None, week: Week, settings: Settings, key: str, path: Path)
     """Grade the reference; how long it took, or why not, into the file."""
     try:
         outcome, seconds = judge.reference(arrange(reference_submission(week), week), week, settings, box)
-        worst = [f"{case.task} {case.behaviour}: {case.verdict}: {case.text}" for case in outcome.cases
-                 if case.verdict != "passed"]
-        _write(path, {"key": key, "seconds": seconds, "total": outcome.seconds, "expected": expected.known()}
-               if outcome.full else {"error": worst[0] if worst else "a task has no cases"})
+        worst = [
+            f"{case.task} {case.behaviour}: {case.verdict}: {case.text}"
+            for case in outcome.cases
+            if case.verdict != "passed"
+        ]
+        _write(
+            path,
+            {"key": key, "seconds": seconds, "total": outcome.seconds, "expected": expected.known()}
+            if outcome.full
+            else {"error": worst[0] if worst else "a task has no cases"},
+        )
     except Exception as error:
         _write(path, {"error": f"{type(error).__name__}: {error}"})
 
@@ -170,8 +202,10 @@ def _time(box: Box | None, week: Week, settings: Settings, key: str, path: Path)
 def reference_submission(week: Week) -> Submission:
     """The course's own solutions as a submission."""
     names = {module for task in week.tasks for module in task.modules}
-    files = {f"{week.package}/{name.replace('.', '/')}.py": (week.folder / f"{name.replace('.', '/')}.py").read_bytes()
-             for name in sorted(names)}
+    files = {
+        f"{week.package}/{name.replace('.', '/')}.py": (week.folder / f"{name.replace('.', '/')}.py").read_bytes()
+        for name in sorted(names)
+    }
     if week.notebook.exists():
         files[f"{week.package}/{week.notebook.name}"] = week.notebook.read_bytes()
     return Submission("the reference", 1, None, files)
@@ -199,12 +233,13 @@ def _changed(entries: Sequence[Entry], week: Week, folder: Path, settings: Setti
 
 def _prepare() -> None:
     """Import what judges need before they are forked, and compute nothing: forked after computing, torch hangs."""
-    import pytest       # noqa: F401
-    import torch        # noqa: F401
+    import pytest  # noqa: F401
+    import torch  # noqa: F401
 
-    import labkit.checks.plugin     # noqa: F401
-    import labkit.comm.ranks        # noqa: F401
-    import labkit.comm.wire         # noqa: F401
+    import labkit.checks.plugin
+    import labkit.comm.ranks
+    import labkit.comm.wire  # noqa: F401
+
     gc.collect()
     gc.freeze()
 
@@ -236,4 +271,4 @@ def _write(path: Path, data: dict) -> None:
     os.replace(beside, path)
 
 
-__all__ = ["Progress", "Report", "SANDBOXED", "UNSANDBOXED", "again", "class_seed", "run"]
+__all__ = ["SANDBOXED", "UNSANDBOXED", "Progress", "Report", "again", "class_seed", "run"]

@@ -1,4 +1,5 @@
 """What the instructor sees: one line a submission while it works, the class's table at the end."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -13,8 +14,17 @@ from grading.marks import UNSANDBOXED, Mark
 from grading.run import Progress as Step
 from grading.run import Report
 from labkit.checks.tasks import Week
-from labkit.checks.verdict import (CRASHED, FAULT, FORBIDDEN, HUNG, NO_RESULT, NOT_ATTEMPTED, OUT_OF_MEMORY, PASSED,
-                                   WRONG)
+from labkit.checks.verdict import (
+    CRASHED,
+    FAULT,
+    FORBIDDEN,
+    HUNG,
+    NO_RESULT,
+    NOT_ATTEMPTED,
+    OUT_OF_MEMORY,
+    PASSED,
+    WRONG,
+)
 
 ORDER = (PASSED, WRONG, NO_RESULT, HUNG, CRASHED, OUT_OF_MEMORY, FORBIDDEN, NOT_ATTEMPTED, FAULT)
 
@@ -23,20 +33,32 @@ ORDER = (PASSED, WRONG, NO_RESULT, HUNG, CRASHED, OUT_OF_MEMORY, FORBIDDEN, NOT_
 def shown(console: Console) -> Iterator[Callable[[Step], None]]:
     """Progress: a bar on a terminal, else a line for each submission."""
     if not console.is_terminal:
+
         def line(step: Step) -> None:
             if step.mark is not None:
                 mark = step.mark
-                console.print(Text(f"{step.done} of {step.total}  {mark.student}: {mark.points} of {mark.possible} in "
-                                   f"{mark.seconds:.0f} s"))
+                console.print(
+                    Text(
+                        f"{step.done} of {step.total}  {mark.student}: {mark.points} of {mark.possible} in "
+                        f"{mark.seconds:.0f} s"
+                    )
+                )
+
         yield line
         return
-    with Progress(TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(),
-                  console=console, transient=True) as bar:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
         task = bar.add_task("starting", total=None)
 
         def update(step: Step) -> None:
-            bar.update(task, total=step.total, completed=step.done,
-                       description=Text(step.entry.student[:40]).markup)
+            bar.update(task, total=step.total, completed=step.done, description=Text(step.entry.student[:40]).markup)
+
         yield update
 
 
@@ -55,8 +77,10 @@ def class_table(report: Report, console: Console) -> None:
     console.print(table)
     console.print()
     if any(mark.isolation == UNSANDBOXED for mark in report.all):
-        console.print("UNSANDBOXED: these submissions ran with your own rights, and could have changed their marks.",
-                      style="bold red")
+        console.print(
+            "UNSANDBOXED: these submissions ran with your own rights, and could have changed their marks.",
+            style="bold red",
+        )
     for mark in report.all:
         for note in mark.notes:
             console.print(Text(f"{mark.student}: {note}"))
@@ -66,9 +90,12 @@ def class_table(report: Report, console: Console) -> None:
     for mark in look:
         for sentence in mark.attention:
             console.print(Text(f"{mark.student}: {sentence}", "magenta"))
-    console.print(f"{len(report.all)} marks, {len(report.made)} of them made now."
-                  + (f" A human must look at {len(look)}: the grader failed there, which is no zero." if look else ""),
-                  style="bold", highlight=False)
+    console.print(
+        f"{len(report.all)} marks, {len(report.made)} of them made now."
+        + (f" A human must look at {len(look)}: the grader failed there, which is no zero." if look else ""),
+        style="bold",
+        highlight=False,
+    )
 
 
 def verdicts(mark: Mark) -> str:

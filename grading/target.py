@@ -4,6 +4,7 @@ Every step down a path opens the next folder without following links, and files 
 so a link that appears while a release runs leads nowhere either. A file is written whole beside (`.labs/incoming`) and
 moved into place, so that it is the old text or the new one and never a part, whenever a release is killed.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -39,7 +40,7 @@ class Target:
         self.root = root
         with contextlib.ExitStack() as opened:
             root.mkdir(parents=True, exist_ok=True)
-            self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)     # the root itself may be a link
+            self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # the root itself may be a link
             opened.callback(os.close, self._root)
             try:
                 self._labs = self._step(self._root, LABS, create=True)
@@ -84,9 +85,13 @@ class Target:
         """Put a file in place, whole. One that is there keeps its permissions. Blocked as `read`."""
         with self._folder_of(path, create=True) as (folder, name):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(_INCOMING, dir_fd=self._labs)     # of a release that was killed
-            new = os.open(_INCOMING, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
-                          0o777 if executable else 0o666, dir_fd=self._labs)
+                os.unlink(_INCOMING, dir_fd=self._labs)  # of a release that was killed
+            new = os.open(
+                _INCOMING,
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+                0o777 if executable else 0o666,
+                dir_fd=self._labs,
+            )
             try:
                 with open(new, "wb") as file:
                     file.write(data)

@@ -15,6 +15,7 @@ A list of what goes in, never of what stays out: a new file of the instructors' 
 
 In a git checkout only files that git tracks are released, so that notes and gradebooks lying about are not.
 """
+
 from __future__ import annotations
 
 import json
@@ -29,12 +30,20 @@ from labkit.checks.markers import LEFT_OUT, strip, strip_notebook
 from labkit.checks.tasks import Week, find_weeks, nearest
 from labkit.errors import LabError
 
-FILES = ("LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml", "requirements.lock",
-         "requirements-container.txt", ".gitignore")
+FILES = (
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "environment.yml",
+    "pyproject.toml",
+    "requirements.lock",
+    "requirements-container.txt",
+    ".gitignore",
+)
 FOLDERS = ("labkit", "results")
-RECORDS = ("week16_fp8/results",)       # what README.md quotes, also while the week itself is not released
+RECORDS = ("week16_fp8/results",)  # what README.md quotes, also while the week itself is not released
 AGENTS = Path(__file__).parent / "student" / "AGENTS.md"
-SOLUTIONS = "solutions"         # the folder of handed-out solutions in the student tree
+SOLUTIONS = "solutions"  # the folder of handed-out solutions in the student tree
 
 # (pattern, replacement, whether a file without it is an error). `make test` tells a student's points, since the tests
 # of labkit stay with the instructors, and those of a week are what `lab check` runs.
@@ -42,18 +51,24 @@ REWRITES = {
     "Makefile": (
         (r"^# make test .*\n", "# make test   set up .venv and check your work: the points of every week here\n", True),
         (r"^\t@\$\(VENV\)/bin/python -m pytest.*\n", "\t@$(VENV)/bin/lab check\n", True),
-        (r"^(# JOBS=|JOBS +\?=).*\n", "", False)),
+        (r"^(# JOBS=|JOBS +\?=).*\n", "", False),
+    ),
     "README.md": (
-        (r"^    make test .*\n",
-         "    make test     set up .venv, then check your work: the points of every week here\n", True),),
+        (
+            r"^    make test .*\n",
+            "    make test     set up .venv, then check your work: the points of every week here\n",
+            True,
+        ),
+    ),
     "pyproject.toml": (
         (r', "grading\*"', "", True),
         (r'^testpaths = \["tests"\]', 'testpaths = ["week*", "capstone*"]', True),
-        (r'^grade = "grading\..*\n', "", False)),
+        (r'^grade = "grading\..*\n', "", False),
+    ),
 }
-NO_GRADING = ("Makefile", "pyproject.toml")     # where a word about grading is a command that students do not have
+NO_GRADING = ("Makefile", "pyproject.toml")  # where a word about grading is a command that students do not have
 
-_LEFT_OUT = (*LEFT_OUT, "runs", "build")        # where there is no git to ask; hidden files stay out too
+_LEFT_OUT = (*LEFT_OUT, "runs", "build")  # where there is no git to ask; hidden files stay out too
 _BINARY = (".png", ".pdf", ".npy", ".npz", ".pt")
 _BEGIN = re.compile(r"^[ \t]*(?:# BEGIN INSTRUCTOR|<!-- BEGIN INSTRUCTOR -->)[ \t]*$")
 _END = re.compile(r"^[ \t]*(?:# END INSTRUCTOR|<!-- END INSTRUCTOR -->)[ \t]*$")
@@ -65,6 +80,7 @@ _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+((?:week\d+|capstone)\w*)", 
 @dataclass(frozen=True)
 class File:
     """One file of the tree: its bytes, and whether it may be executed."""
+
     data: bytes
     executable: bool = False
 
@@ -76,6 +92,7 @@ class Tree:
     covers      top-level names: a path below one of them that is not in `files` belongs to the course no more
     untracked   files in released folders that git does not know
     """
+
     files: dict[str, File] = field(default_factory=dict)
     covers: tuple[str, ...] = ()
     untracked: list[str] = field(default_factory=list)
@@ -102,8 +119,10 @@ def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
     LabError for a missing file, a marker that is none, a solution that would stay in, or a week that imports a week
     which is not released."""
     tracked, released = tracked_files(source), [week.package for week in weeks]
-    folders = [*FOLDERS, *(folder for folder in RECORDS if (source / folder).is_dir()
-                           and folder.partition("/")[0] not in released)]
+    folders = [
+        *FOLDERS,
+        *(folder for folder in RECORDS if (source / folder).is_dir() and folder.partition("/")[0] not in released),
+    ]
     tree = Tree(covers=(*FILES, "AGENTS.md", *folders, *released))
     for name in FILES:
         if not (source / name).is_file():
@@ -130,7 +149,7 @@ def solutions_tree(source: Path, weeks: Sequence[Week]) -> Tree:
     for week in weeks:
         for path in _walk(source, week.package):
             name = path.relative_to(source).as_posix()
-            if path.suffix not in (".py", ".ipynb") or tracked is not None and name not in tracked:
+            if path.suffix not in (".py", ".ipynb") or (tracked is not None and name not in tracked):
                 continue
             text = without_instructors(_decoded(name, path.read_bytes()), name)
             if path.suffix == ".ipynb":
@@ -146,11 +165,13 @@ def without_instructors(text: str, name: str) -> str:
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         bare = line.rstrip("\r\n")
         begin, end = _BEGIN.match(bare), _END.match(bare)
-        if begin and begun or end and not begun:
+        if (begin and begun) or (end and not begun):
             raise LabError(f"{name}:{number}: BEGIN INSTRUCTOR and END INSTRUCTOR must come in pairs, not nested")
         if not begin and not end and _LIKE.search(bare):
-            raise LabError(f"{name}:{number}: this is almost an instructor marker; give it a line of its own: "
-                           f"'# BEGIN INSTRUCTOR', or '<!-- BEGIN INSTRUCTOR -->' in Markdown")
+            raise LabError(
+                f"{name}:{number}: this is almost an instructor marker; give it a line of its own: "
+                f"'# BEGIN INSTRUCTOR', or '<!-- BEGIN INSTRUCTOR -->' in Markdown"
+            )
         if begin:
             begun = number
         elif end:
@@ -176,16 +197,20 @@ def _for_students(name: str, data: bytes, holes: bool = False) -> bytes:
     if name.endswith(_BINARY):
         return data
     text = without_instructors(_decoded(name, data), name)
-    if holes:       # not in labkit, where markers are only spoken of
+    if holes:  # not in labkit, where markers are only spoken of
         text = _holes_out(name, text)
     for pattern, new, must in REWRITES.get(name, ()):
         text, count = re.subn(pattern, lambda _: new, text, flags=re.MULTILINE)
         if must and not count:
-            raise LabError(f"{name} has no line like {pattern!r}, which students get in another form: "
-                           f"bring REWRITES in grading/tree.py up to date")
+            raise LabError(
+                f"{name} has no line like {pattern!r}, which students get in another form: "
+                f"bring REWRITES in grading/tree.py up to date"
+            )
     if name in NO_GRADING and re.search(r"grading|/grade\b", text):
-        raise LabError(f"{name} still names grading, which students do not have: put '# BEGIN INSTRUCTOR' and "
-                       f"'# END INSTRUCTOR' around it")
+        raise LabError(
+            f"{name} still names grading, which students do not have: put '# BEGIN INSTRUCTOR' and "
+            f"'# END INSTRUCTOR' around it"
+        )
     return text.encode()
 
 
@@ -201,8 +226,10 @@ def _holes_out(name: str, text: str) -> str:
 def _no_leak(name: str, data: bytes, released: Iterable[str]) -> None:
     text = data.decode(errors="replace")
     if _SOLUTION.search(text):
-        raise LabError(f"{name} would be released with a solution in it: markers work in modules, and in code and "
-                       f"Markdown cells of notebooks")
+        raise LabError(
+            f"{name} would be released with a solution in it: markers work in modules, and in code and "
+            f"Markdown cells of notebooks"
+        )
     if name.endswith(".py"):
         for package in _IMPORTS.findall(text):
             if package not in released:
@@ -213,8 +240,9 @@ def _decoded(name: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise LabError(f"{name} is not UTF-8 text; a new kind of binary file belongs into _BINARY in "
-                       f"grading/tree.py") from None
+        raise LabError(
+            f"{name} is not UTF-8 text; a new kind of binary file belongs into _BINARY in grading/tree.py"
+        ) from None
 
 
 def _notebook(text: str, name: str) -> dict:

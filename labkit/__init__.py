@@ -3,6 +3,7 @@
 Rooms: `comm` (how ranks talk), `train` (the one model and training loop), `record` (what a run leaves behind),
 `checks` (how a task is judged). Importing this package is cheap: torch is imported by the rooms that need it.
 """
+
 from __future__ import annotations
 
 __version__ = "0.1.0"

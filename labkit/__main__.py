@@ -1,4 +1,5 @@
 """`python -m labkit` is `lab`."""
+
 from __future__ import annotations
 
 from labkit.cli import main

@@ -1,4 +1,5 @@
 """The one exception type that a user is meant to read."""
+
 from __future__ import annotations
 
 

@@ -1,11 +1,12 @@
 """What every week's notebook needs. Load it with `%load_ext labkit.notebook`; it adds one cell magic, `%%needs`.
 
-    %%needs 13.4        first line of a cell that runs what task 13.4 asks for. While the task is open, the cell says so
-                        in one sentence, and "Run All" goes on below it. Any other error is shown as always.
+%%needs 13.4        first line of a cell that runs what task 13.4 asks for. While the task is open, the cell says so
+                    in one sentence, and "Run All" goes on below it. Any other error is shown as always.
 
-    guess = on_record("prediction 1", seconds=None)     a prediction, written before the run that tests it
-    show(picture)                                       a picture with its description for those who do not see it
+guess = on_record("prediction 1", seconds=None)     a prediction, written before the run that tests it
+show(picture)                                       a picture with its description for those who do not see it
 """
+
 from __future__ import annotations
 
 import base64
@@ -28,6 +29,7 @@ def load_ipython_extension(shell: Any) -> None:
 def _needs(line: str, cell: str) -> None:
     """Run the cell; if it meets a task that is not written yet, say which."""
     from IPython import get_ipython
+
     shell = get_ipython()
     hidden = shell.showtraceback
     shell.showtraceback = lambda *args, **kwargs: None
@@ -62,6 +64,7 @@ def waiting_sentence(task: str, title: str) -> str:
     """What a cell says while its task is open, with the file to write in."""
     from labkit.checks.tasks import find_weeks
     from labkit.errors import LabError
+
     try:
         week, entry = next((week, entry) for week in find_weeks() for entry in week.tasks if entry.id == task)
         files = " and ".join(f"{week.package}/{module.replace('.', '/')}.py" for module in entry.modules)
@@ -81,8 +84,10 @@ def on_record(name: str, **values: Any) -> SimpleNamespace:
     missing = [key for key, value in values.items() if value is None]
     given = {key: value for key, value in values.items() if value is not None}
     if missing:
-        print(f"{name}: still open: {', '.join(missing)}. Write {_asked(missing)} in place of None and run this cell "
-              "again before you go on: a guess counts, a blank does not.")
+        print(
+            f"{name}: still open: {', '.join(missing)}. Write {_asked(missing)} in place of None and run this cell "
+            "again before you go on: a guess counts, a blank does not."
+        )
     if given:
         kept = _keep(name, given)
         print(f"{name} is on record{kept}: {', '.join(f'{key} = {value!r}' for key, value in given.items())}.")
@@ -96,8 +101,10 @@ def _asked(keys: list[str]) -> str:
 
 def _keep(name: str, given: dict[str, Any]) -> str:
     """Append the prediction to the file, unless its last line for this name says the same; returns words on where."""
-    line = {"prediction": name, **{key: value if isinstance(value, (bool, int, float, str)) else repr(value)
-                                   for key, value in given.items()}}
+    line = {
+        "prediction": name,
+        **{key: value if isinstance(value, (bool, int, float, str)) else repr(value) for key, value in given.items()},
+    }
     path = Path.cwd() / PREDICTIONS
     try:
         before = [json.loads(old) for old in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
@@ -114,7 +121,12 @@ def _keep(name: str, given: dict[str, Any]) -> str:
 def show(picture: Any) -> None:
     """Show a picture (`png` file, `alt` text, `note`) under the cell."""
     from IPython.display import HTML, display
+
     data = base64.b64encode(picture.png.read_bytes()).decode()
-    display(HTML(f'<figure style="margin:0"><img style="max-width:740px;width:100%" alt="{html.escape(picture.alt)}" '
-                 f'src="data:image/png;base64,{data}"><figcaption style="max-width:740px">{html.escape(picture.note)}'
-                 f'</figcaption></figure>'))
+    display(
+        HTML(
+            f'<figure style="margin:0"><img style="max-width:740px;width:100%" alt="{html.escape(picture.alt)}" '
+            f'src="data:image/png;base64,{data}"><figcaption style="max-width:740px">{html.escape(picture.note)}'
+            f"</figcaption></figure>"
+        )
+    )

@@ -5,6 +5,7 @@ is in and, for an unknown key, the nearest valid one:
 
     run.toml: in [data], 'vocab_sise' is not a known key; did you mean 'vocab_size'?
 """
+
 from __future__ import annotations
 
 import difflib
@@ -104,12 +105,16 @@ def _sentence(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     kind, given, limits = error["type"], error.get("input"), error.get("ctx") or {}
     if kind == "extra_forbidden":
         return f"{place}{key!r} is not a known key{nearest(key, owner.model_fields)}"
-    if kind == "value_error":                           # a check across the fields of a table: `key` is that table
+    if kind == "value_error":  # a check across the fields of a table: `key` is that table
         field = owner.model_fields.get(key)
         whole_table = key and (field is None or _inside(field.annotation)[0])
         return f"{_place([*tables, key]) if whole_table else place}{limits['error']}"
-    bound = {"greater_than": ("more than", "gt"), "greater_than_equal": ("at least", "ge"),
-             "less_than": ("less than", "lt"), "less_than_equal": ("at most", "le")}.get(kind)
+    bound = {
+        "greater_than": ("more than", "gt"),
+        "greater_than_equal": ("at least", "ge"),
+        "less_than": ("less than", "lt"),
+        "less_than_equal": ("at most", "le"),
+    }.get(kind)
     if bound:
         return f"{place}{key} must be {bound[0]} {limits[bound[1]]}, not {given!r}"
     wanted = _TYPE_WORDS.get(kind)
@@ -118,12 +123,21 @@ def _sentence(model: type[BaseModel], error: Mapping[str, Any]) -> str:
 
 
 _TYPE_WORDS = {
-    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number",
-    "finite_number": "a finite number", "string_type": "a string", "bool_type": "true or false",
-    "string_too_short": "a string that is not empty", "literal_error": "one of {expected}",
-    "list_type": "a list", "tuple_type": "a list",
-    "too_long": "a list of {max_length}", "too_short": "a list of at least {min_length}",
-    "model_type": "a table", "model_attributes_type": "a table", "dict_type": "a table",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "string_too_short": "a string that is not empty",
+    "literal_error": "one of {expected}",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "too_long": "a list of {max_length}",
+    "too_short": "a list of at least {min_length}",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "dict_type": "a table",
 }
 
 

@@ -1,4 +1,5 @@
 """The `lab` command itself: help that answers, commands that are there, errors that are one sentence."""
+
 from __future__ import annotations
 
 import subprocess
@@ -14,7 +15,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def lab(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "labkit", *words], cwd=cwd, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "labkit", *words], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
 
 
 def test_help_names_every_command_in_plain_words():
@@ -51,8 +54,10 @@ def test_bench_outside_the_course_says_where_to_go(tmp_path, monkeypatch):
 
 def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
     """In a command: typer turns it into a silent status there."""
+
     def interrupted(*args):
         raise KeyboardInterrupt
+
     monkeypatch.setattr("labkit.compare.watch.overview", interrupted)
     with pytest.raises(SystemExit) as stop:
         cli.main(["status", "runs/none"])

@@ -1,5 +1,6 @@
 """Week 13's checks are themselves checked: every mutant fails what it must and nothing else, and is told its true
 cause."""
+
 from __future__ import annotations
 
 import shutil
@@ -16,7 +17,7 @@ from tests.mutants13 import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 WEEK = ROOT / "week13_allreduce"
-DEADLINE = 20.0     # seconds for a call, on a machine that may be busy with other things
+DEADLINE = 20.0  # seconds for a call, on a machine that may be busy with other things
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +76,12 @@ def test_mutant(mutant, week, student, monkeypatch):
         elif case.verdict == "wrong":
             assert case.text.endswith("cause unknown")
     for cause in mutant.causes:
-        assert any(sentence.startswith(cause)
-                   for case in failed for sentence in case.cause), f"nobody was told {cause!r}\n{told}"
+        assert any(sentence.startswith(cause) for case in failed for sentence in case.cause), (
+            f"nobody was told {cause!r}\n{told}"
+        )
 
 
-@pytest.mark.parametrize("seed", [0, 1, 7, 2 ** 31 - 1, 20261121])
+@pytest.mark.parametrize("seed", [0, 1, 7, 2**31 - 1, 20261121])
 def test_reference_has_full_marks(seed, week, student):
     _, runner = student
     outcome = run_checks(["week13"], weeks=[week], runner=runner, seed=seed, deadline=DEADLINE)
@@ -115,4 +117,4 @@ def test_a_broken_file_costs_its_own_tasks_only(week, student):
         path.write_text(original)
     for case in outcome.cases:
         assert (case.verdict == PASSED) == (case.task != "13.5"), f"{name_of(case)}: {case.text}"
-        assert case.task != "13.5" or "timing.py" in case.text and "SyntaxError" in case.text
+        assert case.task != "13.5" or ("timing.py" in case.text and "SyntaxError" in case.text)

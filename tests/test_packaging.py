@@ -1,5 +1,6 @@
 """The ways to install give one set: pyproject.toml (ranges), requirements.lock (pins), environment.yml (conda), and the
 container's list."""
+
 from __future__ import annotations
 
 import re
@@ -43,13 +44,18 @@ def test_the_containers_list_is_pyprojects_without_what_the_container_brings():
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert asked == {line for line in wanted if Requirement(line).name != "torch"} and len(asked) == len(wanted) - 1
     for path in ("README.md", "requirements-container.txt"):
-        assert ("PIP_CONSTRAINT= pip install -r requirements-container.txt && pip install --no-deps -e ."
-                in (ROOT / path).read_text())
+        assert (
+            "PIP_CONSTRAINT= pip install -r requirements-container.txt && pip install --no-deps -e ."
+            in (ROOT / path).read_text()
+        )
 
 
 def test_environment_yml_installs_the_lock_and_nothing_else():
-    lines = [line.strip(" -") for line in (ROOT / "environment.yml").read_text().splitlines()
-             if line.startswith(("  -", "      -"))]
+    lines = [
+        line.strip(" -")
+        for line in (ROOT / "environment.yml").read_text().splitlines()
+        if line.startswith(("  -", "      -"))
+    ]
     assert lines[-3:] == ["pip:", "r requirements.lock", "e ."]
     conda = dict(line.partition("=")[::2] for line in lines[:-3])
     assert set(conda) == {"python", "make", "pip"}, "a package named here would escape requirements.lock"

@@ -1,4 +1,5 @@
 """What README.md shows is what happens."""
+
 from __future__ import annotations
 
 import datetime
@@ -23,8 +24,14 @@ def test_the_first_experiment_prints_what_it_says(tmp_path):
     said = re.search(r"four times (tensor\(.*?\))", code)[1]
     script = tmp_path / "hello.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, timeout=100,
-                          env={**__import__("os").environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**__import__("os").environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.stdout.count(said) == 4, done.stdout + done.stderr
 
 
@@ -42,6 +49,7 @@ def test_make_targets_and_lab_commands_exist():
     import typer
 
     from labkit.cli import app
+
     known = typer.main.get_command(app).commands
     for command in set(re.findall(r"\blab (\w+)\b", TEXT + RENTING)) - {"is"}:
         assert command in known, f"lab {command}"
@@ -52,12 +60,21 @@ def test_every_option_that_the_renters_page_names_exists():
     import typer
 
     from labkit.cli import app
+
     commands = typer.main.get_command(app).commands
     typed = [line.split(" #")[0] for line in (TEXT + RENTING).splitlines()]
-    found = [(m[1], option) for line in typed for m in re.finditer(r"\b(?:lab|-m labkit) (\w+)\b([^`|]*)", line)
-             for option in re.findall(r"(--[a-z][\w-]*)", m[2])]
-    known = {name: {opt for one in (command, *getattr(command, "commands", {}).values()) for p in one.params
-                    for opt in p.opts} for name, command in commands.items()}
+    found = [
+        (m[1], option)
+        for line in typed
+        for m in re.finditer(r"\b(?:lab|-m labkit) (\w+)\b([^`|]*)", line)
+        for option in re.findall(r"(--[a-z][\w-]*)", m[2])
+    ]
+    known = {
+        name: {
+            opt for one in (command, *getattr(command, "commands", {}).values()) for p in one.params for opt in p.opts
+        }
+        for name, command in commands.items()
+    }
     assert ("compare", "--detach") in found and ("bundle", "--check") in found
     for command, option in found:
         assert option in known[command], f"lab {command} {option}"
@@ -65,6 +82,7 @@ def test_every_option_that_the_renters_page_names_exists():
 
 def test_predicted_minutes_are_what_the_code_predicts():
     from labkit.compare.budget import predict
+
     preset = load_preset("h100")
     for gib, gpu in ((140.4, "an H200"), (79.2, "an H100")):
         speed = sum(predict(preset, "speed", arm, gib).predicted for arm in preset.speed.arms) / 60
@@ -99,11 +117,15 @@ def test_what_the_pages_say_of_other_machines_is_recorded():
     assert len(gaps) == 4 and f"four recipes {min(gaps.values()):.3f} to {max(gaps.values()):.3f} % from BF16" in said
     assert f"TE FP8 delayed {undecided:.3f} %, so the verdict was" in said
     assert f"without scaling, {kept['verdict']['arms']['broken']['value']:.0f} % off, was rejected" in said
-    before = [json.loads((results / name / "run.json").read_text())["results"]["verdict"]
-              for name in ("2026-11-21-h200-hour", "unfinished/2026-11-22-h200-safety")]
+    before = [
+        json.loads((results / name / "run.json").read_text())["results"]["verdict"]
+        for name in ("2026-11-21-h200-hour", "unfinished/2026-11-22-h200-safety")
+    ]
     assert [verdict["word"] for verdict in before] == ["pass", "pass"]
-    assert "it passed with {:.3f} and {:.3f} %".format(
-        *(verdict["arms"]["te-delayed"]["value"] for verdict in before)) in said
+    assert (
+        "it passed with {:.3f} and {:.3f} %".format(*(verdict["arms"]["te-delayed"]["value"] for verdict in before))
+        in said
+    )
     failed = json.loads((results / "unfinished/2026-11-22-h200-schedule/run.json").read_text())["results"]["verdict"]
     values = [failed["arms"][arm]["value"] for arm in ("te-delayed", "te-delayed-scheduled")]
     assert failed["word"] == "fail" and f"failed in a run of 150 steps, with {values[0]:.3f} %" in said
@@ -115,13 +137,16 @@ def test_what_the_pages_say_of_other_machines_is_recorded():
     two = rates("2026-11-22-h200-8b-2-gpus")
     assert f"on two with one each {two['bf16'] / 2:,.0f} and {two['te-delayed'] / 2:,.0f}" in said
     whole = read_run(results / "2026-11-22-h200-whole")
-    began, broken = (datetime.datetime.fromisoformat(run.run["started"].replace("Z", "+00:00"))
-                     for run in (whole, whole.arms["broken"]))
+    began, broken = (
+        datetime.datetime.fromisoformat(run.run["started"].replace("Z", "+00:00"))
+        for run in (whole, whole.arms["broken"])
+    )
     assert f"{(broken - began).total_seconds() / 60:.1f} minutes up to that arm" in said
 
 
 def test_predicted_memory_is_what_the_code_predicts():
     from labkit.compare import memory
+
     for name, gib, world in (("h100", 79.2, 1), ("h100", 140.4, 1), ("8b", 79.2, 8), ("8b", 140.4, 8)):
         told = memory.predict(load_preset(name).speed_config("bf16", gib, world), world)
         fixed = sum(told[k] for k in ("weights", "gradients", "optimizer"))

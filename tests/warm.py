@@ -8,6 +8,7 @@ What a fork cannot show, that the program starts from nothing, other tests show 
 One helper serves all of xdist's workers: its imports are 10 s of a processor. It ends with the last of them, and every
 command with the connection that asked for it.
 """
+
 from __future__ import annotations
 
 import array
@@ -30,34 +31,50 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # Append only what starts no thread when imported.
-PRELOAD = ["grading.run", "grading.cli", "grading.gradebook.load", "labkit.compare.compare", "labkit.compare.report",
-           "labkit.cli", "labkit.checks.plugin", "labkit.checks.local", "labkit.comm.ranks", "labkit.comm.worker",
-           "torch.distributed.fsdp", "torch._dynamo", "torchao.float8", "matplotlib.figure"]
-EXTRAS = ["nbgrader.apps"]      # an instructor's
-START_LIMIT = 180.0     # seconds for importing them on a busy machine
+PRELOAD = [
+    "grading.run",
+    "grading.cli",
+    "grading.gradebook.load",
+    "labkit.compare.compare",
+    "labkit.compare.report",
+    "labkit.cli",
+    "labkit.checks.plugin",
+    "labkit.checks.local",
+    "labkit.comm.ranks",
+    "labkit.comm.worker",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "torchao.float8",
+    "matplotlib.figure",
+]
+EXTRAS = ["nbgrader.apps"]  # an instructor's
+START_LIMIT = 180.0  # seconds for importing them on a busy machine
 
 
-def run(main: str, words: Sequence[object], *, cwd: Path, env: Mapping[str, str] | None = None,
-        timeout: float = 200) -> subprocess.CompletedProcess:
+def run(
+    main: str, words: Sequence[object], *, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 200
+) -> subprocess.CompletedProcess:
     """As `subprocess.run([python, "-m", MODULE, *words], capture_output=True, text=True, ...)`; `main` is
     "module:function", which gets the words as a list."""
     return _run(["call", main, *words], cwd, env, timeout)
 
 
-def python(*words: object, cwd: Path | str, env: Mapping[str, str] | None = None,
-           timeout: float = 200) -> subprocess.CompletedProcess:
+def python(
+    *words: object, cwd: Path | str, env: Mapping[str, str] | None = None, timeout: float = 200
+) -> subprocess.CompletedProcess:
     """As `subprocess.run([python, *words], capture_output=True, text=True, ...)`; the words are "-c" and a program,
     "-m" and a module, or a script, and what it gets."""
     return _run([*words] if words[0] in ("-c", "-m") else ["script", *words], cwd, env, timeout)
 
 
-def _run(words: Sequence[object], cwd: Path | str, env: Mapping[str, str] | None,
-         timeout: float) -> subprocess.CompletedProcess:
+def _run(
+    words: Sequence[object], cwd: Path | str, env: Mapping[str, str] | None, timeout: float
+) -> subprocess.CompletedProcess:
     words = [str(word) for word in words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, _connected() as link:
         order = json.dumps({"words": words, "cwd": str(cwd), "env": dict(os.environ if env is None else env)})
         data = order.encode() + b"\n"
-        link.sendall(data[socket.send_fds(link, [data], [out.fileno(), err.fileno()]):])
+        link.sendall(data[socket.send_fds(link, [data], [out.fileno(), err.fileno()]) :])
         link.settimeout(timeout)
         try:
             with link.makefile() as answers:
@@ -68,15 +85,15 @@ def _run(words: Sequence[object], cwd: Path | str, env: Mapping[str, str] | None
         for file in (out, err):
             file.seek(0)
             told.append(file.read().decode("utf-8", "replace"))
-        if status is None:      # the connection closes, and the helper ends the command
+        if status is None:  # the connection closes, and the helper ends the command
             raise subprocess.TimeoutExpired(words, timeout, *told)
         assert status, f"the helper of tests/warm.py has died: {told}"
         return subprocess.CompletedProcess(words, int(status), *told)
 
 
 # -- the helper, from outside -----------------------------------------------------------------------------------------
-_TEMP = tempfile.gettempdir()               # tests set another one
-_present: socket.socket | None = None       # open as long as this process may have commands to run
+_TEMP = tempfile.gettempdir()  # tests set another one
+_present: socket.socket | None = None  # open as long as this process may have commands to run
 
 
 def _connected() -> socket.socket:
@@ -87,7 +104,7 @@ def _connected() -> socket.socket:
     if _present is None:
         folder.mkdir(mode=0o700, exist_ok=True)
         with open(folder / "lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)        # one of the workers starts it
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one of the workers starts it
             try:
                 _present = _connect(folder)
             except OSError:
@@ -111,9 +128,15 @@ def _start(folder: Path) -> None:
         (folder / "socket").unlink()
     code = f"import sys; sys.path[:] = {sys.path!r}; from tests.warm import serve; serve({str(folder)!r})"
     with open(folder / "said", "w") as said:
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-                                   cwd=Path(__file__).parents[1], env={**os.environ, "OMP_NUM_THREADS": "1"},
-                                   start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            cwd=Path(__file__).parents[1],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
     give_up = time.monotonic() + START_LIMIT
     while not (folder / "socket").exists():
         if process.poll() is not None or time.monotonic() > give_up:
@@ -130,7 +153,7 @@ def serve(folder: str) -> None:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()         # a command's garbage collection must not touch, and so copy, every page it shares with us
+    gc.freeze()  # a command's garbage collection must not touch, and so copy, every page it shares with us
     assert threading.active_count() == 1, threading.enumerate()
     door = socket.socket(socket.AF_UNIX)
     beside = os.path.join(folder, "socket.new")
@@ -142,7 +165,7 @@ def serve(folder: str) -> None:
         os.set_blocking(descriptor, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
-    links: dict[socket.socket, int | None] = {}     # a connection, and the command it has asked for
+    links: dict[socket.socket, int | None] = {}  # a connection, and the command it has asked for
     came = False
     while links or not came:
         for ready in select.select([door, wake_in, *links], [], [])[0]:
@@ -157,7 +180,7 @@ def serve(folder: str) -> None:
             if pid is not None:
                 done, status = os.waitpid(pid, os.WNOHANG)
                 if done:
-                    with contextlib.suppress(OSError):      # it waits no longer
+                    with contextlib.suppress(OSError):  # it waits no longer
                         link.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
                     link.close()
                     del links[link]
@@ -197,7 +220,7 @@ def _serve(link: socket.socket, links: dict[socket.socket, int | None], own: lis
         finally:
             os._exit(status)
     with contextlib.suppress(OSError):
-        os.setpgid(pid, pid)        # before it does so itself: it may be ended at once
+        os.setpgid(pid, pid)  # before it does so itself: it may be ended at once
     for descriptor in descriptors:
         os.close(descriptor)
     links[link] = pid
@@ -212,7 +235,7 @@ def _become(order: dict, descriptors: list[int]) -> int:
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
-    tempfile.tempdir = None         # asked for anew, of the environment
+    tempfile.tempdir = None  # asked for anew, of the environment
     kind, what, *words = order["words"]
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [os.path.dirname(what) if kind == "script" else order["cwd"], *filter(None, named)]
@@ -241,17 +264,19 @@ def _become(order: dict, descriptors: list[int]) -> int:
         status = 1
     finally:
         import atexit
+
         threading._shutdown()
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-    return status & 0xff
+    return status & 0xFF
 
 
 def _ranks_from_here() -> None:
     """The command's first ForkServer is forked now, while nothing has computed, and waits: its ranks have all that is
     imported here."""
     from labkit.comm import forkserver
+
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -274,7 +299,7 @@ def _ranks_from_here() -> None:
 
     def first():
         forkserver.ForkServer = real
-        return Forked() if os.getpid() == own else real()      # it is no helper of a process that the command forks
+        return Forked() if os.getpid() == own else real()  # it is no helper of a process that the command forks
 
     forkserver.ForkServer = first
 

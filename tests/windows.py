@@ -1,4 +1,5 @@
 """Recorded timing windows, for the tests of what the pages say of them."""
+
 from __future__ import annotations
 
 import csv
@@ -10,7 +11,7 @@ from labkit.record.read import read_run
 
 def seconds(run: Path, arm: str) -> list[float]:
     """What the steps of an arm took, from the window's first on; those of the profile come last."""
-    return [step["seconds"] for step in read_run(run / "speed" / arm).steps][warmup(run):]
+    return [step["seconds"] for step in read_run(run / "speed" / arm).steps][warmup(run) :]
 
 
 def warmup(run: Path) -> int:
@@ -51,8 +52,10 @@ def clocks(host: Path, run: str, arm: str) -> list[float]:
     """Mean MHz of each GPU while this arm of this run kept all of them busy (over 670 W)."""
     record = read_run(host / run / "speed" / arm).run
     began, ended = (record[key][11:19] for key in ("started", "finished"))
-    rows = [{key: value if key == "utc" else int(value) for key, value in row.items()}
-            for row in csv.DictReader((host / "clocks.csv").read_text().splitlines())]
+    rows = [
+        {key: value if key == "utc" else int(value) for key, value in row.items()}
+        for row in csv.DictReader((host / "clocks.csv").read_text().splitlines())
+    ]
     busy = [row for row in rows if began <= row["utc"] <= ended and min(row[f"watt{i}"] for i in range(4)) > 670]
     return [mean(row[f"mhz{i}"] for row in busy) for i in range(4)]
 
@@ -81,7 +84,12 @@ def row_of_8b(run: Path, words: str) -> str:
     """A line of the 8B table: rates a GPU, their ratio, what nothing but communication takes, memory."""
     bf16, fp8 = (read_run(run).run["results"]["speed"]["arms"][arm] for arm in ("bf16", "te-delayed"))
     alone = (f"{arm['kernels']['classes_ms']['communication']:.1f}" for arm in (bf16, fp8))
-    peaks = (f"{arm['memory']['peak'] / 2 ** 30:.1f}" for arm in (bf16, fp8))
-    cells = (f"{bf16['tokens_per_s'] / 4:,.0f}", f"{fp8['tokens_per_s'] / 4:,.0f}",
-             f"{fp8['tokens_per_s'] / bf16['tokens_per_s']:.2f}", *alone, *peaks)
+    peaks = (f"{arm['memory']['peak'] / 2**30:.1f}" for arm in (bf16, fp8))
+    cells = (
+        f"{bf16['tokens_per_s'] / 4:,.0f}",
+        f"{fp8['tokens_per_s'] / 4:,.0f}",
+        f"{fp8['tokens_per_s'] / bf16['tokens_per_s']:.2f}",
+        *alone,
+        *peaks,
+    )
     return f"| {words} | " + " | ".join(cells) + " |"

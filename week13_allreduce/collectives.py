@@ -97,7 +97,7 @@ def one_shot_all_reduce(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tens
     N, r = group.size, group.rank
     addend = {r: x_L.clone()}
     for s in range(1, N):
-        addend[(r - s) % N] = group.sendrecv(x_L, to=(r + s) % N, frm=(r - s) % N, like=x_L)
+        addend[(r - s) % N] = group.sendrecv(x_L, dst=(r + s) % N, src=(r - s) % N, like=x_L)
     x_L.copy_(addend[0])
     for peer in range(1, N):
         combine_(x_L, addend[peer], op)
@@ -125,7 +125,7 @@ def ring_reduce_scatter(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tens
     chunk = x_L.tensor_split(N)
     for s in range(N - 1):
         acc = chunk[(r - s - 2) % N]
-        combine_(acc, group.sendrecv(chunk[(r - s - 1) % N], to=right, frm=left, like=acc), op)
+        combine_(acc, group.sendrecv(chunk[(r - s - 1) % N], dst=right, src=left, like=acc), op)
     return finish_(chunk[r], op, N)
     ### END SOLUTION
 
@@ -153,7 +153,7 @@ def ring_all_gather(shard: torch.Tensor, group, numel: int, out: torch.Tensor | 
     chunk = out.tensor_split(N)
     chunk[r].copy_(shard)
     for s in range(N - 1):
-        group.sendrecv(chunk[(r - s) % N], to=right, frm=left, out=chunk[(r - s - 1) % N])
+        group.sendrecv(chunk[(r - s) % N], dst=right, src=left, out=chunk[(r - s - 1) % N])
     return out
     ### END SOLUTION
 

@@ -34,13 +34,13 @@ def through_rank_0(group, n):
 
 def everyone_to_everyone(group, n):
     for s in range(1, group.size):
-        group.sendrecv(torch.zeros(n), to=(group.rank + s) % group.size, frm=(group.rank - s) % group.size)
+        group.sendrecv(torch.zeros(n), dst=(group.rank + s) % group.size, src=(group.rank - s) % group.size)
 
 
 def one_lap(group, n):
     chunk = torch.zeros(n // group.size)
     for _ in range(group.size - 1):
-        group.sendrecv(chunk, to=(group.rank + 1) % group.size, frm=(group.rank - 1) % group.size)
+        group.sendrecv(chunk, dst=(group.rank + 1) % group.size, src=(group.rank - 1) % group.size)
 
 
 def two_laps(group, n):

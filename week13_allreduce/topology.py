@@ -46,14 +46,14 @@ class InOrder:
         self.rank, self.size, self.device = self.order.index(group.rank), len(self.order), group.device
         self.ledger = group.ledger
 
-    def send(self, tensor: torch.Tensor, to: int) -> None:
-        self.group.send(tensor, self.order[to])
+    def send(self, tensor: torch.Tensor, dst: int) -> None:
+        self.group.send(tensor, self.order[dst])
 
-    def recv(self, frm: int, **into) -> torch.Tensor:
-        return self.group.recv(self.order[frm], **into)
+    def recv(self, src: int, **into) -> torch.Tensor:
+        return self.group.recv(self.order[src], **into)
 
-    def sendrecv(self, tensor: torch.Tensor, to: int, frm: int, **into) -> torch.Tensor:
-        return self.group.sendrecv(tensor, to=self.order[to], frm=self.order[frm], **into)
+    def sendrecv(self, tensor: torch.Tensor, dst: int, src: int, **into) -> torch.Tensor:
+        return self.group.sendrecv(tensor, dst=self.order[dst], src=self.order[src], **into)
 
 
 def hops(order: Sequence[int]) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ nbgrader is set up as its documentation says: a source notebook with locked test
 own checks (`check("13.4")`), so both judge the same behaviours. The notebook holds these cells alone: the lab's
 experiments, which nbgrader would execute for every student as well, are left out in its favour.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -45,20 +46,27 @@ def main() -> None:
     args = parser.parse_args()
     week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
     chosen = [made for made in CLASS if not args.only or made.name in args.only.split(",")]
-    record = {"kind": "grading 29", "command": f"python -m grading.benchmarks.against_nbgrader --jobs {args.jobs}"
-              + (f" --only {args.only}" if args.only else "")
-              + (" --nbgrader EARLIER" if args.nbgrader else ""), "date": date.today().isoformat(),
-              **hardware_and_versions(), "submissions": {made.name: made.kind for made in chosen}}
+    record = {
+        "kind": "grading 29",
+        "command": f"python -m grading.benchmarks.against_nbgrader --jobs {args.jobs}"
+        + (f" --only {args.only}" if args.only else "")
+        + (" --nbgrader EARLIER" if args.nbgrader else ""),
+        "date": date.today().isoformat(),
+        **hardware_and_versions(),
+        "submissions": {made.name: made.kind for made in chosen},
+    }
     with tempfile.TemporaryDirectory(prefix="grading-29-") as folder:
         record["grade_run"] = {}
         for jobs in args.jobs.split(","):
             record["grade_run"][jobs] = ours(week, Path(folder, f"jobs{jobs}"), chosen, int(jobs))
             show(f"grade run --jobs {jobs}", record["grade_run"][jobs])
-        record["nbgrader"] = (theirs(week, Path(folder), chosen) if args.nbgrader is None
-                              else earlier(args.nbgrader, record))
+        record["nbgrader"] = (
+            theirs(week, Path(folder), chosen) if args.nbgrader is None else earlier(args.nbgrader, record)
+        )
         show("nbgrader", record["nbgrader"])
-    record["times_faster"] = {jobs: round(record["nbgrader"]["seconds"] / one["seconds"], 2)
-                              for jobs, one in record["grade_run"].items()}
+    record["times_faster"] = {
+        jobs: round(record["nbgrader"]["seconds"] / one["seconds"], 2) for jobs, one in record["grade_run"].items()
+    }
     args.out.write_text(json.dumps(record, indent=1) + "\n")
     print(f"times faster, by jobs: {record['times_faster']}")
 
@@ -74,13 +82,14 @@ def earlier(path: Path, record: dict) -> dict:
 
 def hardware_and_versions() -> dict:
     from importlib import metadata
+
     found = {name: metadata.version(name) for name in ("torch", "numpy", "nbgrader") if _installed(name)}
-    return {"hardware": hardware.describe(),
-            "versions": {"python": sys.version.split()[0], **found}}
+    return {"hardware": hardware.describe(), "versions": {"python": sys.version.split()[0], **found}}
 
 
 def _installed(name: str) -> bool:
     from importlib import metadata
+
     try:
         metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -92,8 +101,19 @@ def ours(week: Week, folder: Path, chosen, jobs: int) -> dict:
     """`grade run`, as a command: wall clock, and what its marks say."""
     for made in chosen:
         write(week, folder / "submitted" / made.name / week.name, made)
-    command = [sys.executable, "-m", "grading.cli", "run", week.name, "--submissions", str(folder / "submitted"),
-               "--marks", str(folder / "marks"), "--jobs", str(jobs)]
+    command = [
+        sys.executable,
+        "-m",
+        "grading.cli",
+        "run",
+        week.name,
+        "--submissions",
+        str(folder / "submitted"),
+        "--marks",
+        str(folder / "marks"),
+        "--jobs",
+        str(jobs),
+    ]
     begin, busy = time.perf_counter(), machine_seconds()
     done = subprocess.run(command, cwd=week.folder.parent, capture_output=True, text=True)
     seconds, busy = time.perf_counter() - begin, machine_seconds() - busy
@@ -101,10 +121,18 @@ def ours(week: Week, folder: Path, chosen, jobs: int) -> dict:
         raise SystemExit(done.stderr + done.stdout)
     found = {}
     for mark in marks.all_marks(folder / "marks", week.name):
-        found[mark.student] = {"points": mark.points, "seconds": mark.seconds, "core_seconds": mark.core_seconds,
-                               "verdicts": mark.verdicts()}
-    return {"seconds": round(seconds, 2), "machine_core_seconds": round(busy, 1), "each": found,
-            "peak_rss_mib": _children_mib()}
+        found[mark.student] = {
+            "points": mark.points,
+            "seconds": mark.seconds,
+            "core_seconds": mark.core_seconds,
+            "verdicts": mark.verdicts(),
+        }
+    return {
+        "seconds": round(seconds, 2),
+        "machine_core_seconds": round(busy, 1),
+        "each": found,
+        "peak_rss_mib": _children_mib(),
+    }
 
 
 def theirs(week: Week, folder: Path, chosen) -> dict:
@@ -129,36 +157,59 @@ def theirs(week: Week, folder: Path, chosen) -> dict:
     run(["autograde", week.name], root, check=False)
     seconds, busy = time.perf_counter() - begin, machine_seconds() - busy
     from nbgrader.api import Gradebook
+
     found = {}
     with Gradebook(f"sqlite:///{root}/gradebook.db") as book:
         for made in chosen:
             try:
                 found[made.name] = {"points": round(book.find_submission(week.name, made.name).score, 2)}
-            except Exception as error:      # not graded: nbgrader gave up on it
+            except Exception as error:  # not graded: nbgrader gave up on it
                 found[made.name] = {"points": None, "why": type(error).__name__}
     return {"seconds": round(seconds, 2), "machine_core_seconds": round(busy, 1), "each": found}
 
 
 def notebook(week: Week) -> dict:
     """One locked test cell a task: the last value is the points, which nbgrader takes as partial credit."""
+
     def cell(id: str, source: str, metadata: dict | None = None) -> dict:
-        return {"cell_type": "code", "id": id, "metadata": metadata or {}, "source": source, "outputs": [],
-                "execution_count": None}
+        return {
+            "cell_type": "code",
+            "id": id,
+            "metadata": metadata or {},
+            "source": source,
+            "outputs": [],
+            "execution_count": None,
+        }
+
     cells = [cell("start", "from labkit.checks import check")]
     for task in week.tasks:
         if task.kind == "auto":
-            grade = {"nbgrader": {"schema_version": 3, "grade": True, "grade_id": task.cell, "points": task.points,
-                                  "locked": True, "solution": False, "task": False}}
+            grade = {
+                "nbgrader": {
+                    "schema_version": 3,
+                    "grade": True,
+                    "grade_id": task.cell,
+                    "points": task.points,
+                    "locked": True,
+                    "solution": False,
+                    "task": False,
+                }
+            }
             cells.append(cell(task.cell, f'outcome = check("{task.id}", seed=13)\nfloat(outcome.earned)', grade))
-    return {"cells": cells, "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3",
-                                                        "language": "python"}}, "nbformat": 4, "nbformat_minor": 5}
+    return {
+        "cells": cells,
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def run(command: list[str], root: Path, check: bool = True) -> None:
     # nbgrader looks for alembic in PATH.
     env = {**os.environ, "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]}
-    done = subprocess.run([sys.executable, "-m", "nbgrader", *command], cwd=root, env=env, capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "nbgrader", *command], cwd=root, env=env, capture_output=True, text=True
+    )
     if check and done.returncode != 0:
         raise SystemExit(done.stderr[-3000:])
 

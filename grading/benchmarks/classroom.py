@@ -2,6 +2,7 @@
 
 Each is the reference with one edit, so what it must earn is known.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ _SCATTER = "    ### BEGIN SOLUTION 13.2 ring reduce-scatter\n"
 _GATHER = "    ### BEGIN SOLUTION 13.3 ring all-gather\n"
 _LAST_SCATTER = "return finish_(chunk[r], op, N)"
 _STEPS = "    for s in range(N - 1):\n        acc"
-_SEND = "        group.sendrecv(chunk[(r - s) % N], to=right, frm=left, out=chunk[(r - s - 1) % N])\n"
+_SEND = "        group.sendrecv(chunk[(r - s) % N], dst=right, src=left, out=chunk[(r - s - 1) % N])\n"
 
 
 @dataclass(frozen=True)
 class Made:
     """A submission: its kind, and the edits (file, old, new) that make it from the reference; old "": at the end."""
+
     name: str
     kind: str
     edits: tuple[tuple[str, str, str], ...] = ()
@@ -50,10 +52,23 @@ CLASS = (
     Made("wrong-copy", "wrong", ((RING, _ALL_REDUCE, "    x_L = x_L.clone()\n" + _ALL_REDUCE),)),
     Made("wrong-builtin", "wrong", ((RING, _ALL_REDUCE, "    return group.all_reduce(x_L, op)\n" + _ALL_REDUCE),)),
     Made("wrong-missing", "wrong", ((ORDER, "*", ""),)),
-    Made("hang-send-first", "hanging", ((RING, _SEND, "        group.send(chunk[(r - s) % N], to=right)\n"
-                                         "        group.recv(left, out=chunk[(r - s - 1) % N])\n"),)),
-    Made("hang-early-return", "hanging", ((RING, _SCATTER, "    if group.rank == 0 and group.size > 1: return x_L\n"
-                                           + _SCATTER),)),
+    Made(
+        "hang-send-first",
+        "hanging",
+        (
+            (
+                RING,
+                _SEND,
+                "        group.send(chunk[(r - s) % N], dst=right)\n"
+                "        group.recv(left, out=chunk[(r - s - 1) % N])\n",
+            ),
+        ),
+    ),
+    Made(
+        "hang-early-return",
+        "hanging",
+        ((RING, _SCATTER, "    if group.rank == 0 and group.size > 1: return x_L\n" + _SCATTER),),
+    ),
     Made("hang-loop", "hanging", ((RING, _ALL_REDUCE, "    while True: pass\n" + _ALL_REDUCE),)),
     Made("hang-sleep", "hanging", ((RING, _GATHER, "    import time; time.sleep(3600)\n" + _GATHER),)),
     Made("crash-raise", "crashing", ((RING, _SCATTER, "    raise IndexError('chunk out of range')\n" + _SCATTER),)),
@@ -61,9 +76,19 @@ CLASS = (
     Made("crash-segfault", "crashing", ((RING, _GATHER, "    import ctypes; ctypes.string_at(0)\n" + _GATHER),)),
     Made("crash-exit", "crashing", ((COST, "", "\nimport os\nos._exit(0)\n"),)),
     Made("cheat-read", "cheating", ((RING, _ALL_REDUCE, _READS + _ALL_REDUCE),)),
-    Made("cheat-patch", "cheating", ((RING, _ALL_REDUCE, "    import torch, pytest, labkit.checks.judge as j\n"
-                                      "    torch.equal = torch.allclose = lambda *a, **k: True\n"
-                                      "    j.same = lambda *a, **k: None\n    return x_L\n" + _ALL_REDUCE),)),
+    Made(
+        "cheat-patch",
+        "cheating",
+        (
+            (
+                RING,
+                _ALL_REDUCE,
+                "    import torch, pytest, labkit.checks.judge as j\n"
+                "    torch.equal = torch.allclose = lambda *a, **k: True\n"
+                "    j.same = lambda *a, **k: None\n    return x_L\n" + _ALL_REDUCE,
+            ),
+        ),
+    ),
 )
 
 

@@ -6,6 +6,7 @@ The class of 29 (classroom.py) is graded once undisturbed. Then again from nothi
 killed (SIGKILL, no warning) at random moments, twenty times, before a last run finishes. Shown: how many marks each run
 found and left, that no process stayed, and that the marks are equal but for their times.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -43,8 +44,9 @@ def main() -> None:
         for made in chosen:
             write(week, root / "submitted" / made.name / week.name, made)
         begin = time.perf_counter()
-        undisturbed = subprocess.run(command(root, root / "calm"), cwd=week.folder.parent, capture_output=True,
-                                     text=True)
+        undisturbed = subprocess.run(
+            command(root, root / "calm"), cwd=week.folder.parent, capture_output=True, text=True
+        )
         calm = time.perf_counter() - begin
         if undisturbed.returncode:
             sys.exit(undisturbed.stderr)
@@ -56,38 +58,69 @@ def main() -> None:
         for number in range(KILLS):
             after = draw.uniform(0.2, 2.0 * calm / KILLS + 4.0)
             there = len(list(own.glob("*/*.json")))
-            process = subprocess.Popen(command(root, root / "killed"), cwd=week.folder.parent,
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command(root, root / "killed"),
+                cwd=week.folder.parent,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             try:
                 process.wait(timeout=after)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
-            runs.append({"seconds": round(after, 2), "killed": process.returncode == -signal.SIGKILL,
-                         "marks_before": there, "marks_after": len(list(own.glob("*/*.json"))),
-                         "left_processes": left(str(root))})
+            runs.append(
+                {
+                    "seconds": round(after, 2),
+                    "killed": process.returncode == -signal.SIGKILL,
+                    "marks_before": there,
+                    "marks_after": len(list(own.glob("*/*.json"))),
+                    "left_processes": left(str(root)),
+                }
+            )
             print(runs[-1], flush=True)
         last = subprocess.run(command(root, root / "killed"), cwd=week.folder.parent, capture_output=True, text=True)
         got = told(root / "killed")
-        record = {"kind": "grading killed", "command": "python -m grading.benchmarks.kills",
-                  "date": date.today().isoformat(), **hardware_and_versions(), "submissions": len(chosen),
-                  "undisturbed_seconds": round(calm, 1),
-                  "runs": runs, "last_status": last.returncode, "last_line": last.stdout.strip().splitlines()[-1],
-                  "marks_equal": got == want, "marks": len(got)}
+        record = {
+            "kind": "grading killed",
+            "command": "python -m grading.benchmarks.kills",
+            "date": date.today().isoformat(),
+            **hardware_and_versions(),
+            "submissions": len(chosen),
+            "undisturbed_seconds": round(calm, 1),
+            "runs": runs,
+            "last_status": last.returncode,
+            "last_line": last.stdout.strip().splitlines()[-1],
+            "marks_equal": got == want,
+            "marks": len(got),
+        }
     args.out.write_text(json.dumps(record, indent=1) + "\n")
     print("the marks are equal" if record["marks_equal"] else "THE MARKS DIFFER")
     sys.exit(0 if record["marks_equal"] and last.returncode == 0 else 1)
 
 
 def command(root: Path, to: Path) -> list[str]:
-    return [sys.executable, "-m", "grading.cli", "run", "week13", "--submissions", str(root / "submitted"), "--marks",
-            str(to), "--jobs", "2"]
+    return [
+        sys.executable,
+        "-m",
+        "grading.cli",
+        "run",
+        "week13",
+        "--submissions",
+        str(root / "submitted"),
+        "--marks",
+        str(to),
+        "--jobs",
+        "2",
+    ]
 
 
 def told(folder: Path) -> dict:
     """The marks without their times: points and verdicts of every case."""
-    return {mark.student: [(case["test"], case["verdict"], case["points"]) for case in mark.cases]
-            for mark in marks.all_marks(folder, "week13")}
+    return {
+        mark.student: [(case["test"], case["verdict"], case["points"]) for case in mark.cases]
+        for mark in marks.all_marks(folder, "week13")
+    }
 
 
 def left(word: str) -> int:

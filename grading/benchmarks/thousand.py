@@ -6,6 +6,7 @@ Each submission is week 13 as released, signed by another student, so all its ca
 is the `grade run` process: its peak resident memory as the kernel counts it (VmHWM), read every second, and how it grew
 with the marks. Judges and sandboxes are processes of their own, as many as --jobs.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -28,8 +29,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="kept, and gone on with: the record then tells how many marks were "
-                                                    "there before")
+    parser.add_argument(
+        "--folder", type=Path, help="kept, and gone on with: the record then tells how many marks were there before"
+    )
     args = parser.parse_args()
     week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
     with tempfile.TemporaryDirectory(prefix="grading-1000-") as name:
@@ -38,8 +40,19 @@ def main() -> None:
         for number in range(args.count):
             signed = (("*", "", ""), (RING, "", f"\n# student {number}\n"))
             write(week, root / "submitted" / f"student{number:04}" / week.name, Made("blank", "wrong", signed))
-        command = [sys.executable, "-m", "grading.cli", "run", week.name, "--submissions", str(root / "submitted"),
-                   "--marks", str(root / "marks"), "--jobs", str(args.jobs)]
+        command = [
+            sys.executable,
+            "-m",
+            "grading.cli",
+            "run",
+            week.name,
+            "--submissions",
+            str(root / "submitted"),
+            "--marks",
+            str(root / "marks"),
+            "--jobs",
+            str(args.jobs),
+        ]
         begin, grown, highest = time.perf_counter(), [], 0.0
         process = subprocess.Popen(command, cwd=week.folder.parent, stdout=subprocess.DEVNULL)
         while process.poll() is None:
@@ -53,10 +66,19 @@ def main() -> None:
             time.sleep(1.0)
         seconds = time.perf_counter() - begin
         made = sum(1 for _ in (root / "marks" / week.name).glob("*/*.json"))
-    record = {"kind": "grading 1000", "command": f"python -m grading.benchmarks.thousand --count {args.count} "
-              f"--jobs {args.jobs}", "date": date.today().isoformat(), **hardware_and_versions(),
-              "submissions": args.count, "marks": made, "marks_before": before, "status": process.returncode, "seconds": round(seconds, 1),
-              "peak_mib": round(highest, 1), "grown": grown}
+    record = {
+        "kind": "grading 1000",
+        "command": f"python -m grading.benchmarks.thousand --count {args.count} --jobs {args.jobs}",
+        "date": date.today().isoformat(),
+        **hardware_and_versions(),
+        "submissions": args.count,
+        "marks": made,
+        "marks_before": before,
+        "status": process.returncode,
+        "seconds": round(seconds, 1),
+        "peak_mib": round(highest, 1),
+        "grown": grown,
+    }
     args.out.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{record['peak_mib']} MiB at its peak, {made} marks in {seconds:.0f} s")
     sys.exit(0 if made == args.count and process.returncode == 0 else 1)

@@ -8,6 +8,7 @@ The course's notebook says where: `check("13.4")` stands in the cell with the id
 behind the last cell in which its answers stand. Its rubric is the part of the notebook under the heading that names the
 task; without one, the title and the points.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,10 +21,15 @@ from labkit.checks.outcome import number
 from labkit.checks.tasks import Task, Week
 from labkit.errors import LabError
 
-FORMAT = {"nbformat": 4, "nbformat_minor": 5,
-          "metadata": {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-                       "language_info": {"name": "python"}}}
-SCHEMA = 3      # of nbgrader's cell metadata
+FORMAT = {
+    "nbformat": 4,
+    "nbformat_minor": 5,
+    "metadata": {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    },
+}
+SCHEMA = 3  # of nbgrader's cell metadata
 
 
 def graded_tasks(week: Week) -> list[Task]:
@@ -34,8 +40,15 @@ def graded_tasks(week: Week) -> list[Task]:
 def tag(task: Task) -> dict[str, Any]:
     """nbgrader's metadata of a task's cell."""
     written = task.kind == "written"
-    return {"schema_version": SCHEMA, "grade_id": task.cell, "points": task.points, "grade": not written,
-            "locked": True, "solution": False, "task": written}
+    return {
+        "schema_version": SCHEMA,
+        "grade_id": task.cell,
+        "points": task.points,
+        "grade": not written,
+        "locked": True,
+        "solution": False,
+        "task": written,
+    }
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
@@ -43,8 +56,9 @@ def read_notebook(path: Path) -> dict[str, Any]:
     try:
         return parsed(strip_notebook(path.read_text(encoding="utf-8"), path.name))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{path} is not a notebook ({type(error).__name__}): it must be there to register its "
-                       "grade cells") from None
+        raise LabError(
+            f"{path} is not a notebook ({type(error).__name__}): it must be there to register its grade cells"
+        ) from None
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:
@@ -67,19 +81,20 @@ def rubric(notebook: dict[str, Any], task: Task) -> str:
     for cell in notebook["cells"]:
         if cell["cell_type"] != "markdown":
             continue
-        heading = re.search(rf"^(#+)[^\n]*\bTask {re.escape(task.id)}\b(?!\.\d)[^\n]*$", cell["source"],
-                            re.MULTILINE | re.IGNORECASE)
+        heading = re.search(
+            rf"^(#+)[^\n]*\bTask {re.escape(task.id)}\b(?!\.\d)[^\n]*$", cell["source"], re.MULTILINE | re.IGNORECASE
+        )
         if heading:
-            part = cell["source"][heading.start():]
+            part = cell["source"][heading.start() :]
             end = re.search(rf"\n#{{1,{len(heading[1])}}} ", part)
-            return part[:end.start()] if end else part
+            return part[: end.start()] if end else part
     return f"## Task {task.id}: {task.title}\n\n{number(task.points)} points, graded by hand."
 
 
 def master(week: Week, notebook: dict[str, Any]) -> dict[str, Any]:
     """The notebook with its grade cells, as nbgrader's source directory holds it. `notebook`: the released one."""
     cells, placed = [], set()
-    last = {}       # where the answers of a written task end
+    last = {}  # where the answers of a written task end
     for index, cell in enumerate(notebook["cells"]):
         task = task_of(cell, week)
         if task is not None and task.kind == "written":
@@ -102,10 +117,20 @@ def master(week: Week, notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 def written_cell(task: Task, notebook: dict[str, Any]) -> dict[str, Any]:
-    return {"cell_type": "markdown", "id": task.cell, "metadata": {"nbgrader": tag(task)},
-            "source": rubric(notebook, task)}
+    return {
+        "cell_type": "markdown",
+        "id": task.cell,
+        "metadata": {"nbgrader": tag(task)},
+        "source": rubric(notebook, task),
+    }
 
 
 def check_cell(task: Task) -> dict[str, Any]:
-    return {"cell_type": "code", "id": task.cell, "metadata": {"nbgrader": tag(task)},
-            "source": f'check("{task.id}")', "outputs": [], "execution_count": None}
+    return {
+        "cell_type": "code",
+        "id": task.cell,
+        "metadata": {"nbgrader": tag(task)},
+        "source": f'check("{task.id}")',
+        "outputs": [],
+        "execution_count": None,
+    }

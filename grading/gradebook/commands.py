@@ -1,10 +1,11 @@
 """`grade course init` and `grade load`. Each imports what it needs when it runs."""
+
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -12,19 +13,23 @@ import typer
 def add_commands(app: typer.Typer) -> None:
     """Register the commands with the `grade` application."""
     course = typer.Typer(no_args_is_help=True, help="nbgrader's course directory: gradebook, exchange and formgrader.")
-    course.callback()(lambda: None)     # a command of its own name, also while there is only one
+    course.callback()(lambda: None)  # a command of its own name, also while there is only one
     course.command(name="init")(init)
     app.add_typer(course, name="course")
     app.command(name="load")(load)
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or a course directory to bring up to "
-                                                               "date.")],
-    name: Annotated[Optional[str], typer.Option(help="nbgrader's name of the course.")] = None,
-    exchange: Annotated[Optional[Path], typer.Option(metavar="DIR", help=(
-        "The folder through which students fetch and submit. Default: nbgrader's own.")
-    )] = None,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A new folder, or a course directory to bring up to date.")
+    ],
+    name: Annotated[str | None, typer.Option(help="nbgrader's name of the course.")] = None,
+    exchange: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help=("The folder through which students fetch and submit. Default: nbgrader's own.")
+        ),
+    ] = None,
 ) -> None:
     """Make nbgrader's course directory: configuration, assignments and grade cells of every week.
 
@@ -32,6 +37,7 @@ def init(
     """
     from grading.gradebook.course import NAME
     from grading.gradebook.course import init as make
+
     made = make(folder, name=name or NAME, exchange=exchange)
     for sentence in made.said:
         typer.echo(sentence)
@@ -41,14 +47,19 @@ def init(
 def load(
     week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
     marks: Annotated[Path, typer.Option(metavar="DIR", help="Where `grade run` put the marks.")] = Path("marks"),
-    submissions: Annotated[Path, typer.Option(metavar="DIR", help=(
-        "What was handed in: formgrader shows it.")
-    )] = Path("submitted"),
-    gradebook: Annotated[Optional[Path], typer.Option(metavar="DIR", help=(
-        "nbgrader's course directory. Default: this folder, or ./gradebook."))] = None,
-    course: Annotated[Optional[Path], typer.Option(metavar="FILE", help=(
-        "Which attempt counts, deadlines, late penalty. Default: course.toml, if it is here.")
-    )] = None,
+    submissions: Annotated[Path, typer.Option(metavar="DIR", help=("What was handed in: formgrader shows it."))] = Path(
+        "submitted"
+    ),
+    gradebook: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help=("nbgrader's course directory. Default: this folder, or ./gradebook.")),
+    ] = None,
+    course: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=("Which attempt counts, deadlines, late penalty. Default: course.toml, if it is here.")
+        ),
+    ] = None,
 ) -> None:
     """Put the marks of a week into nbgrader's gradebook, and what was handed in beside the diagnoses, for formgrader.
 
@@ -60,6 +71,7 @@ def load(
     from grading.gradebook.load import load as put
     from grading.intake.policy import find_rules
     from labkit.checks.tasks import find_weeks
+
     found, there, rules = week_named(week), open_course(course_folder(gradebook)), find_rules(course, find_weeks())
     with _watch() as progress:
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)
@@ -73,11 +85,18 @@ def _watch() -> Iterator[Callable[[int, int, str], None]]:
     """A progress line on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total, student: None
         return
-    with Progress(TextColumn("loading"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}",
-                  markup=False), console=console, transient=True) as bar:
+    with Progress(
+        TextColumn("loading"),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console,
+        transient=True,
+    ) as bar:
         line = bar.add_task("", total=None)
         yield lambda done, total, student: bar.update(line, total=total, completed=done, description=student)

@@ -8,6 +8,7 @@
 A second init takes up what is new in the course: a week, a task, other points. Points and comments that were given
 stay; a task that left the course keeps its cell as long as a submission has one.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -28,9 +29,13 @@ from labkit.errors import LabError
 CONFIG = "nbgrader_config.py"
 MARKER = "# Written by `grade course init`"
 NAME = "distributed-training"
-EXTENSIONS = tuple(f"nbgrader.server_extensions.{name}" for name in (
-    "formgrader", "validate_assignment", "assignment_list", "course_list"))
-TEMPLATE = MARKER + '''; yours to extend. Run `jupyter lab` in this folder.
+EXTENSIONS = tuple(
+    f"nbgrader.server_extensions.{name}"
+    for name in ("formgrader", "validate_assignment", "assignment_list", "course_list")
+)
+TEMPLATE = (
+    MARKER
+    + """; yours to extend. Run `jupyter lab` in this folder.
 import os
 
 c = get_config()
@@ -40,16 +45,18 @@ c.CourseDirectory.course_id = {name!r}
 # Marks are made by `grade run`, in a sandbox. nbgrader's Autograde would run submissions in your account and write over
 # those marks: it is off. `grade load` refuses to work where this line is missing.
 c.Autograde.exporter_class = {guard!r}
-'''
+"""
+)
 
 
 @dataclass(frozen=True)
 class Course:
     """An open course directory: what its nbgrader_config.py says, with nbgrader's own defaults."""
+
     root: Path
     id: str
     db_url: str
-    autograded: str     # format of a folder's name, with {student} and {assignment}
+    autograded: str  # format of a folder's name, with {student} and {assignment}
     submitted: str
 
     def folder(self, which: str, student: str, assignment: str) -> Path:
@@ -70,6 +77,7 @@ class Course:
         """nbgrader's gradebook, made if there is none: a context manager."""
         _need_nbgrader()
         from nbgrader.api import Gradebook
+
         with _scripts_on_path():
             return Gradebook(self.db_url, self.id)
 
@@ -77,12 +85,14 @@ class Course:
 @dataclass
 class Made:
     """What init did: a sentence each."""
+
     course: Course
     said: list[str] = field(default_factory=list)
 
 
-def init(folder: str | Path, *, source: str | Path | None = None, name: str = NAME,
-         exchange: str | Path | None = None) -> Made:
+def init(
+    folder: str | Path, *, source: str | Path | None = None, name: str = NAME, exchange: str | Path | None = None
+) -> Made:
     """Make `folder` nbgrader's course directory for all weeks of the course in `source` (default: this course).
 
     name      nbgrader's course id
@@ -93,8 +103,10 @@ def init(folder: str | Path, *, source: str | Path | None = None, name: str = NA
     weeks = find_weeks(source)
     origin, root = weeks[0].folder.parent, Path(folder).resolve()
     if root.is_relative_to(origin) or origin.is_relative_to(root):
-        raise LabError(f"{root} and the course itself lie in one another: choose a folder outside {origin}, since it "
-                       "will hold what students handed in")
+        raise LabError(
+            f"{root} and the course itself lie in one another: choose a folder outside {origin}, since it "
+            "will hold what students handed in"
+        )
     config, said = root / CONFIG, []
     try:
         if not config.exists():
@@ -110,8 +122,9 @@ def init(folder: str | Path, *, source: str | Path | None = None, name: str = NA
                 notebook = _source(course, origin, week)
                 said += _register(course, week, notebook)
     except OSError as error:
-        raise LabError(f"{root} cannot be written ({error.strerror or type(error).__name__}): choose another "
-                       "folder") from None
+        raise LabError(
+            f"{root} cannot be written ({error.strerror or type(error).__name__}): choose another folder"
+        ) from None
     return Made(course, said + extensions())
 
 
@@ -134,25 +147,34 @@ def open_course(folder: str | Path = ".") -> Course:
     """The course directory that `folder` is or lies in. LabError if there is none, or its Autograde is not off."""
     root = course_root(Path(folder))
     if root is None:
-        raise LabError(f"{Path(folder).resolve()} is no course directory: make one with 'grade course init DIR', and "
-                       "run this in it")
+        raise LabError(
+            f"{Path(folder).resolve()} is no course directory: make one with 'grade course init DIR', and "
+            "run this in it"
+        )
     _need_nbgrader()
     from nbgrader.coursedir import CourseDirectory
     from traitlets.config import Config
     from traitlets.config.loader import PyFileConfigLoader
+
     try:
         config: Config = PyFileConfigLoader(CONFIG, path=str(root)).load_config()
-    except Exception as error:      # it is a program, and a person may have edited it
+    except Exception as error:  # it is a program, and a person may have edited it
         raise LabError(f"{root / CONFIG} cannot be read ({type(error).__name__}: {error}): mend it") from None
     if config.Autograde.get("exporter_class") != _guard():
-        raise LabError(f"{root / CONFIG} leaves nbgrader's Autograde on, and one click would write over marks: add the "
-                       f"line  c.Autograde.exporter_class = {_guard()!r}")
+        raise LabError(
+            f"{root / CONFIG} leaves nbgrader's Autograde on, and one click would write over marks: add the "
+            f"line  c.Autograde.exporter_class = {_guard()!r}"
+        )
     if "root" not in config.CourseDirectory:
         config.CourseDirectory.root = str(root)
     there = CourseDirectory(config=config)
-    return Course(Path(there.root), there.course_id, there.db_url,
-                  there.format_path(there.autograded_directory, "{student}", "{assignment}"),
-                  there.format_path(there.submitted_directory, "{student}", "{assignment}"))
+    return Course(
+        Path(there.root),
+        there.course_id,
+        there.db_url,
+        there.format_path(there.autograded_directory, "{student}", "{assignment}"),
+        there.format_path(there.submitted_directory, "{student}", "{assignment}"),
+    )
 
 
 def week_named(name: str, source: str | Path | None = None) -> Week:
@@ -176,11 +198,14 @@ def extensions() -> list[str]:
     off, said = _off(), []
     if off:
         from jupyter_server.extension.serverextension import toggle_server_extension_python
+
         for name in off:
             toggle_server_extension_python(name, enabled=True, user=True)
         said += [f"the Jupyter extension {name} was off and is on" for name in off if name not in _off()]
-        said += [f"the Jupyter extension {name} is off: run 'jupyter server extension enable --sys-prefix {name}'"
-                 for name in _off()]
+        said += [
+            f"the Jupyter extension {name} is off: run 'jupyter server extension enable --sys-prefix {name}'"
+            for name in _off()
+        ]
     if not _menu():
         said.append("JupyterLab has no nbgrader menu: install nbgrader into the environment of jupyter lab")
     return said
@@ -188,13 +213,16 @@ def extensions() -> list[str]:
 
 def _menu() -> bool:
     from jupyter_core.paths import jupyter_path
-    return any((Path(path) / "@jupyter" / "nbgrader" / "package.json").exists()
-               for path in jupyter_path("labextensions"))
+
+    return any(
+        (Path(path) / "@jupyter" / "nbgrader" / "package.json").exists() for path in jupyter_path("labextensions")
+    )
 
 
 def _off() -> list[str]:
     from jupyter_core.paths import jupyter_config_path
     from jupyter_server.services.config import ConfigManager
+
     known = ConfigManager(read_config_path=jupyter_config_path()).get("jupyter_server_config")
     on = known.get("ServerApp", {}).get("jpserver_extensions", {})
     return [name for name in EXTENSIONS if on.get(name) is not True]
@@ -203,8 +231,12 @@ def _off() -> list[str]:
 def _source(course: Course, origin: Path, week: Week) -> dict[str, Any]:
     """Put the released week with its grade cells into nbgrader's source directory. Returns the notebook."""
     from grading.tree import student_tree
-    files = {path: file for path, file in student_tree(origin, find_weeks(origin)).files.items()
-             if path.startswith(f"{week.package}/")}
+
+    files = {
+        path: file
+        for path, file in student_tree(origin, find_weeks(origin)).files.items()
+        if path.startswith(f"{week.package}/")
+    }
     name = f"{week.package}/{week.notebook.relative_to(week.folder).as_posix()}"
     if name not in files:
         raise LabError(f"{name} is not released with {week.name}: it must be there to register its grade cells")
@@ -229,28 +261,40 @@ def _register(course: Course, week: Week, notebook: dict[str, Any]) -> list[str]
     """Bring nbgrader's list of a week's cells up to date, as its own "Generate" would. Sentences on what is odd."""
     from nbformat import from_dict
     from nbgrader.utils import compute_checksum
+
     said = []
     here = week.notebook.stem
     with course.gradebook() as book:
         book.update_or_create_assignment(week.name, course_id=course.id)
         kernel = json.dumps(notebook["metadata"].get("kernelspec", {}))
         book.update_or_create_notebook(here, week.name, kernelspec=kernel)
-        graded = {cell["metadata"]["nbgrader"]["grade_id"]: cell for cell in notebook["cells"]
-                  if "nbgrader" in cell["metadata"]}
+        graded = {
+            cell["metadata"]["nbgrader"]["grade_id"]: cell
+            for cell in notebook["cells"]
+            if "nbgrader" in cell["metadata"]
+        }
         for task in graded_tasks(week):
             kind = "markdown" if task.kind == "written" else "code"
             update = book.update_or_create_task_cell if task.kind == "written" else book.update_or_create_grade_cell
             update(task.cell, here, week.name, max_score=task.points, cell_type=kind)
-            book.update_or_create_source_cell(task.cell, here, week.name, cell_type=kind, locked=True,
-                                              source=graded[task.cell]["source"],
-                                              checksum=compute_checksum(from_dict(graded[task.cell])))
+            book.update_or_create_source_cell(
+                task.cell,
+                here,
+                week.name,
+                cell_type=kind,
+                locked=True,
+                source=graded[task.cell]["source"],
+                checksum=compute_checksum(from_dict(graded[task.cell])),
+            )
         wanted = {(task.cell, "TaskCell" if task.kind == "written" else "GradeCell") for task in graded_tasks(week)}
         notebook_there = book.find_notebook(here, week.name)
         for cell in [*notebook_there.grade_cells, *notebook_there.task_cells]:
             if (cell.name, cell.type) not in wanted:
                 if cell.grades:
-                    said.append(f"{week.name}: {cell.name} is no task of the course any more; it stays in the "
-                                "gradebook, since submissions have points there")
+                    said.append(
+                        f"{week.name}: {cell.name} is no task of the course any more; it stays in the "
+                        "gradebook, since submissions have points there"
+                    )
                     continue
                 book.db.delete(cell)
         for cell in notebook_there.source_cells:
@@ -271,9 +315,11 @@ def _text(notebook: dict[str, Any]) -> str:
 
 def _need_nbgrader() -> None:
     import importlib.util
+
     if importlib.util.find_spec("nbgrader") is None:
-        raise LabError("nbgrader is not installed: run 'pip install nbgrader', or install this course with its "
-                       "[grading] extra")
+        raise LabError(
+            "nbgrader is not installed: run 'pip install nbgrader', or install this course with its [grading] extra"
+        )
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ and put what that claims over the marks of `grade run`. Its configuration names 
 refuses to be made. That happens before Autograde has read or deleted a file, and where this module cannot be imported
 Autograde fails as well.
 """
+
 from __future__ import annotations
 
 from nbconvert.exporters import NotebookExporter
@@ -19,8 +20,10 @@ class NoAutograde(NotebookExporter):
     def __init__(self, *, parent=None, **kwargs) -> None:
         directory = getattr(parent, "coursedir", None)
         assignment = getattr(directory, "assignment_id", "") or "WEEK"
-        message = (f"Autograde is off in this course, and nothing was changed. Marks are made in a sandbox: run "
-                   f"'grade run {assignment}' in a terminal, then 'grade load {assignment}'.")
+        message = (
+            f"Autograde is off in this course, and nothing was changed. Marks are made in a sandbox: run "
+            f"'grade run {assignment}' in a terminal, then 'grade load {assignment}'."
+        )
         if getattr(parent, "log", None):
-            parent.log.error(message)       # formgrader shows the log first
+            parent.log.error(message)  # formgrader shows the log first
         raise NbGraderException(message)

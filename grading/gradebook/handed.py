@@ -1,4 +1,5 @@
 """What an attempt handed in, for formgrader's view: by path, as grading/intake finds it."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -14,9 +15,11 @@ def files_of(folder: Path, week: Week) -> Callable[[Mark], Mapping[str, bytes]]:
     LabError if there is no such folder: loading would take the students' work out of formgrader."""
     from grading.intake.find import find_submissions
     from grading.intake.load import load
+
     entries = {(entry.student, entry.attempt): entry for entry in find_submissions(folder, week)}
 
     def files(mark: Mark) -> Mapping[str, bytes]:
         entry = entries.get((mark.student, mark.attempt))
         return load(entry, week).files if entry else {}
+
     return files

@@ -4,6 +4,7 @@ Formgrader turns a notebook into a page as it is: HTML and scripts in Markdown a
 instructor's rights. So a student's Markdown keeps its headings, lists, tables, code and formulas, and loses HTML,
 embedded pictures and links (a bare web address still becomes one); of outputs only text and bitmaps are kept.
 """
+
 from __future__ import annotations
 
 import base64
@@ -12,15 +13,15 @@ import re
 from html import unescape
 from typing import Any
 
-JOINER = "\u2060"           # a word joiner: no width, no meaning; it keeps two characters from being read as markup
-LONGEST_TEXT = 100_000      # characters of one cell or output
-LARGEST_PICTURE = 3_000_000     # characters of base64
+JOINER = "\u2060"  # a word joiner: no width, no meaning; it keeps two characters from being read as markup
+LONGEST_TEXT = 100_000  # characters of one cell or output
+LARGEST_PICTURE = 3_000_000  # characters of base64
 # control characters but newline and tab; half characters; what turns the direction of reading
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _LINK = re.compile(r"\](?=[(\[:])")
 _TEX = re.compile(r"\\(?=(?:href|url|require|style|class|cssId|html\w*|unicode|mmlToken)(?![a-z]))", re.IGNORECASE)
-_DIAGRAM = re.compile(r"(?<=mer)(?=maid)", re.IGNORECASE)      # the language whose code blocks the page would draw
+_DIAGRAM = re.compile(r"(?<=mer)(?=maid)", re.IGNORECASE)  # the language whose code blocks the page would draw
 _IMAGE = re.compile(r"<img\b[^<>]*>", re.IGNORECASE)
 _SOURCE = re.compile(r'\ssrc="data:(image/(?:png|jpeg));base64,([^"]+)"')
 _DESCRIPTION = re.compile(r'\salt="([^"]*)"')
@@ -80,8 +81,13 @@ def _pictures(found: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
     for form, data, description in found:
         if _is_picture(form, data):
             metadata = {form: {"alt": description}} if description else {}
-            result.append({"output_type": "display_data", "metadata": metadata,
-                           "data": {form: data, "text/plain": description or "a picture"}})
+            result.append(
+                {
+                    "output_type": "display_data",
+                    "metadata": metadata,
+                    "data": {form: data, "text/plain": description or "a picture"},
+                }
+            )
         else:
             result.append(_stream("[a picture that cannot be shown]"))
     return result
@@ -110,7 +116,7 @@ def _embedded(html: Any) -> list[tuple[str, str, str]]:
 
     By patterns that take linear time, whatever the text is: a real parser does not."""
     found = []
-    for tag in _IMAGE.findall(_joined(html)[:2 * LARGEST_PICTURE])[:5]:
+    for tag in _IMAGE.findall(_joined(html)[: 2 * LARGEST_PICTURE])[:5]:
         if source := _SOURCE.search(tag):
             description = _DESCRIPTION.search(tag)
             found.append((source[1], _base64(source[2]), plain(unescape(description[1]) if description else "", 2_000)))

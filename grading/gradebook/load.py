@@ -8,13 +8,14 @@ extra points, comments, flags) is never written here:
   - Points by hand stay, also on an automatic task; it is told if the automatic ones changed under them.
   - A written answer that changed after it was graded keeps its points, and formgrader asks to look again.
 """
+
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,13 @@ from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 Files = Callable[[Mark], Mapping[str, bytes]]
-PATIENCE = 30       # seconds to wait for formgrader's own write to end
+PATIENCE = 30  # seconds to wait for formgrader's own write to end
 
 
 @dataclass
 class Report:
     """What a load did. `human`: sentences on what needs one; `told`: on what else one should know."""
+
     new: int = 0
     changed: int = 0
     same: int = 0
@@ -43,12 +45,23 @@ class Report:
     told: list[str] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
-        return [*self.told, *self.human, f"{self.new + self.changed + self.same} students: {self.new} new, "
-                f"{self.changed} changed, {self.same} as they were; {len(self.human)} to look at"]
+        return [
+            *self.told,
+            *self.human,
+            f"{self.new + self.changed + self.same} students: {self.new} new, "
+            f"{self.changed} changed, {self.same} as they were; {len(self.human)} to look at",
+        ]
 
 
-def load(course: Course, week: Week, marks: Path, *, files: Files = lambda mark: {}, rules: Rules = Rules(),
-         progress: Callable[[int, int, str], None] = lambda done, total, student: None) -> Report:
+def load(
+    course: Course,
+    week: Week,
+    marks: Path,
+    *,
+    files: Files = lambda mark: {},
+    rules: Rules = Rules(),
+    progress: Callable[[int, int, str], None] = lambda done, total, student: None,
+) -> Report:
     """Put all marks of `week` in the folder `marks` into the course's gradebook.
 
     files     what an attempt handed in, by path
@@ -72,8 +85,17 @@ def load(course: Course, week: Week, marks: Path, *, files: Files = lambda mark:
     return report
 
 
-def _one(course: Course, book, week: Week, notebook: dict[str, Any], student: str, counts: Final, rules: Rules,
-         handed: Mapping[str, bytes], report: Report) -> None:
+def _one(
+    course: Course,
+    book,
+    week: Week,
+    notebook: dict[str, Any],
+    student: str,
+    counts: Final,
+    rules: Rules,
+    handed: Mapping[str, bytes],
+    report: Report,
+) -> None:
     mark, factor, sentence = counts
     place = course.folder(course.autograded, student, week.name) / week.notebook.name
     shown = view.build(week, notebook, mark, handed, (sentence,) if sentence else ())
@@ -84,8 +106,9 @@ def _one(course: Course, book, week: Week, notebook: dict[str, Any], student: st
     shown["metadata"]["labkit"]["answers"] = now or read
     received = _received(course, week, student, mark)
     with _transaction(book):
-        is_new, is_changed, reread, said = _store(book, week, student, mark, factor, received, extension,
-                                                  answers_changed=bool(now and read and now != read))
+        is_new, is_changed, reread, said = _store(
+            book, week, student, mark, factor, received, extension, answers_changed=bool(now and read and now != read)
+        )
     is_changed |= _put(place, json.dumps(shown, indent=1, ensure_ascii=False) + "\n")
     report.new += is_new
     report.changed += is_changed and not is_new
@@ -95,33 +118,47 @@ def _one(course: Course, book, week: Week, notebook: dict[str, Any], student: st
         report.told.append(f"{mark.student}: {sentence}")
     if mark.isolation == UNSANDBOXED:
         report.told.append(f"{mark.student}: this mark was made without a sandbox")
-    left = [f"{task.id} ({why})" for task in graded_tasks(week) if task.kind == "auto"
-            and (why := view.fault_of(task, mark))]
+    left = [
+        f"{task.id} ({why})"
+        for task in graded_tasks(week)
+        if task.kind == "auto" and (why := view.fault_of(task, mark))
+    ]
     if left:
-        report.human.append(f"{mark.student}: not loaded, give the points by hand or run `grade run` again: "
-                            f"{', '.join(left)}")
+        report.human.append(
+            f"{mark.student}: not loaded, give the points by hand or run `grade run` again: {', '.join(left)}"
+        )
     if reread:
         report.human.append(f"{mark.student}: a written answer changed after it was graded by hand: look at it again")
     if not handed:
         report.told.append(f"{mark.student}: what was handed in is not here, so formgrader shows the verdicts only")
 
 
-def _store(book, week: Week, student: str, mark: Mark, factor: float, received: datetime | None,
-           extension: timedelta | None, *, answers_changed: bool) -> tuple[bool, bool, bool, list[str]]:
+def _store(
+    book,
+    week: Week,
+    student: str,
+    mark: Mark,
+    factor: float,
+    received: datetime | None,
+    extension: timedelta | None,
+    *,
+    answers_changed: bool,
+) -> tuple[bool, bool, bool, list[str]]:
     """Bring one student's rows up to date. Returns whether they are new, whether anything changed, whether a human
     must look at a graded answer again, and sentences."""
     from nbgrader.api import Comment, Grade, MissingEntry
+
     said: list[str] = []
     try:
         submission, is_new = book.find_submission(week.name, student), False
     except MissingEntry:
         book.update_or_create_student(student)
-        with book.db.no_autoflush:      # nbgrader builds the rows before it adds them; this keeps SQLAlchemy quiet
+        with book.db.no_autoflush:  # nbgrader builds the rows before it adds them; this keeps SQLAlchemy quiet
             submission, is_new = book.add_submission(week.name, student), True
     sheet = next(n for n in submission.notebooks if n.name == week.notebook.stem)
     grades, comments = {g.name: g for g in sheet.grades}, {c.name for c in sheet.comments}
     cells = {cell.name: cell for cell in [*sheet.notebook.grade_cells, *sheet.notebook.task_cells]}
-    for task in graded_tasks(week):     # one that came after this submission has no rows yet
+    for task in graded_tasks(week):  # one that came after this submission has no rows yet
         if task.cell not in grades:
             grades[task.cell] = Grade(cell_id=cells[task.cell].id, notebook_id=sheet.id, needs_manual_grade=True)
             book.db.add(grades[task.cell])
@@ -138,8 +175,10 @@ def _store(book, week: Week, student: str, mark: Mark, factor: float, received: 
             continue
         points = None if view.fault_of(task, mark) else float(view.entry_of(task, mark)["points"])
         if by_hand and grade.auto_score != points:
-            said.append(f"{task.id} keeps the {number(grade.manual_score)} points given by hand; the automatic ones "
-                        f"are now {'open' if points is None else number(points)}")
+            said.append(
+                f"{task.id} keeps the {number(grade.manual_score)} points given by hand; the automatic ones "
+                f"are now {'open' if points is None else number(points)}"
+            )
         changed |= _set(grade, auto_score=points, needs_manual_grade=points is None and not by_hand)
     book.db.flush()
     changed |= _set(sheet, late_submission_penalty=round((1 - factor) * sheet.score, 6) if factor < 1 else None)
@@ -180,6 +219,7 @@ def _transaction(book) -> Iterator[None]:
 def _registered(book, week: Week) -> None:
     """LabError unless the gradebook knows the week's cells with their points."""
     from nbgrader.api import MissingEntry
+
     try:
         there = book.find_notebook(week.notebook.stem, week.name)
     except MissingEntry:
@@ -187,8 +227,10 @@ def _registered(book, week: Week) -> None:
     known = {cell.name: cell.max_score for cell in [*there.grade_cells, *there.task_cells]}
     for task in graded_tasks(week):
         if known.get(task.cell) != task.points:
-            raise LabError(f"{week.name}: task {task.id} is new or has other points than in this course directory: run "
-                           "'grade course init' on it again")
+            raise LabError(
+                f"{week.name}: task {task.id} is new or has other points than in this course directory: run "
+                "'grade course init' on it again"
+            )
 
 
 def _received(course: Course, week: Week, student: str, mark: Mark) -> datetime | None:
@@ -197,14 +239,15 @@ def _received(course: Course, week: Week, student: str, mark: Mark) -> datetime 
     Formgrader takes a submission for not graded if this differs from the time that nbgrader's own folder of it tells;
     one without a time tells none."""
     folder = course.folder(course.submitted, student, week.name)
-    if not mark.received or folder.is_dir() and not (folder / "timestamp.txt").exists():
+    if not mark.received or (folder.is_dir() and not (folder / "timestamp.txt").exists()):
         return None
     try:
         time = datetime.fromisoformat(mark.received)
     except ValueError:
-        raise LabError(f"the mark of {mark.student!r} has no valid time ({mark.received!r}): run `grade run` "
-                       "again") from None
-    return time.astimezone(timezone.utc).replace(tzinfo=None)
+        raise LabError(
+            f"the mark of {mark.student!r} has no valid time ({mark.received!r}): run `grade run` again"
+        ) from None
+    return time.astimezone(UTC).replace(tzinfo=None)
 
 
 def _answers(place: Path) -> str:

@@ -4,6 +4,7 @@ nbgrader puts ids into folder names, shell patterns and addresses (unquoted: a "
 and unescaped into its pages and their scripts. On many learning platforms students choose their display name, and with
 it the name of the file that is downloaded.
 """
+
 from __future__ import annotations
 
 import unicodedata
@@ -11,8 +12,8 @@ from urllib.parse import quote, unquote
 
 from labkit.errors import LabError
 
-PLAIN = " _-.@+,~'()"       # besides letters, marks and digits of any script
-LONGEST = 128               # nbgrader's column
+PLAIN = " _-.@+,~'()"  # besides letters, marks and digits of any script
+LONGEST = 128  # nbgrader's column
 EMPTY = "=00"
 
 
@@ -25,8 +26,9 @@ def gradebook_id(student: str) -> str:
     else:
         name = quote(student, safe="_-@+,~").replace(".", "%2E").replace("%", "=") or EMPTY
     if len(name) > LONGEST or len(name.encode()) > 200:
-        raise LabError(f"a student's id must fit nbgrader's {LONGEST} characters; this one does not: "
-                       f"{student[:40]!r}...")
+        raise LabError(
+            f"a student's id must fit nbgrader's {LONGEST} characters; this one does not: {student[:40]!r}..."
+        )
     return name
 
 
@@ -36,5 +38,8 @@ def student_of(gradebook_id: str) -> str:
 
 
 def _is_plain(student: str) -> bool:
-    return (student == student.strip(" .") != "" and unicodedata.is_normalized("NFC", student)
-            and all(c in PLAIN or unicodedata.category(c)[0] in "LMN" for c in student))
+    return (
+        student == student.strip(" .") != ""
+        and unicodedata.is_normalized("NFC", student)
+        and all(c in PLAIN or unicodedata.category(c)[0] in "LMN" for c in student)
+    )

@@ -10,6 +10,7 @@ This one is put together from
 
 Cells that were deleted or renamed lose nothing: grade cells without a place come at the end.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -25,12 +26,13 @@ from labkit.checks.tasks import Task, Week
 from labkit.checks.verdict import FAULT
 
 MOST_CELLS = 400
-LARGEST = 20_000_000        # bytes of a notebook that is still parsed
+LARGEST = 20_000_000  # bytes of a notebook that is still parsed
 _NEXT = re.compile(r"(async|def|class|import|from|if|for|while|with|try)\b|[@#]|[A-Za-z_][\w.]*\s*[=(\[:]")
 
 
-def build(week: Week, course: dict[str, Any], mark: Mark, files: Mapping[str, bytes],
-          remarks: tuple[str, ...] = ()) -> dict[str, Any]:
+def build(
+    week: Week, course: dict[str, Any], mark: Mark, files: Mapping[str, bytes], remarks: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """The notebook, as JSON data in the notebook format 4.5.
 
     course    the course's own notebook (cells.read_notebook), which knows ids and rubric
@@ -58,11 +60,17 @@ def build(week: Week, course: dict[str, Any], mark: Mark, files: Mapping[str, by
     missing = [task for task in graded_tasks(week) if task.id not in placed]
     if missing and theirs:
         names = ", ".join(task.id for task in missing)
-        cells.append(_markdown(f"**Not found in the student's notebook, and no worse for it: the cells of {names}.**",
-                               "not-found"))
+        cells.append(
+            _markdown(
+                f"**Not found in the student's notebook, and no worse for it: the cells of {names}.**", "not-found"
+            )
+        )
     for task in missing:
-        cells += (_written(week, task, course, theirs, by_place, files) if task.kind == "written"
-                  else [_verdict_cell(week, task, mark, files)])
+        cells += (
+            _written(week, task, course, theirs, by_place, files)
+            if task.kind == "written"
+            else [_verdict_cell(week, task, mark, files)]
+        )
     note = {"attempt": mark.attempt, "mark": mark.key, "answers": answers_digest(week, course, files)}
     return {**FORMAT, "metadata": {**FORMAT["metadata"], "labkit": note}, "cells": cells}
 
@@ -123,8 +131,11 @@ def _places(week: Week, course: dict[str, Any], theirs: list[dict[str, Any]]) ->
     known = {cell["id"]: cell for cell in course["cells"] if cell.get("id") and task_of(cell, week) is not None}
     checks = {f'check("{task.id}")': task.cell for task in week.tasks}
     result, taken = [""] * len(theirs), set()
-    for names in (lambda cell: cell.get("id"), _grade_id,
-                  lambda cell: checks.get(inert.plain(cell.get("source"), 200).strip().replace("'", '"'))):
+    for names in (
+        lambda cell: cell.get("id"),
+        _grade_id,
+        lambda cell: checks.get(inert.plain(cell.get("source"), 200).strip().replace("'", '"')),
+    ):
         for index, cell in enumerate(theirs):
             id = names(cell)
             if not result[index] and isinstance(id, str) and id in known and id not in taken:
@@ -159,8 +170,11 @@ def _head(mark: Mark, remarks: tuple[str, ...]) -> dict[str, Any]:
 def _verdict_cell(week: Week, task: Task, mark: Mark, files: Mapping[str, bytes]) -> dict[str, Any]:
     fault = fault_of(task, mark)
     remark = f"Not graded automatically: {fault}. Give the points by hand." if fault else ""
-    return {**check_cell(task), "source": inert.plain(code_of(week, task, files)),
-            "outputs": [verdicts.output(entry_of(task, mark), remark)]}
+    return {
+        **check_cell(task),
+        "source": inert.plain(code_of(week, task, files)),
+        "outputs": [verdicts.output(entry_of(task, mark), remark)],
+    }
 
 
 def code_of(week: Week, task: Task, files: Mapping[str, bytes]) -> str:
@@ -173,8 +187,11 @@ def code_of(week: Week, task: Task, files: Mapping[str, bytes]) -> str:
             parts.append(f"# {module}.py is not there" if files else "")
             continue
         text = files[path][:500_000].decode("utf-8", errors="replace")
-        found = [function for name in sorted(names, key=lambda name: text.find(f" {name}"))
-                 if (function := _definition(text, name))]
+        found = [
+            function
+            for name in sorted(names, key=lambda name: text.find(f" {name}"))
+            if (function := _definition(text, name))
+        ]
         parts.append(f"# {module}.py" + ("" if found else f" has no {' or '.join(sorted(names))}"))
         parts += found
     return "\n\n".join(part for part in parts if part)
@@ -193,8 +210,14 @@ def _definition(text: str, name: str) -> str:
     return "\n".join(lines[begin:end]).rstrip()
 
 
-def _written(week: Week, task: Task, course: dict[str, Any], theirs: list[dict[str, Any]], by_place: list[str],
-             files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+def _written(
+    week: Week,
+    task: Task,
+    course: dict[str, Any],
+    theirs: list[dict[str, Any]],
+    by_place: list[str],
+    files: Mapping[str, bytes],
+) -> list[dict[str, Any]]:
     """What is there of a written task, and its grade cell with the rubric."""
     lines = []
     for cell in course["cells"]:
@@ -210,15 +233,23 @@ def _written(week: Week, task: Task, course: dict[str, Any], theirs: list[dict[s
     if path is not None:
         record = inert.plain(files[path][:20_000].decode("utf-8", errors="replace")).rstrip()
         lines += ["", "predictions.jsonl, with the time of each:", record]
-    return [_shown("\n".join(lines), f"{task.cell}-there", f"# Task {task.id}: what was handed in"),
-            written_cell(task, course)]
+    return [
+        _shown("\n".join(lines), f"{task.cell}-there", f"# Task {task.id}: what was handed in"),
+        written_cell(task, course),
+    ]
 
 
 def _cell(cell: dict[str, Any], id: str) -> dict[str, Any]:
     """A student's cell as text and bitmaps; anything else about it is dropped."""
     if cell.get("cell_type") == "code":
-        return {"cell_type": "code", "id": id, "metadata": {}, "execution_count": None,
-                "source": inert.plain(cell.get("source")), "outputs": inert.outputs(cell.get("outputs"))}
+        return {
+            "cell_type": "code",
+            "id": id,
+            "metadata": {},
+            "execution_count": None,
+            "source": inert.plain(cell.get("source")),
+            "outputs": inert.outputs(cell.get("outputs")),
+        }
     return _markdown(inert.markdown(cell.get("source")), id)
 
 
@@ -228,8 +259,14 @@ def _markdown(source: str, id: str) -> dict[str, Any]:
 
 def _shown(text: str, id: str, source: str) -> dict[str, Any]:
     """A cell of ours that shows text as it is."""
-    return {"cell_type": "code", "id": id, "metadata": {}, "execution_count": None, "source": source,
-            "outputs": [{"output_type": "stream", "name": "stdout", "text": inert.plain(text)}] if text else []}
+    return {
+        "cell_type": "code",
+        "id": id,
+        "metadata": {},
+        "execution_count": None,
+        "source": source,
+        "outputs": [{"output_type": "stream", "name": "stdout", "text": inert.plain(text)}] if text else [],
+    }
 
 
 def _find(files: Mapping[str, bytes], name: str) -> str | None:

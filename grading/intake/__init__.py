@@ -1,11 +1,12 @@
 """From what students hand in to what is graded. Nothing of theirs is run here, and no name or size of theirs trusted.
 
-    find.py      who handed in: the entries of a folder, whatever its layout (names.py: what LMS names tell)
-    load.py      one entry's files as bytes (archive.py: zips, paths.py: names, both from strangers)
-    arrange.py   the folder that the code will run in (released.py: the week as handed out; extras.py, notebook.py)
-    collect.py   `grade collect`: every attempt kept for good (sources.py, pack.py, receipts.py; commands.py)
-    policy.py    course.toml: which attempt of a student counts, and what lateness costs
+find.py      who handed in: the entries of a folder, whatever its layout (names.py: what LMS names tell)
+load.py      one entry's files as bytes (archive.py: zips, paths.py: names, both from strangers)
+arrange.py   the folder that the code will run in (released.py: the week as handed out; extras.py, notebook.py)
+collect.py   `grade collect`: every attempt kept for good (sources.py, pack.py, receipts.py; commands.py)
+policy.py    course.toml: which attempt of a student counts, and what lateness costs
 """
+
 from grading.intake.arrange import Package, arrange
 from grading.intake.find import Entry, Found, find_submissions
 from grading.intake.load import Submission, load

@@ -10,6 +10,7 @@ What a zip may hold against its reader, and what is done:
     methods other than "stored" and "deflated", passwords      left out, and told (LZMA may ask for 4 GiB at once)
     names in no encoding, backslashes of old Windows tools     read as UTF-8 where they are that, else as CP437
 """
+
 from __future__ import annotations
 
 import stat
@@ -20,12 +21,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-MAX_DIRECTORY = 4 << 20         # bytes of a zip's list of members: 40,000 files with long names
+MAX_DIRECTORY = 4 << 20  # bytes of a zip's list of members: 40,000 files with long names
 _END, _END_SIZE = b"PK\5\6", 22
 _LOCATOR, _END64 = b"PK\6\7", b"PK\6\6"
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-FAULTS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, OverflowError, struct.error,
-          MemoryError, LookupError)
+FAULTS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    struct.error,
+    MemoryError,
+    LookupError,
+)
 LINK, ODD = "is a link, and links are not followed", "is no plain file"
 
 
@@ -40,6 +51,7 @@ class Member:
     fault   why it is not read, as the end of a sentence; "" if it is
     link    it is a link (then that is the fault)
     """
+
     name: str
     fault: str
     link: bool
@@ -122,12 +134,12 @@ def _directory_size(file: BinaryIO) -> int:
     file.seek(max(0, end - (1 << 16) - _END_SIZE))
     tail = file.read()
     start = len(tail) - _END_SIZE
-    if start < 0 or not (tail[start:start + 4] == _END and tail[-2:] == b"\0\0"):
+    if start < 0 or not (tail[start : start + 4] == _END and tail[-2:] == b"\0\0"):
         start = tail.rfind(_END)
     if start < 0 or start + _END_SIZE > len(tail):
         raise zipfile.BadZipFile
     size = struct.unpack_from("<L", tail, start + 12)[0]
-    if start >= 20 and tail[start - 20:start - 16] == _LOCATOR:
+    if start >= 20 and tail[start - 20 : start - 16] == _LOCATOR:
         at = struct.unpack_from("<Q", tail, start - 12)[0]
         # zipfile looks for the long record directly before its locator, and newer ones where the locator says.
         for place in (at, end - len(tail) + start - 20 - 56):

@@ -12,6 +12,7 @@ Students hand in all kinds of layouts, so the modules are looked for:
 A module that is missing, renamed or unreadable is replaced by the course's, with its holes, so that nothing else breaks
 with it; `missing` says why what depends on it earns nothing.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -29,7 +30,7 @@ from grading.intake.paths import other_week
 from grading.intake.released import Released, released_week
 from labkit.checks.tasks import Week
 
-MAX_NOTEBOOKS = 5               # looked into, if a submission holds many
+MAX_NOTEBOOKS = 5  # looked into, if a submission holds many
 _ENCODINGS = ("utf-8", "utf-8-sig", "iso-8859-1", "iso-8859-15", "cp1252", "ascii")
 
 
@@ -43,6 +44,7 @@ class Package:
     notes      sentences for the student
     notebook   the student's notebook as data, or None
     """
+
     files: dict[str, bytes]
     missing: dict[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)
@@ -53,11 +55,12 @@ class Package:
 @dataclass(frozen=True)
 class _Copy:
     """One copy of a wanted module: its path is prefix + the module's own path. `fault`: why it cannot be used."""
+
     path: str
     prefix: str
     data: bytes | None
     fault: str
-    worked: bool        # differs from what was handed out
+    worked: bool  # differs from what was handed out
 
 
 def arrange(submission: Submission, week: Week) -> Package:
@@ -69,8 +72,9 @@ def arrange(submission: Submission, week: Week) -> Package:
     for module in released.modules:
         _choose(package, submission, module, copies[module], root, released, week)
     if not package.used and any(name.lower().endswith(".ipynb") for name in submission.files):
-        package.notes.append(f"There is a notebook, but none of the modules that are graded: "
-                             f"{', '.join(released.modules.values())}.")
+        package.notes.append(
+            f"There is a notebook, but none of the modules that are graded: {', '.join(released.modules.values())}."
+        )
     if root is not None:
         files, notes = lay_extras(submission, released, root, set(package.used.values()), week)
         package.files.update(files)
@@ -83,7 +87,7 @@ def _copies(submission: Submission, path: str, released: Released, week: Week) -
     """All files of the submission that could be this module."""
     found = []
     for name in (*submission.files, *submission.left_out):
-        prefix = name[:-len(path)] if name == path or name.endswith(f"/{path}") else None
+        prefix = name[: -len(path)] if name == path or name.endswith(f"/{path}") else None
         if prefix is None or _elsewhere(prefix, path, released.names, week):
             continue
         data, fault = submission.files.get(name), submission.left_out.get(name, "")
@@ -133,20 +137,41 @@ def _root(copies: dict[str, list[_Copy]], week: Week) -> str | None:
 
     def rank(prefix: str) -> tuple:
         here = [copy for theirs in copies.values() for copy in theirs if copy.prefix == prefix]
-        return (-sum(copy.worked and not copy.fault for copy in here), -len(here),
-                not prefix.endswith(f"{week.package}/"), prefix.count("/"), prefix)
+        return (
+            -sum(copy.worked and not copy.fault for copy in here),
+            -len(here),
+            not prefix.endswith(f"{week.package}/"),
+            prefix.count("/"),
+            prefix,
+        )
+
     return min(prefixes, key=rank, default=None)
 
 
-def _choose(package: Package, submission: Submission, module: str, copies: list[_Copy], root: str | None,
-            released: Released, week: Week) -> None:
+def _choose(
+    package: Package,
+    submission: Submission,
+    module: str,
+    copies: list[_Copy],
+    root: str | None,
+    released: Released,
+    week: Week,
+) -> None:
     path = released.modules[module]
     usable = [copy for copy in copies if not copy.fault]
     if not usable:
         package.missing[module] = _why_missing(submission, path, copies, released)
         return
-    best = min(usable, key=lambda c: (not c.worked, c.prefix != root, not c.prefix.endswith(f"{week.package}/"),
-                                      c.prefix.count("/"), c.path))
+    best = min(
+        usable,
+        key=lambda c: (
+            not c.worked,
+            c.prefix != root,
+            not c.prefix.endswith(f"{week.package}/"),
+            c.prefix.count("/"),
+            c.path,
+        ),
+    )
     package.files[f"{week.package}/{path}"] = best.data
     package.used[module] = best.path
     others = [c.path for c in copies if c is not best and (c.fault or _plain(c.data) != _plain(best.data))]
@@ -181,8 +206,11 @@ def _lookalike(path: str, names: Iterable[str], released: Released) -> str | Non
 def _notebook(package: Package, submission: Submission, root: str, week: Week) -> Notebook | None:
     """The week's notebook, or the file that has most of its grade cells. No automatic point depends on it."""
     wanted = week.notebook.name
-    names = [name for name in submission.files if name.lower().endswith(".ipynb")
-             and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)]
+    names = [
+        name
+        for name in submission.files
+        if name.lower().endswith(".ipynb") and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)
+    ]
     names.sort(key=lambda name: (name.rsplit("/", 1)[-1] != wanted, not name.startswith(root), name.count("/"), name))
     read = [(name, read_notebook(submission.files[name], name)) for name in names[:MAX_NOTEBOOKS]]
     good = [notebook for _, notebook in read if isinstance(notebook, Notebook)]

@@ -10,6 +10,7 @@ Collecting again only adds. Whether an attempt is known already is told by its c
 So a student who goes back to an older text has handed in a new attempt, and the same download collected twice has not.
 An attempt keeps its number for ever.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +20,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from grading.intake.find import Entry, Found
@@ -45,12 +46,13 @@ from grading.marks import unquoted
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-Progress = Callable[[str, int, int], None]      # (what is done, how many are done, of how many)
+Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
 
 
 @dataclass
 class Report:
     """What a collection did. `refused` and `notes` are sentences for the instructor."""
+
     root: Path
     added: list[Receipt] = field(default_factory=list)
     known: int = 0
@@ -58,8 +60,15 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
 
-def collect(sources: Sequence[str | Path], week: Week, to: str | Path, rules: Rules, *, given: datetime | None = None,
-            progress: Progress = lambda what, done, total: None) -> Report:
+def collect(
+    sources: Sequence[str | Path],
+    week: Week,
+    to: str | Path,
+    rules: Rules,
+    *,
+    given: datetime | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Report:
     """Put every attempt of the sources that is not known yet below `to`/week13.
 
     given   the time by which everything new in the sources was handed in, where they do not tell it themselves
@@ -80,8 +89,9 @@ def collect(sources: Sequence[str | Path], week: Week, to: str | Path, rules: Ru
             report.notes += _strangers(report.root, week, rules)
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise LabError(f"{error.filename or to}: {why}: mend that and collect again, which goes on from here and loses "
-                       f"nothing") from None
+        raise LabError(
+            f"{error.filename or to}: {why}: mend that and collect again, which goes on from here and loses nothing"
+        ) from None
     return report
 
 
@@ -104,8 +114,16 @@ def _locked(root: Path, week: Week) -> Iterator[list[str]]:
         os.close(handle)
 
 
-def _collect(found: Found, source: Path, week: Week, rules: Rules, given: datetime | None, ended: list[str],
-             report: Report, progress: Progress) -> list[str]:
+def _collect(
+    found: Found,
+    source: Path,
+    week: Week,
+    rules: Rules,
+    given: datetime | None,
+    ended: list[str],
+    report: Report,
+    progress: Progress,
+) -> list[str]:
     """Keep what is new of one source; which collections came to their end now."""
     digests: list[tuple[Entry, str]] = []
     whole = hashlib.sha256()
@@ -132,10 +150,26 @@ def _collect(found: Found, source: Path, week: Week, rules: Rules, given: dateti
             report.notes += told
             number = max((receipt.attempt for receipt in theirs), default=0) + 1
             name = entry.parts[0][0] if len(entry.parts) == 1 else ""
-            report.added.append(_keep(entry, Receipt(
-                student, number, received, timed, digest, name, str(source),
-                datetime.now(timezone.utc).isoformat(timespec="seconds"), entry.late, dict(entry.left_out),
-                list(entry.notes), [*entry.attention, *told], folder / f"{number}.zip")))
+            report.added.append(
+                _keep(
+                    entry,
+                    Receipt(
+                        student,
+                        number,
+                        received,
+                        timed,
+                        digest,
+                        name,
+                        str(source),
+                        datetime.now(UTC).isoformat(timespec="seconds"),
+                        entry.late,
+                        dict(entry.left_out),
+                        list(entry.notes),
+                        [*entry.attention, *told],
+                        folder / f"{number}.zip",
+                    ),
+                )
+            )
         except TooMuch as error:
             report.refused.append(f"{shown(student)}: {shown(entry.path.name)} {error}: it was not collected")
     progress("keeping", len(digests), len(digests))
@@ -161,16 +195,22 @@ def _known(theirs: list[Receipt], digest: str, received: datetime | None, timed:
     return any(r.digest == digest for r in (theirs if before else theirs[-1:]))
 
 
-def _if_changed(entry: Entry, theirs: list[Receipt], digest: str, received: datetime | None,
-                timed: str) -> tuple[datetime | None, str, list[str]]:
+def _if_changed(
+    entry: Entry, theirs: list[Receipt], digest: str, received: datetime | None, timed: str
+) -> tuple[datetime | None, str, list[str]]:
     """A student owns what lies in the exchange, and can change it under its old time. Then it was handed in anew, and
     not before the old text was collected."""
     old = [r for r in theirs if r.received == received and r.digest != digest]
     if timed != OWN or not old or not is_exchange_name(clean(entry.path.name)):
         return received, timed, []
-    return datetime.fromisoformat(old[0].collected), CHANGED, [
-        f"{shown(entry.path.name)} was changed in the exchange after it was collected: what it was is attempt "
-        f"{old[0].attempt}, and what it is now counts as handed in after that"]
+    return (
+        datetime.fromisoformat(old[0].collected),
+        CHANGED,
+        [
+            f"{shown(entry.path.name)} was changed in the exchange after it was collected: what it was is attempt "
+            f"{old[0].attempt}, and what it is now counts as handed in after that"
+        ],
+    )
 
 
 def _time(entry: Entry, week: Week, rules: Rules, given: datetime | None) -> tuple[datetime | None, str]:
@@ -190,8 +230,10 @@ def _time(entry: Entry, week: Week, rules: Rules, given: datetime | None) -> tup
 def _timed_or_refuse(found: Found, source: Path, week: Week, rules: Rules, given: datetime | None) -> None:
     late = [entry.student for entry in found if entry.late and not entry.received]
     if late and not given and week.name not in rules.deadlines:
-        raise LabError(f"{source} marks {len(late)} as late and tells no time ({shown(late[0])}, for one): write the "
-                       f"deadline of {week.name} into course.toml, or tell by --received by when they were handed in")
+        raise LabError(
+            f"{source} marks {len(late)} as late and tells no time ({shown(late[0])}, for one): write the "
+            f"deadline of {week.name} into course.toml, or tell by --received by when they were handed in"
+        )
 
 
 def _strangers(root: Path, week: Week, rules: Rules) -> list[str]:
@@ -201,6 +243,8 @@ def _strangers(root: Path, week: Week, rules: Rules) -> list[str]:
     for student, own in rules.extensions.items():
         if week.name in own and rules.id_of(student) not in students:
             close = difflib.get_close_matches(student, students, 1)
-            told.append(f"course.toml extends the deadline of {shown(student)}, from whom nothing is here"
-                        + (f"; did you mean {shown(close[0])}?" if close else ""))
+            told.append(
+                f"course.toml extends the deadline of {shown(student)}, from whom nothing is here"
+                + (f"; did you mean {shown(close[0])}?" if close else "")
+            )
     return told

@@ -1,8 +1,9 @@
 """`grade collect`: what a person sees of it."""
+
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -16,13 +17,30 @@ def add_commands(app: typer.Typer) -> None:
 
 def collect(
     week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
-    sources: Annotated[list[Path], typer.Option("--from", metavar="PATH", help=(
-        "nbgrader's exchange, a folder of submissions, or the .zip that Canvas or Moodle gives for all. Repeatable."))],
+    sources: Annotated[
+        list[Path],
+        typer.Option(
+            "--from",
+            metavar="PATH",
+            help=(
+                "nbgrader's exchange, a folder of submissions, or the .zip that Canvas or Moodle gives for all. Repeatable."
+            ),
+        ),
+    ],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where attempts are kept.")] = Path("submitted"),
-    course: Annotated[Optional[Path], typer.Option(metavar="FILE", help=(
-        "Deadlines, extensions, late penalty, ids. Default: course.toml, if it is here."))] = None,
-    received: Annotated[Optional[str], typer.Option(metavar="TIME", help=(
-        "By when everything new was handed in, where the source does not tell: 2026-11-20T23:59+01:00."))] = None,
+    course: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=("Deadlines, extensions, late penalty, ids. Default: course.toml, if it is here.")
+        ),
+    ] = None,
+    received: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help=("By when everything new was handed in, where the source does not tell: 2026-11-20T23:59+01:00."),
+        ),
+    ] = None,
 ) -> None:
     """Collect what was handed in: every attempt is kept, as it came. Collecting again only adds what is new.
 
@@ -34,6 +52,7 @@ def collect(
     from grading.intake.policy import find_rules
     from labkit.checks.tasks import find_weeks, nearest
     from labkit.errors import LabError
+
     weeks = find_weeks()
     found = next((w for w in weeks if week.rstrip("/") in (w.name, w.package)), None)
     if found is None:
@@ -52,6 +71,7 @@ def _time(text: str | None):
     from datetime import datetime
 
     from labkit.errors import LabError
+
     if text is None:
         return None
     try:
@@ -71,8 +91,10 @@ def _shown(console):
     @contextlib.contextmanager
     def bar():
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        with Progress(TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), console=console,
-                      transient=True) as shown:
+
+        with Progress(
+            TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True
+        ) as shown:
             task = shown.add_task("finding", total=None)
             yield lambda what, done, total: shown.update(task, description=what, completed=done, total=total)
 
@@ -85,7 +107,9 @@ def _shown(console):
             if time.monotonic() - last >= every:
                 last = time.monotonic()
                 console.print(f"{what}: {done} of {total}", highlight=False)
+
         yield tell
+
     return bar() if console.is_terminal else lines()
 
 
@@ -94,6 +118,7 @@ def _table(console, report, week, rules) -> None:
 
     from grading.intake.names import shown
     from grading.intake.receipts import MARKED, read_receipts
+
     receipts = sorted(read_receipts(report.root, week.name), key=lambda r: (r.student, r.attempt))
     last = {receipt.student: receipt for receipt in receipts}
     new = {(receipt.student, receipt.attempt) for receipt in report.added}
@@ -101,6 +126,7 @@ def _table(console, report, week, rules) -> None:
     def late(receipt) -> bool:
         due = rules.due(receipt.student, week.name)
         return bool(due and receipt.received and receipt.received > due)
+
     rows = [r for r in last.values() if r.attempt > 1 or late(r)]
     if rows:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -117,8 +143,13 @@ def _table(console, report, week, rules) -> None:
     unknown = sum(receipt.received is None for receipt in receipts)
     tail = f"; of {unknown} nothing tells when, so they count as in time (--received TIME says when)" if unknown else ""
     refused = f", {len(report.refused)} not collected" if report.refused else ""
-    console.print(f"{report.root}: {_count(len(last), 'student')}, {_count(len(receipts), 'attempt')}, "
-                  f"{len(report.added)} new{refused}{tail}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"{report.root}: {_count(len(last), 'student')}, {_count(len(receipts), 'attempt')}, "
+        f"{len(report.added)} new{refused}{tail}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _count(number: int, what: str) -> str:
@@ -127,4 +158,5 @@ def _count(number: int, what: str) -> str:
 
 def _plain(text: str):
     from rich.text import Text
+
     return Text(text)

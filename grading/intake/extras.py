@@ -6,6 +6,7 @@
 None may take the name of anything of the course, of Python or of an installed package: a file that is imported in
 another's place would change more than its owner's work.
 """
+
 from __future__ import annotations
 
 import importlib.util
@@ -17,15 +18,16 @@ from grading.intake.paths import other_week
 from grading.intake.released import RESULTS, Released
 from labkit.checks.tasks import Week
 
-MAX_MODULE = 1 << 20            # bytes of one module; a long one has 30,000
+MAX_MODULE = 1 << 20  # bytes of one module; a long one has 30,000
 MAX_EXTRA, MAX_EXTRA_BYTES = 200, 4 << 20
 _COURSE = re.compile(r"labkit|grading|tests|results|solutions|(week\d|capstone)\w*")
 _KINDS = (".py", ".json", ".toml", ".csv", ".txt")
-_NEVER = ("sitecustomize", "usercustomize", "conftest")     # Python and pytest run these unasked
+_NEVER = ("sitecustomize", "usercustomize", "conftest")  # Python and pytest run these unasked
 
 
-def lay_extras(submission: Submission, released: Released, root: str, used: set[str],
-               week: Week) -> tuple[dict[str, bytes], list[str]]:
+def lay_extras(
+    submission: Submission, released: Released, root: str, used: set[str], week: Week
+) -> tuple[dict[str, bytes], list[str]]:
     """({path where it will run: content}, sentences for the student).
 
     root    the folder of the submission that holds the student's modules, with its "/" ("" for the top)
@@ -33,13 +35,13 @@ def lay_extras(submission: Submission, released: Released, root: str, used: set[
     files: dict[str, bytes] = {}
     ours: list[str] = []
     left: list[str] = []
-    above = root[:-len(week.package) - 1] if root.endswith(f"{week.package}/") else None
+    above = root[: -len(week.package) - 1] if root.endswith(f"{week.package}/") else None
     course_names = {name.rsplit("/", 1)[-1] for name in released.names} - {"__init__.py"}
     size = 0
     for name, data in sorted(submission.files.items()):
         if name in used or not name.endswith(_KINDS):
             continue
-        where = name[len(root):] if name.startswith(root) else None
+        where = name[len(root) :] if name.startswith(root) else None
         if where in released.files and where not in released.modules.values():
             if where.endswith(".py") and _lines(data) != _lines(released.files[where]):
                 ours.append(where)
@@ -55,8 +57,10 @@ def lay_extras(submission: Submission, released: Released, root: str, used: set[
     if ours:
         notes.append(f"The course's own text is used of {some(ours)}; what was handed in differs from it.")
     if left:
-        notes.append(f"Not used: {some(left)}. A module of your own belongs beside those of the week, under a name "
-                     f"that neither the course nor Python has, and may have {MAX_MODULE / 1e6:.1f} MB.")
+        notes.append(
+            f"Not used: {some(left)}. A module of your own belongs beside those of the week, under a name "
+            f"that neither the course nor Python has, and may have {MAX_MODULE / 1e6:.1f} MB."
+        )
     return files, notes
 
 
@@ -69,7 +73,7 @@ def _target(name: str, where: str | None, above: str | None, released: Released,
         return None if "/" in where and _COURSE.fullmatch(first) else f"{week.package}/{where}"
     if above is None or not name.startswith(above) or not name.endswith(".py"):
         return None
-    target = name[len(above):]
+    target = name[len(above) :]
     return target if _free(target.split("/")[0].removesuffix(".py")) else None
 
 
@@ -94,8 +98,10 @@ def _free(module: str) -> bool:
 
 def _of_course(name: str, week: Week) -> bool:
     """Whether it lies in a folder of the course that is not this week's: the student handed in the whole tree."""
-    return any(folder in ("labkit", "tests", "results", "solutions") or other_week(folder, week)
-               for folder in name.split("/")[:-1])
+    return any(
+        folder in ("labkit", "tests", "results", "solutions") or other_week(folder, week)
+        for folder in name.split("/")[:-1]
+    )
 
 
 def _lines(data: bytes) -> list[bytes]:

@@ -12,6 +12,7 @@ Layouts, which may be mixed in one folder:
 Only the last and the exchange know several attempts of a student. If elsewhere two entries have one student's name,
 they become attempts, the older first, and a sentence says so.
 """
+
 from __future__ import annotations
 
 import os
@@ -28,7 +29,7 @@ from grading.intake.receipts import MARKER, read_receipts
 from labkit.checks.tasks import REGISTRY, Week
 from labkit.errors import LabError
 
-TIMESTAMP = "timestamp.txt"     # nbgrader puts it into a submission's folder
+TIMESTAMP = "timestamp.txt"  # nbgrader puts it into a submission's folder
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 _CODE = (".py", ".ipynb")
 _NOISE = ("__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini", "lost+found")
@@ -47,6 +48,7 @@ class Entry:
     left_out   (path, why) of what could not be collected, as the end of a sentence
     notes      sentences for the student; `attention`: for the instructor
     """
+
     student: str
     attempt: int
     received: datetime | None
@@ -70,6 +72,7 @@ class Found(list):
 @dataclass(frozen=True)
 class _Item:
     """One thing in the folder, before all of a student's are put together."""
+
     named: Named
     path: Path
     changed: float
@@ -104,9 +107,20 @@ def _collected(folder: Path, week: Week) -> Found | None:
     """The entries of a folder that `grade collect` made; None if it did not."""
     for root in (folder / week.name, folder):
         if (root / MARKER).is_file():
-            entries = [Entry(r.student, r.attempt, r.received, r.path, (("", r.path),), r.late,
-                             tuple(r.left_out.items()), tuple(r.notes), tuple(r.attention))
-                       for r in read_receipts(root, week.name)]
+            entries = [
+                Entry(
+                    r.student,
+                    r.attempt,
+                    r.received,
+                    r.path,
+                    (("", r.path),),
+                    r.late,
+                    tuple(r.left_out.items()),
+                    tuple(r.notes),
+                    tuple(r.attention),
+                )
+                for r in read_receipts(root, week.name)
+            ]
             return Found(sorted(entries, key=lambda e: (e.student, e.attempt)))
     return None
 
@@ -118,16 +132,20 @@ def _listing(folder: Path, week: Week) -> list[os.DirEntry]:
     except FileNotFoundError:
         raise LabError(f"there is no folder {folder}: check the name") from None
     except NotADirectoryError:
-        raise LabError(f"{folder} is a file: `grade collect {week.name} --from {folder}` unpacks a download of an LMS; "
-                       f"otherwise name the folder that holds the submissions") from None
+        raise LabError(
+            f"{folder} is a file: `grade collect {week.name} --from {folder}` unpacks a download of an LMS; "
+            f"otherwise name the folder that holds the submissions"
+        ) from None
     except OSError as error:
         raise LabError(f"{folder} cannot be read ({error.strerror}): ask its owner") from None
     names = {entry.name for entry in found}
-    if week.package in names and {"labkit", "grading"} & names or REGISTRY in names:
+    if (week.package in names and {"labkit", "grading"} & names) or REGISTRY in names:
         raise LabError(f"{folder} is a course, not a folder of submissions")
     if own := _own(names, week):
-        raise LabError(f"{folder} holds {own[0]} itself and looks like one submission: put it into a folder named "
-                       f"after the student, and name the folder above")
+        raise LabError(
+            f"{folder} holds {own[0]} itself and looks like one submission: put it into a folder named "
+            f"after the student, and name the folder above"
+        )
     return found
 
 
@@ -141,7 +159,7 @@ def _look(entry: os.DirEntry, week: Week, items: list[_Item], notes: list[str], 
     path, changed = Path(entry.path), status.st_mtime
     named = exchange_name(name, (week.name, week.package)) or lms_name(name)
     if named is None and is_exchange_name(name):
-        return      # another assignment's
+        return  # another assignment's
     if named is None and is_folder:
         inner = _inside(path, week)
         if inner is None:
@@ -156,7 +174,7 @@ def _look(entry: os.DirEntry, week: Week, items: list[_Item], notes: list[str], 
             return
         named = Named("", os.path.splitext(stem)[0] if stem.lower().endswith(".tar") else stem, name)
     elif named is None:
-        named = Named("", name)     # a link or a pipe: an attempt that holds nothing, which `load` tells
+        named = Named("", name)  # a link or a pipe: an attempt that holds nothing, which `load` tells
     items.append(_Item(named, path, changed))
 
 
@@ -166,7 +184,7 @@ def _inside(folder: Path, week: Week) -> Path | None:
         with os.scandir(folder) as scan:
             inside = [entry for entry in scan if not entry.name.startswith(".") and entry.name not in _NOISE]
     except OSError:
-        return folder       # `load` tells why it cannot be read
+        return folder  # `load` tells why it cannot be read
     names = {entry.name for entry in inside}
     if week.name in names and not _own(names, week):
         return folder / week.name
@@ -198,8 +216,10 @@ def _told_apart(by_student: dict[str, list[_Item]], notes: list[str]) -> dict[st
     for student, items in by_student.items():
         numbers = sorted({item.named.number for item in items if item.named.system == "Moodle"})
         if len(numbers) > 1:
-            notes.append(f"Moodle has {len(numbers)} participants called {shown(student)}: they are told apart as "
-                         f"{', '.join(f'{shown(student)}_{n}' for n in numbers)}")
+            notes.append(
+                f"Moodle has {len(numbers)} participants called {shown(student)}: they are told apart as "
+                f"{', '.join(f'{shown(student)}_{n}' for n in numbers)}"
+            )
         for item in items:
             apart = len(numbers) > 1 and item.named.system == "Moodle"
             result.setdefault(f"{student}_{item.named.number}" if apart else student, []).append(item)
@@ -224,9 +244,16 @@ def _attempts(student: str, items: list[_Item]) -> list[Entry]:
         entries.append(replace(entry, attention=_claims(entry)))
     if not certain:
         names = ", ".join(shown(batch[0].path.name) for batch in batches)
-        entries[0] = replace(entries[0], attention=(*entries[0].attention, (
-            f"{shown(student)} is there {len(batches)} times, and nothing tells for certain which came first: they "
-            f"count as attempts 1 to {len(batches)} in this order: {names}")))
+        entries[0] = replace(
+            entries[0],
+            attention=(
+                *entries[0].attention,
+                (
+                    f"{shown(student)} is there {len(batches)} times, and nothing tells for certain which came first: they "
+                    f"count as attempts 1 to {len(batches)} in this order: {names}"
+                ),
+            ),
+        )
     return entries
 
 
@@ -238,9 +265,14 @@ def _batches(items: list[_Item]) -> list[list[_Item]]:
     for item in sorted(items, key=lambda i: (i.named.system, i.named.order, i.path.name)):
         last = batches[-1][0].named if batches else None
         named = item.named
-        together = last is not None and last.system == named.system and (
-            named.system == "Moodle" or
-            named.system == "Canvas" and last.late == named.late and named.file not in seen)
+        together = (
+            last is not None
+            and last.system == named.system
+            and (
+                named.system == "Moodle"
+                or (named.system == "Canvas" and last.late == named.late and named.file not in seen)
+            )
+        )
         if together:
             batches[-1].append(item)
         else:
@@ -257,8 +289,10 @@ def _claims(entry: Entry) -> tuple[str, ...]:
     try:
         owner, claimed = os.lstat(entry.path).st_uid, pwd.getpwnam(entry.student).pw_uid
     except (KeyError, OSError, ValueError):
-        return ()       # no such account on this machine: nothing to compare
+        return ()  # no such account on this machine: nothing to compare
     if owner in (claimed, os.getuid()):
         return ()
-    return (f"{shown(entry.path.name)} says that it is {shown(entry.student)}'s, but it belongs to another account of "
-            f"this machine (number {owner}): ask both",)
+    return (
+        f"{shown(entry.path.name)} says that it is {shown(entry.student)}'s, but it belongs to another account of "
+        f"this machine (number {owner}): ask both",
+    )

@@ -3,6 +3,7 @@
 Code comes first: if a cap is reached (somebody's whole home folder), modules and notebooks are in. What is left out is
 told. A submission needs at most MAX_TOTAL bytes of memory, and as much again for archives inside archives.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -23,11 +24,11 @@ from grading.intake.paths import harmless, noise
 from grading.intake.walk import FOLDER, Walked, open_plain, walk
 from labkit.checks.tasks import Week
 
-MAX_FILE = 16 << 20             # bytes: a notebook full of pictures
+MAX_FILE = 16 << 20  # bytes: a notebook full of pictures
 MAX_TOTAL = 64 << 20
 MAX_FILES = 2000
-MAX_LISTED = 20_000             # names looked at
-MAX_INNER = 20                  # archives inside the submission that are opened
+MAX_LISTED = 20_000  # names looked at
+MAX_INNER = 20  # archives inside the submission that are opened
 _FULL = f"is too much: a submission may hold {MAX_TOTAL >> 20} MiB and {MAX_FILES} files"
 
 
@@ -40,6 +41,7 @@ class Submission:
     notes      sentences for the student; `attention`: for the instructor. Those of the entry are not repeated
     digest     sha256 (hex) of paths, contents and what was left out: if equal, everything is
     """
+
     student: str
     attempt: int
     received: datetime | None
@@ -60,7 +62,7 @@ class Submission:
 @dataclass(frozen=True)
 class _Listed:
     path: str
-    read: Callable[[int], bytes]    # at most so many bytes; raises BadArchive or OSError
+    read: Callable[[int], bytes]  # at most so many bytes; raises BadArchive or OSError
 
 
 def load(entry: Entry, week: Week) -> Submission:
@@ -125,7 +127,7 @@ class _Lister:
         try:
             for member in members(file):
                 name = prefix + clean(member.name)
-                if noise(name[len(prefix):]) or not self._may_look():
+                if noise(name[len(prefix) :]) or not self._may_look():
                     continue
                 if why := harmless(name) or member.fault:
                     self._leave(name, why)
@@ -161,6 +163,7 @@ def _later(walked: Walked, top: int) -> Callable[[int], bytes]:
     def read(limit: int) -> bytes:
         with walked.open(top) as file:
             return file.read(limit)
+
     return read
 
 
@@ -183,8 +186,9 @@ def _read(result: Submission, listed: dict[str, _Listed]) -> None:
                 continue
             data = one.read(room + 1)
         except (BadArchive, OSError) as error:
-            result.left_out[one.path] = str(error) if isinstance(error, BadArchive) else \
-                f"cannot be read ({error.strerror})"
+            result.left_out[one.path] = (
+                str(error) if isinstance(error, BadArchive) else f"cannot be read ({error.strerror})"
+            )
             continue
         if len(data) > room:
             result.left_out[one.path] = f"is larger than {MAX_FILE >> 20} MiB" if room == MAX_FILE else _FULL

@@ -6,13 +6,14 @@
 
 Names are a student's to choose, in part: they are read and shown, and never used as a path.
 """
+
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 _EXCHANGE = re.compile(r"(?P<student>.+)\+(?P<assignment>[^+]+)\+(?P<stamp>\d{4}-\d\d-\d\d.*?)(?:\+[\w=-]{12})?")
@@ -20,13 +21,14 @@ _WHO = r"(?P<student>(?:(?!LATE_)\w+?_)?)(?P<late>LATE_)?(?P<user>\d+|anon_[^\W_
 _CANVAS = re.compile(_WHO + r"_(?P<attachment>\d+)_(?P<file>.+)")
 _CANVAS_TEXT = re.compile(_WHO + r"__?(?P<file>(?:text|link)\.html)")
 _MOODLE = re.compile(r"(?P<student>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(?:_(?P<file>.*))?", re.DOTALL)
-_AGAIN = re.compile(r"-\d{1,2}(?=\.[^.]+$)")     # what Canvas puts into the name of a file that is handed in again
+_AGAIN = re.compile(r"-\d{1,2}(?=\.[^.]+$)")  # what Canvas puts into the name of a file that is handed in again
 
 
 @dataclass(frozen=True)
 class Named:
     """What a name tells. `file` is the student's own name for the file ("" for a folder of files); `number` tells two
     people of one name apart; `order` is the attachment's number, which rises with time."""
+
     system: str
     student: str
     file: str = ""
@@ -59,8 +61,14 @@ def lms_name(name: str) -> Named | None:
         return None
     student = found["student"].rstrip("_")
     order = int(found["attachment"][:18]) if "attachment" in found.groupdict() else 0
-    return Named("Canvas", f"{student}_{found['user']}" if student else found["user"], _AGAIN.sub("", found["file"]),
-                 found["user"], order, bool(found["late"]))
+    return Named(
+        "Canvas",
+        f"{student}_{found['user']}" if student else found["user"],
+        _AGAIN.sub("", found["file"]),
+        found["user"],
+        order,
+        bool(found["late"]),
+    )
 
 
 def parse_time(text: str) -> datetime | None:
@@ -74,8 +82,8 @@ def parse_time(text: str) -> datetime | None:
         found = datetime.fromisoformat(f"{day} {clock}" if zone else text)
         if zone and found.tzinfo is None:
             found = found.replace(tzinfo=_zone(zone))
-        found = found if found.tzinfo else found.replace(tzinfo=timezone.utc)
-        found.astimezone(timezone.utc)
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        found.astimezone(UTC)
         return found
     except (ValueError, OSError, OverflowError, KeyError):
         return None
@@ -85,7 +93,7 @@ def _zone(name: str):
     if re.fullmatch(r"[+-]\d{4}", name):
         size = timedelta(hours=int(name[1:3]), minutes=int(name[3:]))
         return timezone(-size if name[0] == "-" else size)
-    return ZoneInfo(name)       # KeyError or ValueError for what is none
+    return ZoneInfo(name)  # KeyError or ValueError for what is none
 
 
 def clean(name: str) -> str:
@@ -102,7 +110,7 @@ def _escaped(name: str) -> bool:
 def shown(name: str, limit: int = 120) -> str:
     """A foreign name for a sentence: no control or direction character acts, and it is not endless."""
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in clean(name))
-    return text if len(text) <= limit else f"{text[:limit // 2]}...{text[-limit // 3:]}"
+    return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 3 :]}"
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

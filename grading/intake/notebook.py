@@ -1,17 +1,19 @@
 """A notebook as data: its cells are read, never run, and nothing in it is trusted to have its type."""
+
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
-_FAULTS = (ValueError, RecursionError, TypeError, KeyError, AttributeError)     # UnicodeDecodeError is a ValueError
+_FAULTS = (ValueError, RecursionError, TypeError, KeyError, AttributeError)  # UnicodeDecodeError is a ValueError
 
 
 @dataclass(frozen=True)
 class Cell:
     """One cell. `grade_id` is the grade cell's name ("task-13-7-clocks"), "" for others; outputs are JSON objects as
     they stand: whoever shows them must expect anything in them."""
+
     kind: str
     source: str
     id: str = ""
@@ -22,6 +24,7 @@ class Cell:
 @dataclass(frozen=True)
 class Notebook:
     """The student's notebook: where it was in the submission, and its cells in order."""
+
     path: str
     cells: tuple[Cell, ...]
 
@@ -30,8 +33,9 @@ class Notebook:
         found: dict[str, str] = {}
         for cell in self.cells:
             if cell.grade_id:
-                found[cell.grade_id] = f"{found[cell.grade_id]}\n\n{cell.source}" if cell.grade_id in found \
-                    else cell.source
+                found[cell.grade_id] = (
+                    f"{found[cell.grade_id]}\n\n{cell.source}" if cell.grade_id in found else cell.source
+                )
         return found
 
 
@@ -59,8 +63,13 @@ def _cell(cell: Any) -> Cell | None:
     metadata = cell.get("metadata")
     id = cell.get("id") if isinstance(cell.get("id"), str) else ""
     outputs = cell.get("outputs")
-    return Cell(cell["cell_type"], source, id, _grade_id(metadata, id),
-                tuple(one for one in outputs if isinstance(one, dict)) if isinstance(outputs, list) else ())
+    return Cell(
+        cell["cell_type"],
+        source,
+        id,
+        _grade_id(metadata, id),
+        tuple(one for one in outputs if isinstance(one, dict)) if isinstance(outputs, list) else (),
+    )
 
 
 def _grade_id(metadata: Any, id: str) -> str:

@@ -3,6 +3,7 @@
 A student's own .zip stays as it is, byte for byte, unopened. Anything else is packed: `load` finds the same files in
 the pack as in what was handed in.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -18,7 +19,7 @@ from grading.intake.find import Entry
 from grading.intake.names import clean
 from grading.intake.walk import FOLDER, open_plain, walk
 
-MAX_ATTEMPT = 1 << 30           # bytes of one attempt
+MAX_ATTEMPT = 1 << 30  # bytes of one attempt
 MAX_FILES = 20_000
 
 
@@ -57,7 +58,7 @@ def pack(entry: Entry, to: BinaryIO) -> dict[str, str]:
             if fault:
                 left_out[name] = fault
                 continue
-            info = zipfile.ZipInfo(name)        # with one date for all: the same files make the same archive
+            info = zipfile.ZipInfo(name)  # with one date for all: the same files make the same archive
             info.compress_type = zipfile.ZIP_DEFLATED
             with opened() as file, archive.open(info, "w", force_zip64=True) as into:
                 _within(copied(file, into, room))

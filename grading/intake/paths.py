@@ -1,4 +1,5 @@
 """Paths that strangers chose: which are harmless, and which are not worth reading."""
+
 from __future__ import annotations
 
 import os
@@ -7,7 +8,7 @@ import re
 from labkit.checks.tasks import Week
 
 MAX_DEPTH = 12
-MAX_PATH = 1000                 # bytes
+MAX_PATH = 1000  # bytes
 _PART = re.compile(r"week[\s_-]*0*(\d+)|capstone")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _NOISE = frozenset({"__MACOSX", "__pycache__", "node_modules", "site-packages", "Thumbs.db", "desktop.ini"})
@@ -31,8 +32,10 @@ def harmless(name: str) -> str | None:
 
 def noise(name: str) -> bool:
     """Whether a path is what systems and tools leave about: caches, hidden files, editors' copies."""
-    return any(part in _NOISE or part.endswith("~") or part.startswith(".") and part not in (".", "..")
-               for part in name.split("/"))
+    return any(
+        part in _NOISE or part.endswith("~") or (part.startswith(".") and part not in (".", ".."))
+        for part in name.split("/")
+    )
 
 
 def other_week(folder: str, week: Week) -> bool:

@@ -24,6 +24,7 @@ The factor that lateness leaves holds for all points of the attempt that counts,
 "best" compares automatic points after that factor; of equals the later one counts, for its written answers.
 "last" takes the one handed in last, however late. Where nothing tells when an attempt was handed in, it is in time.
 """
+
 from __future__ import annotations
 
 import math
@@ -49,6 +50,7 @@ class Attempts(Config):
 
 class Late(Config):
     """How much lateness costs; fractions of the points."""
+
     grace_minutes: float = Field(0, ge=0)
     per_day: float = Field(0, ge=0, le=1)
     most: float = Field(1, ge=0, le=1)
@@ -57,6 +59,7 @@ class Late(Config):
 
 class Rules(Config):
     """The rules of a course (see the module's text). Times have their zone; students are in composed form (NFC)."""
+
     attempts: Attempts = Attempts()
     late: Late = Late()
     deadlines: dict[str, datetime] = {}
@@ -66,8 +69,10 @@ class Rules(Config):
     @model_validator(mode="after")
     def _whole(self) -> Rules:
         for week, time in self.deadlines.items():
-            require(time.tzinfo is not None, f"the deadline of {week} needs its offset from UTC, as in "
-                                             f"{time.isoformat()}+01:00")
+            require(
+                time.tzinfo is not None,
+                f"the deadline of {week} needs its offset from UTC, as in {time.isoformat()}+01:00",
+            )
         for student, weeks in self.extensions.items():
             for week, time in weeks.items():
                 where = f"the extension of {student!r} for {week}"
@@ -89,6 +94,7 @@ class Rules(Config):
 
 class Final(NamedTuple):
     """The attempt that counts, the factor on all its points (0 to 1), and what the student should know of both."""
+
     mark: Mark
     factor: float
     sentence: str
@@ -146,8 +152,9 @@ def lateness(mark: Mark, rules: Rules) -> tuple[float, str]:
     if late.closes_after_days is not None and received > due + timedelta(days=late.closes_after_days):
         return 0.0, f"Handed in {begun} late: after {late.closes_after_days:g} days nothing counts any more."
     lost = min(late.most, late.per_day * days)
-    return round(1 - lost, 6), (f"Handed in {begun} late (each day begun counts): {100 * lost:.4g} % of the points are "
-                                f"taken off.")
+    return round(1 - lost, 6), (
+        f"Handed in {begun} late (each day begun counts): {100 * lost:.4g} % of the points are taken off."
+    )
 
 
 def _in_order(marks: Sequence[Mark]) -> list[Mark]:

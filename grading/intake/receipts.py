@@ -7,6 +7,7 @@
 Both are put in place whole, the receipt last: a collection that is killed leaves no half attempt. No attempt is ever
 overwritten or removed.
 """
+
 from __future__ import annotations
 
 import json
@@ -22,7 +23,7 @@ from labkit.errors import LabError
 
 MARKER = "collected.json"
 FORMAT = 1
-OWN, GIVEN, MARKED, CHANGED = "handed in", "given", "marked late", "changed"      # what `Receipt.timed` says
+OWN, GIVEN, MARKED, CHANGED = "handed in", "given", "marked late", "changed"  # what `Receipt.timed` says
 _PART = ".part"
 
 
@@ -41,6 +42,7 @@ class Receipt:
     left_out    path -> why it was not collected, as the end of a sentence
     path        where the attempt lies
     """
+
     student: str
     attempt: int
     received: datetime | None
@@ -82,8 +84,9 @@ def read_receipt(path: Path) -> Receipt:
             raise ValueError("it names another attempt")
         return receipt
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LabError(f"{path} is not a receipt ({type(error).__name__}: {error}): move it and its .zip away, and "
-                       f"collect again") from None
+        raise LabError(
+            f"{path} is not a receipt ({type(error).__name__}: {error}): move it and its .zip away, and collect again"
+        ) from None
 
 
 def receipts_in(folder: Path) -> list[Receipt]:
@@ -107,8 +110,10 @@ def read_marker(root: Path, assignment: str) -> list[str]:
         marker = json.loads((root / MARKER).read_text(encoding="utf-8"))
         of, ended = marker["assignment"], [str(one) for one in marker["ended"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{root / MARKER} is damaged ({type(error).__name__}): write "
-                       f'{{"assignment": "{assignment}", "ended": []}} into it') from None
+        raise LabError(
+            f"{root / MARKER} is damaged ({type(error).__name__}): write "
+            f'{{"assignment": "{assignment}", "ended": []}} into it'
+        ) from None
     if of != assignment:
         raise LabError(f"{root} holds what was handed in for {of}, not for {assignment}: name another folder")
     return ended

@@ -3,6 +3,7 @@
 Solutions are holes, and what is between instructor markers is gone, as in `grade release`. Notebook, tests and results
 stay out: nothing of the student's runs them.
 """
+
 from __future__ import annotations
 
 import functools
@@ -27,6 +28,7 @@ class Released:
     names     all files of the week's folder, also tests, notebook and results: these names are the course's
     modules   module -> path, for every module that a task names: these are the student's to write
     """
+
     files: dict[str, bytes]
     names: frozenset[str]
     modules: dict[str, str]
@@ -62,7 +64,7 @@ def _released(week: Week, stamps: tuple) -> Released:
     tests = {path.relative_to(week.folder).as_posix() for path in week.tests}
     for name, _, _ in stamps:
         if tracked is not None and f"{week.package}/{name}" not in tracked:
-            continue        # an instructor's notes, say
+            continue  # an instructor's notes, say
         if name in tests or name.endswith(".ipynb") or name.startswith(f"{RESULTS}/"):
             continue
         data = (week.folder / name).read_bytes()
@@ -76,6 +78,8 @@ def _released(week: Week, stamps: tuple) -> Released:
     modules = {module: f"{module.replace('.', '/')}.py" for task in week.tasks for module in task.modules}
     for path in modules.values():
         if path not in files:
-            raise LabError(f"{week.package} has no {path}, which its tasks name"
-                           + (", or git does not track it" if tracked is not None else ""))
+            raise LabError(
+                f"{week.package} has no {path}, which its tasks name"
+                + (", or git does not track it" if tracked is not None else "")
+            )
     return Released(files, frozenset(name for name, _, _ in stamps), modules)

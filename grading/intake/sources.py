@@ -3,6 +3,7 @@
 A download is unpacked to a folder of its own first, member by member under the checks of archive.py: its outer names
 are the LMS's, but the inner ones are the students'.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -18,9 +19,9 @@ from grading.intake.paths import harmless, noise
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-MAX_MEMBER = 1 << 30            # bytes of one file of a download
-MAX_DIRECTORY = 256 << 20       # bytes of its list of files; 1,000 whole student trees need a tenth
-STILL_WRITING = 600             # seconds in which an exchange's folder without a timestamp may still become one
+MAX_MEMBER = 1 << 30  # bytes of one file of a download
+MAX_DIRECTORY = 256 << 20  # bytes of its list of files; 1,000 whole student trees need a tenth
+STILL_WRITING = 600  # seconds in which an exchange's folder without a timestamp may still become one
 
 
 @contextlib.contextmanager
@@ -116,8 +117,10 @@ def _descended(folder: Path) -> Path:
 
 def _of_the_download(sentence: str, source: Path, week: Week) -> str:
     if "looks like one submission" in sentence:
-        return (f"{source} is one student's hand-in, and not a download of all: put it into a folder as STUDENT.zip, "
-                f"and collect from that folder")
+        return (
+            f"{source} is one student's hand-in, and not a download of all: put it into a folder as STUDENT.zip, "
+            f"and collect from that folder"
+        )
     return f"{source}: {sentence}"
 
 

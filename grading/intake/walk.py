@@ -2,6 +2,7 @@
 
 So every step down, when listing and when opening a file later, starts from a folder that is open and follows no link.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -16,17 +17,18 @@ from grading.intake.archive import LINK, ODD
 from grading.intake.names import clean
 from grading.intake.paths import EXCHANGE_FILES, MAX_DEPTH, noise
 
-MAX_IN_FOLDER = 20_001          # names read of one folder: one more than anybody looks at
+MAX_IN_FOLDER = 20_001  # names read of one folder: one more than anybody looks at
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC      # opening a pipe would wait for a writer
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe would wait for a writer
 
 
 @dataclass(frozen=True)
 class Walked:
     """One thing in the folder: its path there ("/" between folders, as text), and why it is not read ("" if it is)."""
+
     name: str
     fault: str
-    steps: tuple[str, ...]      # the names on disk
+    steps: tuple[str, ...]  # the names on disk
 
     def open(self, top: int) -> BinaryIO:
         """Open the file below the open folder `top`. OSError if it is no plain file any more."""

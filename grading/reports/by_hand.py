@@ -3,6 +3,7 @@
 Read only. A written task's points are given when its cell has a manual score; an automatic task has points here only if
 somebody overruled its mark. What `grade load` put there itself, the automatic scores, is not read back: marks are.
 """
+
 from __future__ import annotations
 
 import importlib.util
@@ -26,6 +27,7 @@ class ByHand:
     again       the answer changed after it was graded: somebody should look again
     comments    as they were written
     """
+
     task: str
     points: float | None = None
     extra: float = 0.0
@@ -43,18 +45,24 @@ def all_by_hand(course: Path, week: Week, student: str | None = None) -> dict[st
     there = course_directory(course)
     if there is None:
         return {}
-    from grading.gradebook.names import gradebook_id, student_of
     from nbgrader.api import Assignment, BaseCell, Comment, Grade, SubmittedAssignment, SubmittedNotebook
     from sqlalchemy.exc import SQLAlchemyError
+
+    from grading.gradebook.names import gradebook_id, student_of
+
     cells = {task.cell: task for task in week.tasks}
     out: dict[str, dict[str, ByHand]] = {}
 
     def rows(book: Any, kind: Any, *columns: Any) -> list:
-        query = (book.db.query(SubmittedAssignment.student_id, BaseCell.name, *columns)
-                 .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
-                 .join(kind, kind.notebook_id == SubmittedNotebook.id).join(BaseCell, BaseCell.id == kind.cell_id)
-                 .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
-                 .filter(Assignment.name == week.name).order_by(BaseCell.name))
+        query = (
+            book.db.query(SubmittedAssignment.student_id, BaseCell.name, *columns)
+            .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+            .join(kind, kind.notebook_id == SubmittedNotebook.id)
+            .join(BaseCell, BaseCell.id == kind.cell_id)
+            .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+            .filter(Assignment.name == week.name)
+            .order_by(BaseCell.name)
+        )
         if student is not None:
             query = query.filter(SubmittedAssignment.student_id == gradebook_id(student))
         return [(student_of(who), cells[name], *rest) for who, name, *rest in query if name in cells]
@@ -67,8 +75,10 @@ def all_by_hand(course: Path, week: Week, student: str | None = None) -> dict[st
             grades = rows(book, Grade, Grade.manual_score, Grade.extra_credit, Grade.needs_manual_grade)
             comments = rows(book, Comment, Comment.manual_comment)
     except SQLAlchemyError as error:
-        raise LabError(f"nbgrader's gradebook in {there.root} cannot be read ({type(error).__name__}): run "
-                       "'nbgrader db upgrade' there if it is of an older version") from None
+        raise LabError(
+            f"nbgrader's gradebook in {there.root} cannot be read ({type(error).__name__}): run "
+            "'nbgrader db upgrade' there if it is of an older version"
+        ) from None
     for who, task, score, extra, open_ in grades:
         if score is not None or extra:
             given = entry(who, task.id)
@@ -82,6 +92,7 @@ def all_by_hand(course: Path, week: Week, student: str | None = None) -> dict[st
 def course_directory(folder: Path) -> Course | None:
     """nbgrader's course directory that `folder` is or lies in; None without one, or without nbgrader."""
     from grading.gradebook.course import CONFIG, open_course
+
     start = folder.resolve()
     if not any((path / CONFIG).is_file() for path in (start, *start.parents)):
         return None

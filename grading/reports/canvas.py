@@ -10,6 +10,7 @@ assignment, called "Title (number)" or by its title; the second line holds "Poin
     `roster`, its exported gradebook, gives it. Without, our id is put down as the SIS login;
   - decimals have a point, and no thousands are set apart: Canvas takes the last "." or "," for the decimal sign.
 """
+
 from __future__ import annotations
 
 import csv
@@ -34,13 +35,21 @@ COLUMNS = (STUDENT, ID, USER, LOGIN, SECTION)
 @dataclass
 class Written:
     """What an export holds: how many lines, and sentences on who is left out and why, and what to look at."""
+
     path: Path
     lines: int
     told: list[str] = field(default_factory=list)
 
 
-def export(week: Week, standings: Sequence[Standing], to: Path, *, assignment: str | None = None,
-           roster: Path | None = None, automatic_only: bool = False) -> Written:
+def export(
+    week: Week,
+    standings: Sequence[Standing],
+    to: Path,
+    *,
+    assignment: str | None = None,
+    roster: Path | None = None,
+    automatic_only: bool = False,
+) -> Written:
     """Write the file for Canvas.
 
     assignment      the column's title, as Canvas calls it; default "week13: All-reduce", a new assignment at first
@@ -68,9 +77,14 @@ def export(week: Week, standings: Sequence[Standing], to: Path, *, assignment: s
     points = week.points("auto") if automatic_only else week.points("auto", "written")
     text = dumps([[*COLUMNS, title], ["    Points Possible", None, None, None, None, number(points)], *rows])
     again = [] if automatic_only else [s.student for s in standings if s.again]
-    return Written(page.write(to, text), len(rows), [
-        *(f"{page.count(len(who), 'student')} left out ({why}): {_names(who)}" for why, who in left.items()),
-        *([f"graded by hand before the answer changed, look again: {_names(again)}"] if again else [])])
+    return Written(
+        page.write(to, text),
+        len(rows),
+        [
+            *(f"{page.count(len(who), 'student')} left out ({why}): {_names(who)}" for why, who in left.items()),
+            *([f"graded by hand before the answer changed, look again: {_names(again)}"] if again else []),
+        ],
+    )
 
 
 def _names(students: list[str]) -> str:
@@ -86,14 +100,21 @@ def read_roster(path: Path) -> list[dict[str, str]]:
         sign = ";" if head.count(";") > head.count(",") else ","
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=sign, strict=True))
     except (OSError, ValueError, csv.Error) as error:
-        raise LabError(f"{path} cannot be read as CSV in UTF-8 ({type(error).__name__}: {error}): export the gradebook "
-                       "from Canvas again") from None
+        raise LabError(
+            f"{path} cannot be read as CSV in UTF-8 ({type(error).__name__}: {error}): export the gradebook "
+            "from Canvas again"
+        ) from None
     if not rows or STUDENT not in rows[0] or ID not in rows[0]:
-        raise LabError(f"{path} is not Canvas' gradebook: its first line must name the columns {STUDENT} and {ID}; "
-                       "export it in Canvas by Grades, Export, Export Entire Gradebook")
+        raise LabError(
+            f"{path} is not Canvas' gradebook: its first line must name the columns {STUDENT} and {ID}; "
+            "export it in Canvas by Grades, Export, Export Entire Gradebook"
+        )
     lines = [dict(zip(rows[0], row)) for row in rows[1:]]
-    return [{name: line.get(name, "") for name in COLUMNS} for line in lines
-            if line.get(ID, "").strip() and "Points Possible" not in line.get(STUDENT, "")]
+    return [
+        {name: line.get(name, "") for name in COLUMNS}
+        for line in lines
+        if line.get(ID, "").strip() and "Points Possible" not in line.get(STUDENT, "")
+    ]
 
 
 def _find(student: str, roster: list[dict[str, str]]) -> tuple[dict[str, str] | None, str]:

@@ -1,20 +1,35 @@
 """`grade feedback`, `grade report`, `grade export`, `grade forget`. Each imports what it needs when it runs."""
+
 from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 Week = Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")]
 Marks = Annotated[Path, typer.Option("--marks", metavar="DIR", help="Where `grade run` put the marks.")]
 Submissions = Annotated[Path, typer.Option("--submissions", metavar="DIR", help="What was handed in.")]
-Gradebook = Annotated[Optional[Path], typer.Option("--gradebook", metavar="DIR", help=(
-    "nbgrader's course directory: points and comments by hand come from there. Default: this folder, or ./gradebook."))]
+Gradebook = Annotated[
+    Path | None,
+    typer.Option(
+        "--gradebook",
+        metavar="DIR",
+        help=(
+            "nbgrader's course directory: points and comments by hand come from there. Default: this folder, or ./gradebook."
+        ),
+    ),
+]
 
-Course = Annotated[Optional[Path], typer.Option("--course", metavar="FILE", help=(
-    "Which attempt counts, deadlines, extensions. Default: course.toml, if it is here."))]
+Course = Annotated[
+    Path | None,
+    typer.Option(
+        "--course",
+        metavar="FILE",
+        help=("Which attempt counts, deadlines, extensions. Default: course.toml, if it is here."),
+    ),
+]
 
 
 class Format(str, Enum):
@@ -33,20 +48,27 @@ def add_commands(app: typer.Typer) -> None:
 def feedback(
     week: Week,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A page for each student: DIR/STUDENT/WEEK.html.")],
-    student: Annotated[Optional[str], typer.Option(metavar="ID", help="Only this student's page.")] = None,
+    student: Annotated[str | None, typer.Option(metavar="ID", help="Only this student's page.")] = None,
     marks: Marks = Path("marks"),
     submissions: Submissions = Path("submitted"),
     gradebook: Gradebook = None,
     course: Course = None,
-    printed: Annotated[bool, typer.Option(help=(
-        "Show also what a student's code printed where it failed. It may have printed hidden data: only once nobody "
-        "can hand in any more."))] = False,
+    printed: Annotated[
+        bool,
+        typer.Option(
+            help=(
+                "Show also what a student's code printed where it failed. It may have printed hidden data: only once nobody "
+                "can hand in any more."
+            )
+        ),
+    ] = False,
 ) -> None:
     """Write each student's page: points, why not all of them, own pictures, comments by hand, what to do next."""
     from rich.progress import track
 
     from grading.reports.feedback import path_of, write_pages
     from grading.reports.submitted import files_of
+
     found, here = _class(week, marks, gradebook, course)
     if student is not None:
         here = _only(here, student)
@@ -54,11 +76,15 @@ def feedback(
     for _ in track(pages, "pages", total=len(here), transient=True, disable=not _terminal()):
         pass
     unsure = sum(not s.settled for s in here)
-    typer.echo(f"{len(here)} {'page is' if len(here) == 1 else 'pages are'} in {to}, for example "
-               f"{path_of(to, found, here[0].student)}")
+    typer.echo(
+        f"{len(here)} {'page is' if len(here) == 1 else 'pages are'} in {to}, for example "
+        f"{path_of(to, found, here[0].student)}"
+    )
     if unsure:
-        typer.echo(f"{unsure} of them {'says' if unsure == 1 else 'say'} that a human will look: `grade report {week}` "
-                   "lists who and why")
+        typer.echo(
+            f"{unsure} of them {'says' if unsure == 1 else 'say'} that a human will look: `grade report {week}` "
+            "lists who and why"
+        )
 
 
 def report(
@@ -73,6 +99,7 @@ def report(
 
     from grading.reports.overview import overview, write_page
     from grading.reports.summary import render
+
     seen = overview(*_class(week, marks, gradebook, course))
     write_page(seen, to)
     render(seen, Console())
@@ -82,14 +109,27 @@ def report(
 def export(
     week: Week,
     to: Annotated[Path, typer.Option("--to", metavar="FILE.csv", help="The table.")],
-    format: Annotated[Format, typer.Option(
-        help="csv: everything; canvas: what Canvas' gradebook imports.")] = Format.csv,
-    assignment: Annotated[Optional[str], typer.Option(metavar="TITLE", help=(
-        "canvas: the assignment's title there, as its own export has it, for example 'Week 13 (4711)'."))] = None,
-    roster: Annotated[Optional[Path], typer.Option(metavar="FILE.csv", help=(
-        "canvas: the gradebook that Canvas exported; it tells Canvas' own numbers of the students."))] = None,
-    automatic: Annotated[bool, typer.Option("--automatic", help=(
-        "canvas: the automatic points alone, before anything is graded by hand."))] = False,
+    format: Annotated[
+        Format, typer.Option(help="csv: everything; canvas: what Canvas' gradebook imports.")
+    ] = Format.csv,
+    assignment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TITLE",
+            help=("canvas: the assignment's title there, as its own export has it, for example 'Week 13 (4711)'."),
+        ),
+    ] = None,
+    roster: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help=("canvas: the gradebook that Canvas exported; it tells Canvas' own numbers of the students."),
+        ),
+    ] = None,
+    automatic: Annotated[
+        bool,
+        typer.Option("--automatic", help=("canvas: the automatic points alone, before anything is graded by hand.")),
+    ] = False,
     marks: Marks = Path("marks"),
     gradebook: Gradebook = None,
     course: Course = None,
@@ -97,6 +137,7 @@ def export(
     """Write the class's points as CSV, or as the CSV that Canvas imports."""
     from grading.reports import canvas
     from grading.reports import export as table
+
     if format is not Format.canvas and (assignment or roster or automatic):
         raise typer.BadParameter("--assignment, --roster and --automatic belong to --format canvas")
     found, here = _class(week, marks, gradebook, course)
@@ -108,16 +149,18 @@ def export(
         return
     table.export(found, here, to)
     open_ = sum(s.total is None for s in here)
-    typer.echo(f"{len(here)} students are in {to}"
-               + (f"; {open_} have no total yet, their state says why" if open_ else ""))
+    typer.echo(
+        f"{len(here)} students are in {to}" + (f"; {open_} have no total yet, their state says why" if open_ else "")
+    )
 
 
 def forget(
     student: Annotated[str, typer.Argument(metavar="STUDENT", help="The student's id.")],
     marks: Marks = Path("marks"),
     submissions: Submissions = Path("submitted"),
-    feedback: Annotated[Path, typer.Option(
-        "--feedback", metavar="DIR", help="Where feedback was put.")] = Path("feedback"),
+    feedback: Annotated[Path, typer.Option("--feedback", metavar="DIR", help="Where feedback was put.")] = Path(
+        "feedback"
+    ),
     gradebook: Gradebook = None,
     course: Course = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -135,12 +178,16 @@ def forget(
     from grading.reports.places import find
     from labkit.checks.tasks import find_weeks
     from labkit.errors import LabError
+
     weeks, book = find_weeks(), course_folder(gradebook)
-    places = find(student, weeks, marks=marks, submissions=submissions, feedback=feedback, course=book,
-                  rules=course or Path(FILE))
+    places = find(
+        student, weeks, marks=marks, submissions=submissions, feedback=feedback, course=book, rules=course or Path(FILE)
+    )
     if not places.found and not places.told and not places.unread:
-        raise LabError(f"nothing is stored of {student!r} here: is the id written as `grade run` shows it? Other "
-                       "folders: --marks, --submissions, --feedback, --gradebook")
+        raise LabError(
+            f"nothing is stored of {student!r} here: is the id written as `grade run` shows it? Other "
+            "folders: --marks, --submissions, --feedback, --gradebook"
+        )
     if course_root(book) is None:
         typer.echo("No course directory of nbgrader's is here or in ./gradebook, so none was searched: --gradebook DIR")
     if places.found:
@@ -164,6 +211,7 @@ def _class(week: str, marks: Path, gradebook: Path | None, course: Path | None) 
     from grading.intake.policy import find_rules
     from grading.reports.standing import find_week, standings
     from labkit.checks.tasks import find_weeks
+
     found = find_week(week)
     return found, standings(found, marks, course_folder(gradebook), find_rules(course, find_weeks()))
 
@@ -171,6 +219,7 @@ def _class(week: str, marks: Path, gradebook: Path | None, course: Path | None) 
 def _only(standings: list, student: str) -> list:
     from labkit.checks.tasks import nearest
     from labkit.errors import LabError
+
     found = [s for s in standings if s.student == student]
     if not found:
         raise LabError(f"there is no mark of {student!r}{nearest(student, [s.student for s in standings][:30])}")
@@ -179,4 +228,5 @@ def _only(standings: list, student: str) -> list:
 
 def _terminal() -> bool:
     import sys
+
     return sys.stderr.isatty() and sys.stdout.isatty()

@@ -4,6 +4,7 @@ Names may hold commas, quotes, line breaks and any script: the csv module quotes
 begins with = + - @ (or a control character) for a formula, quoted or not, so such a cell gets an apostrophe in front
 (OWASP, "CSV Injection"); `read_table` takes it away again, and a name that had one of its own survives.
 """
+
 from __future__ import annotations
 
 import csv
@@ -31,17 +32,44 @@ def export(week: Week, standings: Sequence[Standing], to: Path) -> Path:
 def table(week: Week, standings: Sequence[Standing]) -> list[list[Any]]:
     """Header and rows. A number is a number; what is not decided is an empty cell, and `state` says why."""
     tasks = [task for task in week.tasks if task.kind != "stretch"]
-    head = ["student", "attempt", "attempts", "received",
-            *(f"{task.id} {task.title} ({number(task.points)})" for task in tasks),
-            "automatic", "by hand", "late factor", "total", "possible", "state", "rule", "isolation", "submission"]
+    head = [
+        "student",
+        "attempt",
+        "attempts",
+        "received",
+        *(f"{task.id} {task.title} ({number(task.points)})" for task in tasks),
+        "automatic",
+        "by hand",
+        "late factor",
+        "total",
+        "possible",
+        "state",
+        "rule",
+        "isolation",
+        "submission",
+    ]
     rows = []
     for s in standings:
         theirs = {task["id"]: task for task in s.mark.tasks}
         given = None if s.ungraded else number(s.given)
-        rows.append([s.student, s.mark.attempt, len(s.attempts), s.mark.received,
-                     *(s.points(theirs[task.id]) if task.id in theirs else None for task in tasks),
-                     number(s.automatic) if s.settled else None, given, number(s.factor), s.total,
-                     number(week.points("auto", "written")), s.state, s.rule, s.mark.isolation, s.mark.submission])
+        rows.append(
+            [
+                s.student,
+                s.mark.attempt,
+                len(s.attempts),
+                s.mark.received,
+                *(s.points(theirs[task.id]) if task.id in theirs else None for task in tasks),
+                number(s.automatic) if s.settled else None,
+                given,
+                number(s.factor),
+                s.total,
+                number(week.points("auto", "written")),
+                s.state,
+                s.rule,
+                s.mark.isolation,
+                s.mark.submission,
+            ]
+        )
     return [head, *rows]
 
 

@@ -3,6 +3,7 @@
 Only this student's mark, submission and hand grades go into it. The diagnosis is the only thing that tells of hidden
 data; the class's seed stays out.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -19,13 +20,19 @@ from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT, NOT_ATTEMPTED, PASSED
 
-PRINTED_CHARS, PRINTED_LINES = 1200, 16     # of what a failed case printed
+PRINTED_CHARS, PRINTED_LINES = 1200, 16  # of what a failed case printed
 
 Pictures = tuple[list[OwnPicture], list[str]]
 
 
-def write_pages(week: Week, standings: list[Standing], to: Path, files: Callable[[Standing], dict[str, bytes]], *,
-                printed: bool = True) -> Iterator[Path]:
+def write_pages(
+    week: Week,
+    standings: list[Standing],
+    to: Path,
+    files: Callable[[Standing], dict[str, bytes]],
+    *,
+    printed: bool = True,
+) -> Iterator[Path]:
     """DIR/STUDENT/week13.html of each, one after the other.
 
     files       gives a student's submission as path -> bytes ({} if it is not there), for the pictures
@@ -45,43 +52,71 @@ def feedback(week: Week, standing: Standing, pictures: Pictures = ([], []), *, p
     mark = standing.mark
     tasks = [_task(task, standing, week, printed) for task in mark.tasks if task["kind"] != "stretch" or task["cases"]]
     return page.render(
-        "feedback.html.j2", week=week, standing=standing, mark=mark, tasks=tasks, pictures=pictures[0],
-        left_out=pictures[1], received=_when(mark.received),
-        possible=possible(mark.tasks), automatic=possible(mark.tasks, "auto"), written=possible(mark.tasks, "written"),
-        next=what_next(week, standing))
+        "feedback.html.j2",
+        week=week,
+        standing=standing,
+        mark=mark,
+        tasks=tasks,
+        pictures=pictures[0],
+        left_out=pictures[1],
+        received=_when(mark.received),
+        possible=possible(mark.tasks),
+        automatic=possible(mark.tasks, "auto"),
+        written=possible(mark.tasks, "written"),
+        next=what_next(week, standing),
+    )
 
 
 def what_next(week: Week, standing: Standing) -> list[str]:
     """What to do, in the order to do it: sentences, with code between backticks."""
     out = []
     if not standing.settled:
-        out.append("Nothing for the moment about what the grader could not judge: a human will look, and you lose "
-                   "nothing by it.")
-    open_tasks = [task for task in standing.mark.tasks if task["kind"] == "auto" and not standing.doubtful(task)
-                  and (standing.points(task) or 0) < task["possible"]]
+        out.append(
+            "Nothing for the moment about what the grader could not judge: a human will look, and you lose "
+            "nothing by it."
+        )
+    open_tasks = [
+        task
+        for task in standing.mark.tasks
+        if task["kind"] == "auto" and not standing.doubtful(task) and (standing.points(task) or 0) < task["possible"]
+    ]
     for task in open_tasks:
         missing = f"{number(task['possible'] - (standing.points(task) or 0))} of {number(task['possible'])} points"
         groups = told_once(task["cases"])
         if all(case["verdict"] == NOT_ATTEMPTED for case in task["cases"]) and task["cases"]:
             out.append(f"Task {task['id']}, {task['title']}, is still a hole: {missing}.")
         elif len(groups) == 1 and len(groups[0][0]["cause"]) == 1 and len(groups[0][0]["cause"][0]) < 160:
-            out.append(f"Task {task['id']}, {task['title']}: {missing} are open, and one mistake explains all of them: "
-                       f"{page.here(groups[0][0]['cause'][0]).rstrip('.')}.")
+            out.append(
+                f"Task {task['id']}, {task['title']}: {missing} are open, and one mistake explains all of them: "
+                f"{page.here(groups[0][0]['cause'][0]).rstrip('.')}."
+            )
         else:
-            out.append(f"Task {task['id']}, {task['title']}: {missing} are open; read "
-                       f"{'the diagnosis' if len(groups) < 2 else f'the {len(groups)} diagnoses'} below.")
+            out.append(
+                f"Task {task['id']}, {task['title']}: {missing} are open; read "
+                f"{'the diagnosis' if len(groups) < 2 else f'the {len(groups)} diagnoses'} below."
+            )
     if open_tasks:
         names = " ".join(task["id"] for task in open_tasks)
-        out.append(f"`lab check {names}` runs the same checks on your machine, each time with new data. Mend one task, "
-                   "check it, then the next.")
+        out.append(
+            f"`lab check {names}` runs the same checks on your machine, each time with new data. Mend one task, "
+            "check it, then the next."
+        )
     elif standing.settled:
         stretch = [task.id for task in week.tasks if task.kind == "stretch"]
-        out.append("Every automatic point is yours. " + (
-            f"If you liked it: the stretch tasks {page.join(stretch)} give no points and are worth it; `lab check "
-            f"{stretch[0]}` checks the first." if stretch else "There is nothing to mend."))
+        out.append(
+            "Every automatic point is yours. "
+            + (
+                f"If you liked it: the stretch tasks {page.join(stretch)} give no points and are worth it; `lab check "
+                f"{stretch[0]}` checks the first."
+                if stretch
+                else "There is nothing to mend."
+            )
+        )
     if standing.ungraded:
-        out.append(f"Task {page.join(standing.ungraded)} is graded by a person, who has not done it yet: these points "
-                   "come later.")
+        out.append(
+            f"Task {page.join(standing.ungraded)} is graded by a person, who has not done it yet: these points "
+            "come later."
+        )
     return out
 
 
@@ -93,7 +128,8 @@ def _task(task: dict[str, Any], standing: Standing, week: Week, printed: bool) -
     earned = task["points"] if points is None and task["kind"] == "auto" else points
     registered = week.task(task["id"])
     return {
-        **task, "earned": earned,
+        **task,
+        "earned": earned,
         "at_least": points is None and task["kind"] == "auto",
         "share": 100 * (earned or 0) / task["possible"] if task["possible"] else 0,
         "word": _word(task, verdicts, points),
@@ -105,11 +141,12 @@ def _task(task: dict[str, Any], standing: Standing, week: Week, printed: bool) -
         "faults": [case["behaviour"] for case in cases if case["verdict"] == FAULT],
         "wrong": sum(map(failed, cases)),
         "diagnoses": [_diagnosis(group, printed, _worth(group, task)) for group in told_once(cases)],
-        "comments": given.comments if given else []}
+        "comments": given.comments if given else [],
+    }
 
 
 def _when(iso: str) -> str:
-    """"2026-11-20T18:00:00+01:00" -> "2026-11-20 18:00 (UTC+01:00)"; "" stays."""
+    """ "2026-11-20T18:00:00+01:00" -> "2026-11-20 18:00 (UTC+01:00)"; "" stays."""
     try:
         time = datetime.fromisoformat(iso)
     except ValueError:
@@ -134,6 +171,10 @@ def _worth(group: list[dict[str, Any]], task: dict[str, Any]) -> int | float:
 def _diagnosis(group: list[dict[str, Any]], printed: bool, worth: float) -> dict[str, Any]:
     """One mistake, told once, with the behaviours that it breaks."""
     said = next((case["printed"] for case in group if case["printed"].strip()), "") if printed else ""
-    return {"verdict": group[0]["verdict"], "behaviours": [page.visible(case["behaviour"], 300, 2) for case in group],
-            "points": worth, "text": page.visible(page.here(group[0]["text"])),
-            "printed": page.visible(page.here(said), PRINTED_CHARS, PRINTED_LINES).rstrip()}
+    return {
+        "verdict": group[0]["verdict"],
+        "behaviours": [page.visible(case["behaviour"], 300, 2) for case in group],
+        "points": worth,
+        "text": page.visible(page.here(group[0]["text"])),
+        "printed": page.visible(page.here(said), PRINTED_CHARS, PRINTED_LINES).rstrip(),
+    }

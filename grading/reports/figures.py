@@ -1,5 +1,6 @@
 """The class's pictures, in the look of the run reports: behaviours, distribution, tasks. Hatching and words tell apart
 what colours do."""
+
 from __future__ import annotations
 
 import math
@@ -13,7 +14,7 @@ from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, look, save
 if TYPE_CHECKING:
     from grading.reports.overview import Overview
 
-FAILED, UNTRIED, EARNED = "#a11212", "#8a6100", "#005a9c"      # names of the palette: they change in the dark
+FAILED, UNTRIED, EARNED = "#a11212", "#8a6100", "#005a9c"  # names of the palette: they change in the dark
 MOST = 12
 
 
@@ -35,12 +36,28 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
         fig.subplots_adjust(left=0.43, right=0.97, top=1 - 0.34 / height, bottom=0.44 / height)
         places = range(len(rows))
         ax.barh(places, [100 * e.rate for e in rows], color=FAILED, height=0.62, label="tried and failed")
-        ax.barh(places, [100 * e.untried_rate for e in rows], left=[100 * e.rate for e in rows], height=0.62,
-                color=PAPER, edgecolor=UNTRIED, hatch="////", linewidth=0.8, label="left as a hole")
+        ax.barh(
+            places,
+            [100 * e.untried_rate for e in rows],
+            left=[100 * e.rate for e in rows],
+            height=0.62,
+            color=PAPER,
+            edgecolor=UNTRIED,
+            hatch="////",
+            linewidth=0.8,
+            label="left as a hole",
+        )
         for place, entry in enumerate(rows):
             end = 100 * (entry.rate + entry.untried_rate)
-            ax.annotate(f"{entry.failed}" + (f" + {entry.untried}" if entry.untried else ""), (end, place),
-                        xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=INK)
+            ax.annotate(
+                f"{entry.failed}" + (f" + {entry.untried}" if entry.untried else ""),
+                (end, place),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8.5,
+                color=INK,
+            )
         ax.set_yticks(list(places), [_label(f"{e.task}  {e.title}") for e in rows], fontsize=8, color=INK)
         ax.invert_yaxis()
         ax.set_xlim(0, min(118, max(12, 1.15 * max(100 * (e.rate + e.untried_rate) for e in rows))))
@@ -49,11 +66,19 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
         ax.grid(False, axis="y")
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.1, handlelength=1.6)
         first = rows[0]
-        alt = (f"Bars of {len(rows)} behaviours, most failed first. "
-               + "; ".join(f"{e.task} {e.title}: {e.failed} of {e.judged} failed, {e.untried} left the hole"
-                           for e in rows[:5]) + ".")
-        note = (f"Numbers at the bars count students: tried and failed + left as a hole. Most failed: {first.task}, "
-                f"{first.title}." if first.failed else "Numbers at the bars count students.")
+        alt = (
+            f"Bars of {len(rows)} behaviours, most failed first. "
+            + "; ".join(
+                f"{e.task} {e.title}: {e.failed} of {e.judged} failed, {e.untried} left the hole" for e in rows[:5]
+            )
+            + "."
+        )
+        note = (
+            f"Numbers at the bars count students: tried and failed + left as a hole. Most failed: {first.task}, "
+            f"{first.title}."
+            if first.failed
+            else "Numbers at the bars count students."
+        )
         return save(fig, folder, "behaviours", "Behaviours", alt, note)
 
 
@@ -75,27 +100,47 @@ def distribution(overview: Overview, folder: Path) -> Picture | None:
         ax.bar([width * (i + 0.5) for i in range(bins)], counts, width=0.9 * width, color=EARNED)
         for i, many in enumerate(counts):
             if many:
-                ax.annotate(str(many), (width * (i + 0.5), many), xytext=(0, 2), textcoords="offset points",
-                            ha="center", fontsize=8.5, color=INK)
+                ax.annotate(
+                    str(many),
+                    (width * (i + 0.5), many),
+                    xytext=(0, 2),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=8.5,
+                    color=INK,
+                )
         ax.set_ylim(0, 1.18 * max(counts))
         ax.axvspan(low, high, ymin=0, ymax=0.025, color=INK, linewidth=0)
         ax.axvline(median, color=INK, linestyle=(0, (4, 2)), linewidth=1.1)
-        ax.annotate(f"median {number(median)}", (median, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
-                    textcoords="offset points", ha="right" if median > 0.85 * top else "center", fontsize=8.5,
-                    color=INK)
+        ax.annotate(
+            f"median {number(median)}",
+            (median, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="right" if median > 0.85 * top else "center",
+            fontsize=8.5,
+            color=INK,
+        )
         ax.set_xlim(0, top)
         ax.set_xticks([number(width * i) for i in range(bins + 1)])
         ax.yaxis.set_major_locator(ticks(5, whole=True))
         ax.set_xlabel(f"automatic points, of {number(top)}")
         ax.set_ylabel("students")
         ax.grid(False, axis="x")
-        parts = "; ".join(f"{number(width * i)} to {number(width * (i + 1))}: {many}"
-                          for i, many in enumerate(counts) if many)
-        return save(fig, folder, "distribution", "Distribution",
-                    f"Histogram of the automatic points of {len(values)} students. {parts}. Median {number(median)}, "
-                    f"middle half {number(low)} to {number(high)}.",
-                    "Each bar reaches up to the next number, the last one includes full marks. The thick line on the "
-                    "axis is the middle half of the class.")
+        parts = "; ".join(
+            f"{number(width * i)} to {number(width * (i + 1))}: {many}" for i, many in enumerate(counts) if many
+        )
+        return save(
+            fig,
+            folder,
+            "distribution",
+            "Distribution",
+            f"Histogram of the automatic points of {len(values)} students. {parts}. Median {number(median)}, "
+            f"middle half {number(low)} to {number(high)}.",
+            "Each bar reaches up to the next number, the last one includes full marks. The thick line on the "
+            "axis is the middle half of the class.",
+        )
 
 
 def tasks(overview: Overview, folder: Path) -> Picture | None:
@@ -112,16 +157,30 @@ def tasks(overview: Overview, folder: Path) -> Picture | None:
         ax.barh(places, [100] * len(rows), color=PAPER, edgecolor=MUTED, height=0.6, linewidth=0.6)
         ax.barh(places, [100 * row["mean"] for row in rows], color=EARNED, height=0.6)
         for place, row in enumerate(rows):
-            ax.annotate(f"{math.floor(100 * row['mean'] + 0.5)} %", (100, place), xytext=(5, 0),
-                        textcoords="offset points", va="center", fontsize=8.5, color=INK)
+            ax.annotate(
+                f"{math.floor(100 * row['mean'] + 0.5)} %",
+                (100, place),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8.5,
+                color=INK,
+            )
         ax.set_yticks(list(places), [_label(f"{row['id']}  {row['title']}") for row in rows], fontsize=8, color=INK)
         ax.invert_yaxis()
         ax.set_xlim(0, 100)
         ax.set_xlabel("mean percent of the task's points")
         ax.grid(False, axis="y")
-        return save(fig, folder, "tasks", "Tasks", "Mean share of the points by task: " + "; ".join(
-            f"{row['id']} {row['title']} {100 * row['mean']:.0f} percent" for row in rows) + ".",
-            "Only points that are decided count.")
+        return save(
+            fig,
+            folder,
+            "tasks",
+            "Tasks",
+            "Mean share of the points by task: "
+            + "; ".join(f"{row['id']} {row['title']} {100 * row['mean']:.0f} percent" for row in rows)
+            + ".",
+            "Only points that are decided count.",
+        )
 
 
 def _label(text: str, width: int = 46) -> str:

@@ -3,6 +3,7 @@
 Each place is removed by itself, and the gradebook's rows in one transaction. Killed in between, the same command finds
 what is left, since places.py looks for names and keeps no list.
 """
+
 from __future__ import annotations
 
 import shutil
@@ -38,6 +39,7 @@ def size(path: Path) -> tuple[int, int]:
 def rows_of(book: Any, id: str) -> Iterator[Any]:
     """A student's rows in nbgrader's gradebook, what hangs on others first."""
     from nbgrader.api import Comment, Grade, Student, SubmittedAssignment, SubmittedNotebook
+
     submissions = book.db.query(SubmittedAssignment).filter(SubmittedAssignment.student_id == id).all()
     for submission in submissions:
         sheets = book.db.query(SubmittedNotebook).filter(SubmittedNotebook.assignment_id == submission.id).all()
@@ -59,14 +61,18 @@ def _remove(path: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise LabError(f"{error.filename or path} cannot be removed ({error.strerror}): get the right to, and run the "
-                       "same command again; it removes the rest") from None
+        raise LabError(
+            f"{error.filename or path} cannot be removed ({error.strerror}): get the right to, and run the "
+            "same command again; it removes the rest"
+        ) from None
 
 
 def _forget_rows(course: Course, student: str) -> None:
     """Delete the rows in one transaction, and what SQLite keeps of deleted rows in free pages."""
-    from grading.gradebook.names import gradebook_id
     from sqlalchemy.exc import SQLAlchemyError
+
+    from grading.gradebook.names import gradebook_id
+
     try:
         with course.one_writer(), course.gradebook() as book:
             sqlite = book.engine.dialect.name == "sqlite"
@@ -76,9 +82,11 @@ def _forget_rows(course: Course, student: str) -> None:
                 book.db.delete(row)
                 book.db.flush()
             book.db.commit()
-            if sqlite:      # older versions of comments and scores are in free pages, too
+            if sqlite:  # older versions of comments and scores are in free pages, too
                 with book.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                     connection.exec_driver_sql("VACUUM")
     except SQLAlchemyError as error:
-        raise LabError(f"the gradebook in {course.root} could not be changed ({type(error).__name__}): close "
-                       "formgrader, and run the same command again") from None
+        raise LabError(
+            f"the gradebook in {course.root} could not be changed ({type(error).__name__}): close "
+            "formgrader, and run the same command again"
+        ) from None

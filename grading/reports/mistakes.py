@@ -3,6 +3,7 @@
 One mistake often breaks several cases of several tests, and an autopsy's words hold line numbers and ranks. So cases
 are put together by what was recognised, not by the exact words.
 """
+
 from __future__ import annotations
 
 import re
@@ -14,12 +15,12 @@ from typing import Any
 from grading.reports.page import one_line
 from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED, UNKNOWN, WRONG
 
-Case = dict[str, Any]       # as CaseResult.to_json gives it
+Case = dict[str, Any]  # as CaseResult.to_json gives it
 
 _PLACE = re.compile(r" ?(?:at )?\(?[^\s()]*\.py:\d+\)?")
 _RANKS = re.compile(r"\b[Rr]ank(s?) \d+(?:(?:, | and )\d+)*")
 _NUMBER = re.compile(r"(?<![\w.+-])\d[\d.e]*\b")
-_ADVICE = re.compile(r"(?<=\. )[A-Za-z][^.]*: [^.]*\.?$")   # "Ragged chunks differ in length: like= must be ..."
+_ADVICE = re.compile(r"(?<=\. )[A-Za-z][^.]*: [^.]*\.?$")  # "Ragged chunks differ in length: like= must be ..."
 
 
 def failed(case: Case) -> bool:
@@ -85,6 +86,7 @@ class Behaviour:
     mistakes    key of a mistake -> how many made it
     words, example    key of a mistake -> the mistake in one line, and one diagnosis of it, word for word
     """
+
     task: str
     title: str
     judged: int = 0
@@ -146,9 +148,9 @@ def _count(entry: Behaviour, cases: list[Case]) -> None:
     entry.verdicts.update({case["verdict"] for case in wrong})
     if len(cases) > 1:
         entry.cases.update({case["behaviour"].removeprefix(entry.title).lstrip(": ") for case in wrong})
-    made = {mistake(case)[0]: case for case in reversed(wrong)}     # the first of each stays
+    made = {mistake(case)[0]: case for case in reversed(wrong)}  # the first of each stays
     known = {key: case for key, case in made.items() if not key.endswith(UNKNOWN)}
-    for key, case in (known or made).items():   # one mistake recognised at one case is not unknown at the next
+    for key, case in (known or made).items():  # one mistake recognised at one case is not unknown at the next
         entry.mistakes[key] += 1
         entry.words.setdefault(key, mistake(case)[1])
         entry.example.setdefault(key, case["text"])

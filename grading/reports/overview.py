@@ -1,7 +1,8 @@
 """The class on one page, for the people who teach: what it has not understood, how it did, whom to look at.
 
-    overview(week, standings) -> Overview      numbers and lists; the page and the terminal's table read it
+overview(week, standings) -> Overview      numbers and lists; the page and the terminal's table read it
 """
+
 from __future__ import annotations
 
 import base64
@@ -19,12 +20,13 @@ from grading.reports.standing import Standing, possible
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, OUT_OF_MEMORY
 
-SLOWEST, OPENED, LISTED = 10, 8, 200        # rows; behaviours told in full; names in one list
+SLOWEST, OPENED, LISTED = 10, 8, 200  # rows; behaviours told in full; names in one list
 
 
 @dataclass(frozen=True)
 class Incident:
     """One student, one task, one verdict: how many cases, where first, and the diagnosis' first line."""
+
     student: str
     task: str
     verdict: str
@@ -36,6 +38,7 @@ class Incident:
 @dataclass
 class Overview:
     """What the class's page says, as data."""
+
     week: Week
     standings: list[Standing]
     behaviours: list[Behaviour]
@@ -81,9 +84,19 @@ class Overview:
             for task in standing.mark.tasks:
                 if task["kind"] == "stretch":
                     continue
-                row = rows.setdefault(task["id"], {"id": task["id"], "title": task["title"], "kind": task["kind"],
-                                                   "possible": task["possible"], "shares": [], "full": 0, "none": 0,
-                                                   "open": 0})
+                row = rows.setdefault(
+                    task["id"],
+                    {
+                        "id": task["id"],
+                        "title": task["title"],
+                        "kind": task["kind"],
+                        "possible": task["possible"],
+                        "shares": [],
+                        "full": 0,
+                        "none": 0,
+                        "open": 0,
+                    },
+                )
                 points = standing.points(task)
                 row["open"] += points is None
                 if points is not None:
@@ -108,16 +121,30 @@ def _incidents(standing: Standing):
             if case["verdict"] in (HUNG, CRASHED, OUT_OF_MEMORY, FORBIDDEN, FAULT):
                 groups.setdefault(case["verdict"], []).append(case)
         for verdict, cases in groups.items():
-            yield Incident(standing.student, task["id"], verdict, len(cases), cases[0]["behaviour"],
-                           page.one_line(page.here(cases[0]["text"]), 160))
+            yield Incident(
+                standing.student,
+                task["id"],
+                verdict,
+                len(cases),
+                cases[0]["behaviour"],
+                page.one_line(page.here(cases[0]["text"]), 160),
+            )
 
 
 def write_page(overview: Overview, to: Path) -> Path:
     """One self-contained HTML file with figures."""
     from grading.reports.figures import draw_all  # matplotlib: only when a page is drawn
+
     with tempfile.TemporaryDirectory() as folder:
-        pictures = [{"title": p.title, "alt": p.alt, "note": p.note, "source": "data:image/svg+xml;base64,"
-                     + base64.b64encode(p.svg.read_bytes()).decode()} for p in draw_all(overview, Path(folder))]
+        pictures = [
+            {
+                "title": p.title,
+                "alt": p.alt,
+                "note": p.note,
+                "source": "data:image/svg+xml;base64," + base64.b64encode(p.svg.read_bytes()).decode(),
+            }
+            for p in draw_all(overview, Path(folder))
+        ]
     return page.write(to, html(overview, pictures))
 
 
@@ -125,15 +152,32 @@ def html(overview: Overview, pictures: list[dict[str, str]] = ()) -> str:
     """The page as text."""
     standings = overview.standings
     return page.render(
-        "overview.html.j2", it=overview, week=overview.week, pictures=pictures, now=datetime.now().astimezone(),
-        attempts=sum(len(s.attempts) for s in standings), late=[s for s in standings if s.factor < 1],
-        ungraded=[s for s in standings if s.ungraded], unsandboxed=[s for s in standings if s.unsandboxed],
-        states=Counter(s.state for s in standings), opened=OPENED, listed=LISTED, here=page.here,
-        lists=[("Hung", "No answer by the deadline. Who waits for whom stands in the student's feedback.",
-                overview.incidents_of(HUNG)),
-               ("Crashed", "It raised an exception, or its process died.", overview.incidents_of(CRASHED)),
-               ("Out of memory", "It asked for more memory than a submission gets.",
-                overview.incidents_of(OUT_OF_MEMORY)),
-               ("Forbidden calls", "It used what the task asks to build, or went around its group. That is what the "
+        "overview.html.j2",
+        it=overview,
+        week=overview.week,
+        pictures=pictures,
+        now=datetime.now().astimezone(),
+        attempts=sum(len(s.attempts) for s in standings),
+        late=[s for s in standings if s.factor < 1],
+        ungraded=[s for s in standings if s.ungraded],
+        unsandboxed=[s for s in standings if s.unsandboxed],
+        states=Counter(s.state for s in standings),
+        opened=OPENED,
+        listed=LISTED,
+        here=page.here,
+        lists=[
+            (
+                "Hung",
+                "No answer by the deadline. Who waits for whom stands in the student's feedback.",
+                overview.incidents_of(HUNG),
+            ),
+            ("Crashed", "It raised an exception, or its process died.", overview.incidents_of(CRASHED)),
+            ("Out of memory", "It asked for more memory than a submission gets.", overview.incidents_of(OUT_OF_MEMORY)),
+            (
+                "Forbidden calls",
+                "It used what the task asks to build, or went around its group. That is what the "
                 "machinery saw, and no judgement of a person: read the code first.",
-                overview.incidents_of(FORBIDDEN))])
+                overview.incidents_of(FORBIDDEN),
+            ),
+        ],
+    )

@@ -4,6 +4,7 @@ Whatever a student's code printed or a folder is called ends up in these pages. 
 scripts and requests besides, and `visible` takes away what would still deceive: terminal escapes, invisible controls,
 and the characters that make text run backwards.
 """
+
 from __future__ import annotations
 
 import os
@@ -18,7 +19,7 @@ from labkit.checks.outcome import number
 from labkit.errors import LabError
 
 HERE = Path(__file__).parent
-SHOWN_TEXT = 4000           # characters of one diagnosis; the longest of week 13 is an autopsy of 1,300
+SHOWN_TEXT = 4000  # characters of one diagnosis; the longest of week 13 is an autopsy of 1,300
 SHOWN_LINES = 60
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])?")
@@ -30,7 +31,7 @@ _ELSEWHERE = re.compile(r"(?<![\w.])/(?:[^\s/:'\"<>]+/)+((?:week\d|capstone)\w*/
 def visible(text: str, chars: int = SHOWN_TEXT, lines: int = SHOWN_LINES) -> str:
     """Text for people, at most so long: no terminal escapes, controls and reordering marks as visible signs, halves of
     surrogate pairs as \\udc80. Names and accents of all scripts stay as they are."""
-    text = text[:20 * chars].replace("\r\n", "\n").replace("\r", "\n")
+    text = text[: 20 * chars].replace("\r\n", "\n").replace("\r", "\n")
     text = _ESCAPES.sub("", text).translate(_CONTROLS).translate(_BACKWARDS)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     rows = text.split("\n")
@@ -44,7 +45,7 @@ def visible(text: str, chars: int = SHOWN_TEXT, lines: int = SHOWN_LINES) -> str
 def one_line(text: str, chars: int = 200) -> str:
     """The first line that says something."""
     line = next((row.strip() for row in visible(text, 4 * chars).split("\n") if row.strip()), "")
-    return line if len(line) <= chars else line[:chars - 3].rstrip() + "..."
+    return line if len(line) <= chars else line[: chars - 3].rstrip() + "..."
 
 
 def here(text: str) -> str:
@@ -53,18 +54,18 @@ def here(text: str) -> str:
 
 
 def of(points: float | None, possible: float) -> str:
-    """"12.5 of 15"; "– of 20" for points not given yet."""
+    """ "12.5 of 15"; "– of 20" for points not given yet."""
     return f"{'–' if points is None else number(points)} of {number(possible)}"
 
 
 def join(words: Sequence[str]) -> str:
-    """"a, b and c"."""
+    """ "a, b and c"."""
     words = list(words)
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
 def count(many: int, one: str, more: str = "") -> str:
-    """"1 student", "3 students"."""
+    """ "1 student", "3 students"."""
     return f"{many:,} {one if many == 1 else more or one + 's'}"
 
 
@@ -80,8 +81,10 @@ def _templates() -> tuple[Any, str]:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     import labkit.record
-    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters.update(number=number, visible=visible, line=one_line, joined=join)
     environment.globals.update(of=of, count=count)
     style = (Path(labkit.compare.__file__).with_name("report.css"), HERE / "page.css")
@@ -95,10 +98,11 @@ def write(path: Path, text: str, *, bom: bool = False) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, beside = tempfile.mkstemp(prefix=f".{path.name[:40]}-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8-sig" if bom else "utf-8", errors="backslashreplace",
-                       newline="") as file:
+        with os.fdopen(
+            handle, "w", encoding="utf-8-sig" if bom else "utf-8", errors="backslashreplace", newline=""
+        ) as file:
             file.write(text)
-        os.chmod(beside, 0o640)     # marks are nobody else's business
+        os.chmod(beside, 0o640)  # marks are nobody else's business
         os.replace(beside, path)
     except OSError as error:
         if beside is not None:

@@ -3,6 +3,7 @@
 The notebook is JSON and is never run. Only PNG gets in, rebuilt by png.py; SVG and HTML outputs can be active, and are
 left out. Whatever is wrong with a file is a sentence, never an error.
 """
+
 from __future__ import annotations
 
 import base64
@@ -16,15 +17,16 @@ from pathlib import PurePosixPath
 from grading.reports import png
 from grading.reports.page import count, one_line
 
-MOST = 12                       # pictures on one page
-MAX_BYTES = 1_500_000           # of one picture; a matplotlib figure has 20 to 150 kB
-MAX_TOTAL = 6_000_000           # of all of them: the page is sent by mail
+MOST = 12  # pictures on one page
+MAX_BYTES = 1_500_000  # of one picture; a matplotlib figure has 20 to 150 kB
+MAX_TOTAL = 6_000_000  # of all of them: the page is sent by mail
 MAX_NOTEBOOK = 40_000_000
 
 
 @dataclass(frozen=True)
 class OwnPicture:
     """`data` is a clean PNG, `alt` says where it stood: nobody here knows what it shows."""
+
     data: bytes
     width: int
     height: int
@@ -49,7 +51,7 @@ def own_pictures(files: Mapping[str, bytes], notebook: str = "lab.ipynb") -> tup
         elif any(cleaned[0] == other.data for other in found):
             continue
         elif len(found) == MOST or total + len(cleaned[0]) > MAX_TOTAL:
-            _more(left, f"more than {MOST} pictures or {MAX_TOTAL // 10 ** 6} MB")
+            _more(left, f"more than {MOST} pictures or {MAX_TOTAL // 10**6} MB")
         else:
             found.append(OwnPicture(*cleaned, f"Your picture {len(found) + 1}: {where}."))
             total += len(cleaned[0])
@@ -57,8 +59,10 @@ def own_pictures(files: Mapping[str, bytes], notebook: str = "lab.ipynb") -> tup
 
 
 def _candidates(files: Mapping[str, bytes], notebook: str, left: dict[str, int]):
-    notebooks = sorted((path for path in files if path.endswith(".ipynb")),
-                       key=lambda path: (PurePosixPath(path).name != notebook, path))
+    notebooks = sorted(
+        (path for path in files if path.endswith(".ipynb")),
+        key=lambda path: (PurePosixPath(path).name != notebook, path),
+    )
     for path in notebooks:
         yield from _of_notebook(files[path], PurePosixPath(path).name, left)
     for path in sorted(path for path in files if path.lower().endswith(".png")):
@@ -69,7 +73,7 @@ def _of_notebook(data: bytes, name: str, left: dict[str, int]):
     try:
         cells = json.loads(data.decode("utf-8-sig"))["cells"] if len(data) <= MAX_NOTEBOOK else None
     except (ValueError, KeyError, TypeError, RecursionError):
-        return                                  # the mark's own notes tell of a broken notebook
+        return  # the mark's own notes tell of a broken notebook
     heading, number = "", 0
     for cell in cells if isinstance(cells, list) else ():
         if not isinstance(cell, dict):
@@ -85,7 +89,7 @@ def _of_notebook(data: bytes, name: str, left: dict[str, int]):
                 continue
             if "image/png" in kinds:
                 try:
-                    picture = base64.b64decode(_text(kinds["image/png"])[:2 * MAX_BYTES])
+                    picture = base64.b64decode(_text(kinds["image/png"])[: 2 * MAX_BYTES])
                 except (binascii.Error, ValueError):
                     picture = b""
                 yield picture, f"code cell {number} of {name}" + (f", under \u201c{heading}\u201d" if heading else "")

@@ -2,6 +2,7 @@
 
 Only names are looked at. A place is found by what it is called, so one that was half removed is found again.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 class Place:
     """A file or folder that is wholly this student's, or their rows in nbgrader's gradebook (`path` is the database's
     folder then)."""
+
     what: str
     path: Path
     rows: int = 0
@@ -37,6 +39,7 @@ class Place:
 @dataclass
 class Places:
     """All of them. `told`: what only a person can do, and what could not be looked at."""
+
     found: list[Place] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
@@ -47,8 +50,9 @@ class Places:
             self.found.append(Place(what, path))
 
 
-def find(student: str, weeks: Sequence[Week], *, marks: Path, submissions: Path, feedback: Path, course: Path,
-         rules: Path) -> Places:
+def find(
+    student: str, weeks: Sequence[Week], *, marks: Path, submissions: Path, feedback: Path, course: Path, rules: Path
+) -> Places:
     """Everything of `student` in these folders. Nothing of anyone else: each place bears this id alone.
 
     rules   the course's rules: they tell what a learning platform calls the student, and name those with an extension
@@ -85,6 +89,7 @@ def _handed_in(places: Places, names: set[str], weeks: Sequence[Week], root: Pat
     from grading.intake.find import find_submissions
     from grading.intake.names import clean
     from grading.intake.receipts import MARKER, folder_of
+
     collected = [path for path in (root, *(root / week.name for week in weeks)) if (path / MARKER).is_file()]
     for path in collected:
         for name in sorted(names):
@@ -115,12 +120,13 @@ def _nbgrader(places: Places, student: str, names: set[str], weeks: Sequence[Wee
     if course is None:
         return
     from grading.gradebook.names import gradebook_id
+
     places.course, id = course, gradebook_id(student)
     for which in (course.submitted, course.autograded, str(course.root / "feedback" / "{student}" / "{assignment}")):
         head, found, _ = which.partition("{student}")
-        if found and head.endswith("/") and which[len(head) + len(found):].startswith("/"):
+        if found and head.endswith("/") and which[len(head) + len(found) :].startswith("/"):
             places.add(f"nbgrader's {Path(head).name}/", Path(head) / id)
-        else:       # a course that names its folders otherwise
+        else:  # a course that names its folders otherwise
             for week in weeks:
                 places.add(f"nbgrader's folder for {week.name}", course.folder(which, id, week.name))
     if rows := _rows(course, id):
@@ -128,21 +134,26 @@ def _nbgrader(places: Places, student: str, names: set[str], weeks: Sequence[Wee
     inbound = _inbound(course)
     if inbound is not None and inbound.is_dir():
         _handed_in(places, {*names, id}, weeks, inbound)
-    places.told += [f"{path} is a copy of the gradebook, and may hold this student: delete it when you need it no more"
-                    for path in sorted(course.root.glob("gradebook.db.*"))]
+    places.told += [
+        f"{path} is a copy of the gradebook, and may hold this student: delete it when you need it no more"
+        for path in sorted(course.root.glob("gradebook.db.*"))
+    ]
 
 
 def _rows(course: Course, id: str) -> int:
     """How many rows of the gradebook are this student's."""
     from grading.reports.forget import rows_of
+
     with course.gradebook() as book:
         return sum(1 for _ in rows_of(book, id))
 
 
 def _inbound(course: Course) -> Path | None:
     """Where students' submissions arrive, if nbgrader_config.py names an exchange."""
-    from grading.gradebook.course import CONFIG
     from traitlets.config.loader import PyFileConfigLoader
+
+    from grading.gradebook.course import CONFIG
+
     config = PyFileConfigLoader(CONFIG, path=str(course.root)).load_config()
     root = config.Exchange.get("root")
     return Path(root) / course.id / "inbound" if isinstance(root, str) and root else None
@@ -151,6 +162,7 @@ def _inbound(course: Course) -> Path | None:
 def _mentions(places: Places, student: str, folders: set[Path]) -> None:
     """Pages and tables for the whole class that name this student: they are everyone's, so a person makes them anew."""
     from markupsafe import escape
+
     shown = str(escape(page.visible(student, 120, 2)))
     for folder in sorted(folders):
         for path in sorted([*folder.glob("*.html"), *folder.glob("*.csv")]):
@@ -170,4 +182,5 @@ def _texts(path: Path) -> Iterator[str]:
 
 def _csv(student: str) -> str:
     from grading.reports.export import harmless
+
     return harmless(student).replace('"', '""')

@@ -7,6 +7,7 @@ header promises, and thrown away.
 
 Source: PNG Specification, W3C Recommendation 2003 (ISO/IEC 15948), sections 5, 8.2 (interlace), 11.
 """
+
 from __future__ import annotations
 
 import struct
@@ -14,8 +15,8 @@ import zlib
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_SIDE = 10_000
-MAX_PIXELS = 16_000_000         # 4000 x 4000: a figure at 200 dots per inch has 2 million
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}                                      # by colour type
+MAX_PIXELS = 16_000_000  # 4000 x 4000: a figure at 200 dots per inch has 2 million
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
@@ -41,24 +42,33 @@ def _clean(data: bytes) -> tuple[bytes, int, int]:
         raise ValueError("the pixel format")
     palette = [body for kind, body in chunks if kind == b"PLTE"]
     clear = [body for kind, body in chunks if kind == b"tRNS"]
-    if (len(palette) > 1 or len(clear) > 1 or colour == 3 and not palette or palette and (
-            colour in (0, 4) or len(palette[0]) % 3 or not 0 < len(palette[0]) <= 768) or clear and (
-            colour in (4, 6) or len(clear[0]) > 256)):
+    if (
+        len(palette) > 1
+        or len(clear) > 1
+        or (colour == 3 and not palette)
+        or (palette and (colour in (0, 4) or len(palette[0]) % 3 or not 0 < len(palette[0]) <= 768))
+        or (clear and (colour in (4, 6) or len(clear[0]) > 256))
+    ):
         raise ValueError("the palette")
     pixels = b"".join(body for kind, body in chunks if kind == b"IDAT")
     want = _size(width, height, depth * _CHANNELS[colour], interlace)
     unpacking = zlib.decompressobj()
     got = 0
-    while not unpacking.eof:        # piece by piece: never more than 1 MiB of it in memory
-        piece = unpacking.decompress(pixels, 2 ** 20)
+    while not unpacking.eof:  # piece by piece: never more than 1 MiB of it in memory
+        piece = unpacking.decompress(pixels, 2**20)
         pixels = unpacking.unconsumed_tail
         got += len(piece)
-        if got > want or not piece and not unpacking.eof:
+        if got > want or (not piece and not unpacking.eof):
             raise ValueError("the pixels")
     if got != want or unpacking.unused_data:
         raise ValueError("the pixels")
-    parts = [(b"IHDR", header), *((b"PLTE", body) for body in palette), *((b"tRNS", body) for body in clear),
-             *((kind, body) for kind, body in chunks if kind == b"IDAT"), (b"IEND", b"")]
+    parts = [
+        (b"IHDR", header),
+        *((b"PLTE", body) for body in palette),
+        *((b"tRNS", body) for body in clear),
+        *((kind, body) for kind, body in chunks if kind == b"IDAT"),
+        (b"IEND", b""),
+    ]
     return SIGNATURE + b"".join(_chunk(kind, body) for kind, body in parts), width, height
 
 
@@ -68,7 +78,7 @@ def _chunks(data: bytes):
     at = len(SIGNATURE)
     while True:
         length, kind = struct.unpack_from(">I4s", data, at)
-        body = data[at + 8:at + 8 + length]
+        body = data[at + 8 : at + 8 + length]
         (crc,) = struct.unpack_from(">I", data, at + 8 + length)
         if crc != zlib.crc32(kind + body):
             raise ValueError("a damaged chunk")

@@ -2,6 +2,7 @@
 
 The student's page, the class's page and the exported table all read this, so that they cannot differ.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ class Standing:
     factor      what the late rule leaves, 1.0 if in time; rule: the sentence that says why
     by_hand     task id -> points and comments that people gave
     """
+
     mark: marks.Mark
     attempts: list[int]
     factor: float = 1.0
@@ -47,7 +49,7 @@ class Standing:
     def doubtful(self, task: dict[str, Any]) -> bool:
         """The grader itself failed at this task, and nobody has decided since. Not a zero."""
         given = self.by_hand.get(task["id"])
-        if self.mark.complete or task["kind"] != "auto" or given is not None and given.points is not None:
+        if self.mark.complete or task["kind"] != "auto" or (given is not None and given.points is not None):
             return False
         anywhere = any(case["verdict"] == FAULT for case in self.mark.cases)
         return any(case["verdict"] == FAULT for case in task["cases"]) if anywhere else True

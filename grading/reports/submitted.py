@@ -1,4 +1,5 @@
 """The files that a mark was made from, for the pictures in them: read again by grading.intake, never run."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ def files_of(folder: Path, week: Week) -> Callable[[Standing], dict[str, bytes]]
         return lambda standing: {}
     from grading.intake.find import find_submissions
     from grading.intake.load import load
+
     entries = {(entry.student, entry.attempt): entry for entry in find_submissions(folder, week)}
 
     def files(standing: Standing) -> dict[str, bytes]:
@@ -28,4 +30,5 @@ def files_of(folder: Path, week: Week) -> Callable[[Standing], dict[str, bytes]]
             return {}
         same = not standing.mark.submission or submission.digest == standing.mark.submission
         return dict(submission.files) if same else {}
+
     return files

@@ -3,6 +3,7 @@
 Everything is killed with it: bubblewrap's own process dies with this one (--die-with-parent), and with it the process
 namespace that all of the submission's processes live in.
 """
+
 from __future__ import annotations
 
 import json
@@ -19,10 +20,10 @@ from grading.sandbox import watch
 from grading.sandbox.command import command
 from labkit.errors import LabError
 
-START_LIMIT = 120.0     # seconds until torch is imported, on a machine that may be busy
-ANSWER_LIMIT = 30.0     # seconds for forking ranks
-FIRST_UID = 0x6A0000    # as root, each sandbox's processes belong to a user id that nobody else has
-BOXES = 64              # sandboxes of one process that have a user id each
+START_LIMIT = 120.0  # seconds until torch is imported, on a machine that may be busy
+ANSWER_LIMIT = 30.0  # seconds for forking ranks
+FIRST_UID = 0x6A0000  # as root, each sandbox's processes belong to a user id that nobody else has
+BOXES = 64  # sandboxes of one process that have a user id each
 MIB = 1 << 20
 
 
@@ -36,6 +37,7 @@ class Limits:
     processes   a rank's processes and threads
     files       a process's open files
     """
+
     tree: int = 2048 * MIB
     memory: int = 2048 * MIB
     disk: int = 64 * MIB
@@ -46,11 +48,12 @@ class Limits:
 @dataclass
 class Rank:
     """A forked rank's three connections, and what the zygote calls it."""
+
     id: int
     link: socket.socket
     output: int
     trace: int
-    status: int | None = None       # its exit code when it has ended; minus the signal that ended it
+    status: int | None = None  # its exit code when it has ended; minus the signal that ended it
 
     def close(self) -> None:
         self.link.close()
@@ -74,6 +77,7 @@ class Box:
             "files", "environment", "readonly", "devices"), "user" (as root: become another user), of case.py
             ("deadline", "excuse", "output", "watch"), of runner.py ("text") and of broker.py ("broker")
     """
+
     folder: Path
     limits: Limits = Limits()
     off: frozenset[str] = frozenset()
@@ -90,15 +94,23 @@ class Box:
         self.link, theirs = socket.socketpair()
         root = os.geteuid() == 0
         uid = FIRST_UID + os.getpid() % 65536 * BOXES + self.number
-        settings = {"uid": uid if root and "user" not in self.off else None,
-                    "off": sorted(self.off), "limits": asdict(self.limits),
-                    "import": ["torch", "numpy", "labkit.checks.remote", "labkit.comm.link", "labkit.comm.topology"]}
+        settings = {
+            "uid": uid if root and "user" not in self.off else None,
+            "off": sorted(self.off),
+            "limits": asdict(self.limits),
+            "import": ["torch", "numpy", "labkit.checks.remote", "labkit.comm.link", "labkit.comm.topology"],
+        }
         reader, writer = os.pipe()
         try:
             self.process = subprocess.Popen(
                 command(self.folder, theirs.fileno(), json.dumps(settings), self.limits.disk, self.off),
-                stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, pass_fds=[theirs.fileno()], close_fds=True,
-                start_new_session=True)
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+                pass_fds=[theirs.fileno()],
+                close_fds=True,
+                start_new_session=True,
+            )
         except BaseException:
             os.close(reader)
             raise
@@ -167,7 +179,7 @@ class Box:
         try:
             self.link.sendall(json.dumps({"end": [rank.id for rank in ranks], "ask": ask}).encode() + b"\n")
         except OSError:
-            pass        # it is gone, and they with it
+            pass  # it is gone, and they with it
 
     def ended(self, wait: float = 0.0) -> list[tuple[int, int]]:
         """(id, exit code) of ranks that have ended since the last call; waits `wait` seconds for one."""
@@ -214,7 +226,7 @@ class Box:
             except OSError:
                 data = b""
             if not data and self.alive:
-                time.sleep(0.01)        # its end of the socket is closed: it is about to die
+                time.sleep(0.01)  # its end of the socket is closed: it is about to die
             self._buffer += data
         *lines, self._buffer = self._buffer.split(b"\n")
         return late + [json.loads(line) for line in lines]

@@ -8,6 +8,7 @@ Everything that comes from a rank is a claim about itself, read as data: JSON he
 that their shapes demand, dtypes from torch's own names. A frame that breaks a rule ends that rank's case, and nothing
 else.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,18 +21,18 @@ from typing import Any
 import torch
 
 from grading.sandbox.frames import Broken, failure, line, tensor_of, typed
-from labkit.comm.rendezvous import Exchange, RankEnded, _Pending
 from labkit.comm.group import REDUCIBLE
 from labkit.comm.ledger import COLLECTIVES, Event, Ledger
 from labkit.comm.link import HEADER, MAX_BODY, MAX_HEAD, frame_head, raw
+from labkit.comm.rendezvous import Exchange, RankEnded, _Pending
 from labkit.comm.transport import Collective, Op
 
 # What ranks may make this process hold. Beyond that they flood, and their case ends.
-MAX_ANSWER = 16 << 20       # bytes of one rank's packed answer
-MAX_HELD = 512 << 20        # bytes of all ranks: half messages, calls that are not complete, results not yet fetched
-MAX_OPEN = 4096             # one rank's calls that are not complete
-MAX_EVENTS = 40_000         # of one rank; a ledger keeps 100,000, and a forbidden call must not drop out of it
-MAX_READ = 1 << 18          # bytes read at a time: the deadline is looked at in between
+MAX_ANSWER = 16 << 20  # bytes of one rank's packed answer
+MAX_HELD = 512 << 20  # bytes of all ranks: half messages, calls that are not complete, results not yet fetched
+MAX_OPEN = 4096  # one rank's calls that are not complete
+MAX_EVENTS = 40_000  # of one rank; a ledger keeps 100,000, and a forbidden call must not drop out of it
+MAX_READ = 1 << 18  # bytes read at a time: the deadline is looked at in between
 
 
 class _Meeting(Exchange):
@@ -49,6 +50,7 @@ class _Meeting(Exchange):
 @dataclass
 class _Call:
     """A post or a collective. `left`: its ops that are not complete; `fill`: what its answer brings."""
+
     left: int
     first: Event
     events: list[Event]
@@ -63,15 +65,15 @@ class Member:
     def __init__(self, rank: int, size: int, link: socket.socket, start: float) -> None:
         self.rank, self.link = rank, link
         self.ledger = Ledger(rank, size, start=start)
-        self.state = "running"      # "running", "returned", "raised", "died"
-        self.born = False           # it was shut in: whatever happens to it now is its own doing
-        self.changed = float("inf")     # when it stopped running
+        self.state = "running"  # "running", "returned", "raised", "died"
+        self.born = False  # it was shut in: whatever happens to it now is its own doing
+        self.changed = float("inf")  # when it stopped running
         self.answer = b""
         self.failure: dict[str, Any] = {}
         self.inbox, self.outbox = bytearray(), deque()
         self.calls: list[_Call] = []
-        self.open: dict[int, Event | None] = {}     # number of an unfinished call -> its "wait" event, if any
-        self.held = self.queued = 0                 # bytes of its open calls, and of what it has not fetched yet
+        self.open: dict[int, Event | None] = {}  # number of an unfinished call -> its "wait" event, if any
+        self.held = self.queued = 0  # bytes of its open calls, and of what it has not fetched yet
 
     @property
     def blocked(self) -> bool:
@@ -92,7 +94,7 @@ class Broker:
         self.owners: dict[_Pending, tuple[Member, int]] = {}
         self.transports = [self.exchange.transport(rank) for rank in range(self.size)]
         self.members = [Member(rank, self.size, link, self.start) for rank, link in enumerate(links)]
-        self.version = 0            # grows with everything a rank does
+        self.version = 0  # grows with everything a rank does
 
     @property
     def fault(self) -> str | None:
@@ -129,7 +131,7 @@ class Broker:
         except BlockingIOError:
             pass
         except OSError:
-            member.outbox.clear()       # it is gone; its guard says how
+            member.outbox.clear()  # it is gone; its guard says how
             member.queued = 0
 
     def send(self, member: Member, kind: str, head: dict[str, Any], *bodies: Any) -> None:
@@ -145,13 +147,16 @@ class Broker:
             return None
         kind, head, body = HEADER.unpack_from(inbox)
         if self.capped and (head > MAX_HEAD or body > (MAX_ANSWER if kind == b"done" else MAX_BODY)):
-            raise Broken(f"a message of {head + body} bytes" if kind != b"done" else
-                         f"an answer of {body / 2 ** 20:.0f} MiB, more than the {MAX_ANSWER >> 20} that a rank may")
+            raise Broken(
+                f"a message of {head + body} bytes"
+                if kind != b"done"
+                else f"an answer of {body / 2**20:.0f} MiB, more than the {MAX_ANSWER >> 20} that a rank may"
+            )
         if len(inbox) < HEADER.size + head + body:
             return None
-        text = bytes(memoryview(inbox)[HEADER.size:HEADER.size + head])
-        content = bytearray(memoryview(inbox)[HEADER.size + head:HEADER.size + head + body])
-        del inbox[:HEADER.size + head + body]
+        text = bytes(memoryview(inbox)[HEADER.size : HEADER.size + head])
+        content = bytearray(memoryview(inbox)[HEADER.size + head : HEADER.size + head + body])
+        del inbox[: HEADER.size + head + body]
         try:
             parsed = json.loads(text or b"{}")
             if not isinstance(parsed, dict):
@@ -164,7 +169,7 @@ class Broker:
     def _take(self, member: Member, kind: str, head: dict[str, Any], body: bytearray) -> None:
         self.version += 1
         if member.state != "running":
-            return      # it has said its last word
+            return  # it has said its last word
         try:
             if kind in ("post", "coll"):
                 (self._post if kind == "post" else self._collective)(member, head, body)
@@ -180,7 +185,7 @@ class Broker:
             else:
                 raise Broken("a message of an unknown kind")
         except RankEnded:
-            pass        # the exchange has a fault, or is over: the case ends now
+            pass  # the exchange has a fault, or is over: the case ends now
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError, RuntimeError) as error:
             raise Broken(f"a message that is none ({type(error).__name__})") from None
 
@@ -190,8 +195,12 @@ class Broker:
         if not head["ops"]:
             raise Broken("a post of nothing")
         for kind, peer, dtype, shape in head["ops"]:
-            if kind not in ("send", "recv") or type(peer) is not int or not 0 <= peer < self.size or \
-                    peer == member.rank:
+            if (
+                kind not in ("send", "recv")
+                or type(peer) is not int
+                or not 0 <= peer < self.size
+                or peer == member.rank
+            ):
                 raise Broken("a message to nobody")
             dtype, shape, length = typed(dtype, shape)
             if kind == "send":
@@ -205,9 +214,16 @@ class Broker:
             raise Broken("a message that is longer than it says")
         events, batch = [], None
         for op in ops:
-            event = member.ledger.begin(op.kind, op.peer, op.tensor.numel() * op.tensor.element_size(),
-                                        dtype=str(op.tensor.dtype).removeprefix("torch."), shape=tuple(op.tensor.shape),
-                                        batch=batch, blocking=blocking, where=where)
+            event = member.ledger.begin(
+                op.kind,
+                op.peer,
+                op.tensor.numel() * op.tensor.element_size(),
+                dtype=str(op.tensor.dtype).removeprefix("torch."),
+                shape=tuple(op.tensor.shape),
+                batch=batch,
+                blocking=blocking,
+                where=where,
+            )
             batch = event.batch
             events.append(event)
         held = self._hold(member, len(body), fill)
@@ -215,8 +231,11 @@ class Broker:
 
     def _collective(self, member: Member, head: dict[str, Any], body: bytearray) -> None:
         kind, op, root, where = head["kind"], head["op"], head["root"], line(head["where"], 300)
-        if kind not in COLLECTIVES or op not in (None, "sum", "max", "min", "prod") or \
-                not (root is None or type(root) is int and 0 <= root < self.size):
+        if (
+            kind not in COLLECTIVES
+            or op not in (None, "sum", "max", "min", "prod")
+            or not (root is None or (type(root) is int and 0 <= root < self.size))
+        ):
             raise Broken("a collective that is none")
         tensor = out = None
         size = 0
@@ -230,12 +249,20 @@ class Broker:
                 out = torch.empty((self.size * shape[0], *shape[1:]), dtype=dtype)
             elif kind == "reduce_scatter":
                 out = torch.empty((shape[0] // self.size, *shape[1:]), dtype=dtype)
-        if kind in ("all_reduce", "reduce_scatter") and (op is None or dtype not in REDUCIBLE) or \
-                kind == "broadcast" and root is None:
+        if (kind in ("all_reduce", "reduce_scatter") and (op is None or dtype not in REDUCIBLE)) or (
+            kind == "broadcast" and root is None
+        ):
             raise Broken("a collective that is none")
-        event = member.ledger.begin(kind, root, size, dtype=head["dtype"] if tensor is not None else "",
-                                    shape=tuple(tensor.shape) if tensor is not None else (), op=op,
-                                    blocking=bool(head["blocking"]), where=where)
+        event = member.ledger.begin(
+            kind,
+            root,
+            size,
+            dtype=head["dtype"] if tensor is not None else "",
+            shape=tuple(tensor.shape) if tensor is not None else (),
+            op=op,
+            blocking=bool(head["blocking"]),
+            where=where,
+        )
         call = Collective(kind, tensor, out, op, root, where)
         fill = [tensor if out is None else out] if tensor is not None else []
         held = self._hold(member, len(body), fill)
@@ -247,7 +274,7 @@ class Broker:
         member.open[number] = None
         self.owners.update(dict.fromkeys(items, (member, number)))
         completed, self.exchange.completed = self.exchange.completed, []
-        for item in completed:      # this call's, or another's that waited for it
+        for item in completed:  # this call's, or another's that waited for it
             owner, number = self.owners.pop(item)
             owner.calls[number].left -= 1
             if not owner.calls[number].left:

@@ -7,6 +7,7 @@ The deadline is fair on a busy machine. What counts is the time in which the ran
 a processor, as the kernel counts it, did not. A case that has had too little of it when even the stretched deadline is
 over is the grader's fault, not the student's.
 """
+
 from __future__ import annotations
 
 import os
@@ -24,16 +25,16 @@ from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, NOT_ATTEMPTED
 from labkit.comm.diagnose import diagnose, examine
 from labkit.comm.outcome import Evidence
 
-GRACE = 0.5             # seconds for the others once one has failed
-STILL = 0.25            # seconds without any change before a deadlock is believed
-ENOUGH = 0.25           # share of its time that a rank must have been able to run before its deadline counts
-STRETCH = 4.0           # times the deadline: then an overloaded machine is the grader's fault
-LOOK = 0.2              # seconds between two looks at memory
-MAX_OUTPUT = 16 << 20   # bytes that a rank may print
-SHOWN = 4000            # characters of it that are kept
-MAX_PROCESSES = 400     # in the whole tree, whatever the limits of one rank allow
-MAX_FILES = 2000        # open in the whole tree: each may be a socket with 200 kB in it
-CROWD = 0.5             # helpers of the ranks that want a processor, as a share of the processors
+GRACE = 0.5  # seconds for the others once one has failed
+STILL = 0.25  # seconds without any change before a deadlock is believed
+ENOUGH = 0.25  # share of its time that a rank must have been able to run before its deadline counts
+STRETCH = 4.0  # times the deadline: then an overloaded machine is the grader's fault
+LOOK = 0.2  # seconds between two looks at memory
+MAX_OUTPUT = 16 << 20  # bytes that a rank may print
+SHOWN = 4000  # characters of it that are kept
+MAX_PROCESSES = 400  # in the whole tree, whatever the limits of one rank allow
+MAX_FILES = 2000  # open in the whole tree: each may be a socket with 200 kB in it
+CROWD = 0.5  # helpers of the ranks that want a processor, as a share of the processors
 
 
 @dataclass
@@ -43,6 +44,7 @@ class End:
     autopsy   for hangs and crashes: see labkit.comm.autopsy
     fatal     the sandbox is no longer usable
     """
+
     verdict: str
     text: str = ""
     autopsy: object = None
@@ -69,7 +71,7 @@ class Case:
             self.selector.register(connections.link, selectors.EVENT_READ, ("link", rank))
             self.selector.register(connections.output, selectors.EVENT_READ, ("output", rank))
         self.selector.register(box.link, selectors.EVENT_READ, ("box", 0))
-        self.mains: list[int] = []      # the ranks' own processes, as seen from here
+        self.mains: list[int] = []  # the ranks' own processes, as seen from here
         self.looked, self.own = self.begin, watch.times(os.getpid())
         self.looks = self.helpers = 0
 
@@ -102,7 +104,7 @@ class Case:
             blocked = all(member.blocked for member in members if member.state == "running")
             if self.broker.fault or "raised" in states or "died" in states:
                 failed_at = failed_at or now
-                if now >= failed_at + GRACE or "running" not in states or blocked and now - since > 0.05:
+                if now >= failed_at + GRACE or "running" not in states or (blocked and now - since > 0.05):
                     return self._failed("mismatch" if self.broker.fault else "")
             elif blocked and now - since > STILL and self._diagnose("").certain:
                 return self._failed("deadlock")
@@ -137,7 +139,7 @@ class Case:
         if not data:
             self.selector.unregister(descriptor)
         self.printed[rank] += len(data)
-        self.output[rank] += data[:max(0, 4 * SHOWN - len(self.output[rank]))]
+        self.output[rank] += data[: max(0, 4 * SHOWN - len(self.output[rank]))]
         if self.printed[rank] > MAX_OUTPUT and "output" not in self.box.off:
             raise Broken(f"rank {rank} printed more than {MAX_OUTPUT >> 20} MiB")
 
@@ -147,7 +149,7 @@ class Case:
             if id in by_id:
                 member, rank = by_id[id]
                 rank.status = status
-                self.broker.read(member)        # its last words may still be on the way
+                self.broker.read(member)  # its last words may still be on the way
                 if member.state == "running":
                     member.state, member.changed = "died", time.perf_counter()
         if not self.box.alive:
@@ -163,8 +165,11 @@ class Case:
             return self._failed("deadline")
         if spent < STRETCH * self.seconds:
             return None
-        return End(FAULT, f"the machine is overloaded: of {spent:.0f} s this case's processes could run for "
-                          f"{max(0.0, able):.1f} s; it says nothing about the submission: try it again alone")
+        return End(
+            FAULT,
+            f"the machine is overloaded: of {spent:.0f} s this case's processes could run for "
+            f"{max(0.0, able):.1f} s; it says nothing about the submission: try it again alone",
+        )
 
     def _starved(self) -> float:
         """Seconds for which the worst off of the ranks that still run, or the judge itself, waited for a processor."""
@@ -179,7 +184,7 @@ class Case:
     def _look(self, now: float) -> End | None:
         self.looked = now
         zygote = self.box.zygote
-        pids = [pid for pid in watch.tree(self.box.pid)[2:] if pid != zygote]       # without bubblewrap's two
+        pids = [pid for pid in watch.tree(self.box.pid)[2:] if pid != zygote]  # without bubblewrap's two
         self.mains = watch.children(zygote)
         self.looks, self.helpers = self.looks + 1, self.helpers + watch.running(pids, but=self.mains)
         if "watch" in self.box.off:
@@ -194,8 +199,11 @@ class Case:
         used = watch.use([zygote, *pids]).memory - self.baseline
         if used <= self.box.limits.tree:
             return None
-        return End(OUT_OF_MEMORY, f"it used {used / 2 ** 30:.1f} GiB of memory; a submission may use "
-                                  f"{self.box.limits.tree / 2 ** 30:.1f}", fatal=True)
+        return End(
+            OUT_OF_MEMORY,
+            f"it used {used / 2**30:.1f} GiB of memory; a submission may use {self.box.limits.tree / 2**30:.1f}",
+            fatal=True,
+        )
 
     # -- what it means ----------------------------------------------------------------------------------------------
     def _answered(self) -> End:
@@ -218,8 +226,9 @@ class Case:
         if killed:
             # Not ours, and a rank cannot send it to itself: the kernel was out of memory, or a person did it.
             return End(FAULT, f"rank {killed[0]} was killed from outside the sandbox: this machine is short of memory?")
-        own = [m.rank for m, r in zip(members, self.ranks) if m.state == "died" and r.status == 120
-               and not m.born]      # once it is shut in, any status is its own
+        own = [
+            m.rank for m, r in zip(members, self.ranks) if m.state == "died" and r.status == 120 and not m.born
+        ]  # once it is shut in, any status is its own
         if own:
             return End(FAULT, f"rank {own[0]} could not be shut in: {self._said(own[0])}")
         if reason == "deadline":
@@ -227,8 +236,13 @@ class Case:
         return End(HUNG if reason in ("deadline", "deadlock") else CRASHED, autopsy=self._diagnose(reason))
 
     def _diagnose(self, reason: str):
-        return diagnose([self._evidence(m) for m in self.broker.members], reason, timeout=self.seconds,
-                        backend="sandbox", fault=self.broker.fault)
+        return diagnose(
+            [self._evidence(m) for m in self.broker.members],
+            reason,
+            timeout=self.seconds,
+            backend="sandbox",
+            fault=self.broker.fault,
+        )
 
     def _evidence(self, member: Member) -> Evidence:
         e = Evidence(member.rank, member.ledger, member.state, now=member.ledger.now(), order=member.changed)
@@ -275,15 +289,18 @@ class Case:
             try:
                 self._kill()
             except BoxFailed:
-                end.fatal = True        # the verdict stands; the next case gets a new sandbox
+                end.fatal = True  # the verdict stands; the next case gets a new sandbox
         for rank, connections in enumerate(self.ranks):
             try:
                 while len(self.output[rank]) < 4 * SHOWN and (data := os.read(connections.output, 1 << 16)):
                     self.output[rank] += data
             except OSError:
                 pass
-        parts = [(f"[rank {rank}] " if len(self.ranks) > 1 else "") + text
-                 for rank in range(len(self.ranks)) if (text := self._said(rank))]
+        parts = [
+            (f"[rank {rank}] " if len(self.ranks) > 1 else "") + text
+            for rank in range(len(self.ranks))
+            if (text := self._said(rank))
+        ]
         end.printed = "\n".join(parts)
 
     def _said(self, rank: int) -> str:

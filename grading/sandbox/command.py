@@ -5,6 +5,7 @@ submission's folder; all read-only, and the course's solutions masked wherever t
 memory file systems for /tmp and /dev/shm. Not in it: anything else of this machine, the network, other processes, the
 environment.
 """
+
 from __future__ import annotations
 
 import os
@@ -14,27 +15,29 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import labkit
 from labkit.errors import LabError
 
 COURSE, SUBMISSION = "/course", "/submission"
-INSIDE = "labkit_inside"        # what grading/sandbox/inside is called in there: no helper of a student's has this name
+INSIDE = "labkit_inside"  # what grading/sandbox/inside is called in there: no helper of a student's has this name
 # Top-level packages of the course that must not be seen, wherever pip has put them.
 _COURSE = re.compile(r"^(week\d+\w*|capstone\w*|grading|tests|solutions)$")
 _PACKAGES = ("stdlib", "platstdlib", "purelib", "platlib")
-_LOADERS = ("/lib64", "/lib", "/usr/lib64")         # where the dynamic loader is named
-_HUGE = "/sys/kernel/mm/transparent_hugepage"       # glibc asks there how large a huge page is
+_LOADERS = ("/lib64", "/lib", "/usr/lib64")  # where the dynamic loader is named
+_HUGE = "/sys/kernel/mm/transparent_hugepage"  # glibc asks there how large a huge page is
 
 
 def bwrap() -> str:
     """The path of bubblewrap. LabError without it."""
     found = shutil.which("bwrap")
     if found is None:
-        raise LabError("bubblewrap is not installed, and without it a submission cannot be shut in: sudo apt install "
-                       "bubblewrap (`grade doctor` tells more), or --unsandboxed for people whom you trust")
+        raise LabError(
+            "bubblewrap is not installed, and without it a submission cannot be shut in: sudo apt install "
+            "bubblewrap (`grade doctor` tells more), or --unsandboxed for people whom you trust"
+        )
     return found
 
 
@@ -48,11 +51,20 @@ def command(folder: Path, descriptor: int, settings: str, disk: int, off: frozen
                  "readonly", "devices"
     """
     root = os.geteuid() == 0
-    argv = [bwrap(), "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
-            "--unshare-cgroup-try", "--hostname", "sandbox"]
+    argv = [
+        bwrap(),
+        "--die-with-parent",
+        "--new-session",
+        "--unshare-pid",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+        "--hostname",
+        "sandbox",
+    ]
     if "network" not in off:
         argv.append("--unshare-net")
-    if root:        # no user namespace of bubblewrap's: the zygote becomes another user, really
+    if root:  # no user namespace of bubblewrap's: the zygote becomes another user, really
         argv += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         argv.append("--unshare-user")
@@ -66,7 +78,7 @@ def command(folder: Path, descriptor: int, settings: str, disk: int, off: frozen
     argv += ["--proc", "/proc"]
     if "devices" in off:
         argv += ["--dev", "/dev"]
-    else:       # no terminals: through /dev/pts two ranks could talk past the broker
+    else:  # no terminals: through /dev/pts two ranks could talk past the broker
         argv += ["--perms", "0755", "--size", "4096", "--tmpfs", "/dev"]
         for name in ("null", "zero", "full", "random", "urandom"):
             argv += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
@@ -74,18 +86,49 @@ def command(folder: Path, descriptor: int, settings: str, disk: int, off: frozen
         argv += ["--perms", "1777", *(["--size", str(disk)] if "limits" not in off else []), "--tmpfs", path]
     inside = Path(__file__).parent / "inside"
     for parent in sorted({str(p) for path in system_paths() for p in Path(path).parents if str(p) != "/"}):
-        argv += ["--perms", "0755", "--dir", parent]        # by itself bubblewrap would make them root's alone
+        argv += ["--perms", "0755", "--dir", parent]  # by itself bubblewrap would make them root's alone
     for path in system_paths():
         argv += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
     for path in masked(system_paths()):
         argv += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
-    argv += ["--perms", "0755", "--size", "65536", "--tmpfs", COURSE,
-             "--ro-bind", str(Path(labkit.__file__).parent), f"{COURSE}/labkit", "--ro-bind", str(inside),
-             f"{COURSE}/{INSIDE}", "--remount-ro", COURSE,
-             bind, str(folder), SUBMISSION, "--remount-ro", "/dev", "--remount-ro", "/"]
+    argv += [
+        "--perms",
+        "0755",
+        "--size",
+        "65536",
+        "--tmpfs",
+        COURSE,
+        "--ro-bind",
+        str(Path(labkit.__file__).parent),
+        f"{COURSE}/labkit",
+        "--ro-bind",
+        str(inside),
+        f"{COURSE}/{INSIDE}",
+        "--remount-ro",
+        COURSE,
+        bind,
+        str(folder),
+        SUBMISSION,
+        "--remount-ro",
+        "/dev",
+        "--remount-ro",
+        "/",
+    ]
     # -P: what lies in the submission's folder must not be taken for a module of the zygote's.
-    return [*argv, "--chdir", SUBMISSION, "--", sys.executable, "-P", "-s", "-B", "-m", f"{INSIDE}.zygote",
-            str(descriptor), settings]
+    return [
+        *argv,
+        "--chdir",
+        SUBMISSION,
+        "--",
+        sys.executable,
+        "-P",
+        "-s",
+        "-B",
+        "-m",
+        f"{INSIDE}.zygote",
+        str(descriptor),
+        settings,
+    ]
 
 
 def scratch() -> str:
@@ -97,14 +140,25 @@ def scratch() -> str:
 def environment() -> dict[str, str]:
     """All variables that there are inside."""
     own = scratch()
-    return {"PATH": "/usr/bin:/bin", "HOME": own, "TMPDIR": own, "LANG": "C.UTF-8", "PYTHONPATH": COURSE,
-            "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": own,
-            # Python's objects in malloc's memory, and that in huge pages: forking a rank takes a third of the time.
-            "PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": own,
+        "TMPDIR": own,
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": COURSE,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MPLCONFIGDIR": own,
+        # Python's objects in malloc's memory, and that in huge pages: forking a rank takes a third of the time.
+        "PYTHONMALLOC": "malloc",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    }
 
 
-@lru_cache(maxsize=None)
+@cache
 def system_paths() -> tuple[str, ...]:
     """What of this machine a Python with torch needs: no more than can be named."""
     wanted: set[str] = set(_chain(sys.executable))
@@ -113,8 +167,12 @@ def system_paths() -> tuple[str, ...]:
     if Path(sys.prefix, "pyvenv.cfg").is_file() or Path(sys.prefix, "conda-meta").is_dir():
         wanted |= {os.path.join(sys.prefix, name) for name in ("lib", "lib64", "pyvenv.cfg")}
     wanted |= {*site.getsitepackages(), *(sysconfig.get_path(name) for name in _PACKAGES)}
-    names = {"installed_base": sys.base_prefix, "base": sys.base_prefix, "installed_platbase": sys.base_exec_prefix,
-             "platbase": sys.base_exec_prefix}
+    names = {
+        "installed_base": sys.base_prefix,
+        "base": sys.base_prefix,
+        "installed_platbase": sys.base_exec_prefix,
+        "platbase": sys.base_exec_prefix,
+    }
     wanted |= {sysconfig.get_path(name, vars=names) for name in ("stdlib", "platstdlib")}
     wanted |= set(_libraries())
     wanted |= {path for path in (*_LOADERS, "/etc/ld.so.cache", _HUGE) if os.path.exists(path)}
@@ -132,7 +190,8 @@ def _chain(path: str) -> Iterable[str]:
 
 def _libraries() -> Iterable[str]:
     """Folders of the shared libraries that this process, with torch, has mapped."""
-    import torch        # noqa: F401
+    import torch  # noqa: F401
+
     with open("/proc/self/maps") as file:
         for line in file:
             path = line.split(maxsplit=5)[-1].strip()
@@ -152,8 +211,13 @@ def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
 def masked(paths: Iterable[str]) -> list[str]:
     """Folders of the course below these paths' package folders: installed without -e, its solutions lie among them."""
     stdlib = sysconfig.get_path("stdlib")
-    places = {*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
-              f"{stdlib}/site-packages", f"{stdlib}/dist-packages"}
+    places = {
+        *site.getsitepackages(),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        f"{stdlib}/site-packages",
+        f"{stdlib}/dist-packages",
+    }
     found = []
     for folder in places:
         if os.path.isdir(folder) and any(folder == path or folder.startswith(path + "/") for path in paths):

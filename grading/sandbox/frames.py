@@ -2,6 +2,7 @@
 
 Nothing here trusts a type, a size or a character. What breaks a rule is `Broken`, in words.
 """
+
 from __future__ import annotations
 
 import math
@@ -13,8 +14,10 @@ import torch
 from labkit.comm.link import MAX_BODY
 
 # What terminals and browsers obey instead of showing: control characters, and those that turn the direction of text.
-_CONTROL = re.compile(r"[^\x20-\x7e\n\t\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-                      r"|[\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    r"[^\x20-\x7e\n\t\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+    r"|[\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
 _KINDS = ("raised", "unfinished", "memory")
 
 
@@ -37,8 +40,13 @@ def line(text: Any, limit: int) -> str:
 def typed(dtype: Any, shape: Any) -> tuple[torch.dtype, list[int], int]:
     """A dtype by its name, a shape, and their bytes."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else None
-    if not isinstance(found, torch.dtype) or dtype.startswith("q") or not isinstance(shape, list) or \
-            len(shape) > 16 or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
+    if (
+        not isinstance(found, torch.dtype)
+        or dtype.startswith("q")
+        or not isinstance(shape, list)
+        or len(shape) > 16
+        or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
+    ):
         raise Broken("a tensor that is none")
     length = math.prod(shape) * found.itemsize
     if length > MAX_BODY:
@@ -61,5 +69,9 @@ def failure(head: dict[str, Any]) -> dict[str, Any]:
     stack = [(line(file, 300), int(number), line(name, 100)) for file, number, name in head["stack"][:30]]
     if head["kind"] not in _KINDS:
         raise Broken("a failure of an unknown kind")
-    return {"kind": head["kind"], "text": clean(head["text"], 4000), "traceback": clean(head["traceback"], 20000),
-            "stack": stack}
+    return {
+        "kind": head["kind"],
+        "text": clean(head["text"], 4000),
+        "traceback": clean(head["traceback"], 20000),
+        "stack": stack,
+    }

@@ -1,4 +1,5 @@
 """`grade doctor`: which isolation this machine gives, and what is missing with the fix."""
+
 from __future__ import annotations
 
 import os
@@ -10,9 +11,9 @@ from pathlib import Path
 
 from grading.sandbox import watch
 from grading.sandbox.inside import jail
+from labkit.doctor import grading as probes
 from labkit.doctor.findings import Check
 from labkit.errors import LabError
-from labkit.doctor import grading as probes
 
 NEEDED = "grade run needs this; without it only --unsandboxed works, and its marks say so"
 
@@ -22,24 +23,43 @@ def checks() -> Iterator[Check]:
     yield from probes.sandbox()
     machine = platform.machine()
     known = machine in jail._AUDIT
-    yield Check("system-call filter", known, f"for {machine}" if known else f"there is none for {machine}",
-                "" if known else "grade on an x86-64 or arm64 machine")
+    yield Check(
+        "system-call filter",
+        known,
+        f"for {machine}" if known else f"there is none for {machine}",
+        "" if known else "grade on an x86-64 or arm64 machine",
+    )
     told = os.path.exists("/proc/self/smaps_rollup")
-    yield Check("memory of a whole tree", told, "the kernel tells shared memory apart" if told else
-                "the kernel has no /proc/PID/smaps_rollup: what ranks share is counted for each, so limits bite early",
-                "" if told else "Linux 4.14 or newer")
+    yield Check(
+        "memory of a whole tree",
+        told,
+        "the kernel tells shared memory apart"
+        if told
+        else "the kernel has no /proc/PID/smaps_rollup: what ranks share is counted for each, so limits bite early",
+        "" if told else "Linux 4.14 or newer",
+    )
     fair = watch.starvation()
-    yield Check("a busy machine", fair, "the kernel tells how long a process waited for a processor" if fair else
-                "the kernel has no /proc/PID/schedstat: on an overloaded machine a slow case may look hung",
-                "" if fair else "grade with --jobs 1 and nothing else running")
+    yield Check(
+        "a busy machine",
+        fair,
+        "the kernel tells how long a process waited for a processor"
+        if fair
+        else "the kernel has no /proc/PID/schedstat: on an overloaded machine a slow case may look hung",
+        "" if fair else "grade with --jobs 1 and nothing else running",
+    )
     why = missing()
-    yield Check("a submission's sandbox", why is None, "starts, imports torch, and shuts a rank in" if why is None else
-                f"does not start: {why}", "" if why is None else NEEDED)
+    yield Check(
+        "a submission's sandbox",
+        why is None,
+        "starts, imports torch, and shuts a rank in" if why is None else f"does not start: {why}",
+        "" if why is None else NEEDED,
+    )
 
 
 def missing() -> str | None:
     """Why a submission cannot be shut in here; None if it can: a sandbox is started, and a rank forked in it."""
     from grading.sandbox.box import try_out
+
     if platform.system() != "Linux":
         return "sandboxes exist on Linux only"
     folder = Path(tempfile.mkdtemp(prefix="grade-doctor-"))

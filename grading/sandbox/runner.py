@@ -1,5 +1,6 @@
 """The Runner behind `call` in grading: a week's test file runs here, in the judge, and the student's functions in a
 sandbox."""
+
 from __future__ import annotations
 
 import ast
@@ -8,7 +9,7 @@ import marshal
 import time
 from collections import Counter
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -25,17 +26,17 @@ from labkit.checks.runner import Job, Reply
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NOT_ATTEMPTED, PASSED
 
-DEADLINE = 6.0      # seconds for a call (at home it is 5), or five times what the reference took, whatever is more
+DEADLINE = 6.0  # seconds for a call (at home it is 5), or five times what the reference took, whatever is more
 TIMES = 5.0
-PATIENCE = 1        # calls of one function that may run into the full deadline
-SHORT = 1.0         # seconds for that function's later calls (or five times the reference)
-BUDGET = 180.0      # seconds for a submission, or ten times what the reference took in all
-RESTARTS = 10       # sandboxes that one function may destroy: each costs a new import of torch
-MAX_TEXT = 8000     # characters that a verdict tells
+PATIENCE = 1  # calls of one function that may run into the full deadline
+SHORT = 1.0  # seconds for that function's later calls (or five times the reference)
+BUDGET = 180.0  # seconds for a submission, or ten times what the reference took in all
+RESTARTS = 10  # sandboxes that one function may destroy: each costs a new import of torch
+MAX_TEXT = 8000  # characters that a verdict tells
 MAX_COMPILED = 200  # files that are compiled before they are imported
 
 
-@lru_cache(maxsize=None)
+@cache
 def parts_of(week: Week) -> dict[tuple[str, ...], dict[str, str]]:
     """What the tasks of a week stand on: {functions: {path: source}}. A source holds the solutions of exactly the tasks
     stood on, and holes for all others: what is sent into a case must not hold that case's own solution."""
@@ -65,18 +66,18 @@ def _sources(week: Week, modules: set[str], keep: tuple[str, ...]) -> dict[str, 
         todo.update(".".join((*package[:depth], "__init__")) for depth in range(1, len(package) + 1))
         for node in ast.walk(ast.parse(found[name])):
             if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(week.package)):
-                base = package[:len(package) - node.level + 1] if node.level else []
+                base = package[: len(package) - node.level + 1] if node.level else []
                 inner = (node.module or "").removeprefix(week.package).strip(".")
                 base = [*base, *inner.split(".")] if inner else base
                 todo.update({".".join(base), *(".".join((*base, alias.name)) for alias in node.names)} - {""})
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(path: str, text: str) -> torch.Tensor:
     """A source as the bytes of its .pyc, uint8: a rank that parsed it would spend more on that than on its call."""
     code = compile(text, f"{scratch()}/reference/{path}", "exec", dont_inherit=True)
-    head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)     # 1: of no source file
+    head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)  # 1: of no source file
     return torch.frombuffer(bytearray(head + marshal.dumps(code)), dtype=torch.uint8)
 
 
@@ -89,20 +90,29 @@ class SandboxRunner:
     precompile  compile the package first, once; writes __pycache__ folders into `folder`
     """
 
-    def __init__(self, folder: Path, *, parts: "Mapping[tuple[str, ...], dict[str, str]]" = {},
-                 reference: Mapping[str, float] = {}, limits: Limits = Limits(), budget: float = BUDGET,
-                 deadline: float = DEADLINE, off: frozenset[str] = frozenset(), box: Box | None = None,
-                 precompile: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        parts: Mapping[tuple[str, ...], dict[str, str]] = {},
+        reference: Mapping[str, float] = {},
+        limits: Limits = Limits(),
+        budget: float = BUDGET,
+        deadline: float = DEADLINE,
+        off: frozenset[str] = frozenset(),
+        box: Box | None = None,
+        precompile: bool = False,
+    ) -> None:
         self.folder, self.parts, self.reference = folder, parts, reference
         self.limits, self.off, self.budget, self.deadline = limits, off, budget, deadline
-        self.seconds: dict[str, float] = {}     # the longest call of each function
+        self.seconds: dict[str, float] = {}  # the longest call of each function
         self.used = 0.0
         self.hangs: Counter[str] = Counter()
         self.fatal: Counter[str] = Counter()
-        self.processor = 0.0        # seconds of processor of all its sandboxes so far
+        self.processor = 0.0  # seconds of processor of all its sandboxes so far
         self._box: Box | None = None
         self._lent, self.precompile = box, precompile
-        self._baseline, self._before = 0, 0.0       # what it held and had used when this submission's turn began
+        self._baseline, self._before = 0, 0.0  # what it held and had used when this submission's turn began
 
     def run(self, job: Job) -> Reply:
         if self.used > self.budget:
@@ -112,7 +122,7 @@ class SandboxRunner:
         arrived = begin = time.monotonic()
         try:
             box = self._started()
-            begin = time.monotonic()        # importing torch again is not the function's time
+            begin = time.monotonic()  # importing torch again is not the function's time
             end = self._run(job, box)
         except BoxFailed as error:
             end = End(FAULT, f"the sandbox failed: {error}", fatal=True)
@@ -126,7 +136,7 @@ class SandboxRunner:
             self.fatal[job.function] += end.verdict != FAULT
         reply = self._reply(end, job)
         reply.printed = end.printed
-        if "text" not in self.off:      # an exception's words, say: the student's
+        if "text" not in self.off:  # an exception's words, say: the student's
             reply.text, reply.cause = clean(reply.text, MAX_TEXT), tuple(clean(c, MAX_TEXT) for c in reply.cause)
         return reply
 
@@ -137,9 +147,16 @@ class SandboxRunner:
         jobs = []
         for rank, args in enumerate(job.inputs):
             # Each rank is sent its own arguments and nothing of another's.
-            head = {"rank": rank, "size": len(job.inputs), "root": SUBMISSION, "package": job.package,
-                    "function": job.function, "with_group": job.with_group,
-                    "stands_on": list(job.stands_on) if sources else [], "each": job.each}
+            head = {
+                "rank": rank,
+                "size": len(job.inputs),
+                "root": SUBMISSION,
+                "package": job.package,
+                "function": job.function,
+                "with_group": job.with_group,
+                "stands_on": list(job.stands_on) if sources else [],
+                "each": job.each,
+            }
             jobs.append((head, values.pack((args, values.unpack(named), modules))))
         return Case(box, jobs, self._deadline(job), self._baseline).run()
 
@@ -178,8 +195,11 @@ class SandboxRunner:
     def _compile(self, box: Box) -> bool:
         """Have the package's files compiled in there, and lay the results beside them: bytes, which only the sandbox
         reads. False if that has destroyed the sandbox; then each rank compiles for itself."""
-        paths = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.py")
-                       if path.is_file() and not path.is_symlink())[:MAX_COMPILED]
+        paths = sorted(
+            path.relative_to(self.folder).as_posix()
+            for path in self.folder.rglob("*.py")
+            if path.is_file() and not path.is_symlink()
+        )[:MAX_COMPILED]
         end = Case(box, [({"root": SUBMISSION, "compile": paths}, b"")], self.deadline, self._baseline).run()
         if end.fatal:
             self._drop()
@@ -189,7 +209,7 @@ class SandboxRunner:
             if path in paths:
                 to = self.folder / importlib.util.cache_from_source(path)
                 to.parent.mkdir(exist_ok=True)
-                to.parent.chmod(0o755)      # its reader is another user
+                to.parent.chmod(0o755)  # its reader is another user
                 to.write_bytes(found[path].numpy().tobytes())
                 to.chmod(0o644)
         return True
@@ -210,7 +230,7 @@ class SandboxRunner:
     def _count(self, box: Box) -> None:
         self.processor += max(0.0, box.processor() - self._before)
 
-    def __enter__(self) -> "SandboxRunner":
+    def __enter__(self) -> SandboxRunner:
         return self
 
     def __exit__(self, *exc) -> None:

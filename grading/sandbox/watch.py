@@ -5,6 +5,7 @@ Limits of the kernel's own bind one process; a submission may have many. So the 
 times a second. Memory that two processes share is counted once (its proportional share: Pss), so that forked ranks,
 which share torch, do not look like five torches.
 """
+
 from __future__ import annotations
 
 import os
@@ -20,6 +21,7 @@ class Use:
     processor  seconds used so far by the processes that are alive
     processes  how many there are
     """
+
     memory: int = 0
     processor: float = 0.0
     processes: int = 0

@@ -7,6 +7,7 @@ notebook.
 The rule that everything here serves: **a check calls by name and judges outside.** The student's function runs on
 ranks in other processes; numbers and the ledger come back by value; expected values, tests and scores never go there.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -14,13 +15,23 @@ from typing import Any
 
 # Lazy, so that `lab --help` does not pay for torch, and a test file has one place to import from.
 _PUBLIC = {
-    "task": "labkit.checks.tasks", "load_week": "labkit.checks.tasks", "find_weeks": "labkit.checks.tasks",
-    "call": "labkit.checks.runner", "call_alone": "labkit.checks.runner", "call_each": "labkit.checks.runner",
-    "use_runner": "labkit.checks.runner", "once": "labkit.checks.expected",
-    "same": "labkit.checks.judge", "tensors": "labkit.checks.judge", "field": "labkit.checks.judge",
-    "expect": "labkit.checks.judge", "sent": "labkit.checks.traffic", "sends": "labkit.checks.traffic",
+    "task": "labkit.checks.tasks",
+    "load_week": "labkit.checks.tasks",
+    "find_weeks": "labkit.checks.tasks",
+    "call": "labkit.checks.runner",
+    "call_alone": "labkit.checks.runner",
+    "call_each": "labkit.checks.runner",
+    "use_runner": "labkit.checks.runner",
+    "once": "labkit.checks.expected",
+    "same": "labkit.checks.judge",
+    "tensors": "labkit.checks.judge",
+    "field": "labkit.checks.judge",
+    "expect": "labkit.checks.judge",
+    "sent": "labkit.checks.traffic",
+    "sends": "labkit.checks.traffic",
     "CheckFailed": "labkit.checks.verdict",
-    "check": "labkit.checks.run", "run_checks": "labkit.checks.run",
+    "check": "labkit.checks.run",
+    "run_checks": "labkit.checks.run",
 }
 __all__ = sorted(_PUBLIC)
 

@@ -1,8 +1,9 @@
 """`lab check` and `lab open`. Everything heavy is imported when a command runs, so that `lab --help` answers at
 once."""
+
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -14,13 +15,20 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def check(
-    names: Annotated[Optional[list[str]], typer.Argument(metavar="TASK|WEEK", help=(
-        "What to check: a task (13.4), a week (week13), several of them, or nothing for the whole course."))] = None,
-    seed: Annotated[Optional[int], typer.Option(help="Use this seed's random data, to repeat a verdict.")] = None,
-    deadline: Annotated[Optional[float], typer.Option(
-        min=0.1, help="Seconds that one call of your function may take. Default: 5.")] = None,
-    show_all: Annotated[bool, typer.Option(
-        "--all", help="Show the diagnosis of every failing case, not only each task's first.")] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TASK|WEEK",
+            help=("What to check: a task (13.4), a week (week13), several of them, or nothing for the whole course."),
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Use this seed's random data, to repeat a verdict.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds that one call of your function may take. Default: 5.")
+    ] = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Show the diagnosis of every failing case, not only each task's first.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run your functions on real ranks and tell which points they earn, and why not all.
@@ -29,10 +37,12 @@ def check(
     """
     from labkit.checks.run import run_checks
     from labkit.checks.table import render, watch
+
     with watch(quiet=as_json) as (console, hooks):
         outcome = run_checks(names or (), seed=seed, deadline=deadline, **hooks)
     if as_json:
         import json
+
         typer.echo(json.dumps(outcome.to_json(), indent=2))
     else:
         render(outcome, console, show_all=show_all)
@@ -47,6 +57,7 @@ def open_week(week: Annotated[str, typer.Argument(metavar="WEEK", help="The week
 
     from labkit.checks.tasks import find_weeks, nearest
     from labkit.errors import LabError
+
     weeks = find_weeks()
     found = next((w for w in weeks if week.rstrip("/") in (w.name, w.package)), None)
     if found is None:

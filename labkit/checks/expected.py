@@ -9,6 +9,7 @@ comes back is a list where the function gave a tuple. Grading finds them with th
 what was found: `known` and `remember` carry it. At home each check begins with nothing (`forget`): a test file that was
 edited must not be judged by its old self.
 """
+
 from __future__ import annotations
 
 import functools
@@ -16,17 +17,19 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_found: dict[str, str] = {}     # JSON by function and arguments: whoever gets a value may change it
+_found: dict[str, str] = {}  # JSON by function and arguments: whoever gets a value may change it
 
 
 def once(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep `function`'s values. It takes positional arguments. TypeError for a value that is no plain data."""
+
     @functools.wraps(function)
     def kept(*args: Any) -> Any:
         key = f"{function.__module__}.{function.__qualname__}{args!r}"
         if key not in _found:
             _found[key] = json.dumps(function(*args))
         return json.loads(_found[key])
+
     return kept
 
 

@@ -10,6 +10,7 @@ cannot tell them apart.
 
 Everything here gets plain values that crossed as bytes (see labkit.checks.values), never a student's object.
 """
+
 from __future__ import annotations
 
 import math
@@ -22,9 +23,9 @@ import torch
 from labkit.checks.values import Opaque
 from labkit.checks.verdict import NO_RESULT, WRONG, CheckFailed, cause_line, wrong
 
-EVIDENCE = 3        # numbers in which a fingerprint must differ from the right answer; see `tensors` for their range
-SHOWN = 5           # numbers shown from the first difference on
-LISTED = 50         # numbers shown of a list
+EVIDENCE = 3  # numbers in which a fingerprint must differ from the right answer; see `tensors` for their range
+SHOWN = 5  # numbers shown from the first difference on
+LISTED = 50  # numbers shown of a list
 
 
 def tensors(seed: int, N: int, L: int, dtype: torch.dtype = torch.float32, whole: bool = True) -> list[torch.Tensor]:
@@ -35,7 +36,7 @@ def tensors(seed: int, N: int, L: int, dtype: torch.dtype = torch.float32, whole
 
     All bits of the seed count. (torch's own generator takes 32 of them: few enough to try, for whoever holds one
     rank's numbers and wants the others'.)"""
-    generator = np.random.default_rng(seed % 2 ** 63)
+    generator = np.random.default_rng(seed % 2**63)
     if not whole:
         return list(torch.from_numpy(generator.standard_normal((N, L))).to(dtype))
     size = generator.integers(1, 1000, (N, L))
@@ -43,8 +44,15 @@ def tensors(seed: int, N: int, L: int, dtype: torch.dtype = torch.float32, whole
     return list(torch.from_numpy(size * sign).to(dtype))
 
 
-def same(got: Any, want: Any, *, rank: int | None = None, looks_like: Mapping[str, Any] | None = None,
-         tol: float | torch.Tensor = 0.0, what: str = "the result") -> None:
+def same(
+    got: Any,
+    want: Any,
+    *,
+    rank: int | None = None,
+    looks_like: Mapping[str, Any] | None = None,
+    tol: float | torch.Tensor = 0.0,
+    what: str = "the result",
+) -> None:
     """Pass if `got` is `want`; else raise CheckFailed with the whole story.
 
     want        a tensor (then type, shape and dtype must agree too), a number, or a list of numbers
@@ -76,8 +84,9 @@ def field(got: Any, name: str, what: str = "the result") -> Any:
     raise CheckFailed(NO_RESULT, f"{what} must have a field {name!r}, but {_describe(got)} came back")
 
 
-def _same_tensor(got: Any, want: torch.Tensor, who: str,
-                 looks_like: Mapping[str, Any], tol: float | torch.Tensor) -> None:
+def _same_tensor(
+    got: Any, want: torch.Tensor, who: str, looks_like: Mapping[str, Any], tol: float | torch.Tensor
+) -> None:
     if not isinstance(got, torch.Tensor):
         hint = "; does every path of the function return it?" if got is None else ""
         raise CheckFailed(NO_RESULT, f"{who} must be a tensor of {_kind(want)}, but {_describe(got)} came back{hint}")
@@ -90,8 +99,8 @@ def _same_tensor(got: Any, want: torch.Tensor, who: str,
         return
     a, b = got.double().reshape(-1), want.double().reshape(-1)
     limit = tol.double().reshape(-1) if isinstance(tol, torch.Tensor) else tol
-    good = (a - b).abs() <= limit                           # False wherever a NaN is
-    good |= (a == b) | (a.isnan() & b.isnan())              # equal infinities; a NaN that is wanted
+    good = (a - b).abs() <= limit  # False wherever a NaN is
+    good |= (a == b) | (a.isnan() & b.isnan())  # equal infinities; a NaN that is wanted
     bad = (~good).nonzero().reshape(-1)
     if not len(bad):
         return
@@ -99,8 +108,12 @@ def _same_tensor(got: Any, want: torch.Tensor, who: str,
     nonfinite = int((~a.isfinite() & b.isfinite()).sum())
     text = f"{who}: {len(bad)} of {total} numbers differ" + (f", {nonfinite} are NaN or infinite" if nonfinite else "")
     where = list(_unravel(first, want.shape))
-    raise wrong(f"{text}; first at index {where[0] if len(where) == 1 else where}, from there on",
-                _numbers(want.reshape(-1)[first:]), _numbers(got.reshape(-1)[first:]), cause)
+    raise wrong(
+        f"{text}; first at index {where[0] if len(where) == 1 else where}, from there on",
+        _numbers(want.reshape(-1)[first:]),
+        _numbers(got.reshape(-1)[first:]),
+        cause,
+    )
 
 
 def _recognise(got: torch.Tensor, want: torch.Tensor, looks_like: Mapping[str, Any]) -> tuple[str, ...]:
@@ -136,11 +149,13 @@ def _same_numbers(got: Any, want: list | tuple, who: str, looks_like: Mapping[st
     numbers = [_number(x) for x in got]
     if len(numbers) == len(want) and all(_close(a, b, tol) for a, b in zip(numbers, want)):
         return
-    cause = tuple(c for c, mark in looks_like.items()
-                  if len(mark) == len(numbers) and all(_exactly(a, m) for a, m in zip(numbers, mark)))
+    cause = tuple(
+        c
+        for c, mark in looks_like.items()
+        if len(mark) == len(numbers) and all(_exactly(a, m) for a, m in zip(numbers, mark))
+    )
     text = "is wrong" if len(numbers) == len(want) else f"has {len(numbers)} numbers, not {len(want)}"
-    raise wrong(f"{who} {text}",
-                _listed(want), _listed(numbers), cause)
+    raise wrong(f"{who} {text}", _listed(want), _listed(numbers), cause)
 
 
 def _listed(numbers: list | tuple) -> str:

@@ -3,6 +3,7 @@
 It protects from accidents (an endless loop, a crash, a deadlock: each ends its own case), not from intent: the ranks
 run with the reader's own rights. Grading puts a sandbox in its place.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -19,11 +20,11 @@ from labkit.comm.ledger import Ledger
 from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import RankPool
 
-HANGS = ("deadline", "deadlock")    # the autopsy's reasons that are a hang; the others are crashes
+HANGS = ("deadline", "deadlock")  # the autopsy's reasons that are a hang; the others are crashes
 _VERDICTS = {remote.UNFINISHED: NOT_ATTEMPTED, remote.MISSING: NO_RESULT, remote.RAISED: CRASHED}
 # What the C++ runtime prints when the library aborts a rank: the autopsy tells it in words.
 _ABORT = re.compile(r"^(?:\[rank \d+\] )?(?:terminate called .*|\s*what\(\):.*)\n?", re.M)
-MAX_PRINTED = 4000                  # characters of what a case printed
+MAX_PRINTED = 4000  # characters of what a case printed
 
 
 class LocalRunner:
@@ -49,9 +50,18 @@ class LocalRunner:
             # What the ranks print comes out of this process's streams.
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
                 results = self._pools[size].run(
-                    remote.perform, root, job.package, job.function, inputs, kwargs, job.with_group,
-                    str(self.reference) if self.reference else None, tuple(job.stands_on), job.each,
-                    timeout=job.timeout)
+                    remote.perform,
+                    root,
+                    job.package,
+                    job.function,
+                    inputs,
+                    kwargs,
+                    job.with_group,
+                    str(self.reference) if self.reference else None,
+                    tuple(job.stands_on),
+                    job.each,
+                    timeout=job.timeout,
+                )
         except RanksFailed as error:
             reply = _failed(error, root)
         else:
@@ -107,8 +117,11 @@ def told(autopsy: Autopsy, root: str) -> Reply:
     guilty = next((report for report in autopsy.ranks if report.rank == autopsy.guilty), None)
     if autopsy.reason == "raised" and guilty is not None and guilty.traceback:
         text += "\n\n" + own_lines(guilty.traceback, root)
-    return Reply(HUNG if autopsy.reason in HANGS else CRASHED, text=text.replace(root + "/", ""),
-                 cause=(autopsy.cause.replace(root + "/", ""),) if autopsy.certain else ())
+    return Reply(
+        HUNG if autopsy.reason in HANGS else CRASHED,
+        text=text.replace(root + "/", ""),
+        cause=(autopsy.cause.replace(root + "/", ""),) if autopsy.certain else (),
+    )
 
 
 def own_lines(traceback: str, root: str) -> str:
@@ -129,4 +142,3 @@ def not_attempted(text: str) -> str:
 def capped(text: str) -> str:
     more = len(text) - MAX_PRINTED
     return f"{text[:MAX_PRINTED]}\n... and {more} characters more" if more > 0 else text
-

@@ -1,4 +1,4 @@
-'''Solution markers: where the holes are, and how a student's copy is made from the one source.
+"""Solution markers: where the holes are, and how a student's copy is made from the one source.
 
 In a module, a solution stands between two comments, indented like the code it holds:
 
@@ -13,7 +13,8 @@ a solution may hold functions and classes only, and each keeps its signature and
 
 In a notebook, code cells hold the same markers, and a solution in them becomes the same `raise`. A model answer in a
 markdown cell stands between `<!-- BEGIN SOLUTION 13.7 title -->` and `<!-- END SOLUTION -->` and becomes an invitation
-to write. '''
+to write."""
+
 from __future__ import annotations
 
 import ast
@@ -30,7 +31,8 @@ from labkit.errors import LabError
 _BEGIN = re.compile(r"^(?P<indent>[ \t]*)### BEGIN SOLUTION (?P<task>\d+\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*$")
 _END = re.compile(r"^[ \t]*### END SOLUTION[ \t]*$")
 _ANSWER_BEGIN = re.compile(
-    r"^(?P<indent>[ \t]*)<!-- BEGIN SOLUTION (?P<task>\d+\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*-->[ \t]*$")
+    r"^(?P<indent>[ \t]*)<!-- BEGIN SOLUTION (?P<task>\d+\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*-->[ \t]*$"
+)
 _ANSWER_END = re.compile(r"^[ \t]*<!-- END SOLUTION -->[ \t]*$")
 # a line that means to be a marker and is none is an error, never a leak
 _LIKE = re.compile(r"(BEGIN|END)\s+SOLUTION")
@@ -41,6 +43,7 @@ LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", ".pytest_cache")
 @dataclass(frozen=True)
 class Hole:
     """One solution in a text: its task, its title, the 1-based lines of its markers, and its indentation."""
+
     task: str
     title: str
     begin: int
@@ -61,7 +64,8 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
         begin, end = begin_mark.match(line), end_mark.match(line)
         if begin and open_:
             raise LabError(
-                f"{name}:{number}: a solution begins inside the one that began in line {open_[0]}; close that first")
+                f"{name}:{number}: a solution begins inside the one that began in line {open_[0]}; close that first"
+            )
         if end and not open_:
             raise LabError(f"{name}:{number}: a solution ends here that never began")
         if begin:
@@ -71,11 +75,15 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
             found.append(Hole(match["task"], match["title"] or "", first, number, match["indent"]))
             open_ = None
         elif _LIKE.search(line) and not markdown and line.lstrip().startswith("#"):
-            raise LabError(f"{name}:{number}: this is almost a solution marker; write "
-                           f"'### BEGIN SOLUTION 13.4 title' or '### END SOLUTION'")
+            raise LabError(
+                f"{name}:{number}: this is almost a solution marker; write "
+                f"'### BEGIN SOLUTION 13.4 title' or '### END SOLUTION'"
+            )
         elif markdown and _LIKE.search(line) and "<!--" in line:
-            raise LabError(f"{name}:{number}: this is almost a solution marker; write "
-                           f"'<!-- BEGIN SOLUTION 13.7 title -->' or '<!-- END SOLUTION -->'")
+            raise LabError(
+                f"{name}:{number}: this is almost a solution marker; write "
+                f"'<!-- BEGIN SOLUTION 13.7 title -->' or '<!-- END SOLUTION -->'"
+            )
     if open_:
         raise LabError(f"{name}:{open_[0]}: this solution never ends; add '### END SOLUTION'")
     return found
@@ -90,21 +98,24 @@ def strip(text: str, name: str = "this text", keep: Collection[str] = ()) -> str
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        raise LabError(f"{name}:{error.lineno}: this is not valid Python, so its solutions cannot be taken out: "
-                       f"{error.msg}") from None
+        raise LabError(
+            f"{name}:{error.lineno}: this is not valid Python, so its solutions cannot be taken out: {error.msg}"
+        ) from None
     lines = text.splitlines(keepends=True)
     for hole in reversed(found):
         if _inside_function(tree, hole):
             new = _raise(hole)
         else:
-            new = _stubs("".join(lines[hole.begin:hole.end - 1]), hole, name)
-        lines[hole.begin - 1:hole.end] = [new]
+            new = _stubs("".join(lines[hole.begin : hole.end - 1]), hole, name)
+        lines[hole.begin - 1 : hole.end] = [new]
     result = "".join(lines)
     try:
         ast.parse(result)
     except SyntaxError as error:
-        raise LabError(f"{name}:{error.lineno}: without its solutions this file is not valid Python ({error.msg}): "
-                       f"a solution must hold whole statements") from None
+        raise LabError(
+            f"{name}:{error.lineno}: without its solutions this file is not valid Python ({error.msg}): "
+            f"a solution must hold whole statements"
+        ) from None
     return result
 
 
@@ -143,7 +154,7 @@ def strip_folder(source: str | Path, target: str | Path) -> list[Path]:
 def _replace(text: str, found: list[Hole], new) -> str:
     lines = text.splitlines(keepends=True)
     for hole in reversed(found):
-        lines[hole.begin - 1:hole.end] = [new(hole)]
+        lines[hole.begin - 1 : hole.end] = [new(hole)]
     return "".join(lines)
 
 
@@ -158,7 +169,7 @@ def _invitation(hole: Hole) -> str:
 def _inside_function(tree: ast.Module, hole: Hole) -> bool:
     """Whether the innermost block around the hole is a function's."""
     inner: ast.AST = tree
-    for node in ast.walk(tree):     # outer before inner
+    for node in ast.walk(tree):  # outer before inner
         block = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         if block and node.lineno < hole.begin <= node.end_lineno:
             inner = node
@@ -179,8 +190,10 @@ def _stubs(body: str, hole: Hole, name: str) -> str:
             node.body, node.decorator_list = [*doc, *kept] or [ast.Pass()], []
             parts.append(ast.unparse(node))
         else:
-            raise LabError(f"{name}:{hole.begin + node.lineno}: a solution outside a function may hold functions and "
-                           f"classes only; taken out, this statement would be missing where the file is imported")
+            raise LabError(
+                f"{name}:{hole.begin + node.lineno}: a solution outside a function may hold functions and "
+                f"classes only; taken out, this statement would be missing where the file is imported"
+            )
     if not parts:
         raise LabError(f"{name}:{hole.begin}: this solution is empty")
     return textwrap.indent("\n\n".join(parts) + "\n", hole.indent)

@@ -1,5 +1,6 @@
 """What a check found, as data: cases, points, diagnoses. The table, the JSON and the grader read this and nothing
 else."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,15 +15,16 @@ from labkit.checks.verdict import FAULT, PASSED
 @dataclass(frozen=True)
 class CaseResult:
     """One case of one test. `possible` is exact: the shares of three cases of 10 points add up to 10."""
+
     task: str
-    test: str               # pytest's node id, for a rerun
-    title: str              # what its test looks at, in words
-    case: str               # which case of it; "" for a test without cases
+    test: str  # pytest's node id, for a rerun
+    title: str  # what its test looks at, in words
+    case: str  # which case of it; "" for a test without cases
     possible: Fraction
     verdict: str
-    text: str = ""          # the diagnosis, "" if passed
+    text: str = ""  # the diagnosis, "" if passed
     cause: tuple[str, ...] = ()
-    printed: str = ""       # what the student's code printed
+    printed: str = ""  # what the student's code printed
     seconds: float = 0.0
 
     @property
@@ -34,14 +36,23 @@ class CaseResult:
         return self.possible if self.verdict == PASSED else Fraction(0)
 
     def to_json(self) -> dict[str, Any]:
-        return {"test": self.test, "behaviour": self.behaviour, "verdict": self.verdict, "points": number(self.earned),
-                "possible": number(self.possible), "seconds": round(self.seconds, 3), "text": self.text,
-                "cause": list(self.cause), "printed": self.printed}
+        return {
+            "test": self.test,
+            "behaviour": self.behaviour,
+            "verdict": self.verdict,
+            "points": number(self.earned),
+            "possible": number(self.possible),
+            "seconds": round(self.seconds, 3),
+            "text": self.text,
+            "cause": list(self.cause),
+            "printed": self.printed,
+        }
 
 
 @dataclass
 class Outcome:
     """One run of checks: the weeks and tasks asked for, with the cases that ran."""
+
     selection: list[tuple[Week, tuple[str, ...]]]
     seed: int
     cases: list[CaseResult] = field(default_factory=list)
@@ -66,8 +77,11 @@ class Outcome:
     @property
     def full(self) -> bool:
         """Whether everything automatic that was asked for is earned (a stretch task: whether all its cases passed)."""
-        return self.earned == self.possible and all(case.verdict == PASSED for case in self.cases) and all(
-            self.of(task.id) for task in self.tasks if task.kind != "written")
+        return (
+            self.earned == self.possible
+            and all(case.verdict == PASSED for case in self.cases)
+            and all(self.of(task.id) for task in self.tasks if task.kind != "written")
+        )
 
     @property
     def faults(self) -> list[CaseResult]:
@@ -75,12 +89,25 @@ class Outcome:
         return [case for case in self.cases if case.verdict == FAULT]
 
     def to_json(self) -> dict[str, Any]:
-        return {"seed": self.seed, "points": number(self.earned), "possible": number(self.possible), "full": self.full,
-                "seconds": round(self.seconds, 3), "tasks": [
-                    {"id": task.id, "title": task.title, "kind": task.kind, "cell": task.cell,
-                     "points": number(points(self.of(task.id))) if task.kind != "written" else None,
-                     "possible": task.points, "cases": [case.to_json() for case in self.of(task.id)]}
-                    for task in self.tasks]}
+        return {
+            "seed": self.seed,
+            "points": number(self.earned),
+            "possible": number(self.possible),
+            "full": self.full,
+            "seconds": round(self.seconds, 3),
+            "tasks": [
+                {
+                    "id": task.id,
+                    "title": task.title,
+                    "kind": task.kind,
+                    "cell": task.cell,
+                    "points": number(points(self.of(task.id))) if task.kind != "written" else None,
+                    "possible": task.points,
+                    "cases": [case.to_json() for case in self.of(task.id)],
+                }
+                for task in self.tasks
+            ],
+        }
 
     def __repr__(self) -> str:
         return f"{number(self.earned)} of {number(self.possible)} points"

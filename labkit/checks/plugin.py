@@ -3,6 +3,7 @@
 Plain `pytest week13_allreduce` loads it (by `-p labkit.checks.plugin` in pyproject.toml), and so does `lab check`,
 which passes a `Checks` of its own. Without torch: it is loaded in every run of pytest in this repository.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -10,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,20 @@ from labkit.checks.tasks import Week, load_week
 from labkit.checks.verdict import FAULT, NO_RESULT, PASSED, CheckFailed
 from labkit.errors import LabError
 
-DEADLINE = 5.0      # seconds for one call at home
+DEADLINE = 5.0  # seconds for one call at home
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("labkit", "course tasks")
-    group.addoption("--seed", type=int, default=None,
-                    help="Seed of the tests' random data. Default: a new one each time.")
-    group.addoption("--deadline", type=float, default=DEADLINE,
-                    help=f"Seconds for one call of a task's function. Default: {DEADLINE:g}.")
+    group.addoption(
+        "--seed", type=int, default=None, help="Seed of the tests' random data. Default: a new one each time."
+    )
+    group.addoption(
+        "--deadline",
+        type=float,
+        default=DEADLINE,
+        help=f"Seconds for one call of a task's function. Default: {DEADLINE:g}.",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,17 +64,24 @@ class Checks:
     starts    called with the task and what begins; ends: with each CaseResult
     """
 
-    def __init__(self, *, seed: int | None = None, deadline: float = DEADLINE, runner: seam.Runner | None = None,
-                 only: set[str] | None = None, starts: Callable[[str, str], None] | None = None,
-                 ends: Callable[[CaseResult], None] | None = None,
-                 expected: Callable[[int], None] | None = None) -> None:
-        self.seed = secrets.randbelow(2 ** 31) if seed is None else seed
+    def __init__(
+        self,
+        *,
+        seed: int | None = None,
+        deadline: float = DEADLINE,
+        runner: seam.Runner | None = None,
+        only: set[str] | None = None,
+        starts: Callable[[str, str], None] | None = None,
+        ends: Callable[[CaseResult], None] | None = None,
+        expected: Callable[[int], None] | None = None,
+    ) -> None:
+        self.seed = secrets.randbelow(2**31) if seed is None else seed
         self.deadline, self.only = deadline, only
         self.starts, self.ends, self.expected = starts, ends, expected
         self.cases: list[CaseResult] = []
-        self.broken: list[str] = []     # test files that could not be loaded
+        self.broken: list[str] = []  # test files that could not be loaded
         self._runner, self._own = runner, None
-        _load.cache_clear()             # a kernel lives for days, and files change
+        _load.cache_clear()  # a kernel lives for days, and files change
 
     # -- collecting -------------------------------------------------------------------------------------------------
     @pytest.hookimpl(tryfirst=True)
@@ -121,7 +134,7 @@ class Checks:
             error = call.excinfo.value
             if isinstance(error, CheckFailed):
                 verdict, text, cause = error.verdict, error.text, error.cause
-                report.longrepr = f"{verdict}: {text}"      # the verdict, without the checker's own source around it
+                report.longrepr = f"{verdict}: {text}"  # the verdict, without the checker's own source around it
             elif item.stash.get(_ANSWERED, False) and isinstance(error, _FORM) and "allocate memory" not in str(error):
                 # The same test takes the reference's answer; it is this answer that it cannot take apart.
                 verdict = NO_RESULT
@@ -132,8 +145,9 @@ class Checks:
         seconds, printed = item.stash.get(_SEEN, (0.0, ""))
         if printed:
             report.sections.append(("printed by your function", printed))
-        result = CaseResult(mark.args[0], item.nodeid, title(item), case_of(item), share(item), verdict, text, cause,
-                            printed, seconds)
+        result = CaseResult(
+            mark.args[0], item.nodeid, title(item), case_of(item), share(item), verdict, text, cause, printed, seconds
+        )
         self.cases.append(result)
         if self.ends is not None:
             self.ends(result)
@@ -143,6 +157,7 @@ class Checks:
     def runner(self) -> seam.Runner:
         if self._runner is None:
             from labkit.checks.local import LocalRunner
+
             self._runner = self._own = LocalRunner()
         return self._runner
 
@@ -192,7 +207,7 @@ def _mark(item: pytest.Item) -> pytest.Mark | None:
     return item.get_closest_marker("task")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(folder: Path) -> Week:
     return load_week(folder)
 
@@ -218,5 +233,6 @@ def _agree(items: list[pytest.Item]) -> None:
     for (folder, id), points in found.items():
         task = weeks[folder].task(id)
         if task.kind == "auto" and points != Fraction(str(task.points)):
-            raise pytest.UsageError(f"the tests of task {id} give {number(points)} points; {folder.name}/tasks.toml "
-                                    f"says {task.points}")
+            raise pytest.UsageError(
+                f"the tests of task {id} give {number(points)} points; {folder.name}/tasks.toml says {task.points}"
+            )

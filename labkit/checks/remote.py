@@ -3,6 +3,7 @@
 This is the far side of `call`. It knows the function's name and its arguments, and nothing of what is expected. Each
 call imports the week's package afresh, so that a global of the last case cannot help or hurt the next.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -11,9 +12,9 @@ import itertools
 import random
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
@@ -23,17 +24,47 @@ from labkit.checks import values
 OK, MISSING, UNFINISHED, RAISED = "ok", "missing", "unfinished", "raised"
 
 
-def perform(group, root: str, package: str, name: str, inputs: list[bytes], kwargs: bytes, with_group: bool,
-            reference: str | None, stands_on: tuple[str, ...], each: bool = False) -> bytes:
+def perform(
+    group,
+    root: str,
+    package: str,
+    name: str,
+    inputs: list[bytes],
+    kwargs: bytes,
+    with_group: bool,
+    reference: str | None,
+    stands_on: tuple[str, ...],
+    each: bool = False,
+) -> bytes:
     """`answer` on a rank at home, where every rank was sent all ranks' inputs."""
     settle()
-    return answer(group, root, package, name, values.unpack(inputs[group.rank]), values.unpack(kwargs), with_group,
-                  reference, stands_on, each=each)
+    return answer(
+        group,
+        root,
+        package,
+        name,
+        values.unpack(inputs[group.rank]),
+        values.unpack(kwargs),
+        with_group,
+        reference,
+        stands_on,
+        each=each,
+    )
 
 
-def answer(group, root: str, package: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], with_group: bool,
-           reference: str | None, stands_on: tuple[str, ...], loaded: Callable[[], None] = lambda: None,
-           each: bool = False) -> bytes:
+def answer(
+    group,
+    root: str,
+    package: str,
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    with_group: bool,
+    reference: str | None,
+    stands_on: tuple[str, ...],
+    loaded: Callable[[], None] = lambda: None,
+    each: bool = False,
+) -> bytes:
     """Run "module.function" on this rank. Returns packed (OK, value, arguments after) or (why not, text).
 
     While other ranks may be waiting for this one, an exception is raised, not returned: the run must end.
@@ -43,7 +74,7 @@ def answer(group, root: str, package: str, name: str, args: Sequence[Any], kwarg
     each        `args` are tuples of arguments: call it with each of them, and return the list of values
 
     The process is settled (see `settle`)."""
-    sys.dont_write_bytecode = True      # files of one second and one length would look unchanged
+    sys.dont_write_bytecode = True  # files of one second and one length would look unchanged
     named = {**kwargs, "group": group} if with_group else dict(kwargs)
     if root in sys.path_importer_cache or reference in sys.path_importer_cache:
         # This process has run before, and files may be others by now.
@@ -98,7 +129,7 @@ class _NoAnswer(Exception):
 
 
 def _find(root: str, package: str, name: str, parts: dict[str, Any] = {}) -> Callable:
-    """"module.function" of the package in `root`; `parts` replace functions of other tasks."""
+    """ "module.function" of the package in `root`; `parts` replace functions of other tasks."""
     sys.path[:] = [root, *(entry for entry in sys.path if entry != root)]
     _Here.package, _Here.root = package, root
     if _Here not in sys.meta_path:
@@ -116,6 +147,7 @@ def _find(root: str, package: str, name: str, parts: dict[str, Any] = {}) -> Cal
 class _Here:
     """The first of Python's finders: the week's package comes from `root`. Without it, a course installed with pip's -e
     lends its own files, solutions and all, where one is missing."""
+
     package = root = ""
 
     @classmethod

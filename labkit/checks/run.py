@@ -3,6 +3,7 @@
 It runs a week's test file by pytest in this process, away from whatever pytest configuration, plugins and conftest
 files lie around, and returns an `Outcome`. The students' functions run elsewhere (labkit.checks.runner).
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -21,14 +22,27 @@ from labkit.errors import LabError
 # Nothing of pytest's that a verdict does not need: no cache, no conftest
 # files, no rewriting of asserts, no extra collections.
 _OFF = ("cacheprovider", "faulthandler", "doctest", "junitxml", "logging", "unraisableexception", "threadexception")
-QUIET = (*(f"-pno:{name}" for name in _OFF), "--capture=no",
-         "--noconftest", "--import-mode=importlib", "--assert=plain")
+QUIET = (
+    *(f"-pno:{name}" for name in _OFF),
+    "--capture=no",
+    "--noconftest",
+    "--import-mode=importlib",
+    "--assert=plain",
+)
 
 
-def run_checks(names: Sequence[str] = (), *, weeks: Sequence[Week] | None = None, start: str | Path | None = None,
-               seed: int | None = None, deadline: float | None = None, runner=None,
-               starts: Callable[[str, str], None] | None = None, ends: Callable[[CaseResult], None] | None = None,
-               expected: Callable[[int], None] | None = None) -> Outcome:
+def run_checks(
+    names: Sequence[str] = (),
+    *,
+    weeks: Sequence[Week] | None = None,
+    start: str | Path | None = None,
+    seed: int | None = None,
+    deadline: float | None = None,
+    runner=None,
+    starts: Callable[[str, str], None] | None = None,
+    ends: Callable[[CaseResult], None] | None = None,
+    expected: Callable[[int], None] | None = None,
+) -> Outcome:
     """Check tasks and weeks by name; nothing means everything in the course.
 
     names     "13.4", "week13"
@@ -49,14 +63,23 @@ def run_checks(names: Sequence[str] = (), *, weeks: Sequence[Week] | None = None
     if runner is None:
         expected_values.forget()
         from labkit.comm import forkserver
-        forkserver.server()     # it imports torch while this process does
+
+        forkserver.server()  # it imports torch while this process does
     selection = select(names, find_weeks(start) if weeks is None else weeks)
     begin = time.perf_counter()
-    checks = Checks(seed=seed, deadline=deadline or DEADLINE, runner=runner,
-                    only={id for _, ids in selection for id in ids}, starts=starts, ends=ends, expected=expected)
+    checks = Checks(
+        seed=seed,
+        deadline=deadline or DEADLINE,
+        runner=runner,
+        only={id for _, ids in selection for id in ids},
+        starts=starts,
+        ends=ends,
+        expected=expected,
+    )
     outcome = Outcome(selection, checks.seed)
-    files = [str(test) for week, ids in selection if any(week.task(i).kind != "written" for i in ids)
-                 for test in week.tests]
+    files = [
+        str(test) for week, ids in selection if any(week.task(i).kind != "written" for i in ids) for test in week.tests
+    ]
     if files:
         _forget(selection)
         root = os.path.commonpath([week.folder.parent for week, _ in selection])
@@ -79,6 +102,7 @@ def run_checks(names: Sequence[str] = (), *, weeks: Sequence[Week] | None = None
 def check(*names: str, seed: int | None = None, deadline: float | None = None, show_all: bool = False) -> Outcome:
     """For notebooks: check("13.4") checks your files as saved on disk, shows the table, and returns the Outcome."""
     from labkit.checks.table import render, watch
+
     with watch() as (console, hooks):
         outcome = run_checks(names, seed=seed, deadline=deadline, **hooks)
     render(outcome, console, show_all=show_all)
@@ -95,8 +119,13 @@ def _forget(selection: list[tuple[Week, tuple[str, ...]]]) -> None:
 @contextlib.contextmanager
 def _own_environment():
     """pytest's own variables out of the way, and back afterwards."""
-    names = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_CURRENT_TEST",
-             "PYTEST_VERSION")
+    names = (
+        "PYTEST_ADDOPTS",
+        "PYTEST_PLUGINS",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD",
+        "PYTEST_CURRENT_TEST",
+        "PYTEST_VERSION",
+    )
     before = {name: os.environ.pop(name, None) for name in names}
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     try:

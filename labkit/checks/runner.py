@@ -21,6 +21,7 @@ scenarios.py: functions that drive the student's objects where one call is not e
 Who runs it is replaceable. A `Runner` gets a `Job` and gives a `Reply`; at home that is
 `labkit.checks.local.LocalRunner`, in grading a sandbox's client. The test file is the same.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,7 @@ class Job:
     timeout     seconds
     each        without a group: call it once with each of `inputs[0]`'s tuples; the value is the list of values
     """
+
     root: Path
     package: str
     function: str
@@ -66,10 +68,11 @@ class Reply:
 
     Otherwise `text` tells the reader what happened; `cause` holds the sentence on the cause, if one is certain.
     `printed` is what the function printed, if anything: shown when the case fails."""
+
     verdict: str = PASSED
     values: list[Any] = field(default_factory=list)
     inputs: list[tuple] = field(default_factory=list)
-    ledgers: list["Ledger"] = field(default_factory=list)
+    ledgers: list[Ledger] = field(default_factory=list)
     text: str = ""
     cause: tuple[str, ...] = ()
     printed: str = ""
@@ -93,6 +96,7 @@ class Answers(list):
 class Case:
     """The test that is running: where its week is, what its task stands on, how long a call may take; what its calls
     printed, and whether one has been answered."""
+
     root: Path
     package: str
     stands_on: tuple[str, ...] = ()
@@ -105,7 +109,7 @@ _runner: ContextVar[Runner | None] = ContextVar("labkit_runner", default=None)
 _case: ContextVar[Case | None] = ContextVar("labkit_case", default=None)
 
 
-def call(name: str, inputs: list, *, timeout: float | None = None, **kwargs: Any) -> tuple[Answers, list["Ledger"]]:
+def call(name: str, inputs: list, *, timeout: float | None = None, **kwargs: Any) -> tuple[Answers, list[Ledger]]:
     """Run "module.function" on len(inputs) ranks (see above). Returns (answers by rank, ledgers by rank).
 
     Raises CheckFailed if there is no answer: hung, crashed, not attempted, no such function."""
@@ -153,17 +157,33 @@ def use_case(case: Case) -> Iterator[Case]:
         _case.reset(token)
 
 
-def _run(name: str, inputs: tuple[tuple, ...], kwargs: dict[str, Any],
-         with_group: bool, timeout: float | None, each: bool = False) -> Reply:
+def _run(
+    name: str,
+    inputs: tuple[tuple, ...],
+    kwargs: dict[str, Any],
+    with_group: bool,
+    timeout: float | None,
+    each: bool = False,
+) -> Reply:
     case, runner = _case.get(), _runner.get()
     if case is None or runner is None:
-        raise LabError("call() works inside a task's test: run it by `lab check`, or by pytest with "
-                       "labkit.checks.plugin")
-    job = Job(case.root, case.package, name, inputs, kwargs, with_group, case.stands_on,
-              case.timeout if timeout is None else timeout, each)
+        raise LabError(
+            "call() works inside a task's test: run it by `lab check`, or by pytest with labkit.checks.plugin"
+        )
+    job = Job(
+        case.root,
+        case.package,
+        name,
+        inputs,
+        kwargs,
+        with_group,
+        case.stands_on,
+        case.timeout if timeout is None else timeout,
+        each,
+    )
     try:
         reply = runner.run(job)
-    except LabError as error:       # the ranks could not be started, say: not the student's doing
+    except LabError as error:  # the ranks could not be started, say: not the student's doing
         raise CheckFailed(FAULT, f"the check could not be run: {error}") from None
     if reply.printed:
         case.printed.append(reply.printed)

@@ -1,4 +1,5 @@
 """What a person sees of a check: progress while it works, then the table, then why each case failed."""
+
 from __future__ import annotations
 
 import contextlib
@@ -15,14 +16,14 @@ from labkit.checks.outcome import CaseResult, Outcome, number, points
 from labkit.checks.tasks import Task
 from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED
 
-COLOURS = {PASSED: "green", NOT_ATTEMPTED: "dim", FAULT: "magenta"}     # the words say it all; colour only helps
-SHOWN = 2       # diagnoses shown of one task, unless all are asked for
+COLOURS = {PASSED: "green", NOT_ATTEMPTED: "dim", FAULT: "magenta"}  # the words say it all; colour only helps
+SHOWN = 2  # diagnoses shown of one task, unless all are asked for
 
 
 @contextlib.contextmanager
 def watch(console: Console | None = None, quiet: bool = False) -> Iterator[tuple[Console, dict[str, Any]]]:
     """A progress line on a terminal or in a notebook. Gives the console and the hooks for `run_checks`."""
-    console = console or Console()      # made before pytest redirects stdout
+    console = console or Console()  # made before pytest redirects stdout
     if console.is_jupyter and not quiet:
         with _notebook_line() as hooks:
             yield console, hooks
@@ -30,19 +31,32 @@ def watch(console: Console | None = None, quiet: bool = False) -> Iterator[tuple
     if quiet or not console.is_terminal:
         yield console, {}
         return
-    bar = Progress(TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), console=console,
-                   transient=True, redirect_stdout=False, redirect_stderr=False)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
     with bar:
         line = bar.add_task("starting", total=None)
-        yield console, {"expected": lambda count: bar.update(line, total=count),
-                        "starts": lambda task, behaviour: bar.update(line, description=f"{task} {behaviour}"),
-                        "ends": lambda case: bar.advance(line)}
+        yield (
+            console,
+            {
+                "expected": lambda count: bar.update(line, total=count),
+                "starts": lambda task, behaviour: bar.update(line, description=f"{task} {behaviour}"),
+                "ends": lambda case: bar.advance(line),
+            },
+        )
 
 
 @contextlib.contextmanager
 def _notebook_line() -> Iterator[dict[str, Any]]:
     """One line of text that changes in place: a bar would need ipywidgets."""
     from IPython.display import display
+
     total, done = 0, 0
     line = display({"text/plain": "checking ..."}, raw=True, display_id=True)
 
@@ -79,12 +93,18 @@ def render(outcome: Outcome, console: Console, show_all: bool = False) -> None:
     written = [task for task in outcome.tasks if task.kind == "written"]
     by_hand = f"; {number(sum(t.points for t in written))} more are given by hand" if written else ""
     console.print()
-    console.print(f"{number(outcome.earned)} of {number(outcome.possible)} automatic points{by_hand}. "
-                  f"{outcome.seconds:.1f} s, seed {outcome.seed} (the same data again: --seed {outcome.seed})",
-                  highlight=False, style="bold")
+    console.print(
+        f"{number(outcome.earned)} of {number(outcome.possible)} automatic points{by_hand}. "
+        f"{outcome.seconds:.1f} s, seed {outcome.seed} (the same data again: --seed {outcome.seed})",
+        highlight=False,
+        style="bold",
+    )
     if outcome.faults:
-        console.print("A case marked 'grader fault' failed in the checking machinery, not in your code: run it "
-                      "again, and tell the course if it stays.", highlight=False)
+        console.print(
+            "A case marked 'grader fault' failed in the checking machinery, not in your code: run it "
+            "again, and tell the course if it stays.",
+            highlight=False,
+        )
 
 
 def _rows(table: Table, task: Task, cases: Sequence[CaseResult]) -> None:
@@ -95,18 +115,27 @@ def _rows(table: Table, task: Task, cases: Sequence[CaseResult]) -> None:
     earned = f"{number(points(cases))} / {number(task.points)}"
     verdicts = {case.verdict for case in cases}
     word = verdicts.pop() if len(verdicts) == 1 else ""
-    table.add_row(Text(task.id, "bold"), Text(task.title, "bold"), Text(word or "partly", COLOURS.get(word, "red")),
-                  Text(earned, "bold"), seconds)
-    if word in (NOT_ATTEMPTED, PASSED) and len(cases) == 1 or word == NOT_ATTEMPTED:
+    table.add_row(
+        Text(task.id, "bold"),
+        Text(task.title, "bold"),
+        Text(word or "partly", COLOURS.get(word, "red")),
+        Text(earned, "bold"),
+        seconds,
+    )
+    if (word in (NOT_ATTEMPTED, PASSED) and len(cases) == 1) or word == NOT_ATTEMPTED:
         return
     last = None
     for case in cases:
         if case.case and case.title != last:
             table.add_row("", Text(f"  {case.title}"), "", "", "")
         last = case.title
-        table.add_row("", Text(f"    {case.case}" if case.case else f"  {case.title}"),
-                      Text(case.verdict, COLOURS.get(case.verdict, "red")),
-                      f"{number(case.earned)} / {number(case.possible)}", f"{case.seconds:.1f}")
+        table.add_row(
+            "",
+            Text(f"    {case.case}" if case.case else f"  {case.title}"),
+            Text(case.verdict, COLOURS.get(case.verdict, "red")),
+            f"{number(case.earned)} / {number(case.possible)}",
+            f"{case.seconds:.1f}",
+        )
 
 
 def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -> None:
@@ -136,7 +165,7 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
         console.print(Padding(Text(cases[0].text), (0, 0, 0, 4)))
         if cases[0].printed:
             console.print(Padding(Text(f"it printed:\n{cases[0].printed.rstrip()}", "dim"), (0, 0, 0, 4)))
-    if more := sum(len(cases) for _, cases in list(groups.items())[len(shown):]):
+    if more := sum(len(cases) for _, cases in list(groups.items())[len(shown) :]):
         cases = "cases fail" if more > 1 else "case fails"
         console.print(Text(f"    {more} more {cases}: lab check {task.id} --all shows every diagnosis.", "dim"))
 

@@ -17,25 +17,28 @@ A week's `tasks.toml` is the registry. It is data: grading and the gradebook rea
 In the test file `@task("13.4", points=6)` says how many of the task's points a test is worth; its parametrised cases
 share them equally. The sum over a task's tests must be the registry's number.
 """
+
 from __future__ import annotations
 
 import difflib
 import re
 import tomllib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any
 
 from labkit.errors import LabError
 
 KINDS = ("auto", "written", "stretch")
 REGISTRY = "tasks.toml"
-FOLDERS = ("week*", "capstone*")    # a tasks.toml elsewhere is somebody else's
+FOLDERS = ("week*", "capstone*")  # a tasks.toml elsewhere is somebody else's
 
 
 @dataclass(frozen=True)
 class Task:
     """One task. `functions` are "module.function" of the week's package."""
+
     id: str
     title: str
     kind: str
@@ -57,6 +60,7 @@ class Task:
 @dataclass(frozen=True)
 class Week:
     """One week's folder. `name` is what one types: "week13"; `package` is the folder's name: "week13_allreduce"."""
+
     name: str
     title: str
     folder: Path
@@ -79,6 +83,7 @@ class Week:
 def task(id: str, *, points: float) -> Callable[[Callable], Callable]:
     """Decorator of a test: which task it judges, and its share of the task's points (its cases divide the share)."""
     import pytest
+
     return pytest.mark.task(id, points=points)
 
 
@@ -103,8 +108,14 @@ def load_week(folder: str | Path) -> Week:
             if other not in ids:
                 raise LabError(f"{path}: task {t.id} stands on {other}, which is not in this file")
     name = re.match(r"week\d+", folder.name)
-    return Week(name.group() if name else folder.name, data["title"], folder, folder / data["notebook"],
-                tuple(folder / test for test in data["tests"]), tasks)
+    return Week(
+        name.group() if name else folder.name,
+        data["title"],
+        folder,
+        folder / data["notebook"],
+        tuple(folder / test for test in data["tests"]),
+        tasks,
+    )
 
 
 def find_weeks(start: str | Path | None = None) -> list[Week]:
@@ -139,8 +150,9 @@ def select(names: Sequence[str], weeks: Iterable[Week]) -> list[tuple[Week, tupl
         else:
             known = [n for week in weeks for n in (week.name, *(t.id for t in week.tasks))]
             raise LabError(f"there is no task or week {name!r}{nearest(wanted, known)}")
-    return [(week, tuple(t.id for t in week.tasks if t.id in chosen[week.name]))
-             for week in weeks if week.name in chosen]
+    return [
+        (week, tuple(t.id for t in week.tasks if t.id in chosen[week.name])) for week in weeks if week.name in chosen
+    ]
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -156,8 +168,12 @@ def _graded(week: Week) -> tuple[str, ...]:
 def _task(entry: Any, path: Path) -> Task:
     if not isinstance(entry, dict):
         raise LabError(f"{path}: each task is a table, [[task]]")
-    _fields(entry, {"id": str, "title": str, "kind": str, "points": (int, float)}, path,
-            optional={"functions": list, "stands_on": list})
+    _fields(
+        entry,
+        {"id": str, "title": str, "kind": str, "points": (int, float)},
+        path,
+        optional={"functions": list, "stands_on": list},
+    )
     where = f"{path}: task {entry['id']}"
     if not re.fullmatch(r"\d+\.\d+", entry["id"]):
         raise LabError(f"{where}: an id is WEEK.NUMBER, for example 13.4")
@@ -166,8 +182,14 @@ def _task(entry: Any, path: Path) -> Task:
     points, stretch = entry["points"], entry["kind"] == "stretch"
     if isinstance(points, bool) or points < 0 or stretch != (points == 0):
         raise LabError(f"{where}: points are above 0, and 0 for stretch tasks only")
-    return Task(entry["id"], entry["title"], entry["kind"], points, tuple(entry.get("functions", ())),
-                tuple(entry.get("stands_on", ())))
+    return Task(
+        entry["id"],
+        entry["title"],
+        entry["kind"],
+        points,
+        tuple(entry.get("functions", ())),
+        tuple(entry.get("stands_on", ())),
+    )
 
 
 def _fields(data: dict, wanted: dict[str, Any], path: Path, optional: dict[str, Any] = {}) -> None:

@@ -3,6 +3,7 @@
 The ledger is written by the group (in grading: by the broker outside), not by the student's code. It proves a bound on
 bytes and steps, and that the answer came through the group at all and not from a library collective.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,15 @@ def sends(ledger: Ledger) -> list[tuple[int, int]]:
     return [(event.peer, event.bytes) for event in ledger.events if event.kind == "send"]
 
 
-def sent(ledger: Ledger, *, steps: int | None = None, at_most: int | None = None, at_least: int = 0,
-         forbid: str | Sequence[str] = (), looks_like: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> None:
+def sent(
+    ledger: Ledger,
+    *,
+    steps: int | None = None,
+    at_most: int | None = None,
+    at_least: int = 0,
+    forbid: str | Sequence[str] = (),
+    looks_like: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+) -> None:
     """Pass if the rank's traffic is as stated; else raise CheckFailed.
 
     steps       exactly so many calls that sent something (a `sendrecv` or a `batch` is one)
@@ -34,17 +42,27 @@ def sent(ledger: Ledger, *, steps: int | None = None, at_most: int | None = None
     banned = set(forbid.split() if isinstance(forbid, str) else forbid)
     used = next((event for event in ledger.events if event.kind in banned), None)
     if used is not None:
-        raise CheckFailed(FORBIDDEN, f"{who} calls group.{used.kind} at {used.where}: this task asks you to build it "
-                                     f"from send, recv and sendrecv")
+        raise CheckFailed(
+            FORBIDDEN,
+            f"{who} calls group.{used.kind} at {used.where}: this task asks you to build it "
+            f"from send, recv and sendrecv",
+        )
     total = ledger.sent_bytes
     if total < at_least:
-        raise CheckFailed(FORBIDDEN, f"{who} sent {_amount(ledger)} through its group, and the others cannot have its "
-                                     f"data without: every number must travel by the group that was passed in")
+        raise CheckFailed(
+            FORBIDDEN,
+            f"{who} sent {_amount(ledger)} through its group, and the others cannot have its "
+            f"data without: every number must travel by the group that was passed in",
+        )
     cause = tuple(c for c, pattern in (looks_like or {}).items() if sends(ledger) == list(pattern))
     if at_most is not None and total > at_most:
         in_steps = f" in {steps} steps" if steps is not None else ""
-        raise wrong(f"{who} sent too much", f"at most {at_most} bytes{in_steps}",
-                    f"{total} bytes in {ledger.steps} steps", cause)
+        raise wrong(
+            f"{who} sent too much",
+            f"at most {at_most} bytes{in_steps}",
+            f"{total} bytes in {ledger.steps} steps",
+            cause,
+        )
     if steps is not None and ledger.steps != steps:
         raise wrong(f"{who} needs the wrong number of steps", f"{steps}", f"{ledger.steps}", cause)
 

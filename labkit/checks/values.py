@@ -8,6 +8,7 @@ size-capped, every length checked, nothing executed.
 What changes on the way: a named tuple becomes a dict of its fields, a NumPy array a tensor, a NumPy scalar a number, a
 tensor loses its gradient and device. Anything else becomes `Opaque`, which says what it was.
 """
+
 from __future__ import annotations
 
 import json
@@ -19,21 +20,38 @@ import torch
 
 from labkit.errors import LabError
 
-MAX_BYTES = 256 * 2 ** 20       # one call's values; the course's largest are a few MiB
-MAX_HEADER = 4 * 2 ** 20        # of these for all that is no tensor: JSON of 64 MB becomes gigabytes of lists
-MAX_BITS = 256                  # of an int
-MAX_DIMS = 64                   # torch can do next to nothing with more
+MAX_BYTES = 256 * 2**20  # one call's values; the course's largest are a few MiB
+MAX_HEADER = 4 * 2**20  # of these for all that is no tensor: JSON of 64 MB becomes gigabytes of lists
+MAX_BITS = 256  # of an int
+MAX_DIMS = 64  # torch can do next to nothing with more
 MAX_DEPTH = 20
-_DTYPES = {str(d).removeprefix("torch."): d for d in (
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int64,
-    torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128)}
-_NOTHING = torch.empty(0, dtype=torch.uint8)      # frombuffer refuses an empty one
+_DTYPES = {
+    str(d).removeprefix("torch."): d
+    for d in (
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+        torch.complex64,
+        torch.complex128,
+    )
+}
+_NOTHING = torch.empty(0, dtype=torch.uint8)  # frombuffer refuses an empty one
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 @dataclass(frozen=True)
 class Opaque:
     """Something that is neither number, text, tensor nor a container of them. `kind` says what it was."""
+
     kind: str
 
 
@@ -44,8 +62,10 @@ def pack(value: Any) -> bytes:
     header = json.dumps({"tree": tree, "arrays": [[_NAMES[a.dtype], list(a.shape)] for a in arrays]}).encode()
     blobs = [a.reshape(-1).view(torch.uint8).numpy().tobytes() if a.numel() else b"" for a in arrays]
     if len(header) > MAX_HEADER:
-        raise LabError(f"lists and texts of {len(header)} bytes are too much for one call; at most {MAX_HEADER} can "
-                       f"travel: use tensors")
+        raise LabError(
+            f"lists and texts of {len(header)} bytes are too much for one call; at most {MAX_HEADER} can "
+            f"travel: use tensors"
+        )
     size = 8 + len(header) + sum(map(len, blobs))
     if size > MAX_BYTES:
         raise LabError(f"{size} bytes are too much for one call; at most {MAX_BYTES} can travel")
@@ -64,8 +84,11 @@ def unpack(data: bytes) -> Any:
         arrays = []
         for name, shape in header["arrays"]:
             # Also for an empty one: torch makes it, and fails later, in whoever compares it.
-            if not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MAX_DIMS or \
-                    math.prod(max(1, n) for n in shape) > MAX_BYTES:
+            if (
+                not all(type(n) is int and n >= 0 for n in shape)
+                or len(shape) > MAX_DIMS
+                or math.prod(max(1, n) for n in shape) > MAX_BYTES
+            ):
                 raise ValueError("shape")
             dtype = _DTYPES[name]
             end = start + math.prod(shape) * dtype.itemsize
@@ -89,8 +112,11 @@ def _tree(value: Any, arrays: list[torch.Tensor], depth: int) -> Any:
         return value
     if isinstance(value, int):
         # As text: JSON readers elsewhere may round large integers.
-        return {"int": str(int(value))} if abs(int(value)) < 1 << MAX_BITS else {
-            "opaque": f"an int of more than {MAX_BITS} bits"}
+        return (
+            {"int": str(int(value))}
+            if abs(int(value)) < 1 << MAX_BITS
+            else {"opaque": f"an int of more than {MAX_BITS} bits"}
+        )
     if isinstance(value, float):
         return {"float": float(value).hex()}
     if isinstance(value, torch.Tensor):
@@ -119,7 +145,7 @@ def _tensor(tensor: torch.Tensor, arrays: list[torch.Tensor]) -> Any:
             return {"opaque": f"a tensor of {plain.dtype}"}
         # Its memory must be there (a meta tensor has none), and before the header is written.
         plain.reshape(-1)[:1].tolist()
-    except Exception as error:      # a tensor subclass may raise anything
+    except Exception as error:  # a tensor subclass may raise anything
         return {"opaque": f"a tensor that could not be read ({type(error).__name__})"}
     arrays.append(plain)
     return {"tensor": len(arrays) - 1}
@@ -130,11 +156,11 @@ def _value(tree: Any, arrays: list[torch.Tensor], depth: int) -> Any:
         raise ValueError("too deep")
     if tree is None or isinstance(tree, (bool, str)):
         return tree
-    (kind, content), = tree.items()
+    ((kind, content),) = tree.items()
     if kind == "int":
         number = int(content)
         if abs(number) >= 1 << MAX_BITS:
-            raise ValueError("a large int")     # arithmetic with floats would overflow
+            raise ValueError("a large int")  # arithmetic with floats would overflow
         return number
     if kind == "float":
         return float.fromhex(content)

@@ -1,15 +1,16 @@
 """The words for how a case can end, and the exception that carries one."""
+
 from __future__ import annotations
 
 PASSED = "passed"
-WRONG = "wrong"                     # it answered, and the answer (or its traffic) is not what the task asks for
-NO_RESULT = "no result"             # None, something that is no tensor or number, or no such function
-HUNG = "hung"                       # no answer by the deadline, or a deadlock that is certain before it
-CRASHED = "crashed"                 # it raised, or its process died
-FORBIDDEN = "forbidden call"        # it used what the task asks to build, or talked outside the group
-OUT_OF_MEMORY = "out of memory"     # it wanted more memory than a submission may use
-NOT_ATTEMPTED = "not attempted"     # the hole is still a hole
-FAULT = "grader fault"              # the checking machinery failed: nobody's zero, tell the course
+WRONG = "wrong"  # it answered, and the answer (or its traffic) is not what the task asks for
+NO_RESULT = "no result"  # None, something that is no tensor or number, or no such function
+HUNG = "hung"  # no answer by the deadline, or a deadlock that is certain before it
+CRASHED = "crashed"  # it raised, or its process died
+FORBIDDEN = "forbidden call"  # it used what the task asks to build, or talked outside the group
+OUT_OF_MEMORY = "out of memory"  # it wanted more memory than a submission may use
+NOT_ATTEMPTED = "not attempted"  # the hole is still a hole
+FAULT = "grader fault"  # the checking machinery failed: nobody's zero, tell the course
 VERDICTS = (PASSED, WRONG, NO_RESULT, HUNG, CRASHED, OUT_OF_MEMORY, FORBIDDEN, NOT_ATTEMPTED, FAULT)
 
 UNKNOWN = "cause unknown"

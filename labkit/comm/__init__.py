@@ -1,15 +1,23 @@
 """How ranks talk: `Group`, the ledger, `run_ranks`, the autopsy of a hang; the virtual wire and its topologies.
 
-    from labkit.comm import run_ranks, RankPool, Group, Send, Recv, RanksFailed
+from labkit.comm import run_ranks, RankPool, Group, Send, Recv, RanksFailed
 """
+
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
 # Imported when they are asked for: the ledger and the wire are of use without torch, and `lab --help` without either.
-_WHERE = {"run_ranks": "ranks", "RankPool": "ranks", "RanksFailed": "outcome", "Results": "outcome",
-          "Group": "group", "Send": "group", "Recv": "group"}
+_WHERE = {
+    "run_ranks": "ranks",
+    "RankPool": "ranks",
+    "RanksFailed": "outcome",
+    "Results": "outcome",
+    "Group": "group",
+    "Send": "group",
+    "Recv": "group",
+}
 __all__ = [*_WHERE]
 
 

@@ -2,6 +2,7 @@
 
 `diagnose` (labkit.comm.diagnose) makes it from evidence; this file only says what it holds and how it reads.
 """
+
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
@@ -11,14 +12,15 @@ from typing import Any
 @dataclass
 class Call:
     """A call that a rank stands in. `waits_for`: the ranks that have not made the matching call."""
-    kind: str               # "send", "recv", "all_reduce", ...; of a "wait", the call it waits for
-    peer: int | None        # send: to; recv: from; broadcast: the root
+
+    kind: str  # "send", "recv", "all_reduce", ...; of a "wait", the call it waits for
+    peer: int | None  # send: to; recv: from; broadcast: the root
     bytes: int
-    where: str              # "file:line" of the code that called the group
-    seconds: float          # how long it has stood there
-    number: int             # 1-based: its n-th message with this peer in this direction, or its n-th collective
+    where: str  # "file:line" of the code that called the group
+    seconds: float  # how long it has stood there
+    number: int  # 1-based: its n-th message with this peer in this direction, or its n-th collective
     waits_for: list[int] = field(default_factory=list)
-    handle: bool = False    # it stands in Handle.wait(), not in the call itself
+    handle: bool = False  # it stands in Handle.wait(), not in the call itself
 
     def __str__(self) -> str:
         with_whom = {"send": " to rank", "recv": " from rank", "broadcast": " with root"}.get(self.kind)
@@ -29,15 +31,16 @@ class Call:
 @dataclass
 class RankReport:
     """One rank at the end."""
+
     rank: int
-    state: str              # "waiting", "running", "returned", "raised", "died"
-    calls: list[Call] = field(default_factory=list)     # waiting: in what
-    where: str = ""         # running: the line of its own code; raised: the line that raised
-    seconds: float = 0.0    # running: since it last used the group
-    error: str = ""         # raised: "ValueError: ..."; died: "killed by SIGKILL", "exit status 3"
+    state: str  # "waiting", "running", "returned", "raised", "died"
+    calls: list[Call] = field(default_factory=list)  # waiting: in what
+    where: str = ""  # running: the line of its own code; raised: the line that raised
+    seconds: float = 0.0  # running: since it last used the group
+    error: str = ""  # raised: "ValueError: ..."; died: "killed by SIGKILL", "exit status 3"
     traceback: str = ""
-    events: int = 0         # how many calls it had made
-    output: str = ""        # the last lines of its stderr
+    events: int = 0  # how many calls it had made
+    output: str = ""  # the last lines of its stderr
     note: str = ""
 
     def __str__(self) -> str:
@@ -50,7 +53,8 @@ class RankReport:
             text = f"waits in {first}{size} at {first.where}, for {first.seconds:.1f} s{more}"
         elif self.state == "running":
             text = f"runs its own code at {self.where or 'a line that could not be read'}; " + (
-                f"it last used the group {self.seconds:.1f} s ago" if self.events else "it has not used the group yet")
+                f"it last used the group {self.seconds:.1f} s ago" if self.events else "it has not used the group yet"
+            )
         elif self.state == "raised":
             text = f"raised {self.error}" + (f" at {self.where}" if self.where else "")
         elif self.state == "died":
@@ -63,6 +67,7 @@ class RankReport:
 @dataclass
 class Edge:
     """Rank `waiter` cannot go on before rank `on` makes the matching call."""
+
     waiter: int
     on: int
     kind: str
@@ -78,6 +83,7 @@ class Autopsy:
     cause        one sentence
     certain      True: nothing that is still running could have changed it
     """
+
     reason: str
     cause: str
     guilty: int | None
@@ -109,7 +115,7 @@ class Autopsy:
         for report in self.ranks:
             if report.state == "died" and report.output:
                 said = report.output.rstrip()
-                if self.reason == "mismatch":       # the cause says it in words: one line of the library's is enough
+                if self.reason == "mismatch":  # the cause says it in words: one line of the library's is enough
                     said = said.splitlines()[-1][:120]
                 lines += ["", f"Rank {report.rank}'s last words on stderr:", said]
         return "\n".join(lines)

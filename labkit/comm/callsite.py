@@ -1,4 +1,5 @@
 """Where a call came from: file and line, as the author of the code knows them."""
+
 from __future__ import annotations
 
 import os
@@ -6,11 +7,11 @@ import sys
 import sysconfig
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_names: dict[str, str | None] = {}      # co_filename -> the name to show; None: our own code, look further out
+_names: dict[str, str | None] = {}  # co_filename -> the name to show; None: our own code, look further out
 
 
 def caller() -> str:
-    """"file:line" of the innermost frame outside labkit.comm: the line that its author would call theirs."""
+    """ "file:line" of the innermost frame outside labkit.comm: the line that its author would call theirs."""
     frame = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
@@ -29,7 +30,7 @@ def shown_path(filename: str) -> str:
         try:
             label, name = sys.modules["IPython"].get_ipython().compile.format_code_name(filename)
             return f"{label} {name}"
-        except Exception:   # another front end: the raw name is still true
+        except Exception:  # another front end: the raw name is still true
             return filename
     try:
         relative = os.path.relpath(filename)
@@ -38,9 +39,14 @@ def shown_path(filename: str) -> str:
     return filename if relative.startswith("..") else relative
 
 
-_LIBRARY = tuple({os.path.join(form(path), "") for name in ("stdlib", "platstdlib", "purelib", "platlib")
-                  if (path := sysconfig.get_paths().get(name))
-                  for form in (os.path.abspath, os.path.realpath)}) + (_HERE,)
+_LIBRARY = tuple(
+    {
+        os.path.join(form(path), "")
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+        if (path := sysconfig.get_paths().get(name))
+        for form in (os.path.abspath, os.path.realpath)
+    }
+) + (_HERE,)
 
 
 def installed(filename: str) -> bool:

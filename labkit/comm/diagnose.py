@@ -3,6 +3,7 @@
 Matching the ledgers (labkit.comm.match) tells which call waits for which ranks: that is the wait-for graph. Its
 cycles, and the ranks at its ends, are the causes, unless a rank raised or died, or calls met that do not fit.
 """
+
 from __future__ import annotations
 
 import os
@@ -10,20 +11,29 @@ import signal
 from collections import Counter
 
 from labkit.comm.autopsy import Autopsy, Call, Edge, RankReport
+from labkit.comm.callsite import installed, shown_path
 from labkit.comm.ledger import COLLECTIVES, Ledger
 from labkit.comm.match import Match, Mismatch, say_ranks
 from labkit.comm.outcome import Evidence, RanksFailed
-from labkit.comm.callsite import installed, shown_path
 
 # What a library says when the *other* side is gone: a consequence, never the cause.
-_CONSEQUENCES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed",
-                 "remote process exited", "NCCL communicator was aborted", "Connection refused", "Application timeout")
+_CONSEQUENCES = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Socket closed",
+    "remote process exited",
+    "NCCL communicator was aborted",
+    "Connection refused",
+    "Application timeout",
+)
 _GROUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "group.py")
 _BUSY = "an endless loop, a slow computation, or a call that does not return"
 
 
-def diagnose(evidence: list[Evidence], reason: str, *, timeout: float | None = None, backend: str = "",
-             fault: str | None = None) -> Autopsy:
+def diagnose(
+    evidence: list[Evidence], reason: str, *, timeout: float | None = None, backend: str = "", fault: str | None = None
+) -> Autopsy:
     """Make the autopsy of a run from one Evidence per rank.
 
     reason   "deadline", "mismatch", or "" where the evidence itself will tell (see `Autopsy.certain`)
@@ -32,8 +42,12 @@ def diagnose(evidence: list[Evidence], reason: str, *, timeout: float | None = N
     evidence = sorted(evidence, key=lambda e: e.rank)
     match = Match([e.ledger for e in evidence])
     reports = [_report(e, match) for e in evidence]
-    edges = {(r.rank, on): Edge(r.rank, on, call.kind, call.where)
-             for r in reports for call in reversed(r.calls) for on in call.waits_for}
+    edges = {
+        (r.rank, on): Edge(r.rank, on, call.kind, call.where)
+        for r in reports
+        for call in reversed(r.calls)
+        for on in call.waits_for
+    }
     a = Autopsy(reason, "", None, [], "", reports, list(edges.values()), timeout=timeout, backend=backend)
     mismatch = match.mismatch() if match.usable else None
     if not _blame_failure(a, evidence, mismatch):
@@ -56,18 +70,36 @@ def _report(e: Evidence, match: Match) -> RankReport:
         by_index = {event.index: event for event in events}
         for event in e.ledger.open():
             subject = by_index.get(event.of, event) if event.kind == "wait" else event
-            calls.append(Call(subject.kind, subject.peer, subject.bytes, event.where,
-                              round(max(0.0, e.now - event.begin), 3), subject.seq + 1,
-                              match.missing(e.rank, subject) if match.usable else [], event.kind == "wait"))
-        calls.sort(key=lambda call: not call.waits_for)     # what is really missing first
+            calls.append(
+                Call(
+                    subject.kind,
+                    subject.peer,
+                    subject.bytes,
+                    event.where,
+                    round(max(0.0, e.now - event.begin), 3),
+                    subject.seq + 1,
+                    match.missing(e.rank, subject) if match.usable else [],
+                    event.kind == "wait",
+                )
+            )
+        calls.sort(key=lambda call: not call.waits_for)  # what is really missing first
     inside = e.state == "running" and any(file == _GROUP for file, _, _ in e.stack)
     error = _brief(e.error_text)
     if e.state == "died":
         error = f"killed by {_signal_name(e.signal)}" if e.signal else f"its process ended with status {e.exitcode}"
     last = max((event.end for event in events if event.end is not None), default=0.0)
-    return RankReport(e.rank, "waiting" if calls or inside else e.state, calls, "" if calls else _own_line(e.stack),
-                      round(max(0.0, e.now - last), 3), error, e.traceback, len(events) + e.ledger.dropped, e.output,
-                      e.note)
+    return RankReport(
+        e.rank,
+        "waiting" if calls or inside else e.state,
+        calls,
+        "" if calls else _own_line(e.stack),
+        round(max(0.0, e.now - last), 3),
+        error,
+        e.traceback,
+        len(events) + e.ledger.dropped,
+        e.output,
+        e.note,
+    )
 
 
 # -- a rank raised or died --------------------------------------------------------------------------------------------
@@ -87,7 +119,7 @@ def _blame_failure(a: Autopsy, evidence: list[Evidence], mismatch: Mismatch | No
     last = e.ledger.events[-1].where if e.ledger.events else ""
     a.reason = e.state
     _set(a, e.rank, [e.rank], report.where or last, _failure(e, report.where, last, mismatch), True)
-    if mismatch is not None and e.signal == signal.SIGABRT:     # the library aborted the victim, not the culprit
+    if mismatch is not None and e.signal == signal.SIGABRT:  # the library aborted the victim, not the culprit
         a.guilty, a.involved, a.call = mismatch.guilty, sorted({e.rank, *mismatch.involved}), mismatch.call
     return True
 
@@ -105,8 +137,9 @@ def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> s
     if mismatch is not None and e.signal == signal.SIGABRT:
         return f"Rank {e.rank} was aborted by the communication library{place}. {mismatch.cause}"
     if e.signal == signal.SIGKILL:
-        return (f"Rank {e.rank} was killed by SIGKILL{place}: by someone's kill, or by the kernel because memory "
-                f"ran out.")
+        return (
+            f"Rank {e.rank} was killed by SIGKILL{place}: by someone's kill, or by the kernel because memory ran out."
+        )
     if e.signal:
         return f"Rank {e.rank} died by {_signal_name(e.signal)}{place}."
     return f"Rank {e.rank}'s process ended by itself with status {e.exitcode}{place}, without returning."
@@ -116,7 +149,7 @@ def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> s
 def _blame_waiting(a: Autopsy) -> None:
     """A cycle, a rank that has returned, a rank that does not come, or only slow: the most certain first."""
     state = {report.rank: report for report in a.ranks}
-    pull = Counter(edge.on for edge in a.edges)     # how many wait for this rank
+    pull = Counter(edge.on for edge in a.edges)  # how many wait for this rank
     cycle = _cycle(a.edges)
     gone = [rank for rank in pull if state[rank].state == "returned"]
     late = [rank for rank in pull if state[rank].state == "running"]
@@ -129,15 +162,27 @@ def _blame_waiting(a: Autopsy) -> None:
         waiters, verb = _waiters(a, rank)
         call = _call_on(state[waiters[0]], rank)
         which = "collective number" if call.kind in COLLECTIVES else "message number"
-        _set(a, rank, sorted([rank, *waiters]), call.where,
-             f"Rank {rank} returned early: {say_ranks(waiters)} still {verb} for it, rank {waiters[0]} in {call} at "
-             f"{call.where} ({which} {call.number}), which rank {rank} never {_counter_verb(call.kind)}.", True)
+        _set(
+            a,
+            rank,
+            sorted([rank, *waiters]),
+            call.where,
+            f"Rank {rank} returned early: {say_ranks(waiters)} still {verb} for it, rank {waiters[0]} in {call} at "
+            f"{call.where} ({which} {call.number}), which rank {rank} never {_counter_verb(call.kind)}.",
+            True,
+        )
     elif late:
         rank = max(late, key=lambda r: (pull[r], -r))
         waiters, verb = _waiters(a, rank)
         where = state[rank].where
-        _set(a, rank, [rank], where, f"Rank {rank} did not come: it runs its own code at {where or '?'} ({_BUSY}), "
-             f"while {say_ranks(waiters)} {verb} for it.")
+        _set(
+            a,
+            rank,
+            [rank],
+            where,
+            f"Rank {rank} did not come: it runs its own code at {where or '?'} ({_BUSY}), "
+            f"while {say_ranks(waiters)} {verb} for it.",
+        )
     else:
         _blame_slow(a)
 
@@ -151,8 +196,10 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
     if past := _past_each_other(state, cycle, calls):
         advice = past
     elif kinds == {"send"}:
-        advice = ("All of them send first, and a send waits for its receiver: use sendrecv, which posts both "
-                  "directions together.")
+        advice = (
+            "All of them send first, and a send waits for its receiver: use sendrecv, which posts both "
+            "directions together."
+        )
     elif kinds == {"recv"}:
         advice = "All of them receive first, and nobody sends: use sendrecv, or let one side send first."
     else:
@@ -162,15 +209,17 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
 
 def _past_each_other(state: dict[int, RankReport], cycle: list[int], calls: list[Call]) -> str:
     """A sentence, if a rank of the cycle is ready for the other direction of what is waited for, but with another rank:
-    all of them post both directions, as with sendrecv, and to or frm is wrong. Else ""."""
+    all of them post both directions, as with sendrecv, and dst or src is wrong. Else ""."""
     for rank, on, call in zip(cycle, cycle[1:] + cycle[:1], calls):
         other = {"send": "recv", "recv": "send"}.get(call.kind)
         peers = sorted({mine.peer for mine in state[on].calls if mine.kind == other and mine.peer not in (None, rank)})
         if peers and not any(mine.kind == other and mine.peer == rank for mine in state[on].calls):
             does, word = ("receives", "from") if call.kind == "send" else ("sends", "to")
             mine = "sends to" if call.kind == "send" else "receives from"
-            return (f"Rank {rank} {mine} rank {on}, but rank {on} {does} {word} {say_ranks(peers)} meanwhile: "
-                    f"to and frm do not fit together (whoever sends to the right receives from the left).")
+            return (
+                f"Rank {rank} {mine} rank {on}, but rank {on} {does} {word} {say_ranks(peers)} meanwhile: "
+                f"dst and src do not fit together (whoever sends to the right receives from the left)."
+            )
     return ""
 
 
@@ -182,18 +231,33 @@ def _blame_slow(a: Autopsy) -> None:
     if running:
         r = max(running, key=lambda r: (r.seconds, -r.rank))
         who = say_ranks([x.rank for x in running])
-        _set(a, r.rank, [x.rank for x in running], r.where,
-             f"R{who[1:]} did not finish; rank {r.rank} runs its own code at {r.where or '?'} ({_BUSY}).")
+        _set(
+            a,
+            r.rank,
+            [x.rank for x in running],
+            r.where,
+            f"R{who[1:]} did not finish; rank {r.rank} runs its own code at {r.where or '?'} ({_BUSY}).",
+        )
     elif unknown:
         who, places = say_ranks([r.rank for r in unknown]), ", ".join(sorted({r.where for r in unknown}))
-        _set(a, None, [r.rank for r in unknown], unknown[0].where,
-             f"R{who[1:]} did not come out of the group's calls at {places}; the ledger was off, so it is not known "
-             f"who waits for whom: leave it on to learn more.")
+        _set(
+            a,
+            None,
+            [r.rank for r in unknown],
+            unknown[0].where,
+            f"R{who[1:]} did not come out of the group's calls at {places}; the ledger was off, so it is not known "
+            f"who waits for whom: leave it on to learn more.",
+        )
     elif waiting:
         r, who = waiting[0], say_ranks([r.rank for r in waiting])
-        _set(a, None, [r.rank for r in waiting], r.calls[0].where,
-             f"R{who[1:]} had met their partners and were still transferring ({r.calls[0]}, {r.calls[0].bytes} bytes, "
-             f"at {r.calls[0].where}): give it more time with timeout=, or send less.")
+        _set(
+            a,
+            None,
+            [r.rank for r in waiting],
+            r.calls[0].where,
+            f"R{who[1:]} had met their partners and were still transferring ({r.calls[0]}, {r.calls[0].bytes} bytes, "
+            f"at {r.calls[0].where}): give it more time with timeout=, or send less.",
+        )
     else:
         _set(a, None, [], "", "Every rank returned.")
 
@@ -212,7 +276,7 @@ def _cycle(edges: list[Edge]) -> list[int]:
                 done.add(path.pop())
                 rest.pop()
             elif following in path:
-                return path[path.index(following):]
+                return path[path.index(following) :]
             elif following not in done:
                 path.append(following)
                 rest.append(iter(graph.get(following, ())))
@@ -237,9 +301,15 @@ def examine(ledgers: list[Ledger]) -> Autopsy | None:
             if missing:
                 autopsy = diagnose(evidence, "mismatch")
                 call = Call(e.kind, e.peer, e.bytes, e.where, 0.0, e.seq + 1)
-                _set(autopsy, rank, sorted([rank, *missing]), e.where,
-                     f"Rank {rank} called {call} at {e.where}, which {say_ranks(missing)} never "
-                     f"{_counter_verb(e.kind)}; all have returned, so it was for nothing.", True)
+                _set(
+                    autopsy,
+                    rank,
+                    sorted([rank, *missing]),
+                    e.where,
+                    f"Rank {rank} called {call} at {e.where}, which {say_ranks(missing)} never "
+                    f"{_counter_verb(e.kind)}; all have returned, so it was for nothing.",
+                    True,
+                )
                 return autopsy
     return None
 

@@ -10,6 +10,7 @@ escapes.
 
 One helper serves all runs of a program; it starts with the first and stays until the program ends, or `shutdown()`.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -25,16 +26,23 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from labkit.errors import LabError
 
 LENGTH = struct.Struct("!I")
-START_LIMIT = 180.0     # seconds for importing torch on a busy machine
+START_LIMIT = 180.0  # seconds for importing torch on a busy machine
 # Heavy modules that ranks may need: imported once in the helper if the caller has them, instead of once per rank.
 # Append only what starts no thread when imported.
-WORTH_SHARING = ["numpy", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
-                 "torch.distributed.checkpoint", "labkit.checks.remote"]
+WORTH_SHARING = [
+    "numpy",
+    "torch.distributed.tensor",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.checkpoint",
+    "labkit.checks.remote",
+]
 # FSDP2 and every optimizer import torch._dynamo at their first call, 1.4 s of each rank's life, and torchao brings half
 # of torch's compiler along, 3 s. So whoever has the first of a pair gets the second with the helper. On a CPU alone:
 # importing them asks CUDA nothing (torch 2.13), but with a GPU it is untried, and a helper that had asked could not
@@ -50,12 +58,18 @@ class ForkServer:
         self.owner, self.lock = os.getpid(), threading.Lock()
         ours, theirs = socket.socketpair()
         self.errors = tempfile.TemporaryFile()
-        code = (f"import sys; sys.path[:] = {[p for p in sys.path]!r}\n"
-                f"from labkit.comm.forkserver import serve; serve({theirs.fileno()})")
+        code = (
+            f"import sys; sys.path[:] = {[p for p in sys.path]!r}\n"
+            f"from labkit.comm.forkserver import serve; serve({theirs.fileno()})"
+        )
         self.process = subprocess.Popen(
-            [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code], pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors,
-            start_new_session=True)     # Ctrl-C in a terminal is for the caller
+            [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors,
+            start_new_session=True,
+        )  # Ctrl-C in a terminal is for the caller
         theirs.close()
         self.socket = ours
         self.ready = False
@@ -73,9 +87,11 @@ class ForkServer:
                 answer, _ = _receive(self.socket)
             except (OSError, EOFError, ValueError) as error:
                 self.close()
-                raise LabError(f"the helper process that starts ranks ended or does not answer "
-                               f"({error or 'it exited'}): {self._last_words()}") from error
-            except BaseException:       # Ctrl-C between question and answer: the next answer would be the wrong one
+                raise LabError(
+                    f"the helper process that starts ranks ended or does not answer "
+                    f"({error or 'it exited'}): {self._last_words()}"
+                ) from error
+            except BaseException:  # Ctrl-C between question and answer: the next answer would be the wrong one
                 self.close()
                 raise
         if "error" in answer:
@@ -91,7 +107,7 @@ class ForkServer:
         if self.owner == os.getpid():
             try:
                 self.process.wait(5.0)
-            except subprocess.TimeoutExpired:       # it is still importing: nothing to clean up yet
+            except subprocess.TimeoutExpired:  # it is still importing: nothing to clean up yet
                 self.process.kill()
                 self.process.wait()
 
@@ -136,9 +152,11 @@ def serve(fd: int) -> None:
     wake_in, wake_out = os.pipe()
     os.set_blocking(wake_out, False)
     os.set_blocking(wake_in, False)
-    ranks: dict[int, tuple[int, str]] = {}      # pid: (descriptor on which to report its end, its directory)
-    import torch.distributed        # noqa: F401  the point of it all
+    ranks: dict[int, tuple[int, str]] = {}  # pid: (descriptor on which to report its end, its directory)
+    import torch.distributed  # noqa: F401  the point of it all
+
     from labkit.comm import worker  # noqa: F401
+
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
     try:
@@ -167,7 +185,7 @@ def serve(fd: int) -> None:
 def _handle(message: dict, fds: list[int], ranks: dict[int, tuple[int, str]], own: Sequence[int]) -> dict:
     if message["do"] == "signal":
         for pid in message["pids"]:
-            if pid in ranks:        # not reaped: the number is still this rank's
+            if pid in ranks:  # not reaped: the number is still this rank's
                 _kill(pid, message["signal"])
         return {}
     try:
@@ -189,7 +207,7 @@ def _handle(message: dict, fds: list[int], ranks: dict[int, tuple[int, str]], ow
 def _become_rank(control: int, out: int, err: int, foreign: Sequence[int], message: dict) -> None:
     """In the child: leave the helper's world, then work. Never returns."""
     status = 70
-    gc.freeze()     # or the rank's garbage collection touches, and so copies, every page it shares with the helper
+    gc.freeze()  # or the rank's garbage collection touches, and so copies, every page it shares with the helper
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -202,9 +220,11 @@ def _become_rank(control: int, out: int, err: int, foreign: Sequence[int], messa
         os.close(out)
         os.close(err)
         from labkit.comm import worker
+
         status = worker.work(control, message["setup"])
     except BaseException:
         import traceback
+
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -219,8 +239,9 @@ def _die_with_parent(helper: int) -> None:
     """Linux: SIGKILL for this process when the helper dies. Elsewhere the helper's own clean-up has to do."""
     if sys.platform.startswith("linux"):
         import ctypes
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)     # PR_SET_PDEATHSIG
-        if os.getppid() != helper:      # it died before the call
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        if os.getppid() != helper:  # it died before the call
             os._exit(70)
 
 
@@ -232,7 +253,7 @@ def _reap(ranks: dict[int, tuple[int, str]]) -> None:
             return
         if pid == 0:
             return
-        _kill(pid, signal.SIGKILL)      # whatever it started and left in its session's group
+        _kill(pid, signal.SIGKILL)  # whatever it started and left in its session's group
         report, _ = ranks.pop(pid, (None, ""))
         if report is not None:
             try:
@@ -266,4 +287,4 @@ def _receive(link: socket.socket) -> tuple[dict, list[int]]:
         if not more:
             raise EOFError
         data += more
-    return json.loads(data[LENGTH.size:]), list(fds)
+    return json.loads(data[LENGTH.size :]), list(fds)

@@ -19,35 +19,47 @@ Rules that hold on every backend:
 
 Each call is noted in `group.ledger` (see labkit.comm.ledger).
 """
+
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Sequence
+from typing import Any
 
 import torch
 
-from labkit.comm.ledger import Event, Ledger
 from labkit.comm.callsite import caller
+from labkit.comm.ledger import Event, Ledger
 from labkit.comm.transport import Collective, Op, Transport
 from labkit.errors import LabError
 
 OPS = ("sum", "mean", "max", "min", "prod")
-REDUCIBLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32,
-             torch.int64}
+REDUCIBLE = {
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.int8,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+}
 _DTYPES: dict[torch.dtype, str] = {}
 
 
 @dataclass(slots=True)
 class Send:
-    """For `batch`: send `tensor` to rank `to`."""
+    """For `batch`: send `tensor` to rank `dst`."""
+
     tensor: torch.Tensor
-    to: int
+    dst: int
 
 
 @dataclass(slots=True)
 class Recv:
-    """For `batch`: receive from rank `frm` into `out`, or into a new tensor shaped like `like`."""
-    frm: int
+    """For `batch`: receive from rank `src` into `out`, or into a new tensor shaped like `like`."""
+
+    src: int
     like: torch.Tensor | None = None
     out: torch.Tensor | None = None
 
@@ -57,9 +69,9 @@ class Handle:
 
     Until then the tensor must not be touched: it may still be read, or written."""
 
-    __slots__ = ("_group", "_event", "_done", "_result")
+    __slots__ = ("_done", "_event", "_group", "_result")
 
-    def __init__(self, group: "Group", event: Event | None, done: Callable[[], Any]) -> None:
+    def __init__(self, group: Group, event: Event | None, done: Callable[[], Any]) -> None:
         self._group, self._event, self._done, self._result = group, event, done, None
 
     def wait(self) -> torch.Tensor | None:
@@ -92,39 +104,45 @@ class Group:
         return f"Group(rank {self.rank} of {self.size}, {self.device})"
 
     # -- point to point -------------------------------------------------------------------------------------------
-    def send(self, tensor: torch.Tensor, to: int) -> None:
-        """Send `tensor` to rank `to`. Returns when the tensor may be overwritten; that can need the receiver."""
-        self._together([Send(tensor, to)])
+    def send(self, tensor: torch.Tensor, dst: int) -> None:
+        """Send `tensor` to rank `dst`. Returns when the tensor may be overwritten; that can need the receiver."""
+        self._together([Send(tensor, dst)])
 
-    def recv(self, frm: int, like: torch.Tensor | None = None, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Receive from rank `frm`: into `out` (returned), or into a new tensor with the shape and dtype of `like`."""
-        return self._together([Recv(frm, like, out)])[0]
+    def recv(self, src: int, like: torch.Tensor | None = None, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Receive from rank `src`: into `out` (returned), or into a new tensor with the shape and dtype of `like`."""
+        return self._together([Recv(src, like, out)])[0]
 
-    def sendrecv(self, tensor: torch.Tensor, to: int, frm: int, like: torch.Tensor | None = None,
-                 out: torch.Tensor | None = None) -> torch.Tensor:
-        """Send `tensor` to `to` and receive from `frm`, both posted together, so that a ring of them cannot deadlock.
+    def sendrecv(
+        self,
+        tensor: torch.Tensor,
+        dst: int,
+        src: int,
+        like: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Send `tensor` to `dst` and receive from `src`, both posted together, so that a ring of them cannot deadlock.
 
         `like` defaults to `tensor`. Returns the received tensor."""
         if like is None and out is None:
             like = tensor
-        return self._together([Send(tensor, to), Recv(frm, like, out)])[1]
+        return self._together([Send(tensor, dst), Recv(src, like, out)])[1]
 
     def batch(self, parts: Sequence[Send | Recv]) -> list[torch.Tensor | None]:
         """Post all `parts` together, wait for all. Returns one entry a part: the received tensor; None for a Send."""
         parts = list(parts)
         for part in parts:
             if not isinstance(part, (Send, Recv)):
-                raise LabError(f"batch takes Send(tensor, to) and Recv(frm, like=...), not {type(part).__name__}")
+                raise LabError(f"batch takes Send(tensor, dst) and Recv(src, like=...), not {type(part).__name__}")
         return self._together(parts) if parts else []
 
-    def isend(self, tensor: torch.Tensor, to: int) -> Handle:
+    def isend(self, tensor: torch.Tensor, dst: int) -> Handle:
         """Start sending and go on. `wait()` on the handle before changing the tensor."""
-        events, done = self._post([Send(tensor, to)], blocking=False)
+        events, done = self._post([Send(tensor, dst)], blocking=False)
         return Handle(self, events[0], lambda: done()[0])
 
-    def irecv(self, frm: int, like: torch.Tensor | None = None, out: torch.Tensor | None = None) -> Handle:
+    def irecv(self, src: int, like: torch.Tensor | None = None, out: torch.Tensor | None = None) -> Handle:
         """Start receiving and go on. `wait()` on the handle returns the tensor."""
-        events, done = self._post([Recv(frm, like, out)], blocking=False)
+        events, done = self._post([Recv(src, like, out)], blocking=False)
         return Handle(self, events[0], lambda: done()[0])
 
     def _together(self, parts: Sequence[Send | Recv]) -> list[torch.Tensor | None]:
@@ -141,23 +159,40 @@ class Group:
         targets: list[torch.Tensor | None] = []
         for part in parts:
             if isinstance(part, Send):
-                self._check_peer(part.to, "to")
+                self._check_peer(part.dst, "dst")
                 self._check_tensor(part.tensor)
-                ops.append(Op("send", part.to, part.tensor.detach().contiguous(), where, blocking))
+                ops.append(Op("send", part.dst, part.tensor.detach().contiguous(), where, blocking))
                 targets.append(None)
             else:
-                self._check_peer(part.frm, "frm")
+                self._check_peer(part.src, "src")
                 target = self._target(part)
-                ops.append(Op("recv", part.frm, target if target.is_contiguous() else torch.empty_like(
-                    target, memory_format=torch.contiguous_format), where, blocking))
+                ops.append(
+                    Op(
+                        "recv",
+                        part.src,
+                        target
+                        if target.is_contiguous()
+                        else torch.empty_like(target, memory_format=torch.contiguous_format),
+                        where,
+                        blocking,
+                    )
+                )
                 targets.append(target)
         if len(ops) > 1:
             _check_overlap(ops)
         events, batch = [], None
         for op in ops:
             t = op.tensor
-            event = self.ledger.begin(op.kind, op.peer, _bytes(t), dtype=_dtype(t), shape=tuple(t.shape), batch=batch,
-                                      blocking=blocking, where=where)
+            event = self.ledger.begin(
+                op.kind,
+                op.peer,
+                _bytes(t),
+                dtype=_dtype(t),
+                shape=tuple(t.shape),
+                batch=batch,
+                blocking=blocking,
+                where=where,
+            )
             batch = event.batch if event is not None else None
             events.append(event)
         wait = self.transport.post(ops)
@@ -184,8 +219,9 @@ class Group:
                 tensor.detach().copy_(work)
             return tensor
 
-        return self._collective(Collective("all_reduce", work, op=_wire_op(op)), tensor, _bytes(work), finish,
-                                async_op, op)
+        return self._collective(
+            Collective("all_reduce", work, op=_wire_op(op)), tensor, _bytes(work), finish, async_op, op
+        )
 
     def all_gather(self, tensor: torch.Tensor, async_op: bool = False) -> torch.Tensor | Handle:
         """[L, ...] on each rank -> [N*L, ...] on all, in rank order. A scalar counts as [1]."""
@@ -199,13 +235,16 @@ class Group:
         """[N*L, ...] on each rank -> the rank's own [L, ...] of the reduction. The first dim must divide by N."""
         self._check_reduction(tensor, op)
         if tensor.dim() == 0 or tensor.shape[0] % self.size:
-            raise LabError(f"reduce_scatter cuts the first dimension into {self.size} equal parts; shape "
-                           f"{list(tensor.shape)} cannot be cut so: pad it, or choose another size")
+            raise LabError(
+                f"reduce_scatter cuts the first dimension into {self.size} equal parts; shape "
+                f"{list(tensor.shape)} cannot be cut so: pad it, or choose another size"
+            )
         work = tensor.detach().contiguous()
         out = work.new_empty((work.shape[0] // self.size, *work.shape[1:]))
         finish = (lambda: out.div_(self.size)) if op == "mean" else (lambda: out)
-        return self._collective(Collective("reduce_scatter", work, out, _wire_op(op)), tensor, _bytes(work), finish,
-                                async_op, op)
+        return self._collective(
+            Collective("reduce_scatter", work, out, _wire_op(op)), tensor, _bytes(work), finish, async_op, op
+        )
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0, async_op: bool = False) -> torch.Tensor | Handle:
         """Overwrite `tensor` on every rank with rank `root`'s, in place. Returns it (or a Handle)."""
@@ -224,12 +263,26 @@ class Group:
         """Return when every rank has called it."""
         self._collective(Collective("barrier", None), None, 0, lambda: None, False)
 
-    def _collective(self, call: Collective, shown: torch.Tensor | None, size: int, finish: Callable[[], Any],
-                    async_op: bool, op: str | None = None) -> Any:
+    def _collective(
+        self,
+        call: Collective,
+        shown: torch.Tensor | None,
+        size: int,
+        finish: Callable[[], Any],
+        async_op: bool,
+        op: str | None = None,
+    ) -> Any:
         call.where, call.blocking = caller(), not async_op
-        event = self.ledger.begin(call.kind, call.root, size, dtype=_dtype(shown) if shown is not None else "",
-                                  shape=tuple(shown.shape) if shown is not None else (), op=op, blocking=not async_op,
-                                  where=call.where)
+        event = self.ledger.begin(
+            call.kind,
+            call.root,
+            size,
+            dtype=_dtype(shown) if shown is not None else "",
+            shape=tuple(shown.shape) if shown is not None else (),
+            op=op,
+            blocking=not async_op,
+            where=call.where,
+        )
         wait = self.transport.collective(call)
 
         def done() -> Any:
@@ -253,21 +306,25 @@ class Group:
         if isinstance(rank, bool) or not isinstance(rank, int):
             raise LabError(f"{name}= must be a rank, an int from 0 to {self.size - 1}; got {rank!r}")
         if not 0 <= rank < self.size:
-            raise LabError(f"{name}={rank} is no rank of this group: its {self.size} ranks are 0 to {self.size - 1} "
-                           f"(wrap around with % group.size)")
+            raise LabError(
+                f"{name}={rank} is no rank of this group: its {self.size} ranks are 0 to {self.size - 1} "
+                f"(wrap around with % group.size)"
+            )
 
     def _check_peer(self, rank: int, name: str) -> None:
         self._check_rank(rank, name)
         if rank == self.rank:
-            raise LabError(f"{name}={rank} is rank {self.rank} itself: a rank cannot message itself, keep the tensor "
-                           f"instead")
+            raise LabError(
+                f"{name}={rank} is rank {self.rank} itself: a rank cannot message itself, keep the tensor instead"
+            )
 
     def _check_tensor(self, tensor: Any, name: str = "tensor") -> None:
         if not isinstance(tensor, torch.Tensor):
             raise LabError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
         if tensor.device != self.device:
-            raise LabError(f"{name} is on {tensor.device}, but this group moves tensors on {self.device}: "
-                           f"use .to(group.device)")
+            raise LabError(
+                f"{name} is on {tensor.device}, but this group moves tensors on {self.device}: use .to(group.device)"
+            )
 
     def _check_reduction(self, tensor: torch.Tensor, op: str) -> None:
         self._check_tensor(tensor)
@@ -283,8 +340,10 @@ class Group:
             self._check_tensor(part.out, "out")
             return part.out.detach() if part.out.requires_grad else part.out
         if part.like is None:
-            raise LabError("recv needs like= (a tensor of the shape and dtype to expect) or out= (a tensor to fill): "
-                           "a message carries no header")
+            raise LabError(
+                "recv needs like= (a tensor of the shape and dtype to expect) or out= (a tensor to fill): "
+                "a message carries no header"
+            )
         if not isinstance(part.like, torch.Tensor):
             raise LabError(f"like must be a torch.Tensor; got {type(part.like).__name__}")
         return torch.empty(part.like.shape, dtype=part.like.dtype, device=self.device)
@@ -309,7 +368,9 @@ def _check_overlap(ops: Sequence[Op]) -> None:
     """A buffer that is filled while it is read, or filled twice, gives a different answer on every run: refuse it."""
     spans = [(op.tensor.data_ptr(), op.tensor.data_ptr() + _bytes(op.tensor), op.kind) for op in ops]
     for i, (a, b, kind) in enumerate(spans):
-        for c, d, other in spans[i + 1:]:
+        for c, d, other in spans[i + 1 :]:
             if a < d and c < b and "recv" in (kind, other):
-                raise LabError("out= shares memory with another tensor of the same call: it would be overwritten while "
-                               "it is read; receive into a tensor of its own")
+                raise LabError(
+                    "out= shares memory with another tensor of the same call: it would be overwritten while "
+                    "it is read; receive into a tensor of its own"
+                )

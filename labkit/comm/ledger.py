@@ -25,36 +25,39 @@ On CUDA the host's `begin` and `end` say when the call was made and when it retu
 An event costs about 2 microseconds, 6 where a file keeps it too (rank processes). `ledger.off()` records nothing for a
 while: a benchmark of 8-byte messages wants that.
 """
+
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Iterator
+from typing import Any
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier")
-KEEP = 100_000          # events kept in memory, some 50 MB; the totals stay exact beyond
+KEEP = 100_000  # events kept in memory, some 50 MB; the totals stay exact beyond
 
 
 @dataclass(slots=True)
 class Event:
     """One thing a rank asked for. Times are seconds since the start of the run; sizes are bytes."""
-    index: int                      # program order on this rank: 0, 1, 2, ...
-    kind: str                       # "send", "recv", "wait", or one of COLLECTIVES
-    peer: int | None = None         # the other rank; the root of a broadcast; None for the other collectives
-    bytes: int = 0                  # payload (see above); 0 for "wait" and "barrier"
+
+    index: int  # program order on this rank: 0, 1, 2, ...
+    kind: str  # "send", "recv", "wait", or one of COLLECTIVES
+    peer: int | None = None  # the other rank; the root of a broadcast; None for the other collectives
+    bytes: int = 0  # payload (see above); 0 for "wait" and "barrier"
     begin: float = 0.0
-    end: float | None = None        # None: not known to be complete
-    where: str = ""                 # "file:line" of the code that called the group
-    dtype: str = ""                 # "float32", "bfloat16", ...
-    shape: tuple[int, ...] = ()     # of the tensor that was passed (recv: received)
-    op: str | None = None           # "sum", "mean", ... of a reduction
-    batch: int | None = None        # shared by everything posted by one call; None for "wait"
-    blocking: bool = True           # False: posted only; see the "wait" with of == index
-    of: int | None = None           # "wait": the index of the event waited for
-    seq: int = 0                    # number of this message on its channel, or of this collective on this rank
-    device_begin: float | None = None   # seconds on the GPU's clock since the ledger began, if device_clock is on
+    end: float | None = None  # None: not known to be complete
+    where: str = ""  # "file:line" of the code that called the group
+    dtype: str = ""  # "float32", "bfloat16", ...
+    shape: tuple[int, ...] = ()  # of the tensor that was passed (recv: received)
+    op: str | None = None  # "sum", "mean", ... of a reduction
+    batch: int | None = None  # shared by everything posted by one call; None for "wait"
+    blocking: bool = True  # False: posted only; see the "wait" with of == index
+    of: int | None = None  # "wait": the index of the event waited for
+    seq: int = 0  # number of this message on its channel, or of this collective on this rank
+    device_begin: float | None = None  # seconds on the GPU's clock since the ledger began, if device_clock is on
     device_end: float | None = None
 
 
@@ -67,21 +70,23 @@ class Ledger:
     keep         events kept in memory; older ones are dropped (`dropped` says how many, the totals still count them)
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, *, start: float | None = None, sink: str | None = None,
-                 keep: int = KEEP) -> None:
+    def __init__(
+        self, rank: int = 0, size: int = 1, *, start: float | None = None, sink: str | None = None, keep: int = KEEP
+    ) -> None:
         self.rank, self.size = rank, size
         self.start = time.perf_counter() if start is None else start
         self.keep = max(2, keep)
         self.events: list[Event] = []
         self.enabled = True
-        self.gaps = False               # True once something went unrecorded: then counts prove nothing
+        self.gaps = False  # True once something went unrecorded: then counts prove nothing
         self.dropped = 0
-        self._totals = {"sent_bytes": 0, "received_bytes": 0, "steps": 0}   # of the dropped events
+        self._totals = {"sent_bytes": 0, "received_bytes": 0, "steps": 0}  # of the dropped events
         self._next = 0
         self._seq: dict[tuple[str, int | None], int] = {}
         self._sink = None
         if sink:
             from labkit.comm.sink import Sink
+
             self._sink = Sink(sink, self)
         self._clock: _DeviceClock | None = None
 
@@ -119,9 +124,20 @@ class Ledger:
         """Seconds since the start of the run."""
         return time.perf_counter() - self.start
 
-    def begin(self, kind: str, peer: int | None = None, bytes: int = 0, *, dtype: str = "", shape: tuple[int, ...] = (),
-              op: str | None = None, batch: int | None = None, blocking: bool = True, of: int | None = None,
-              where: str = "") -> Event | None:
+    def begin(
+        self,
+        kind: str,
+        peer: int | None = None,
+        bytes: int = 0,
+        *,
+        dtype: str = "",
+        shape: tuple[int, ...] = (),
+        op: str | None = None,
+        batch: int | None = None,
+        blocking: bool = True,
+        of: int | None = None,
+        where: str = "",
+    ) -> Event | None:
         """Note that a call begins. `batch=None` starts a new batch; pass the first event's `batch` to join it.
 
         None is returned while the ledger is off; `finish` takes it."""
@@ -137,8 +153,22 @@ class Ledger:
             self._seq[channel] = seq + 1
             if batch is None:
                 batch = index
-        event = Event(index, kind, peer, bytes, time.perf_counter() - self.start, None, where, dtype, shape, op, batch,
-                      blocking, of, seq)
+        event = Event(
+            index,
+            kind,
+            peer,
+            bytes,
+            time.perf_counter() - self.start,
+            None,
+            where,
+            dtype,
+            shape,
+            op,
+            batch,
+            blocking,
+            of,
+            seq,
+        )
         self.events.append(event)
         if len(self.events) > self.keep:
             self._drop()
@@ -187,8 +217,11 @@ class Ledger:
     def _drop(self) -> None:
         """Forget the older half, but count it. A batch is not cut in two, or its step would be counted twice."""
         cut = self.keep // 2
-        while cut < len(self.events) and self.events[cut].batch is not None \
-                and self.events[cut].batch == self.events[cut - 1].batch:
+        while (
+            cut < len(self.events)
+            and self.events[cut].batch is not None
+            and self.events[cut].batch == self.events[cut - 1].batch
+        ):
             cut += 1
         old, waiting = self.events[:cut], []
         kept = Ledger()
@@ -204,8 +237,14 @@ class Ledger:
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values: {"rank", "size", "events": [{field: value}], "dropped", "gaps", "totals"}."""
         self.settle()
-        return {"rank": self.rank, "size": self.size, "events": [asdict(e) for e in self.events],
-                "dropped": self.dropped, "gaps": self.gaps, "totals": dict(self._totals)}
+        return {
+            "rank": self.rank,
+            "size": self.size,
+            "events": [asdict(e) for e in self.events],
+            "dropped": self.dropped,
+            "gaps": self.gaps,
+            "totals": dict(self._totals),
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | str) -> Ledger:
@@ -219,8 +258,10 @@ class Ledger:
         return ledger
 
     def __repr__(self) -> str:
-        return (f"Ledger(rank {self.rank} of {self.size}: {len(self.events)} events, {self.steps} steps, "
-                f"sent {self.sent_bytes} B, received {self.received_bytes} B)")
+        return (
+            f"Ledger(rank {self.rank} of {self.size}: {len(self.events)} events, {self.steps} steps, "
+            f"sent {self.sent_bytes} B, received {self.received_bytes} B)"
+        )
 
 
 class _DeviceClock:
@@ -228,6 +269,7 @@ class _DeviceClock:
 
     def __init__(self) -> None:
         import torch
+
         self.new = lambda: torch.cuda.Event(enable_timing=True)
         self.zero = self.new()
         self.zero.record()

@@ -16,12 +16,14 @@ Frames, in both directions: 4 letters, the length of a JSON head, the length of 
 
 Posts and collectives are numbered 0, 1, 2, ... on each rank, in the order in which they are made.
 """
+
 from __future__ import annotations
 
 import json
 import socket
 import struct
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -30,8 +32,8 @@ from labkit.comm.transport import Collective, Op, Wait, as_bytes
 from labkit.errors import LabError
 
 HEADER = struct.Struct("!4sIQ")
-MAX_HEAD = 1 << 16          # bytes of a frame's JSON head
-MAX_BODY = 64 << 20         # bytes of a frame's body; the course's largest are a few MiB
+MAX_HEAD = 1 << 16  # bytes of a frame's JSON head
+MAX_BODY = 64 << 20  # bytes of a frame's body; the course's largest are a few MiB
 
 
 def frame_head(kind: str, head: dict[str, Any], body_bytes: int = 0) -> bytes:
@@ -76,22 +78,36 @@ class BrokerTransport:
     def __init__(self, rank: int, size: int, link: socket.socket) -> None:
         self.rank, self.size, self.device = rank, size, torch.device("cpu")
         self._link, self._number = link, 0
-        self._open: dict[int, list[torch.Tensor]] = {}      # what has not come yet: number -> tensors to fill
+        self._open: dict[int, list[torch.Tensor]] = {}  # what has not come yet: number -> tensors to fill
 
     def post(self, ops: Sequence[Op]) -> Wait:
         sends = [raw(op.tensor) for op in ops if op.kind == "send"]
-        head = {"ops": [[op.kind, op.peer, dtype_name(op.tensor.dtype), list(op.tensor.shape)] for op in ops],
-                "blocking": ops[0].blocking, "where": ops[0].where}
+        head = {
+            "ops": [[op.kind, op.peer, dtype_name(op.tensor.dtype), list(op.tensor.shape)] for op in ops],
+            "blocking": ops[0].blocking,
+            "where": ops[0].where,
+        }
         return self._start("post", head, sends, [op.tensor for op in ops if op.kind == "recv"], ops[0].blocking)
 
     def collective(self, call: Collective) -> Wait:
         tensor = call.tensor
-        head = {"kind": call.kind, "op": call.op, "root": call.root, "blocking": call.blocking, "where": call.where,
-                "dtype": dtype_name(tensor.dtype) if tensor is not None else "",
-                "shape": list(tensor.shape) if tensor is not None else []}
+        head = {
+            "kind": call.kind,
+            "op": call.op,
+            "root": call.root,
+            "blocking": call.blocking,
+            "where": call.where,
+            "dtype": dtype_name(tensor.dtype) if tensor is not None else "",
+            "shape": list(tensor.shape) if tensor is not None else [],
+        }
         result = call.out if call.out is not None else tensor
-        return self._start("coll", head, [raw(tensor)] if tensor is not None else [],
-                           [result] if result is not None else [], call.blocking)
+        return self._start(
+            "coll",
+            head,
+            [raw(tensor)] if tensor is not None else [],
+            [result] if result is not None else [],
+            call.blocking,
+        )
 
     def mesh(self):
         raise LabError("ranks behind a broker have no device mesh (FSDP2 needs torch process groups)")
@@ -118,5 +134,5 @@ class BrokerTransport:
             for tensor in self._open.pop(head["of"]):
                 into = raw(tensor)
                 if into:
-                    into[:] = data[start:start + len(into)]
+                    into[:] = data[start : start + len(into)]
                 start += len(into)

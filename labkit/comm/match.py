@@ -4,10 +4,11 @@ The n-th send from a to b meets the n-th recv on b from a, and the n-th collecti
 of every other. So a call is stuck exactly when its counterpart has not been made, and it is wrong when the
 counterpart differs.
 """
+
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Iterator
 
 from labkit.comm.ledger import COLLECTIVES, Event, Ledger
 
@@ -15,11 +16,12 @@ from labkit.comm.ledger import COLLECTIVES, Event, Ledger
 @dataclass
 class Mismatch:
     """Two or more ranks met in one call and did not mean the same."""
+
     guilty: int | None
     involved: list[int]
     call: str
     cause: str
-    message: bool = False       # a send and its recv, not collectives
+    message: bool = False  # a send and its recv, not collectives
 
 
 class Match:
@@ -28,8 +30,8 @@ class Match:
     def __init__(self, ledgers: list[Ledger]) -> None:
         self.size = len(ledgers)
         self.usable = not any(ledger.gaps for ledger in ledgers)
-        self.sends: dict[tuple[int, int], dict[int, Event]] = {}        # (from, to): number: event
-        self.recvs: dict[tuple[int, int], dict[int, Event]] = {}        # (from, to), too
+        self.sends: dict[tuple[int, int], dict[int, Event]] = {}  # (from, to): number: event
+        self.recvs: dict[tuple[int, int], dict[int, Event]] = {}  # (from, to), too
         self.collectives: list[dict[int, Event]] = [{} for _ in ledgers]
         for rank, ledger in enumerate(ledgers):
             for event in list(ledger.events):
@@ -63,11 +65,18 @@ class Match:
             for seq, send in sends.items():
                 recv = recvs.get(seq)
                 if recv is not None and (send.bytes, send.dtype) != (recv.bytes, recv.dtype):
-                    yield max(send.begin, recv.begin), Mismatch(
-                        src, [src, dst], send.where,
-                        f"Rank {src} sends {_what(send)} to rank {dst} ({send.where}), but rank {dst} expects "
-                        f"{_what(recv)} there ({recv.where}): the two must agree on what their message number "
-                        f"{seq + 1} is.{_advice(send, recv)}", True)
+                    yield (
+                        max(send.begin, recv.begin),
+                        Mismatch(
+                            src,
+                            [src, dst],
+                            send.where,
+                            f"Rank {src} sends {_what(send)} to rank {dst} ({send.where}), but rank {dst} expects "
+                            f"{_what(recv)} there ({recv.where}): the two must agree on what their message number "
+                            f"{seq + 1} is.{_advice(send, recv)}",
+                            True,
+                        ),
+                    )
 
     def _collective_mismatches(self) -> Iterator[tuple[float, Mismatch]]:
         for seq in sorted(set().union(*self.collectives)):
@@ -78,13 +87,20 @@ class Match:
             if len(groups) > 1:
                 most, *others = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks))
                 odd = [rank for ranks in others for rank in ranks]
-                told = "; ".join(f"{say_ranks(ranks)} called {_described(calls[ranks[0]])}"
-                                 for ranks in [most, *others])
+                told = "; ".join(
+                    f"{say_ranks(ranks)} called {_described(calls[ranks[0]])}" for ranks in [most, *others]
+                )
                 tie = len(most) == len(others[0])
                 blame = "one of them is wrong" if tie else f"{say_ranks(odd)} left the common order"
-                yield max(e.begin for e in calls.values()), Mismatch(
-                    odd[0], sorted(calls), calls[odd[0]].where,
-                    f"The ranks' collective number {seq + 1} differs: {told}; {blame}.")
+                yield (
+                    max(e.begin for e in calls.values()),
+                    Mismatch(
+                        odd[0],
+                        sorted(calls),
+                        calls[odd[0]].where,
+                        f"The ranks' collective number {seq + 1} differs: {told}; {blame}.",
+                    ),
+                )
                 return
 
 

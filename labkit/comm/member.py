@@ -4,6 +4,7 @@ control    frames in both directions (labkit.comm.serialization): jobs out, resu
 out, err   what the rank prints, passed on line by line
 report     the helper writes the rank's exit status here, when there is one
 """
+
 from __future__ import annotations
 
 import os
@@ -33,8 +34,10 @@ class Member:
             modules = [m for m in forkserver.WORTH_SHARING if m in sys.modules]
             if setup["device"] == "cpu":
                 modules += [later for m, later in forkserver.ON_CPU.items() if m in sys.modules]
-            answer = helper.request({"do": "rank", "modules": modules, "helper": helper.process.pid,
-                                     "setup": {**setup, "rank": rank}}, [theirs.fileno(), out, err, report])
+            answer = helper.request(
+                {"do": "rank", "modules": modules, "helper": helper.process.pid, "setup": {**setup, "rank": rank}},
+                [theirs.fileno(), out, err, report],
+            )
             self.pid, self.helper = answer["pid"], helper
         finally:
             theirs.close()
@@ -46,8 +49,8 @@ class Member:
         self.reader, self.to_send = Reader(), memoryview(b"")
         self.partial = {self.out: b"", self.err: b""}
         self.last_words = b""
-        self.ended: set[int] = set()        # connections that the rank has closed: each would wake the caller for ever
-        self.status: int | None = None      # as os.waitpid gave it
+        self.ended: set[int] = set()  # connections that the rank has closed: each would wake the caller for ever
+        self.status: int | None = None  # as os.waitpid gave it
         self.fresh()
 
     def fresh(self, output_limit: int | None = None) -> None:
@@ -63,11 +66,11 @@ class Member:
     def flush(self) -> None:
         try:
             while self.to_send:
-                self.to_send = self.to_send[self.control.send(self.to_send[:1 << 20]):]
+                self.to_send = self.to_send[self.control.send(self.to_send[: 1 << 20]) :]
         except BlockingIOError:
             pass
         except OSError:
-            self.to_send = memoryview(b"")      # it is gone: its exit status says how
+            self.to_send = memoryview(b"")  # it is gone: its exit status says how
 
     def take(self) -> list[tuple[str, bytes]]:
         frames = []
@@ -83,7 +86,7 @@ class Member:
         """Pass on what the rank has written: whole lines, or everything at the end of a job."""
         text = self.partial[fd]
         try:
-            for _ in range(16):     # then let the others speak: a rank can write as fast as this reads
+            for _ in range(16):  # then let the others speak: a rank can write as fast as this reads
                 data = os.read(fd, 1 << 16)
                 if not data:
                     self.ended.add(fd)
@@ -99,7 +102,7 @@ class Member:
             self.last_words = (self.last_words + lines + b"\n")[-4000:]
         if self.room is not None:
             if len(lines) > self.room >= 0:
-                lines = lines[:self.room] + b"\n(this rank prints too much: the rest of its output is dropped)"
+                lines = lines[: self.room] + b"\n(this rank prints too much: the rest of its output is dropped)"
                 self.room = -1
             elif self.room < 0:
                 lines = b""
@@ -114,7 +117,7 @@ class Member:
     def read_status(self) -> None:
         if self.status is None:
             data = os.read(self.report, STATUS.size)
-            self.status = STATUS.unpack(data)[0] if data else 0xFF00     # the helper died with it
+            self.status = STATUS.unpack(data)[0] if data else 0xFF00  # the helper died with it
             if self.state == "running":
                 self.state, self.order = "died", time.perf_counter()
 

@@ -1,10 +1,12 @@
 """How a run of ranks ends: with `Results`, or with `RanksFailed`."""
+
 from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any
 
 from labkit.comm.ledger import Ledger
 from labkit.errors import LabError
@@ -29,7 +31,7 @@ class RanksFailed(LabError):
     error      the guilty rank's own exception, where there is one and it could be brought here; else None
     """
 
-    def __init__(self, autopsy: "Autopsy", ledgers: list[Ledger], error: BaseException | None = None) -> None:
+    def __init__(self, autopsy: Autopsy, ledgers: list[Ledger], error: BaseException | None = None) -> None:
         super().__init__(str(autopsy))
         self.autopsy, self.ledgers, self.error = autopsy, ledgers, error
 
@@ -41,19 +43,20 @@ class RanksFailed(LabError):
 @dataclass
 class Evidence:
     """What is known of one rank at the moment a run ended. The autopsy is made from these alone."""
+
     rank: int
     ledger: Ledger
-    state: str = "running"          # "running" (includes waiting), "returned", "raised", "died"
-    now: float = 0.0                # seconds since the start of the run when this was taken
-    order: float = float("inf")     # when it raised or died, to tell causes from consequences
-    error: BaseException | None = None      # what it raised, if it could be brought here
-    error_text: str = ""            # "ValueError: what it said"
+    state: str = "running"  # "running" (includes waiting), "returned", "raised", "died"
+    now: float = 0.0  # seconds since the start of the run when this was taken
+    order: float = float("inf")  # when it raised or died, to tell causes from consequences
+    error: BaseException | None = None  # what it raised, if it could be brought here
+    error_text: str = ""  # "ValueError: what it said"
     traceback: str = ""
-    signal: int | None = None       # it died by this signal
-    exitcode: int | None = None     # it ended its process with this status
-    stack: list[tuple[str, int, str]] = field(default_factory=list)     # (file, line, function), innermost first
-    output: str = ""                # the last lines it wrote to stderr
-    note: str = ""                  # what could not be done about it
+    signal: int | None = None  # it died by this signal
+    exitcode: int | None = None  # it ended its process with this status
+    stack: list[tuple[str, int, str]] = field(default_factory=list)  # (file, line, function), innermost first
+    output: str = ""  # the last lines it wrote to stderr
+    note: str = ""  # what could not be done about it
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep

@@ -9,6 +9,7 @@ The deadline counts from the moment all ranks have imported what the job needs: 
 What ranks print appears on the caller's stdout and stderr, line by line with the rank in front, so it shows up in the
 notebook cell or the test that ran them.
 """
+
 from __future__ import annotations
 
 import os
@@ -18,22 +19,23 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from labkit.comm import worker
 from labkit.comm.diagnose import diagnose, refuse_wrong
 from labkit.comm.ledger import Ledger
-from labkit.comm.serialization import frame, pack, pack_job, unpack
 from labkit.comm.member import Member, parse_trace
 from labkit.comm.outcome import Evidence, RanksFailed, Results
+from labkit.comm.serialization import frame, pack, pack_job, unpack
 from labkit.comm.sink import read_sink
 from labkit.errors import LabError
 
-GRACE = 0.5         # seconds for the others once one has raised or died
-STILL = 1.0         # seconds without any progress before a deadlock is believed
-LOOK = 0.25         # seconds between two looks at the ranks' progress
-START_LIMIT = 120.0     # seconds for joining the process group
-LOAD_LIMIT = 120.0      # seconds for importing what the job needs
+GRACE = 0.5  # seconds for the others once one has raised or died
+STILL = 1.0  # seconds without any progress before a deadlock is believed
+LOOK = 0.25  # seconds between two looks at the ranks' progress
+START_LIMIT = 120.0  # seconds for joining the process group
+LOAD_LIMIT = 120.0  # seconds for importing what the job needs
 OUTPUT_LIMIT = 4 << 20  # bytes that a rank may print in a job with a deadline: an endless print floods no notebook
 
 
@@ -49,32 +51,42 @@ class Crew:
     def run(self, fn: Callable, args: tuple, timeout: float | None) -> Results:
         """One job on all ranks. See labkit.comm.ranks.run_ranks."""
         if worker.importing_main:
-            raise LabError('this script starts ranks while it is being imported: put the lines that call run_ranks '
-                           'under `if __name__ == "__main__":` (every rank imports the script to find its functions)')
-        sys.modules.setdefault("__mp_main__", sys.modules["__main__"])      # results may hold the script's own classes
+            raise LabError(
+                "this script starts ranks while it is being imported: put the lines that call run_ranks "
+                'under `if __name__ == "__main__":` (every rank imports the script to find its functions)'
+            )
+        sys.modules.setdefault("__mp_main__", sys.modules["__main__"])  # results may hold the script's own classes
         job, needs = pack_job(fn, args)
-        if any(_readable(m.report) for m in self.members):      # one died between two jobs
+        if any(_readable(m.report) for m in self.members):  # one died between two jobs
             self.close()
         finished = False
         try:
             if not self.members:
                 self._start()
             results = self._run(job, needs, timeout)
-            if results is None:     # a module that the ranks hold has changed on disk since they read it
+            if results is None:  # a module that the ranks hold has changed on disk since they read it
                 self.close()
                 self._start()
                 results = self._run(job, needs, timeout)
             finished = True
             return results
         finally:
-            if not finished:        # failure, or Ctrl-C: nothing stays
+            if not finished:  # failure, or Ctrl-C: nothing stays
                 self.close()
 
     # -- start and end --------------------------------------------------------------------------------------------
     def _start(self) -> None:
         self.directory = tempfile.mkdtemp(prefix="labkit-ranks-")
-        setup = {"size": self.size, "device": self.device, "directory": self.directory, "cwd": os.getcwd(),
-                 "environ": dict(os.environ), "argv": sys.argv, "path": sys.path, "cores": _cores()}
+        setup = {
+            "size": self.size,
+            "device": self.device,
+            "directory": self.directory,
+            "cwd": os.getcwd(),
+            "environ": dict(os.environ),
+            "argv": sys.argv,
+            "path": sys.path,
+            "cores": _cores(),
+        }
         for rank in range(self.size):
             self.members.append(Member(rank, self.size, setup))
         reason = self._watch("here", START_LIMIT)
@@ -89,7 +101,7 @@ class Crew:
             try:
                 self._signal(alive, signal.SIGKILL)
             except LabError:
-                pass        # the helper is gone, and its ranks with it
+                pass  # the helper is gone, and its ranks with it
             for member in alive:
                 if select.select([member.report], [], [], 10.0)[0]:
                     member.read_status()
@@ -134,7 +146,7 @@ class Crew:
         refuse_wrong(ledgers, "processes")
         values = [unpack(m.value) for m in self.members]
         if any(ledger.gaps for ledger in ledgers):
-            self.close()    # a message that nobody recorded may still be under way: the next job must not receive it
+            self.close()  # a message that nobody recorded may still be under way: the next job must not receive it
         return Results(values, ledgers, seconds)
 
     def _watch(self, goal: str, limit: float | None, start: float | None = None, sink: str = "") -> str | None:
@@ -160,7 +172,7 @@ class Crew:
                 if latest != sizes:
                     sizes, since, asked = latest, now, False
                 elif not asked and not failed and now - since >= STILL:
-                    asked = True        # once: as long as nothing moves, the answer stays the same
+                    asked = True  # once: as long as nothing moves, the answer stays the same
                     if diagnose([self._evidence(m, start, sink) for m in self.members], "").certain:
                         return "deadlock"
             self._serve(min(deadline, look if sink else now + 1.0, (failed_at or now) + GRACE) - now)
@@ -188,7 +200,7 @@ class Crew:
             if fd in (m.out, m.err):
                 m.forward(fd)
             elif fd == m.report:
-                self._take(m)       # a result that was sent before the end counts
+                self._take(m)  # a result that was sent before the end counts
                 m.read_status()
             elif what & ~select.POLLOUT:
                 self._take(m)
@@ -226,8 +238,9 @@ class Crew:
         for e, m in zip(evidence, self.members):
             if m.state == "died":
                 e.stack = parse_trace(os.path.join(self.directory, f"trace{m.rank}"))
-                e.traceback = "".join(f'  File "{file}", line {line}, in {name}\n'
-                                      for file, line, name in reversed(e.stack))
+                e.traceback = "".join(
+                    f'  File "{file}", line {line}, in {name}\n' for file, line, name in reversed(e.stack)
+                )
             elif m.rank in stacks:
                 e.stack = stacks[m.rank]
             m.forward(m.err, last=True)
@@ -247,7 +260,7 @@ class Crew:
         give_up = time.perf_counter() + 1.0
         while time.perf_counter() < give_up and any(_size(path) == before[rank] for rank, path in paths.items()):
             time.sleep(0.01)
-        time.sleep(0.02)        # the last lines of the last one
+        time.sleep(0.02)  # the last lines of the last one
         return {rank: parse_trace(path) for rank, path in paths.items()}
 
     def _fail_early(self, what: str) -> None:
@@ -260,8 +273,9 @@ class Crew:
             error = _unpack_error(failed.failure)
             if isinstance(error, LabError):
                 raise error
-            raise LabError(f"rank {failed.rank} {what}: {failed.failure['text']}\n"
-                           f"{failed.failure['traceback']}") from error
+            raise LabError(
+                f"rank {failed.rank} {what}: {failed.failure['text']}\n{failed.failure['traceback']}"
+            ) from error
         failed.forward(failed.err, last=True)
         words = failed.last_words.decode("utf-8", "replace").strip().splitlines()[-3:]
         raise LabError(f"rank {failed.rank} {what}: its process died (wait status {failed.status}) " + " ".join(words))
@@ -270,7 +284,7 @@ class Crew:
 def _unpack_error(failure: dict[str, Any]) -> BaseException | None:
     try:
         return unpack(failure["error"]) if failure["error"] is not None else None
-    except Exception:       # a class that only the rank could import
+    except Exception:  # a class that only the rank could import
         return None
 
 

@@ -16,15 +16,17 @@ torchrun    the ranks that torchrun started, on one machine or many (labkit.comm
 A run ends in one of two ways: with `Results`, or with `RanksFailed`, whose text is an autopsy. At the deadline, or
 shortly after one rank has raised or died, all others are ended; nothing is left behind.
 """
+
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from labkit.comm.outcome import RanksFailed, Results
 from labkit.errors import LabError
 
-__all__ = ["run_ranks", "RankPool", "Results", "RanksFailed"]
+__all__ = ["RankPool", "RanksFailed", "Results", "run_ranks"]
 
 BACKENDS = ("threads", "processes", "torchrun")
 
@@ -34,8 +36,14 @@ def under_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def run_ranks(fn: Callable, *args: Any, size: int | None = None, backend: str | None = None,
-              timeout: float | None = 5.0, device: str = "cpu") -> Results:
+def run_ranks(
+    fn: Callable,
+    *args: Any,
+    size: int | None = None,
+    backend: str | None = None,
+    timeout: float | None = 5.0,
+    device: str = "cpu",
+) -> Results:
     """Run `fn(group, *args)` on every rank and return what each returned.
 
     fn        on processes it must be importable (not a lambda, not defined in a notebook)
@@ -62,12 +70,15 @@ def run_ranks(fn: Callable, *args: Any, size: int | None = None, backend: str | 
         raise LabError(f"device={device!r} is unknown: choose 'cpu' or 'cuda' (rank r then takes GPU r)")
     if backend == "torchrun":
         from labkit.comm import torchrun
+
         return torchrun.run(fn, args, size, timeout, device)
     if backend == "threads":
         if device != "cpu":
-            raise LabError("ranks on threads move CPU tensors only: device='cuda' needs backend='processes' or "
-                           "'torchrun'")
+            raise LabError(
+                "ranks on threads move CPU tensors only: device='cuda' needs backend='processes' or 'torchrun'"
+            )
         from labkit.comm import threads
+
         return threads.run(fn, args, size or 4, timeout)
     with RankPool(size or 4, device=device) as pool:
         return pool.run(fn, *args, timeout=timeout)
@@ -86,6 +97,7 @@ class RankPool:
     def __init__(self, size: int = 4, *, device: str = "cpu") -> None:
         check_size(size)
         from labkit.comm import processes
+
         self.size, self.device = size, device
         self._crew = processes.Crew(size, device)
 

@@ -8,11 +8,12 @@ order, so results are the same on every run.
 Nothing here outlives the run: `end()` wakes every waiting rank with `RankEnded`. Ranks that disagree (another
 collective, another size, another dtype) are told in words at the moment they meet.
 """
+
 from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -26,7 +27,8 @@ class RankEnded(BaseException):
 
 class _Pending:
     """An op or a contribution waiting for its counterpart."""
-    __slots__ = ("what", "rank", "done")
+
+    __slots__ = ("done", "rank", "what")
 
     def __init__(self, what: Op | Collective, rank: int) -> None:
         self.what, self.rank, self.done = what, rank, False
@@ -39,15 +41,15 @@ class Exchange:
         self.size = size
         self.lock = threading.Lock()
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
-        self.messages: dict[tuple[int, int], tuple[deque[_Pending], deque[_Pending]]] = {}   # (src, dst): sends, recvs
-        self.slots: dict[int, list[_Pending]] = {}     # collective number: contributions so far
-        self.counts = [0] * size                       # collectives begun by each rank
-        self.waiting = [0] * size                      # how many threads of each rank stand in a wait
-        self.version = 0                               # grows whenever anything is posted or completed
+        self.messages: dict[tuple[int, int], tuple[deque[_Pending], deque[_Pending]]] = {}  # (src, dst): sends, recvs
+        self.slots: dict[int, list[_Pending]] = {}  # collective number: contributions so far
+        self.counts = [0] * size  # collectives begun by each rank
+        self.waiting = [0] * size  # how many threads of each rank stand in a wait
+        self.version = 0  # grows whenever anything is posted or completed
         self.ended = False
-        self.fault: str | None = None                  # the ranks disagreed: in words
+        self.fault: str | None = None  # the ranks disagreed: in words
 
-    def transport(self, rank: int) -> "ThreadTransport":
+    def transport(self, rank: int) -> ThreadTransport:
         return ThreadTransport(self, rank)
 
     def end(self, fault: str | None = None) -> None:
@@ -73,14 +75,14 @@ class Exchange:
                 sending = op.kind == "send"
                 channel = (rank, op.peer) if sending else (op.peer, rank)
                 sends, recvs = self.messages.setdefault(channel, (deque(), deque()))
-                other = (recvs if sending else sends)
+                other = recvs if sending else sends
                 if other:
                     pair = (item, other.popleft()) if sending else (other.popleft(), item)
                     self._check_pair(*pair)
                     met.append(pair)
                 else:
                     (sends if sending else recvs).append(item)
-        for send, recv in met:      # outside the lock: a large copy holds nobody else up
+        for send, recv in met:  # outside the lock: a large copy holds nobody else up
             as_bytes(recv.what.tensor).copy_(as_bytes(send.what.tensor))
             self._complete(send, recv)
         return mine
@@ -88,8 +90,10 @@ class Exchange:
     def _check_pair(self, send: _Pending, recv: _Pending) -> None:
         a, b = send.what, recv.what
         if a.tensor.numel() != b.tensor.numel() or a.tensor.dtype != b.tensor.dtype:
-            self._end(f"rank {send.rank} sends {_what(a.tensor)} to rank {recv.rank} ({a.where}), which expects "
-                      f"{_what(b.tensor)} ({b.where})")
+            self._end(
+                f"rank {send.rank} sends {_what(a.tensor)} to rank {recv.rank} ({a.where}), which expects "
+                f"{_what(b.tensor)} ({b.where})"
+            )
             raise RankEnded
 
     # -- collectives ----------------------------------------------------------------------------------------------
@@ -102,8 +106,10 @@ class Exchange:
             self.counts[rank] = number + 1
             slot = self.slots.setdefault(number, [])
             if slot and _signature(slot[0].what) != _signature(call):
-                self._end(f"rank {slot[0].rank} called {_told(slot[0].what)} and rank {rank} called {_told(call)} as "
-                          f"collective number {number + 1}")
+                self._end(
+                    f"rank {slot[0].rank} called {_told(slot[0].what)} and rank {rank} called {_told(call)} as "
+                    f"collective number {number + 1}"
+                )
                 raise RankEnded
             slot.append(item)
             if len(slot) < self.size:
@@ -152,8 +158,10 @@ class ThreadTransport:
         return lambda: self.exchange.wait(self.rank, [item])
 
     def mesh(self):
-        raise LabError("ranks on threads have no device mesh (FSDP2 needs torch process groups): "
-                       "use run_ranks(..., backend='processes') or torchrun")
+        raise LabError(
+            "ranks on threads have no device mesh (FSDP2 needs torch process groups): "
+            "use run_ranks(..., backend='processes') or torchrun"
+        )
 
 
 _REDUCE = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min": torch.minimum}
@@ -165,7 +173,7 @@ def _compute(calls: list[Collective]) -> None:
     if kind in ("all_reduce", "reduce_scatter"):
         total = calls[0].tensor.clone()
         for call in calls[1:]:
-            _REDUCE[call.op](total, call.tensor, out=total)     # rounds to the tensor's dtype after each rank
+            _REDUCE[call.op](total, call.tensor, out=total)  # rounds to the tensor's dtype after each rank
         parts = [total] * len(calls) if kind == "all_reduce" else total.chunk(len(calls)) if total.numel() else []
         for call, part in zip(calls, parts):
             (call.tensor if kind == "all_reduce" else call.out).copy_(part)
@@ -189,6 +197,10 @@ def _what(tensor: torch.Tensor) -> str:
 
 
 def _told(call: Collective) -> str:
-    details = [call.op, f"root {call.root}" if call.root is not None else None,
-               _what(call.tensor) if call.tensor is not None else None, call.where]
+    details = [
+        call.op,
+        f"root {call.root}" if call.root is not None else None,
+        _what(call.tensor) if call.tensor is not None else None,
+        call.where,
+    ]
     return f"{call.kind} ({', '.join(d for d in details if d)})"

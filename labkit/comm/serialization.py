@@ -3,6 +3,7 @@
 Tensors travel as their bytes, on the CPU, without their storage's other elements and without gradients. torch's own way
 between processes hands over a file descriptor into shared memory, which dies with the rank that made it; this does not.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -13,14 +14,15 @@ import pickle
 import struct
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
 from labkit.errors import LabError
 
-HEADER = struct.Struct("!4sQ")      # what it is, and how many bytes follow
+HEADER = struct.Struct("!4sQ")  # what it is, and how many bytes follow
 
 
 class _Pickler(pickle.Pickler):
@@ -36,8 +38,13 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, torch.Tensor):
             if type(obj) in (torch.Tensor, torch.nn.Parameter) and obj.layout is torch.strided and not obj.is_quantized:
                 flat = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-                return _tensor, (pickle.PickleBuffer(flat.numpy()), obj.dtype, tuple(obj.shape),
-                                 obj.requires_grad and obj.is_leaf, type(obj) is torch.nn.Parameter)
+                return _tensor, (
+                    pickle.PickleBuffer(flat.numpy()),
+                    obj.dtype,
+                    tuple(obj.shape),
+                    obj.requires_grad and obj.is_leaf,
+                    type(obj) is torch.nn.Parameter,
+                )
             if hasattr(obj, "full_tensor"):
                 raise pickle.PicklingError("a DTensor lives on its mesh: return x.full_tensor() or x.to_local()")
         elif isinstance(obj, (type, types.FunctionType)):
@@ -60,7 +67,7 @@ class _Unpickler(pickle.Unpickler):
                 importlib.import_module(module)
             except ModuleNotFoundError as error:
                 if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                    raise       # the module is there; something that it imports is not
+                    raise  # the module is there; something that it imports is not
                 _load(module, self.files[module])
         return super().find_class(module, name)
 
@@ -73,8 +80,11 @@ def _load(module: str, path: str) -> None:
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...], grad: bool, parameter: bool) -> torch.Tensor:
-    flat = torch.frombuffer(bytearray(data) if isinstance(data, bytes) else data, dtype=torch.uint8) if len(data) else \
-        torch.empty(0, dtype=torch.uint8)
+    flat = (
+        torch.frombuffer(bytearray(data) if isinstance(data, bytes) else data, dtype=torch.uint8)
+        if len(data)
+        else torch.empty(0, dtype=torch.uint8)
+    )
     tensor = flat.view(dtype).reshape(shape)
     return torch.nn.Parameter(tensor, grad) if parameter else tensor.requires_grad_(grad)
 
@@ -101,8 +111,10 @@ def pack_job(fn: Callable, args: tuple) -> tuple[bytes, dict[str, Any]]:
         pickler.dump((fn, args))
     except Exception as error:
         what = f"the function {name}" if "<" in name or "." in name else f"{name} or one of its arguments"
-        raise LabError(f"{what} cannot be sent to rank processes ({error}): define functions at the top level of a .py "
-                       f"file and pass plain values, or use backend='threads'") from error
+        raise LabError(
+            f"{what} cannot be sent to rank processes ({error}): define functions at the top level of a .py "
+            f"file and pass plain values, or use backend='threads'"
+        ) from error
     return file.getvalue(), {"main": main_module() if pickler.needs_main else None, "files": pickler.files}
 
 
@@ -119,8 +131,10 @@ def main_module() -> dict[str, str]:
         return {"name": spec.name}
     path = getattr(main, "__file__", None)
     if path is None or not Path(path).is_file():
-        raise LabError("a function defined in a notebook or an interactive session cannot be sent to rank processes: "
-                       "use backend='threads', or move it into a .py file and import it")
+        raise LabError(
+            "a function defined in a notebook or an interactive session cannot be sent to rank processes: "
+            "use backend='threads', or move it into a .py file and import it"
+        )
     return {"path": str(Path(path).resolve())}
 
 
@@ -142,6 +156,6 @@ class Reader:
             kind, length = HEADER.unpack_from(self.buffer)
             if len(self.buffer) < HEADER.size + length:
                 break
-            frames.append((kind.decode().strip(), bytes(memoryview(self.buffer)[HEADER.size:HEADER.size + length])))
-            del self.buffer[:HEADER.size + length]
+            frames.append((kind.decode().strip(), bytes(memoryview(self.buffer)[HEADER.size : HEADER.size + length])))
+            del self.buffer[: HEADER.size + length]
         return frames

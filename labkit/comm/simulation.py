@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 from labkit.comm.ledger import COLLECTIVES, Event, Ledger
 from labkit.comm.topology import Topology
 from labkit.errors import LabError
 
-TICKS = 10**18                                           # attoseconds in a second
+TICKS = 10**18  # attoseconds in a second
 
 
 @dataclass(slots=True)
@@ -44,18 +44,18 @@ class Message:
 class _Rank:
     """One rank's program and where it stands in it."""
 
-    __slots__ = ("calls", "next", "pending", "holding", "posted", "done")
+    __slots__ = ("calls", "done", "holding", "next", "pending", "posted")
 
     def __init__(self, events: list[Event]) -> None:
-        self.calls: list[list[Event]] = []               # what one call posted together
+        self.calls: list[list[Event]] = []  # what one call posted together
         for event in events:
             if self.calls and event.batch is not None and event.batch == self.calls[-1][0].batch:
                 self.calls[-1].append(event)
             else:
                 self.calls.append([event])
         self.next = 0
-        self.pending: set[int] = set()                   # indices of posted events that have not ended
-        self.holding: set[int] = set()                   # those of them that the present call waits for
+        self.pending: set[int] = set()  # indices of posted events that have not ended
+        self.holding: set[int] = set()  # those of them that the present call waits for
         self.posted: dict[int, Event] = {}
         self.done: int | None = None
 
@@ -66,21 +66,25 @@ class Simulation:
     def __init__(self, ledgers: Sequence[Ledger], topology: Topology) -> None:
         by_rank = {ledger.rank: ledger for ledger in ledgers}
         if sorted(by_rank) != list(range(topology.size)) or len(ledgers) != topology.size:
-            raise LabError(f"the virtual wire needs one ledger for each of the topology's {topology.size} ranks, "
-                           f"not those of ranks {sorted(ledger.rank for ledger in ledgers)}.")
+            raise LabError(
+                f"the virtual wire needs one ledger for each of the topology's {topology.size} ranks, "
+                f"not those of ranks {sorted(ledger.rank for ledger in ledgers)}."
+            )
         for ledger in ledgers:
             if ledger.gaps or ledger.dropped:
-                raise LabError(f"the ledger of rank {ledger.rank} is not complete (it was switched off for a while, or "
-                               "grew over its limit): record the run again, shorter and with the ledger on.")
+                raise LabError(
+                    f"the ledger of rank {ledger.rank} is not complete (it was switched off for a while, or "
+                    "grew over its limit): record the run again, shorter and with the ledger on."
+                )
         self.topology = topology
         self.ranks = [_Rank(_replayable(by_rank[r], topology)) for r in range(topology.size)]
         self.now = 0
-        self.channels: dict[tuple[int, int], deque[Message]] = {}    # halves that wait for the other half, oldest first
+        self.channels: dict[tuple[int, int], deque[Message]] = {}  # halves that wait for the other half, oldest first
         self.counts: dict[tuple[int, int], int] = {}
         self.free_at: dict[str, int] = dict.fromkeys(topology.links, 0)
         self.queues: dict[str, list[tuple[tuple, Message]]] = {name: [] for name in topology.links}
-        self.ending: list[tuple[int, tuple, Message]] = []           # heap of messages on the wire
-        self.fresh: list[tuple[tuple, Message]] = []                 # became ready at this instant
+        self.ending: list[tuple[int, tuple, Message]] = []  # heap of messages on the wire
+        self.fresh: list[tuple[tuple, Message]] = []  # became ready at this instant
         self.finished: list[Message] = []
         self.at_barrier: set[int] = set()
 
@@ -88,7 +92,7 @@ class Simulation:
         """Until nothing moves any more. LabError if somebody still waits then."""
         awake, freed = set(range(len(self.ranks))), set()
         while True:
-            while awake:                                 # ranks go on, in this instant, as far as they can
+            while awake:  # ranks go on, in this instant, as far as they can
                 for r in sorted(awake):
                     self.advance(r)
                 awake = self.release_barrier()
@@ -157,9 +161,11 @@ class Simulation:
             message.received = event
         if message.sent and message.received:
             if message.sent.bytes != message.received.bytes:
-                raise LabError(f"rank {src} sends {message.sent.bytes} bytes to rank {dst} ({message.sent.where}), "
-                               f"which expects {message.received.bytes} ({message.received.where}): make both sides "
-                               "agree.")
+                raise LabError(
+                    f"rank {src} sends {message.sent.bytes} bytes to rank {dst} ({message.sent.where}), "
+                    f"which expects {message.received.bytes} ({message.received.where}): make both sides "
+                    "agree."
+                )
             message.ready, message.links = self.now, self.topology.path(src, dst)
             self.fresh.append((message.key(), message))
 
@@ -177,7 +183,7 @@ class Simulation:
         while candidates:
             key, message, queue = heapq.heappop(candidates)
             if queue:
-                if self.free_at[queue] > self.now:       # taken by one that was ready earlier: the rest of it waits on
+                if self.free_at[queue] > self.now:  # taken by one that was ready earlier: the rest of it waits on
                     continue
                 heapq.heappop(self.queues[queue])
             last = max(message.links, key=self.free_at.__getitem__, default=None)
@@ -203,8 +209,11 @@ class Simulation:
         lost = [half for queue in self.channels.values() for half in queue]
         if lost:
             told = "; ".join(
-                f"rank {m.src}'s send to rank {m.dst} ({m.sent.where}) is never received" if m.sent else
-                f"rank {m.dst}'s receive from rank {m.src} ({m.received.where}) is never sent" for m in lost)
+                f"rank {m.src}'s send to rank {m.dst} ({m.sent.where}) is never received"
+                if m.sent
+                else f"rank {m.dst}'s receive from rank {m.src} ({m.received.where}) is never sent"
+                for m in lost
+            )
             raise LabError(f"this run leaves messages behind: {told}.")
 
     def held_by(self, r: int) -> list[Event]:
@@ -213,8 +222,9 @@ class Simulation:
     def stands_in(self, r: int) -> str:
         if r in self.at_barrier:
             return f"barrier ({self.ranks[r].calls[self.ranks[r].next - 1][0].where})"
-        return " and ".join(f"{e.kind} {'to' if e.kind == 'send' else 'from'} rank {e.peer} ({e.where})"
-                            for e in self.held_by(r))
+        return " and ".join(
+            f"{e.kind} {'to' if e.kind == 'send' else 'from'} rank {e.peer} ({e.where})" for e in self.held_by(r)
+        )
 
     def cause(self, waiting: list[int]) -> str:
         """What the waiting ranks have in common, in one sentence."""
@@ -224,11 +234,15 @@ class Simulation:
         events = [event for r in waiting for event in self.held_by(r)]
         gone = sorted({e.peer for e in events if self.ranks[e.peer].done is not None})
         if gone:
-            return (f"Rank {', '.join(map(str, gone))} has already returned, without the matching calls: do all ranks "
-                    "take the same number of steps?")
+            return (
+                f"Rank {', '.join(map(str, gone))} has already returned, without the matching calls: do all ranks "
+                "take the same number of steps?"
+            )
         if all(event.kind == "send" for event in events):
-            return ("A send waits for its receive, and here nobody receives: let some ranks receive first, or post "
-                    "both at once (sendrecv, batch).")
+            return (
+                "A send waits for its receive, and here nobody receives: let some ranks receive first, or post "
+                "both at once (sendrecv, batch)."
+            )
         return "They wait for each other in a circle: compare the order of their calls."
 
 
@@ -236,11 +250,15 @@ def _replayable(ledger: Ledger, topology: Topology) -> list[Event]:
     """The ledger's events, checked."""
     for event in ledger.events:
         if event.kind in COLLECTIVES and event.kind != "barrier":
-            raise LabError(f"the virtual wire replays point-to-point messages, and rank {ledger.rank} calls "
-                           f"{event.kind} ({event.where}): write it from send and recv.")
+            raise LabError(
+                f"the virtual wire replays point-to-point messages, and rank {ledger.rank} calls "
+                f"{event.kind} ({event.where}): write it from send and recv."
+            )
         if event.kind in ("send", "recv"):
             a, b = (ledger.rank, event.peer) if event.kind == "send" else (event.peer, ledger.rank)
             if not topology.connected(a, b):
-                raise LabError(f"rank {ledger.rank} calls {event.kind} with rank {event.peer} ({event.where}), and "
-                               f"{topology.name} has no way from rank {a} to rank {b}.")
+                raise LabError(
+                    f"rank {ledger.rank} calls {event.kind} with rank {event.peer} ({event.where}), and "
+                    f"{topology.name} has no way from rank {a} to rank {b}."
+                )
     return ledger.events

@@ -3,6 +3,7 @@
 A rank that hangs in C code or dies by a signal cannot tell what it was doing; the file can. The parent reads it for the
 autopsy.
 """
+
 from __future__ import annotations
 
 import marshal
@@ -10,7 +11,7 @@ import os
 
 from labkit.comm.ledger import Event, Ledger
 
-LIMIT = 8 << 20     # bytes; a longer file is started anew with the last events, so that no run fills a disk
+LIMIT = 8 << 20  # bytes; a longer file is started anew with the last events, so that no run fills a disk
 
 
 class Sink:
@@ -24,8 +25,23 @@ class Sink:
         self.fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
     def begin(self, e: Event) -> None:
-        self._write((e.index, e.kind, e.peer, e.bytes, e.begin, e.where, e.dtype, e.shape, e.op, e.batch, e.blocking,
-                     e.of, e.seq))
+        self._write(
+            (
+                e.index,
+                e.kind,
+                e.peer,
+                e.bytes,
+                e.begin,
+                e.where,
+                e.dtype,
+                e.shape,
+                e.op,
+                e.batch,
+                e.blocking,
+                e.of,
+                e.seq,
+            )
+        )
 
     def end(self, e: Event) -> None:
         self._write((e.index, e.end))
@@ -77,7 +93,7 @@ def read_sink(path: str, rank: int, size: int) -> Ledger:
                     index, kind, peer, length, begin, *rest = record
                     by_index[index] = Event(index, kind, peer, length, begin, None, *rest)
     except (OSError, EOFError, ValueError, TypeError):
-        pass        # the end of the file, torn or not
+        pass  # the end of the file, torn or not
     ledger.events = [by_index[i] for i in sorted(by_index)]
     if ledger.events:
         ledger._next = ledger.events[-1].index + 1

@@ -9,40 +9,42 @@ exception that `except Exception` does not catch, again and again. A thread that
 matrix product, a lock) cannot be ended from outside; the autopsy says so, and names backend="processes", where it
 can.
 """
+
 from __future__ import annotations
 
 import ctypes
 import sys
 import threading
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from labkit.comm.diagnose import diagnose, refuse_wrong
-from labkit.comm.rendezvous import Exchange, RankEnded
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
 from labkit.comm.outcome import Evidence, RanksFailed, Results, tell
+from labkit.comm.rendezvous import Exchange, RankEnded
 
-GRACE = 0.5         # seconds that the others get once one rank has raised: most end by themselves, or raise the same
-STILL = 0.25        # seconds without any change before a deadlock is believed
-ENDING = 1.0        # seconds spent trying to end a rank in an endless Python loop
+GRACE = 0.5  # seconds that the others get once one rank has raised: most end by themselves, or raise the same
+STILL = 0.25  # seconds without any change before a deadlock is believed
+ENDING = 1.0  # seconds spent trying to end a rank in an endless Python loop
 
 
 class _Rank(threading.Thread):
     def __init__(self, fn: Callable, args: tuple, group: Group, changed: threading.Condition) -> None:
-        super().__init__(name=f"rank {group.rank}", daemon=True)    # daemon: a stuck C call must not keep the program
+        super().__init__(name=f"rank {group.rank}", daemon=True)  # daemon: a stuck C call must not keep the program
         self.fn, self.args_, self.group, self.changed = fn, args, group, changed
         self.value: Any = None
         self.error: BaseException | None = None
         self.failed_at = float("inf")
         self.state = "running"
         self.guard = threading.Lock()
-        self.leaving = False        # past this point no exception may be sent: the thread id could be someone else's
+        self.leaving = False  # past this point no exception may be sent: the thread id could be someone else's
 
     def run(self) -> None:
         try:
             self._run()
-            for _ in range(50):     # an exception that is already on its way arrives here, not in threading's own code
+            for _ in range(50):  # an exception that is already on its way arrives here, not in threading's own code
                 pass
         except RankEnded:
             pass
@@ -54,7 +56,7 @@ class _Rank(threading.Thread):
             state = "returned"
         except RankEnded:
             pass
-        except BaseException as error:      # SystemExit and KeyboardInterrupt too: whatever it is, it is this rank's
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too: whatever it is, it is this rank's
             self.error, self.failed_at, state = error, time.perf_counter(), "raised"
         while not self.leaving:
             try:
@@ -86,21 +88,25 @@ def run(fn: Callable, args: tuple, size: int, timeout: float | None) -> Results:
             ledgers = [r.group.ledger for r in ranks]
             refuse_wrong(ledgers, "threads")
             return Results([r.value for r in ranks], ledgers, time.perf_counter() - start)
-        evidence = [_evidence(r) for r in ranks]        # before anything is ended: afterwards nobody waits any more
+        evidence = [_evidence(r) for r in ranks]  # before anything is ended: afterwards nobody waits any more
     finally:
-        _end(ranks, exchange)       # also when the reader presses Ctrl-C
+        _end(ranks, exchange)  # also when the reader presses Ctrl-C
     for rank, e in zip(ranks, evidence):
         if rank.is_alive():
-            e.note = ("This thread could not be ended: it stands in a C call, or it catches every exception. It may go "
-                      "on using the CPU until the kernel is restarted; backend='processes' would have ended it")
-    autopsy = diagnose(evidence, "deadline" if reason == "deadline" else "", timeout=timeout, backend="threads",
-                       fault=exchange.fault)
+            e.note = (
+                "This thread could not be ended: it stands in a C call, or it catches every exception. It may go "
+                "on using the CPU until the kernel is restarted; backend='processes' would have ended it"
+            )
+    autopsy = diagnose(
+        evidence, "deadline" if reason == "deadline" else "", timeout=timeout, backend="threads", fault=exchange.fault
+    )
     error = next((e.error for e in evidence if e.rank == autopsy.guilty), None)
     raise RanksFailed(autopsy, [r.group.ledger for r in ranks], error)
 
 
-def _watch(ranks: list[_Rank], exchange: Exchange, changed: threading.Condition, start: float,
-           timeout: float | None) -> str | None:
+def _watch(
+    ranks: list[_Rank], exchange: Exchange, changed: threading.Condition, start: float, timeout: float | None
+) -> str | None:
     """Wait until all have returned (None), or there is a reason to end the run."""
     deadline = start + timeout if timeout is not None else float("inf")
     version, since, failed_at = -1, start, None
@@ -134,7 +140,7 @@ def _watch(ranks: list[_Rank], exchange: Exchange, changed: threading.Condition,
 def _evidence(rank: _Rank) -> Evidence:
     ledger = rank.group.ledger
     e = Evidence(rank.group.rank, ledger, rank.state, now=ledger.now(), order=rank.failed_at, error=rank.error)
-    if rank.state == "ended":       # a mismatch ended it inside the call; its open event says which
+    if rank.state == "ended":  # a mismatch ended it inside the call; its open event says which
         e.state = "running"
     elif rank.error is not None:
         told = tell(rank.error)

@@ -23,8 +23,9 @@ Builders, from simple to real. Latencies are split over a path, so that `alpha` 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 from labkit.errors import LabError
 
@@ -53,8 +54,9 @@ class Topology:
     A pair without a route cannot talk. LabError for a route over an unknown link, and for bandwidths that are not
     positive or latencies that are negative."""
 
-    def __init__(self, size: int, links: dict[str, Link], routes: dict[tuple[int, int], Sequence[str]],
-                 name: str = "topology") -> None:
+    def __init__(
+        self, size: int, links: dict[str, Link], routes: dict[tuple[int, int], Sequence[str]], name: str = "topology"
+    ) -> None:
         if size < 1:
             raise LabError(f"a topology needs at least 1 rank, not {size}.")
         for label, link in links.items():
@@ -98,8 +100,10 @@ class Topology:
 
     def matrix(self) -> list[list[float]]:
         """Bytes/s between each two ranks if nothing else runs; 0 where there is no way and on the diagonal."""
-        return [[self.bandwidth(a, b) if a != b and self.connected(a, b) else 0.0 for b in range(self.size)]
-                for a in range(self.size)]
+        return [
+            [self.bandwidth(a, b) if a != b and self.connected(a, b) else 0.0 for b in range(self.size)]
+            for a in range(self.size)
+        ]
 
     def load(self, edges: Iterable[tuple[int, int]]) -> dict[str, tuple[tuple[int, int], ...]]:
         """Which of the given rank pairs cross each link. Links that nobody crosses are left out."""
@@ -132,8 +136,11 @@ class Topology:
             share = slowest / sum(slowest / self.bandwidth(*edge) for edge in users)
             shares.append(Bottleneck(share, label, users))
         # Of links that give the same, the slower one is to blame, not the one that stands and waits for it.
-        return min(shares, key=lambda share: (share.bandwidth, self.links[share.link].bandwidth),
-                   default=Bottleneck(math.inf, "none", ()))
+        return min(
+            shares,
+            key=lambda share: (share.bandwidth, self.links[share.link].bandwidth),
+            default=Bottleneck(math.inf, "none", ()),
+        )
 
     def __repr__(self) -> str:
         return f"Topology({self.name}: {self.size} ranks, {len(self.links)} links)"
@@ -158,8 +165,16 @@ class Topology:
         return cls(n, links, routes, f"one shared root link for {n} ranks")
 
     @classmethod
-    def two_level(cls, nodes: int, per_node: int, *, inner_alpha: float, inner_bandwidth: float, outer_alpha: float,
-                  outer_bandwidth: float) -> Topology:
+    def two_level(
+        cls,
+        nodes: int,
+        per_node: int,
+        *,
+        inner_alpha: float,
+        inner_bandwidth: float,
+        outer_alpha: float,
+        outer_bandwidth: float,
+    ) -> Topology:
         """`nodes` machines with `per_node` ranks each; rank r is on node r // per_node.
 
         Inside a node: a switch, `inner_alpha` s and `inner_bandwidth` B/s a rank each way. Between nodes: all ranks of
@@ -188,8 +203,9 @@ class Topology:
         links, routes = {}, {}
         for a, b in _pairs(n):
             if not 0 <= rows[a][b] < math.inf:
-                raise LabError(f"the bandwidth from rank {a} to rank {b} is {rows[a][b]}: it must be finite, and at "
-                               "least 0 B/s.")
+                raise LabError(
+                    f"the bandwidth from rank {a} to rank {b} is {rows[a][b]}: it must be finite, and at least 0 B/s."
+                )
             if rows[a][b] > 0:
                 links[f"{a}->{b}"] = Link(float(rows[a][b]), alpha)
                 routes[a, b] = (f"{a}->{b}",)

@@ -9,6 +9,7 @@ after it without a word, also from inside a collective that would never return. 
 do about failed workers, a restart included. With `timeout=None` there is no deadline and no search for deadlocks; a
 rank that raises still ends all, and one that dies is torchrun's business.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -18,8 +19,9 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,21 +29,21 @@ import torch.distributed as dist
 from labkit.comm.diagnose import diagnose, refuse_wrong
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
-from labkit.comm.serialization import pack, unpack
 from labkit.comm.outcome import Evidence, RanksFailed, Results, tell
+from labkit.comm.serialization import pack, unpack
 from labkit.comm.transport import TorchTransport
 from labkit.errors import LabError
 
-ANSWER = 3.0        # seconds that the others get to send their evidence
-LEAVE = 2.0         # seconds after the report before they leave, so that it is printed first
-RECENT = 2000       # events of each ledger that travel on failure
+ANSWER = 3.0  # seconds that the others get to send their evidence
+LEAVE = 2.0  # seconds after the report before they leave, so that it is printed first
+RECENT = 2000  # events of each ledger that travel on failure
 
 
 def _say(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except OSError:     # the terminal is gone: leaving matters more
+    except OSError:  # the terminal is gone: leaving matters more
         pass
 
 
@@ -60,12 +62,14 @@ class _Home:
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
             loopback = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
             if loopback:
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)       # one machine: stay inside it
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)  # one machine: stay inside it
         self.device, extra = torch.device("cpu"), {}
         if device == "cuda":
             if not torch.cuda.is_available() or local >= torch.cuda.device_count():
-                raise LabError(f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start "
-                               f"fewer ranks (--nproc-per-node), or use device='cpu'")
+                raise LabError(
+                    f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start "
+                    f"fewer ranks (--nproc-per-node), or use device='cpu'"
+                )
             self.device = torch.device("cuda", local)
             torch.cuda.set_device(self.device)
             extra = {"device_id": self.device}
@@ -75,8 +79,13 @@ class _Home:
             atexit.register(self._part)
         self.transport = TorchTransport(self.device)
         # A line of our own: the group's own may stand in a blocking wait while the watch needs to ask something.
-        self.store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                                   wait_for_workers=False, timeout=timedelta(seconds=60))
+        self.store = dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=60),
+        )
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
 
     def _part(self) -> None:
@@ -92,17 +101,21 @@ def run(fn: Callable, args: tuple, size: int | None, timeout: float | None, devi
     global _home
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise LabError(f"backend='torchrun' needs a program started by torchrun ({', '.join(missing)} not set): "
-                       f"torchrun --nproc-per-node {size or 4} ..., or use backend='processes'")
+        raise LabError(
+            f"backend='torchrun' needs a program started by torchrun ({', '.join(missing)} not set): "
+            f"torchrun --nproc-per-node {size or 4} ..., or use backend='processes'"
+        )
     world = int(os.environ["WORLD_SIZE"])
     if size is not None and size != world:
-        raise LabError(f"torchrun started {world} ranks, but size={size} was asked for: leave size out, or start "
-                       f"{size}")
+        raise LabError(
+            f"torchrun started {world} ranks, but size={size} was asked for: leave size out, or start {size}"
+        )
     if _home is None:
         _home = _Home(device)
     elif _home.device.type != device:
-        raise LabError(f"these ranks were joined for device={_home.device.type!r}: use the same device in every "
-                       f"run_ranks")
+        raise LabError(
+            f"these ranks were joined for device={_home.device.type!r}: use the same device in every run_ranks"
+        )
     return _Job(_home, timeout).run(fn, args)
 
 
@@ -127,12 +140,12 @@ class _Job:
             value = fn(Group(self.home.transport, self.ledger), *args)
             data = self._pack(value)
         except (Exception, SystemExit) as error:
-            self._report("raised", error)       # raises RanksFailed, or never returns
+            self._report("raised", error)  # raises RanksFailed, or never returns
         self.state = "returned"
         seconds = self.ledger.now()
         self.store.set(f"value/{self.rank}", data)
         keys = [f"value/{r}" for r in range(self.size)]
-        while not self.store.check(keys):       # others still run; the watch ends us if one of them fails
+        while not self.store.check(keys):  # others still run; the watch ends us if one of them fails
             time.sleep(0.01)
         self.over.set()
         watch.join()
@@ -149,8 +162,9 @@ class _Job:
         try:
             return pack((value, self.ledger.to_json()))
         except Exception as error:
-            raise LabError(f"the return value cannot be sent to the other ranks ({error}): return plain values and "
-                           f"tensors") from None
+            raise LabError(
+                f"the return value cannot be sent to the other ranks ({error}): return plain values and tensors"
+            ) from None
 
     def _meet(self, name: str) -> None:
         """All ranks pass here together."""
@@ -170,7 +184,7 @@ class _Job:
                     self._report("deadline")
                 elif os.getppid() != self.home.parent:
                     raise OSError("its agent has died")
-        except Exception as error:      # nobody is left who would end us
+        except Exception as error:  # nobody is left who would end us
             if not self.over.is_set():
                 _leave(f"rank {self.rank}: torchrun does not answer ({error}); leaving\n")
 
@@ -210,8 +224,13 @@ class _Job:
             data["dropped"] += max(0, len(data["events"]) - RECENT)
             data["events"] = data["events"][-RECENT:]
             told = tell(error) if error is not None else {"text": "", "traceback": "", "stack": self._stack()}
-            evidence = {**told, "state": "raised" if error is not None else self.state, "now": self.ledger.now(),
-                        "order": time.time(), "ledger": data}
+            evidence = {
+                **told,
+                "state": "raised" if error is not None else self.state,
+                "now": self.ledger.now(),
+                "order": time.time(),
+                "ledger": data,
+            }
             self.store.set(f"evidence/{self.rank}", json.dumps(evidence))
 
     def _stack(self) -> list[tuple[str, int, str]]:
@@ -229,12 +248,26 @@ class _Job:
         evidence = []
         for rank, key in enumerate(keys):
             if not self.store.check([key]):
-                evidence.append(Evidence(rank, Ledger(rank, self.size), note="It did not answer: its process has died, "
-                                         "or a C call holds the interpreter"))
+                evidence.append(
+                    Evidence(
+                        rank,
+                        Ledger(rank, self.size),
+                        note="It did not answer: its process has died, or a C call holds the interpreter",
+                    )
+                )
                 continue
             d = json.loads(self.store.get(key))
-            evidence.append(Evidence(rank, Ledger.from_json(d["ledger"]), d["state"], now=d["now"], order=d["order"],
-                                     error_text=d["text"], traceback=d["traceback"],
-                                     stack=[tuple(s) for s in d["stack"]]))
+            evidence.append(
+                Evidence(
+                    rank,
+                    Ledger.from_json(d["ledger"]),
+                    d["state"],
+                    now=d["now"],
+                    order=d["order"],
+                    error_text=d["text"],
+                    traceback=d["traceback"],
+                    stack=[tuple(s) for s in d["stack"]],
+                )
+            )
         autopsy = diagnose(evidence, reason if reason == "deadline" else "", timeout=self.timeout, backend="torchrun")
         return autopsy, [e.ledger for e in evidence]

@@ -16,10 +16,12 @@ Sub-groups, when a week needs them: `Group.split(ranks)` asks the transport for 
 `new_group`; threads: an exchange of its own), the new Group keeps the rank's one ledger, and `Event` gains the name
 of the group, by which `seq` then counts. Nothing else here would change.
 """
+
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Callable, Protocol, Sequence
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -32,35 +34,37 @@ Wait = Callable[[], None]
 @dataclass(slots=True)
 class Op:
     """Half of a point-to-point message: `tensor` goes to `peer`, or is filled by what comes from it."""
-    kind: str               # "send" or "recv"
+
+    kind: str  # "send" or "recv"
     peer: int
-    tensor: torch.Tensor    # contiguous, any dtype; only its bytes cross
-    where: str = ""         # the caller's "file:line", for messages
-    blocking: bool = True   # the rank goes on only when it is complete; False: it may wait later
+    tensor: torch.Tensor  # contiguous, any dtype; only its bytes cross
+    where: str = ""  # the caller's "file:line", for messages
+    blocking: bool = True  # the rank goes on only when it is complete; False: it may wait later
 
 
 @dataclass(slots=True)
 class Collective:
     """One rank's part in a collective. `op` is "sum", "max", "min" or "prod": a mean is the group's sum, divided."""
-    kind: str                       # "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"
-    tensor: torch.Tensor | None     # what this rank brings; all_reduce and broadcast work in place. None for a barrier
-    out: torch.Tensor | None = None     # all_gather: N times as long; reduce_scatter: one N-th
+
+    kind: str  # "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"
+    tensor: torch.Tensor | None  # what this rank brings; all_reduce and broadcast work in place. None for a barrier
+    out: torch.Tensor | None = None  # all_gather: N times as long; reduce_scatter: one N-th
     op: str | None = None
     root: int | None = None
     where: str = ""
-    blocking: bool = True           # as for Op
+    blocking: bool = True  # as for Op
 
 
 class Transport(Protocol):
     rank: int
     size: int
-    device: torch.device    # where tensors must live
+    device: torch.device  # where tensors must live
 
     def post(self, ops: Sequence[Op]) -> Wait: ...
 
     def collective(self, call: Collective) -> Wait: ...
 
-    def mesh(self) -> "torch.distributed.device_mesh.DeviceMesh":
+    def mesh(self) -> torch.distributed.device_mesh.DeviceMesh:
         """A mesh over the same ranks for FSDP2 and DTensor, or a LabError that says where there is one."""
         ...
 
@@ -107,8 +111,9 @@ class TorchTransport:
         elif call.kind == "reduce_scatter":
             work = _reduce_scatter(call.out, call.tensor, _OPS[call.op], async_op=True)
         elif call.kind == "barrier":
-            work = dist.barrier(async_op=True, **({"device_ids": [self.device.index]} if self.device.index is not None
-                                                  else {}))
+            work = dist.barrier(
+                async_op=True, **({"device_ids": [self.device.index]} if self.device.index is not None else {})
+            )
         else:
             raise LabError(f"this transport has no collective named {call.kind!r}")
         return lambda: _wait_all([work])
@@ -116,6 +121,7 @@ class TorchTransport:
     def mesh(self):
         if self._mesh is None:
             from torch.distributed.device_mesh import init_device_mesh
+
             self._mesh = init_device_mesh(self.device.type, (self.size,))
         return self._mesh
 

@@ -22,8 +22,9 @@ The rules, all of them:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 from labkit.comm.ledger import Ledger
 from labkit.comm.simulation import TICKS, Message, Simulation
@@ -107,8 +108,20 @@ def _timeline(run: Simulation, topology: Topology) -> Replay:
         share = sum(m.end - m.begin for m in used) / total if total else 0.0
         busy = tuple((m.begin / TICKS, m.end / TICKS) for m in used)
         links[name] = LinkUse(busy, sum(m.sent.bytes for m in used), share)
-    transfers = tuple(Transfer(m.src, m.dst, m.sent.bytes, m.ready / TICKS, m.begin / TICKS, m.end / TICKS, m.links,
-                               m.sent.where, m.received.where) for m in moved)
+    transfers = tuple(
+        Transfer(
+            m.src,
+            m.dst,
+            m.sent.bytes,
+            m.ready / TICKS,
+            m.begin / TICKS,
+            m.end / TICKS,
+            m.links,
+            m.sent.where,
+            m.received.where,
+        )
+        for m in moved
+    )
     waiting = tuple((rank.done - _covered(own, rank.done)) / TICKS for rank, own in zip(run.ranks, of_rank))
     return Replay(total / TICKS, transfers, tuple(rank.done / TICKS for rank in run.ranks), waiting, links, topology)
 

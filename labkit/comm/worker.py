@@ -4,6 +4,7 @@ It joins the process group of its crew, then takes jobs from the caller: import 
 the function, send the return value and the ledger back. The ledger's file and the traceback file in the crew's
 directory are there for the case that it can no longer speak for itself.
 """
+
 from __future__ import annotations
 
 import faulthandler
@@ -18,16 +19,16 @@ import threading
 import types
 from typing import Any
 
-from labkit.comm.serialization import HEADER, frame, pack, unpack, unpack_job
-from labkit.comm.outcome import tell
 from labkit.comm.callsite import installed
+from labkit.comm.outcome import tell
+from labkit.comm.serialization import HEADER, frame, pack, unpack, unpack_job
 from labkit.errors import LabError
 
-ASK = signal.SIGUSR1        # "write down where you are"
-importing_main = False      # True while the caller's script is being imported into a rank
-imported_main = False       # and once it has been
-read_sources: dict[str, int | None] = {}    # source files that this rank has read, and when they were last changed then
-born_with = ""              # the last module that the helper had imported
+ASK = signal.SIGUSR1  # "write down where you are"
+importing_main = False  # True while the caller's script is being imported into a rank
+imported_main = False  # and once it has been
+read_sources: dict[str, int | None] = {}  # source files that this rank has read, and when they were last changed then
+born_with = ""  # the last module that the helper had imported
 
 
 def work(control: int, setup: dict[str, Any]) -> int:
@@ -57,9 +58,10 @@ def work(control: int, setup: dict[str, Any]) -> int:
 def _one_job(link: socket.socket, payload: bytes, transport: Any, rank: int, setup: dict[str, Any]) -> None:
     from labkit.comm.group import Group
     from labkit.comm.ledger import Ledger
+
     header, job = unpack(payload)
     if any(_modified(path) != when for path, when in read_sources.items()):
-        link.sendall(frame("load", b"stale"))       # the caller starts new processes, which read the files anew
+        link.sendall(frame("load", b"stale"))  # the caller starts new processes, which read the files anew
         return
     try:
         sys.path[:] = header["path"]
@@ -80,7 +82,7 @@ def _one_job(link: socket.socket, payload: bytes, transport: Any, rank: int, set
         value = fn(group, *args)
         data = _pack_value(value)
         answer = frame("done", pack((data, ledger.to_json())))
-    except BaseException as error:      # SystemExit too: a rank that leaves without a result has failed
+    except BaseException as error:  # SystemExit too: a rank that leaves without a result has failed
         answer = frame("fail", pack(_failure(error)))
     ledger.close()
     _note_sources()
@@ -129,44 +131,55 @@ def _settle_in(setup: dict[str, Any]) -> None:
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         loopback = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
         if loopback:
-            os.environ.setdefault(name, loopback)       # nothing listens outside this machine
+            os.environ.setdefault(name, loopback)  # nothing listens outside this machine
     os.chdir(setup["cwd"])
     sys.argv[:] = setup["argv"]
     sys.path[:] = setup["path"]
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)     # a rank that is killed must not take its last lines with it
+        stream.reconfigure(line_buffering=True)  # a rank that is killed must not take its last lines with it
     trace = open(os.path.join(setup["directory"], f"trace{setup['rank']}"), "w")
     trace.write(f"{threading.get_ident():x}\n")
     trace.flush()
     faulthandler.register(ASK, file=trace, all_threads=True)
-    faulthandler.enable(file=trace)     # on a crash: where each thread was
+    faulthandler.enable(file=trace)  # on a crash: where each thread was
     worker_files.append(trace)
 
 
-worker_files: list[Any] = []        # kept open: faulthandler writes to the bare descriptor
+worker_files: list[Any] = []  # kept open: faulthandler writes to the bare descriptor
 
 
 def join(setup: dict[str, Any]):
     """Become a member of the crew's process group; the group's store is a file, so no port has to be chosen."""
+    from datetime import timedelta
+
     import torch
     import torch.distributed as dist
-    from datetime import timedelta
+
     from labkit.comm.transport import TorchTransport
+
     rank, size = setup["rank"], setup["size"]
     torch.set_num_threads(max(1, setup["cores"] // size))
     extra: dict[str, Any] = {}
     device = torch.device("cpu")
     if setup["device"] == "cuda":
         if torch.cuda.device_count() < size:
-            raise LabError(f"{size} ranks need {size} GPUs, and this machine has {torch.cuda.device_count()}: "
-                           f"ask for fewer ranks, or use device='cpu'")
+            raise LabError(
+                f"{size} ranks need {size} GPUs, and this machine has {torch.cuda.device_count()}: "
+                f"ask for fewer ranks, or use device='cpu'"
+            )
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
         extra = {"device_id": device}
     store = dist.FileStore(os.path.join(setup["directory"], "store"), size)
     # The caller keeps the time. The library's own limit must never be the first to strike.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if setup["device"] == "cuda" else "gloo", store=store, rank=rank,
-                            world_size=size, timeout=timedelta(days=7), **extra)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if setup["device"] == "cuda" else "gloo",
+        store=store,
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(days=7),
+        **extra,
+    )
     return TorchTransport(device)
 
 
@@ -199,5 +212,6 @@ def _read(link: socket.socket) -> tuple[str, bytes]:
                 raise EOFError
             view = view[got:]
         return bytes(data)
+
     kind, length = HEADER.unpack(exactly(HEADER.size))
     return kind.decode().strip(), exactly(length)

@@ -27,6 +27,7 @@ A preset may ask a second question, how fast the arms are, at another size:
     train = { model = "1b", seq_len = 4096 }        put over [train]; the arm's own settings go on top
     batch_by_memory = { "70" = 8, "130" = 20 }      sequences a GPU and micro-batch, by the GiB that it has at least
 """
+
 from __future__ import annotations
 
 import tomllib
@@ -45,6 +46,7 @@ PRESETS = Path(__file__).parent / "presets"
 class Expect(Config):
     """Tokens/s that one rank is expected to train, in each part; None: as the baseline. startup: seconds before the
     first step, where compiling takes longer than the preset's `startup_seconds`."""
+
     speed: float | None = Field(default=None, gt=0, strict=False)
     safety: float | None = Field(default=None, gt=0, strict=False)
     startup: float | None = Field(default=None, ge=0, strict=False)
@@ -52,6 +54,7 @@ class Expect(Config):
 
 class Speed(Config):
     """The speed question: which arms, at which size, in how long a window."""
+
     arms: list[str] = Field(min_length=1)
     seconds: float = Field(default=60.0, gt=0, strict=False)
     warmup: int = Field(default=8, ge=3)
@@ -62,6 +65,7 @@ class Speed(Config):
 
 class Arm(Config):
     """One training of the comparison, with the settings in which it differs from `[train]`."""
+
     label: str
     role: Literal["baseline", "twin", "reference", "candidate", "broken", "fine"]
     train: dict[str, Any] = Field(default_factory=dict)
@@ -71,6 +75,7 @@ class Arm(Config):
 
 class Preset(Config):
     """A whole comparison. `name` is the file's stem."""
+
     name: str
     title: str
     device: Literal["cpu", "cuda"] = "cpu"
@@ -88,8 +93,14 @@ class Preset(Config):
         and checkpoints; the window ends it. memory_gib: of each GPU, for `batch_by_memory`."""
         from labkit.compare.speed import UNENDING
 
-        timed = {"steps": UNENDING, "eval_every": 0, "probe_every": 0, "checkpoint_every": 0, "perturb": 0.0,
-                 "warmup_steps": 0}
+        timed = {
+            "steps": UNENDING,
+            "eval_every": 0,
+            "probe_every": 0,
+            "checkpoint_every": 0,
+            "perturb": 0.0,
+            "warmup_steps": 0,
+        }
         fitting = [rows for gib, rows in self.speed.batch_by_memory.items() if memory_gib and memory_gib >= float(gib)]
         given = (self.train, self.speed.train, self.arms[arm].train)
         parts = next((layer["accumulation"] for layer in reversed(given) if "accumulation" in layer), 1)
@@ -133,8 +144,11 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if not path.is_file():
-        raise LabError(f"no file {path}" if name.endswith(".toml") else
-                       f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)")
+        raise LabError(
+            f"no file {path}"
+            if name.endswith(".toml")
+            else f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)"
+        )
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -144,7 +158,7 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
     preset = strict_validate(Preset, {"name": path.stem, **raw}, f"preset {path.stem}")
     baselines = [name for name, arm in preset.arms.items() if arm.role == "baseline"]
     if len(baselines) != 1:
-        raise LabError(f"preset {path.stem} needs exactly one arm with role = \"baseline\"; it has {len(baselines)}")
+        raise LabError(f'preset {path.stem} needs exactly one arm with role = "baseline"; it has {len(baselines)}')
     for arm in preset.arms:
         preset.config(arm)
     check_gates(preset)
@@ -157,18 +171,25 @@ def check_speed(preset: Preset) -> None:
     """LabError: [speed] names an arm that is not there, leaves out the baseline, or has settings that do not fit."""
     for arm in preset.speed.arms:
         if arm not in preset.arms:
-            raise LabError(f"[speed] of preset {preset.name} names '{arm}', which is no arm; there are: "
-                           f"{', '.join(preset.arms)}")
+            raise LabError(
+                f"[speed] of preset {preset.name} names '{arm}', which is no arm; there are: {', '.join(preset.arms)}"
+            )
         config = preset.speed_config(arm)
         if preset.arms[arm].gate:
-            raise LabError(f"[speed] of preset {preset.name} names '{arm}', which has a gate: speed comes first, and "
-                           "the gate is decided by the safety part; take it out of [speed]")
+            raise LabError(
+                f"[speed] of preset {preset.name} names '{arm}', which has a gate: speed comes first, and "
+                "the gate is decided by the safety part; take it out of [speed]"
+            )
         if config.precision.schedule:
-            raise LabError(f"[speed] of preset {preset.name} names '{arm}', which has a precision schedule: a window "
-                           "would time its first phase alone; take it out of [speed]")
+            raise LabError(
+                f"[speed] of preset {preset.name} names '{arm}', which has a precision schedule: a window "
+                "would time its first phase alone; take it out of [speed]"
+            )
     if preset.baseline() not in preset.speed.arms:
-        raise LabError(f"[speed] of preset {preset.name} must name the baseline, {preset.baseline()}: without it no "
-                       "arm is faster or slower than anything")
+        raise LabError(
+            f"[speed] of preset {preset.name} must name the baseline, {preset.baseline()}: without it no "
+            "arm is faster or slower than anything"
+        )
     if bad := [gib for gib in preset.speed.batch_by_memory if not gib.replace(".", "", 1).isdigit()]:
         raise LabError(f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{bad[0]}'")
 
@@ -180,16 +201,25 @@ def check_gates(preset: Preset) -> None:
         if arm.gate is None:
             continue
         if arm.gate not in preset.arms or preset.arms[arm.gate].role != "candidate":
-            raise LabError(f"arm {name} of preset {preset.name} has the gate '{arm.gate}', which must be an arm with "
-                           "role = \"candidate\"")
-        before = names[:names.index(name)]
-        if late := [n for n in (arm.gate, *(n for n in names if preset.arms[n].role in ("baseline", "twin", "broken")))
-                    if n not in before]:
-            raise LabError(f"arm {name} of preset {preset.name} stands before {late[0]}, by which its gate is decided: "
-                           f"put [arms.{name}] behind it")
+            raise LabError(
+                f"arm {name} of preset {preset.name} has the gate '{arm.gate}', which must be an arm with "
+                'role = "candidate"'
+            )
+        before = names[: names.index(name)]
+        if late := [
+            n
+            for n in (arm.gate, *(n for n in names if preset.arms[n].role in ("baseline", "twin", "broken")))
+            if n not in before
+        ]:
+            raise LabError(
+                f"arm {name} of preset {preset.name} stands before {late[0]}, by which its gate is decided: "
+                f"put [arms.{name}] behind it"
+            )
         if not any(preset.arms[n].role == "broken" for n in before):
-            raise LabError(f"arm {name} of preset {preset.name} has a gate, and no arm of role \"broken\" shows that "
-                           "the gate could have stayed closed: add one before it")
+            raise LabError(
+                f'arm {name} of preset {preset.name} has a gate, and no arm of role "broken" shows that '
+                "the gate could have stayed closed: add one before it"
+            )
 
 
 def print_list() -> None:

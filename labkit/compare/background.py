@@ -12,6 +12,7 @@ or without one, and then it was killed.
 A process id alone proves nothing, it is given out again after a while; with the time at which the process started it
 does. A file asks for the pause, not a signal, because the one to be told is a rank, perhaps on another machine.
 """
+
 from __future__ import annotations
 
 import json
@@ -28,14 +29,15 @@ from labkit.errors import LabError
 from labkit.record.read import is_alive
 
 PROCESS, LOG, STOP = ".process.json", "compare.log", ".stop"
-CRASHED = 70               # exit status of a detached run that ended with an error of its own (sysexits.h: EX_SOFTWARE)
-STARTED = 30.0             # seconds in which a new process says that it is there
+CRASHED = 70  # exit status of a detached run that ended with an error of its own (sysexits.h: EX_SOFTWARE)
+STARTED = 30.0  # seconds in which a new process says that it is there
 
 
 @dataclass(frozen=True)
 class Process:
     """A detached run. start: as `start_of` tells it; began: seconds since 1970; exit: None while it runs, or if it was
     killed."""
+
     pid: int
     start: str
     began: float
@@ -80,8 +82,10 @@ def refuse_company(out: Path) -> None:
     """LabError if a run goes on in a folder beside `out`: two on one GPU spoil each other's times, and do not fit."""
     beside = (file.parent for file in sorted(out.absolute().parent.glob("*/run.json")))
     if other := next((folder for folder in beside if folder != out.absolute() and going(folder)), None):
-        raise LabError(f"the GPU is taken: a run goes on in {out.parent / other.name} (`lab status` shows it); wait "
-                       "for it, or pause a comparison with --stop")
+        raise LabError(
+            f"the GPU is taken: a run goes on in {out.parent / other.name} (`lab status` shows it); wait "
+            "for it, or pause a comparison with --stop"
+        )
 
 
 def died(out: Path) -> Process | None:
@@ -163,11 +167,12 @@ def main(argv: list[str]) -> None:
     status = CRASHED
     try:
         from labkit.cli import main as lab
+
         lab(words)
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(bool(end.code))
-    except BaseException:              # noqa: BLE001  whatever it was, it must stand in the log
+    except BaseException:
         traceback.print_exc()
     finally:
         with suppress(OSError):

@@ -8,6 +8,7 @@ arms so far were.
     an arm is paused      when the time is over all the same; a training leaves a checkpoint and goes on in the next
     call
 """
+
 from __future__ import annotations
 
 import time
@@ -16,15 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
 from labkit.compare.arms import Preset
+from labkit.errors import LabError
 
-REPORT_SECONDS = 15.0      # kept back for the verdict and the page
+REPORT_SECONDS = 15.0  # kept back for the verdict and the page
 
 
 @dataclass
 class Item:
     """One arm of one part ("speed" or "safety") with what it is predicted to take, in seconds."""
+
     part: str
     arm: str
     label: str
@@ -40,6 +42,7 @@ class Item:
 class Budget:
     """The time and money of one call. minutes None: no limit. price: per hour of the whole machine; None: not told.
     stop: a file that asks for a pause (labkit.compare.background); None: nobody can ask."""
+
     minutes: float | None = None
     price: float | None = None
     stop: Path | None = None
@@ -67,8 +70,7 @@ class Budget:
     def fits(self, item: Item) -> bool:
         """May this arm be started? If not, it is noted as left for another call."""
         asked = self.stop is not None and self.stop.exists()
-        if not asked and (self.deadline is None
-                          or self.clock() + item.predicted * self.factor() <= self.deadline):
+        if not asked and (self.deadline is None or self.clock() + item.predicted * self.factor() <= self.deadline):
             return True
         self.left.append(item)
         return False
@@ -94,10 +96,25 @@ class Budget:
 
     def to_dict(self) -> dict[str, Any]:
         """Up to now, for the record: limit, price, seconds, cost, and each arm's predicted and measured seconds."""
-        items = [{"part": i.part, "arm": i.arm, "label": i.label, "predicted_s": i.predicted, "measured_s": i.measured,
-                  "left": i in self.left} for i in (*self.done, *(i for i in self.left if i not in self.done))]
-        return {"began": self.began, "minutes": self.minutes, "price_per_hour": self.price, "seconds": self.seconds(),
-                "cost": self.cost(self.seconds()), "items": items}
+        items = [
+            {
+                "part": i.part,
+                "arm": i.arm,
+                "label": i.label,
+                "predicted_s": i.predicted,
+                "measured_s": i.measured,
+                "left": i in self.left,
+            }
+            for i in (*self.done, *(i for i in self.left if i not in self.done))
+        ]
+        return {
+            "began": self.began,
+            "minutes": self.minutes,
+            "price_per_hour": self.price,
+            "seconds": self.seconds(),
+            "cost": self.cost(self.seconds()),
+            "items": items,
+        }
 
 
 def predict(preset: Preset, part: str, arm: str, memory_gib: float | None = None, world: int = 1) -> Item:
@@ -112,7 +129,7 @@ def predict(preset: Preset, part: str, arm: str, memory_gib: float | None = None
         config = preset.config(arm)
         batch = config.batch_size * config.seq_len
         tokens = config.steps * batch
-        if config.eval_every:          # a forward alone is a third of a step
+        if config.eval_every:  # a forward alone is a third of a step
             tokens += -(-config.steps // config.eval_every) * config.eval_batches * batch / 3
         work = tokens / rate if rate else 0.0
     startup = preset.arms[arm].expect.startup

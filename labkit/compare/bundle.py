@@ -16,6 +16,7 @@ and the archive says so when it is read. Reading trusts nothing: an archive that
 bundle is one clear sentence, no file of it is believed before its hash is right, and nothing is unpacked before all of
 them are.
 """
+
 from __future__ import annotations
 
 import gzip
@@ -38,16 +39,17 @@ from labkit.record.read import load_run, parse
 
 MANIFEST = "BUNDLE.json"
 MiB = 1 << 20
-LARGEST = 64 * MiB                        # a single file above this stays behind
-MOST = 1024 * MiB                         # an archive that unpacks to more is not read on
-CHECKPOINTS = ("checkpoints",)            # labkit.train.checkpoint's folder in a run
-WORDS = {".json", ".jsonl", ".txt", ".log", ".md", ".toml", ".csv"}         # cleaned line by line
-PAGES = {".html", ".svg"}                 # hold encoded pictures: only names and places are replaced
+LARGEST = 64 * MiB  # a single file above this stays behind
+MOST = 1024 * MiB  # an archive that unpacks to more is not read on
+CHECKPOINTS = ("checkpoints",)  # labkit.train.checkpoint's folder in a run
+WORDS = {".json", ".jsonl", ".txt", ".log", ".md", ".toml", ".csv"}  # cleaned line by line
+PAGES = {".html", ".svg"}  # hold encoded pictures: only names and places are replaced
 
 
 @dataclass(frozen=True)
 class Bundle:
     """An archive that was read and is whole: its manifest, and its files by name, relative to the run's folder."""
+
     manifest: dict[str, Any]
     files: dict[str, bytes]
 
@@ -59,8 +61,10 @@ class Bundle:
     def sentence(self) -> str:
         """What it holds, and what it does not."""
         size = sum(len(content) for content in self.files.values())
-        text = (f"{self.name}: {self.manifest['run_kind']}, {len(self.files)} files, {size / MiB:.1f} MiB, "
-                "none missing or altered")
+        text = (
+            f"{self.name}: {self.manifest['run_kind']}, {len(self.files)} files, {size / MiB:.1f} MiB, "
+            "none missing or altered"
+        )
         left = self.manifest["left_out"]
         if left:
             told = (f"{what} ({size / MiB:,.0f} MiB)" for what, size in sorted(left.items()))
@@ -70,6 +74,7 @@ class Bundle:
 
 
 # ---- packing
+
 
 def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path, Bundle]:
     """Write the archive (default: RUN.tar.gz beside the folder) and return (its path, what it holds).
@@ -86,10 +91,18 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
     if "/" in name or name in ("", ".", ".."):
         raise LabError(f"{run} has no name of its own: give the run's folder by its name")
     files, left = collect(run)
-    head = {"kind": "labkit bundle", "schema": 1, "name": name, "run_kind": str(load_run(run).get("kind", "unknown")),
-            "state": said, "left_out": left,
-            "files": {key: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-                      for key, content in sorted(files.items())}}
+    head = {
+        "kind": "labkit bundle",
+        "schema": 1,
+        "name": name,
+        "run_kind": str(load_run(run).get("kind", "unknown")),
+        "state": said,
+        "left_out": left,
+        "files": {
+            key: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for key, content in sorted(files.items())
+        },
+    }
     out = Path(out) if out else run.resolve().parent / f"{run.resolve().name}.tar.gz"
     _refuse_other(out, name)
     data = _archive(name, head, files)
@@ -114,7 +127,7 @@ def collect(run: Path) -> tuple[dict[str, bytes], dict[str, int]]:
             continue
         size = path.stat().st_size
         if kept := next((part for part in name.parts[:-1] if part in CHECKPOINTS), None):
-            where = "/".join(name.parts[:name.parts.index(kept) + 1])
+            where = "/".join(name.parts[: name.parts.index(kept) + 1])
             left[scrub(where)] = left.get(scrub(where), 0) + size
         elif size > LARGEST:
             left[scrub(name.as_posix())] = size
@@ -179,11 +192,13 @@ def _refuse_other(out: Path, name: str) -> None:
     except LabError:
         same = False
     if not same:
-        raise LabError(f"{out} is there and is no whole bundle of {name}: move it away, or choose another name with "
-                       "--out")
+        raise LabError(
+            f"{out} is there and is no whole bundle of {name}: move it away, or choose another name with --out"
+        )
 
 
 # ---- reading
+
 
 def read(file: Path) -> Bundle:
     """Read an archive and verify all of it. LabError in one sentence: no such file, no bundle, cut off, altered,
@@ -202,15 +217,16 @@ def read(file: Path) -> Bundle:
                 if member.name in found or not _plain(member.name):
                     raise LabError(f"{file} holds the name {_shown(member.name)}, which no bundle has")
                 found[member.name] = tar.extractfile(member).read()
-            while packed.read(MiB):         # to the end: only there the check sum of the compressed data is looked at
+            while packed.read(MiB):  # to the end: only there the check sum of the compressed data is looked at
                 pass
     except FileNotFoundError:
         raise LabError(f"there is no file {file}") from None
     except (EOFError, tarfile.ReadError, zlib.error, gzip.BadGzipFile) as error:
         if not _is_gzip(file):
             raise LabError(f"{file} is no bundle: it is no gzip archive") from None
-        raise LabError(f"{file} was cut off or damaged on the way ({error or type(error).__name__}): copy it "
-                       "again") from None
+        raise LabError(
+            f"{file} was cut off or damaged on the way ({error or type(error).__name__}): copy it again"
+        ) from None
     except OSError as error:
         raise LabError(f"could not read {file}: {error.strerror or error}") from None
     return verify(file, found)
@@ -220,8 +236,13 @@ def verify(file: Path, found: dict[str, bytes]) -> Bundle:
     """The bundle that these members make; LabError naming the first thing that is wrong."""
     manifests = [name for name in found if name.count("/") == 1 and name.endswith(f"/{MANIFEST}")]
     head = parse(found[manifests[0]]) if len(manifests) == 1 else None
-    if not head or head.get("kind") != "labkit bundle" or not isinstance(head.get("files"), dict) or not all(
-            isinstance(each, dict) for each in head["files"].values()) or not isinstance(head.get("left_out"), dict):
+    if (
+        not head
+        or head.get("kind") != "labkit bundle"
+        or not isinstance(head.get("files"), dict)
+        or not all(isinstance(each, dict) for each in head["files"].values())
+        or not isinstance(head.get("left_out"), dict)
+    ):
         raise LabError(f"{file} is no bundle: it has no readable {MANIFEST}")
     if head.get("schema") != 1:
         raise LabError(f"{file} is a bundle of schema {head.get('schema')}, and this labkit reads 1: update it")
@@ -267,8 +288,12 @@ def unpack(bundle: Bundle, into: Path) -> Path:
 def _plain(name: str) -> bool:
     """A relative name of plain parts, two at least."""
     parts = name.split("/")
-    return len(parts) >= 2 and "\\" not in name and "\0" not in name and all(
-        part not in ("", ".", "..") and not part.startswith(".") for part in parts)
+    return (
+        len(parts) >= 2
+        and "\\" not in name
+        and "\0" not in name
+        and all(part not in ("", ".", "..") and not part.startswith(".") for part in parts)
+    )
 
 
 def _shown(name: str) -> str:

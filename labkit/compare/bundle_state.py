@@ -1,4 +1,5 @@
 """Is a run whole? What `lab bundle` asks before it packs one, answered in one sentence."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,22 +8,24 @@ from pathlib import Path
 from labkit.compare.background import going
 from labkit.record.read import RunData, read_run
 
-UNENDING = 10 ** 6                        # steps of a run that a clock ends (labkit.compare.speed)
+UNENDING = 10**6  # steps of a run that a clock ends (labkit.compare.speed)
 
 
 def state(run: Path) -> str:
-    """"whole", or one sentence on why this run is not: it goes on, was killed, failed, or lacks something. LabError:
+    """ "whole", or one sentence on why this run is not: it goes on, was killed, failed, or lacks something. LabError:
     no run."""
     records = dict(_records(run, read_run(run)))
     for name, record in records.items():
         if record.alive:
             return f"{_named(name)} is still going on ({_progress(record)})"
-    if going(run):                        # detached a moment ago: it has not opened its record yet
+    if going(run):  # detached a moment ago: it has not opened its record yet
         return "the run is still going on"
     for name, record in records.items():
         if record.status == "interrupted":
-            return (f"{_named(name)} was stopped or killed ({_progress(record)}); the command that started it goes on "
-                    "with it")
+            return (
+                f"{_named(name)} was stopped or killed ({_progress(record)}); the command that started it goes on "
+                "with it"
+            )
         if record.status != "finished":
             return f"{_named(name)} has not finished: its status is '{record.status}'"
     for name, record in records.items():
@@ -74,8 +77,10 @@ def _named(name: str) -> str:
 def _progress(record: RunData) -> str:
     """How far it came; a comparison has no steps of its own, only its arms have."""
     if record.run.get("kind") == "compare":
-        below = [read_run(file.parent) for file in (*record.path.glob("arms/*/run.json"),
-                                                    *record.path.glob("speed/*/run.json"))]
+        below = [
+            read_run(file.parent)
+            for file in (*record.path.glob("arms/*/run.json"), *record.path.glob("speed/*/run.json"))
+        ]
         return f"{sum(each.status == 'finished' for each in below)} arms finished"
     last = max((line.get("step", 0) for line in record.steps), default=0)
     steps = (record.run.get("config") or {}).get("steps")

@@ -12,6 +12,7 @@ already, the command shows that one instead (labkit.compare.watch); detached, it
 (labkit.compare.background). Under torchrun every rank comes through here; rank 0 plans, writes, prints and decides when
 to stop, the others follow it, and all end with its exit status.
 """
+
 from __future__ import annotations
 
 import os
@@ -27,26 +28,36 @@ from rich.console import Console
 from labkit.comm.group import Group
 from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import run_ranks, under_torchrun
-from labkit.errors import LabError
 from labkit.compare import background, memory, watch
 from labkit.compare.arms import Preset, load_preset
 from labkit.compare.budget import Budget, Item
 from labkit.compare.plan import Plan, check_part, folder_of, is_done, make_plan, other_settings
 from labkit.compare.progress import TrainingProgress
-from labkit.record.read import load_run
-from labkit.record.run import RunRecord
 from labkit.compare.speed import Deadline, speed_on_rank
 from labkit.compare.summary import note_call, summarise
+from labkit.errors import LabError
+from labkit.record.read import load_run
+from labkit.record.run import RunRecord
 from labkit.train.data.corpus import build_corpus
 from labkit.train.job import train_job
 
-UNFINISHED = 3             # exit status: the budget ended it, the same command goes on
+UNFINISHED = 3  # exit status: the budget ended it, the same command goes on
 
 
-def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None = None, settings: Iterable[str] = (),
-            fresh: bool = False, console: Console | None = None, part: str | None = None,
-            budget_minutes: float | None = None, price_per_hour: float | None = None, detach: bool = False,
-            stop: bool = False) -> int:
+def compare(
+    preset: str,
+    *,
+    arms: Iterable[str] | None = None,
+    out: Path | None = None,
+    settings: Iterable[str] = (),
+    fresh: bool = False,
+    console: Console | None = None,
+    part: str | None = None,
+    budget_minutes: float | None = None,
+    price_per_hour: float | None = None,
+    detach: bool = False,
+    stop: bool = False,
+) -> int:
     """Run a comparison and print its verdict. Returns the exit status: 0 if the verdict is pass, or if the arms or the
     part asked for by name have their results and are too few for a verdict; 3 if the budget, or somebody who asked for
     a pause, left something for another call; 1 for everything else (fail, no power, an arm that failed). Under torchrun
@@ -70,11 +81,14 @@ def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None 
         raise LabError("--stop asks a running comparison to pause: it goes with no --detach and no --fresh")
     if under_torchrun():
         if detach or stop:
-            raise LabError("--detach and --stop go without torchrun: on one machine `--set world_size=0` takes every "
-                           "GPU, and torchrun itself can be started by nohup")
+            raise LabError(
+                "--detach and --stop go without torchrun: on one machine `--set world_size=0` takes every "
+                "GPU, and torchrun itself can be started by nohup"
+            )
         # One rank decides what there is to do, or two could see the folder in two states.
-        plan = run_ranks(_plan_on_rank_0, whole, wanted, arms is not None, out, fresh, parts, timeout=None,
-                         device=whole.device)[0]
+        plan = run_ranks(
+            _plan_on_rank_0, whole, wanted, arms is not None, out, fresh, parts, timeout=None, device=whole.device
+        )[0]
         if isinstance(plan, LabError):
             raise plan
     else:
@@ -93,9 +107,15 @@ def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None 
         background.begin(out)
     record = RunRecord.open(plan.out) if leader else None
     if record:
-        record.update(status="running", finished=None, call={
-            "began": budget.began, "minutes": budget.minutes,
-            "predicted_s": sum(item.predicted for item in plan.items())})
+        record.update(
+            status="running",
+            finished=None,
+            call={
+                "began": budget.began,
+                "minutes": budget.minutes,
+                "predicted_s": sum(item.predicted for item in plan.items()),
+            },
+        )
     failed: dict[str, str] = {}
     try:
         with record if record else nullcontext():
@@ -116,12 +136,13 @@ def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None 
                 budget.took(item, time.time() - begin)
                 if why:
                     failed[item.key] = why
-                    console.print(f"{item.label} ({item.part}) failed: {why}", style="bold", markup=False,
-                                  highlight=False)
+                    console.print(
+                        f"{item.label} ({item.part}) failed: {why}", style="bold", markup=False, highlight=False
+                    )
             status = 0
             if leader:
                 for item in [i for i in budget.done if i.key not in failed and not is_done(plan, i.part, i.arm)]:
-                    budget.left.append(item)       # paused
+                    budget.left.append(item)  # paused
                 word = summarise(plan.out, plan.preset, plan.missing, failed, console, record, budget)
                 few = word == "incomplete" and (arms is not None or parts == ("speed",))
                 status = UNFINISHED if budget.left and not failed else int(bool(failed) or not (word == "pass" or few))
@@ -132,11 +153,18 @@ def compare(preset: str, *, arms: Iterable[str] | None = None, out: Path | None 
     finally:
         if record:
             record.close()
-            budget.stop.unlink(missing_ok=True)        # a request that came too late is not for the next call
+            budget.stop.unlink(missing_ok=True)  # a request that came too late is not for the next call
 
 
-def _detach(plan: Plan, console: Console, budget: Budget, preset: str, arms: Iterable[str] | None,
-            settings: Iterable[str], part: str | None) -> int:
+def _detach(
+    plan: Plan,
+    console: Console,
+    budget: Budget,
+    preset: str,
+    arms: Iterable[str] | None,
+    settings: Iterable[str],
+    part: str | None,
+) -> int:
     """Start this call again, apart from the terminal, once the plan has shown that it can run."""
     words = ["compare", "--preset", preset, "--out", str(plan.out)]
     words += ["--arms", ",".join(arms)] if arms is not None else []
@@ -145,9 +173,12 @@ def _detach(plan: Plan, console: Console, budget: Budget, preset: str, arms: Ite
     words += ["--price-per-hour", repr(budget.price)] if budget.price else []
     announce(plan, console, budget)
     process = background.detach(plan.out, words)
-    console.print(f"Detached, process {process.pid}: it goes on when this terminal closes. The same command shows it, "
-                  f"so does `lab status {plan.out}`; with --stop it pauses. Log: {plan.out / background.LOG}",
-                  highlight=False, soft_wrap=True)
+    console.print(
+        f"Detached, process {process.pid}: it goes on when this terminal closes. The same command shows it, "
+        f"so does `lab status {plan.out}`; with --stop it pauses. Log: {plan.out / background.LOG}",
+        highlight=False,
+        soft_wrap=True,
+    )
     return 0
 
 
@@ -156,8 +187,10 @@ def _refuse_other(out: Path, preset: Preset, fresh: bool) -> None:
     if fresh:
         raise LabError(f"a comparison is running in {out}: pause it with --stop before --fresh moves it aside")
     if different := other_settings(out, preset):
-        raise LabError(f"a comparison with other settings ({different}) is running in {out}: wait for it, pause it "
-                       "with --stop, or choose another folder with --out")
+        raise LabError(
+            f"a comparison with other settings ({different}) is running in {out}: wait for it, pause it "
+            "with --stop, or choose another folder with --out"
+        )
 
 
 def announce(plan: Plan, console: Console, budget: Budget) -> None:
@@ -165,11 +198,15 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
     preset = plan.preset
     console.print(f"[bold]{preset.title}[/bold]", highlight=False)
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    console.print(f"{ranks} on {preset.device}, {preset.config(preset.baseline()).steps} steps an arm; "
-                  f"folder {plan.out}", highlight=False)
+    console.print(
+        f"{ranks} on {preset.device}, {preset.config(preset.baseline()).steps} steps an arm; folder {plan.out}",
+        highlight=False,
+    )
     for part, arm in plan.done:
-        console.print(f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""),
-                      highlight=False)
+        console.print(
+            f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""),
+            highlight=False,
+        )
     for arm, why in plan.missing.items():
         console.print(f"  {preset.arms[arm].label}: skipped, {why}", highlight=False, markup=False)
     items = plan.items()
@@ -178,8 +215,11 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
             told = ", ".join(f"{i.label} {i.predicted / 60:.1f}" for i in items if i.part == part)
             console.print(f"  {part}, minutes predicted: {told}", highlight=False, markup=False)
         total = sum(item.predicted for item in items)
-        console.print(f"Predicted: {budget.told(total)}" + (f"; this call stops inside {budget.minutes:g} minutes"
-                      if budget.minutes else ""), highlight=False)
+        console.print(
+            f"Predicted: {budget.told(total)}"
+            + (f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""),
+            highlight=False,
+        )
     if preset.device == "cuda" and plan.memory_gib and items:
         tell_memory(plan, items, console)
     if not plan.todo:
@@ -191,9 +231,12 @@ def tell_memory(plan: Plan, items: list[Item], console: Console) -> None:
     base = plan.preset.baseline()
     for part in dict.fromkeys(item.part for item in items):
         need = memory.predict(plan.config(part, base), plan.world_size)["peak"] / memory.GIB
-        console.print(f"  {part}, memory predicted for BF16: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU"
-                      + ("; that may not fit: take a smaller batch" if need > 0.95 * plan.memory_gib else ""),
-                      highlight=False, markup=False)
+        console.print(
+            f"  {part}, memory predicted for BF16: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU"
+            + ("; that may not fit: take a smaller batch" if need > 0.95 * plan.memory_gib else ""),
+            highlight=False,
+            markup=False,
+        )
 
 
 def prepare_corpus(plan: Plan, console: Console) -> None:
@@ -202,9 +245,12 @@ def prepare_corpus(plan: Plan, console: Console) -> None:
     for data in configs.values():
         with console.status("corpus: looking for text") as status:
             corpus = build_corpus(data, progress=lambda what, share: status.update(f"corpus: {what} ({share:.0%})"))
-        console.print(f"corpus: {len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from "
-                      f"{len(corpus.files['train']) + len(corpus.files['heldout']):,} files, hash {corpus.hash[:12]}",
-                      highlight=False, soft_wrap=True)
+        console.print(
+            f"corpus: {len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from "
+            f"{len(corpus.files['train']) + len(corpus.files['heldout']):,} files, hash {corpus.hash[:12]}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def json_key(config: Any) -> str:
@@ -215,8 +261,12 @@ def run_arm(plan: Plan, item: Item, console: Console, leader: bool, budget: Budg
     """Train one arm of one part on its ranks. Returns "" or, in a sentence, why it failed."""
     preset, arm, config = plan.preset, item.arm, plan.config(item.part, item.arm)
     folder = folder_of(plan.out, item.part, arm)
-    fields = {"arm": arm, "label": item.label, "role": preset.arms[arm].role,
-              "command": load_run(plan.out)["command"]}     # what was typed; a rank's own command line says nothing
+    fields = {
+        "arm": arm,
+        "label": item.label,
+        "role": preset.arms[arm].role,
+        "command": load_run(plan.out)["command"],
+    }  # what was typed; a rank's own command line says nothing
     size = None if under_torchrun() else plan.world_size
     until = (budget.deadline, str(budget.stop))
     label, steps, given = item.label, config.steps, until
@@ -224,14 +274,22 @@ def run_arm(plan: Plan, item: Item, console: Console, leader: bool, budget: Budg
         window = {"seconds": preset.speed.seconds, "warmup": preset.speed.warmup, "profile": preset.speed.profile}
         label, steps, given = f"{item.label}, speed", None, (window, *until)
         if leader and folder.exists():
-            shutil.rmtree(folder)              # a window is not resumed: it starts anew
+            shutil.rmtree(folder)  # a window is not resumed: it starts anew
     watching = TrainingProgress(console, label, folder, steps) if leader else nullcontext()
     try:
         with watching:
-            run_ranks(speed_on_rank if item.part == "speed" else arm_on_rank, config.model_dump(), str(folder), fields,
-                      *given, size=size, timeout=None, device=preset.device)
+            run_ranks(
+                speed_on_rank if item.part == "speed" else arm_on_rank,
+                config.model_dump(),
+                str(folder),
+                fields,
+                *given,
+                size=size,
+                timeout=None,
+                device=preset.device,
+            )
         if leader and is_done(plan, item.part, arm):
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)      # they were for going on after a pause
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they were for going on after a pause
     except RanksFailed as failure:
         return str(failure.error) if isinstance(failure.error, LabError) else failure.autopsy.cause
     return ""
@@ -239,8 +297,13 @@ def run_arm(plan: Plan, item: Item, console: Console, leader: bool, budget: Budg
 
 def arm_on_rank(group: Group, config: dict, folder: str, fields: dict, deadline: float | None, stop: str) -> None:
     """What each rank does for an arm: train, leave everything in the folder."""
-    train_job(group, config, folder, hooks=[Deadline(deadline, stop)],
-              record_fields={**fields, "world": {"size": group.size, "device": group.device.type}})
+    train_job(
+        group,
+        config,
+        folder,
+        hooks=[Deadline(deadline, stop)],
+        record_fields={**fields, "world": {"size": group.size, "device": group.device.type}},
+    )
 
 
 def _same_everywhere(decision: Any, plan: Plan) -> Any:
@@ -255,8 +318,15 @@ def _from_rank_0(group: Group, decision: Any) -> Any:
     return None if group.rank else decision
 
 
-def _plan_on_rank_0(group: Group, preset: Preset, wanted: list[str], explicit: bool, out: Path | None, fresh: bool,
-                    parts: tuple[str, ...]) -> Any:
+def _plan_on_rank_0(
+    group: Group,
+    preset: Preset,
+    wanted: list[str],
+    explicit: bool,
+    out: Path | None,
+    fresh: bool,
+    parts: tuple[str, ...],
+) -> Any:
     if group.rank:
         return None
     try:

@@ -15,8 +15,8 @@ from typing import Any
 from labkit.record.measure import Throughput, throughput_of
 from labkit.record.read import RunData
 
-WARMUP = 2                                               # steps left out of the throughput, as in the training loop
-QUANTISED = ("input", "weight", "grad")                  # roles of tensors that are cast; "output" is the result
+WARMUP = 2  # steps left out of the throughput, as in the training loop
+QUANTISED = ("input", "weight", "grad")  # roles of tensors that are cast; "output" is the result
 
 PLAIN = ("torch.nn.modules.linear.Linear", "Linear")
 
@@ -28,8 +28,8 @@ class Arm:
 
     name: str
     label: str
-    role: str                                            # baseline, twin, candidate, broken; single
-    status: str                                          # finished, failed, interrupted, running, skipped, pending
+    role: str  # baseline, twin, candidate, broken; single
+    status: str  # finished, failed, interrupted, running, skipped, pending
     note: str = ""
     data: RunData | None = None
     speed: Throughput = field(default_factory=lambda: throughput_of([]))
@@ -43,25 +43,28 @@ class Arm:
     reserved_bytes: int | None = None
     gap: list[tuple[int, float]] = field(default_factory=list)
     value: float | None = None
-    word: str = ""                                       # reference, inside, outside, no-data
+    word: str = ""  # reference, inside, outside, no-data
     sentence: str = ""
-    worst: tuple[str, float, int] | None = None          # (tensor, dB, step)
+    worst: tuple[str, float, int] | None = None  # (tensor, dB, step)
     conversion: dict = field(default_factory=dict)
     evidence: dict = field(default_factory=dict)
     converted: list[str] | None = None
-    plain: int = 0                                       # linears that a backend took as they are (BF16)
+    plain: int = 0  # linears that a backend took as they are (BF16)
     skipped: dict[str, str] = field(default_factory=dict)
-    nonfinite: int = 0                                   # steps whose loss or gradient norm is NaN or infinite
+    nonfinite: int = 0  # steps whose loss or gradient norm is NaN or infinite
     skipped_steps: int = 0
-    fp8_steps: int | None = None                         # steps whose linears computed in FP8; None: not counted
+    fp8_steps: int | None = None  # steps whose linears computed in FP8; None: not counted
 
     def series(self, name: str) -> list[tuple[int, float]]:
         return self.data.series(name) if self.data else []
 
     def scales(self) -> list[tuple[int, dict[str, dict]]]:
         """[(step, {tensor: {"scale", "amax", "overflow", "underflow", "sqnr"}})]"""
-        return [(s["step"], s["scales"]) for s in (self.data.steps if self.data else [])
-                if isinstance(s.get("scales"), dict) and s["scales"] and "step" in s]
+        return [
+            (s["step"], s["scales"])
+            for s in (self.data.steps if self.data else [])
+            if isinstance(s.get("scales"), dict) and s["scales"] and "step" in s
+        ]
 
 
 def arms_of(data: RunData) -> dict[str, Arm]:
@@ -72,8 +75,10 @@ def arms_of(data: RunData) -> dict[str, Arm]:
     results, planned = _dict(data.run.get("results")), _dict(_dict(data.run.get("config")).get("arms"))
     about, verdict = _dict(results.get("arms")), verdict_of(data)
     names = [*about, *planned, *data.arms]
-    return {name: _arm(name, data.arms.get(name), {**_dict(planned.get(name)), **_dict(about.get(name))}, verdict)
-            for name in dict.fromkeys(names)}
+    return {
+        name: _arm(name, data.arms.get(name), {**_dict(planned.get(name)), **_dict(about.get(name))}, verdict)
+        for name in dict.fromkeys(names)
+    }
 
 
 def verdict_of(data: RunData) -> dict:
@@ -87,7 +92,7 @@ def precision_of(run: dict) -> str:
     return " ".join(str(precision[k]) for k in ("backend", "recipe") if precision.get(k)) or "run"
 
 
-@lru_cache(maxsize=8192)                                 # asked for every tensor of every probe
+@lru_cache(maxsize=8192)  # asked for every tensor of every probe
 def split_tensor(tensor: str) -> tuple[int | None, str, str]:
     """(layer, linear, role): "layers.2.ffn.w1.grad" -> (2, "ffn.w1", "grad"); layer None outside the layers."""
     module, _, role = tensor.rpartition(".")
@@ -104,8 +109,12 @@ def worst_sqnr(scales: list[tuple[int, dict]]) -> tuple[str, float, int] | None:
     """(tensor, dB, step) of the lowest SQNR of any linear's output over all probes; of the quantised tensors where no
     outputs were recorded. NaN counts as lowest."""
     for roles in (("output",), QUANTISED):
-        found = [(db, name, step) for step, tensors in scales for name, stat in tensors.items()
-                 if split_tensor(name)[2] in roles and (db := _number(_dict(stat).get("sqnr"))) is not None]
+        found = [
+            (db, name, step)
+            for step, tensors in scales
+            for name, stat in tensors.items()
+            if split_tensor(name)[2] in roles and (db := _number(_dict(stat).get("sqnr"))) is not None
+        ]
         if found:
             db, name, step = min(found, key=lambda f: -math.inf if math.isnan(f[0]) else f[0])
             return name, db, step
@@ -116,18 +125,26 @@ def _arm(name: str, data: RunData | None, about: dict, verdict: dict) -> Arm:
     judged, run = _dict(_dict(verdict.get("arms")).get(name)), data.run if data else {}
     status = about.get("status") or "pending"
     if data is not None and status in ("pending", "running"):
-        status = data.status                             # what the arm's own folder says is nearer to what happened
-    arm = Arm(name, str(about.get("label") or run.get("label") or name),
-              str(about.get("role") or run.get("role") or "candidate"), status, str(about.get("note") or ""), data,
-              word=str(judged.get("word") or ""), value=_number(judged.get("value")),
-              sentence=str(judged.get("sentence") or ""))
-    arm.gap = [(step, gap) for step, gap in judged.get("gap") or [] if _number(step) is not None
-               and _number(gap) is not None]
+        status = data.status  # what the arm's own folder says is nearer to what happened
+    arm = Arm(
+        name,
+        str(about.get("label") or run.get("label") or name),
+        str(about.get("role") or run.get("role") or "candidate"),
+        status,
+        str(about.get("note") or ""),
+        data,
+        word=str(judged.get("word") or ""),
+        value=_number(judged.get("value")),
+        sentence=str(judged.get("sentence") or ""),
+    )
+    arm.gap = [
+        (step, gap) for step, gap in judged.get("gap") or [] if _number(step) is not None and _number(gap) is not None
+    ]
     if data is None:
         return arm
     steps = data.steps
     arm.speed = throughput_of(steps, WARMUP)
-    if _number(about.get("tokens_per_s")):               # what the terminal said; the same unless the run was resumed
+    if _number(about.get("tokens_per_s")):  # what the terminal said; the same unless the run was resumed
         arm.speed = dataclasses.replace(arm.speed, tokens_per_s=about["tokens_per_s"])
     arm.steps, arm.planned = len(steps), _planned(run)
     arm.tokens = next((s["tokens"] for s in reversed(steps) if _number(s.get("tokens")) is not None), None)
@@ -143,12 +160,13 @@ def _arm(name: str, data: RunData | None, about: dict, verdict: dict) -> Arm:
     arm.evidence = _dict(run.get("evidence")) or _dict(_dict(run.get("results")).get("evidence"))
     if isinstance(arm.conversion.get("converted"), list):
         arm.converted = [str(module) for module in arm.conversion["converted"]]
-        if arm.conversion.get("module_type") in PLAIN:   # taken, but into what it was before: nothing was converted
+        if arm.conversion.get("module_type") in PLAIN:  # taken, but into what it was before: nothing was converted
             arm.plain, arm.converted = len(arm.converted), []
     arm.fp8_steps = _number(_dict(run.get("results")).get("fp8_steps"))
     arm.skipped = {str(k): str(v) for k, v in _dict(arm.conversion.get("skipped")).items()}
-    arm.nonfinite = sum(any(isinstance(s.get(k), float) and not math.isfinite(s[k]) for k in ("loss", "grad_norm"))
-                        for s in steps)
+    arm.nonfinite = sum(
+        any(isinstance(s.get(k), float) and not math.isfinite(s[k]) for k in ("loss", "grad_norm")) for s in steps
+    )
     arm.skipped_steps = sum(bool(s.get("skipped")) for s in steps)
     return arm
 

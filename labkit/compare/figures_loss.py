@@ -7,9 +7,25 @@ import statistics
 from pathlib import Path
 
 from labkit.compare.facts import Arm
-from labkit.record.plotting import (BAND, INK, MUTED, PAPER, WIDTH, Picture, Style, finite, join, label_ends, lines,
-                                    look, number,
-                                    running_median, save, styles, thin)
+from labkit.record.plotting import (
+    BAND,
+    INK,
+    MUTED,
+    PAPER,
+    WIDTH,
+    Picture,
+    Style,
+    finite,
+    join,
+    label_ends,
+    lines,
+    look,
+    number,
+    running_median,
+    save,
+    styles,
+    thin,
+)
 
 
 def losses(arms: dict[str, Arm], folder: Path) -> Picture | None:
@@ -29,8 +45,14 @@ def losses(arms: dict[str, Arm], folder: Path) -> Picture | None:
         ends = []
         # The arms nearly coincide: the baseline lies broad at the bottom, dashes on top of solid lines, markers set
         # apart.
-        layers = sorted(drawn, key=lambda n: ("baseline", "single", "candidate", "twin", "broken").index(drawn[n].role)
-                        if drawn[n].role in ("baseline", "single", "twin", "broken") else 2)
+        layers = sorted(
+            drawn,
+            key=lambda n: (
+                ("baseline", "single", "candidate", "twin", "broken").index(drawn[n].role)
+                if drawn[n].role in ("baseline", "single", "twin", "broken")
+                else 2
+            ),
+        )
         for shift, name in enumerate(layers):
             arm, style = drawn[name], look_of[name]
             broad = {"linewidth": 3.6, "alpha": 0.55} if arm.role == "baseline" and len(drawn) > 1 else {}
@@ -53,11 +75,18 @@ def losses(arms: dict[str, Arm], folder: Path) -> Picture | None:
         for ax in (left, right):
             ax.set_xlabel("step")
         label_ends(right, ends)
-        return save(fig, folder, "loss", "Loss", _losses_alt(drawn),
-                    "Thin: every step. Thick: running median of 9 steps. The arms see the same data from the same "
-                    "weights, "
-                    "so their wiggles are the same; what differs is in the next picture." if len(drawn) > 1 else
-                    "Thin: every step. Thick: running median of 9 steps.")
+        return save(
+            fig,
+            folder,
+            "loss",
+            "Loss",
+            _losses_alt(drawn),
+            "Thin: every step. Thick: running median of 9 steps. The arms see the same data from the same "
+            "weights, "
+            "so their wiggles are the same; what differs is in the next picture."
+            if len(drawn) > 1
+            else "Thin: every step. Thick: running median of 9 steps.",
+        )
 
 
 def gap(arms: dict[str, Arm], verdict: dict, folder: Path) -> Picture | None:
@@ -96,8 +125,17 @@ def gap(arms: dict[str, Arm], verdict: dict, folder: Path) -> Picture | None:
         start = verdict.get("from_step")
         if isinstance(start, (int, float)) and first < start < last:
             ax.axvline(start, color=MUTED, linewidth=0.9, zorder=1)
-            ax.annotate(" counted from here", (start, 1), xycoords=("data", "axes fraction"), fontsize=8, color=MUTED,
-                        va="bottom", ha="left", xytext=(0, 2), textcoords="offset points")
+            ax.annotate(
+                " counted from here",
+                (start, 1),
+                xycoords=("data", "axes fraction"),
+                fontsize=8,
+                color=MUTED,
+                va="bottom",
+                ha="left",
+                xytext=(0, 2),
+                textcoords="offset points",
+            )
         ends = []
         for name, arm in drawn.items():
             style = look_of[name]
@@ -107,9 +145,15 @@ def gap(arms: dict[str, Arm], verdict: dict, folder: Path) -> Picture | None:
             if not _lost(arm.gap, math.inf):
                 ends.append((*arm.gap[-1], lines(arm.label), style.color))
         if len(edges) == 2:
-            ax.annotate("band" + (f": {band['name']}" if band.get("name") else ""), (0, edges[0]),
-                        xycoords=("axes fraction", "data"), xytext=(5, 4), textcoords="offset points", fontsize=8,
-                        color=MUTED)
+            ax.annotate(
+                "band" + (f": {band['name']}" if band.get("name") else ""),
+                (0, edges[0]),
+                xycoords=("axes fraction", "data"),
+                xytext=(5, 4),
+                textcoords="offset points",
+                fontsize=8,
+                color=MUTED,
+            )
         ax.set_title(f"held-out loss relative to {_baseline(arms)} (same data, same initial weights)", pad=16)
         ax.set_xlabel("step")
         label_ends(ax, ends)
@@ -122,6 +166,7 @@ def gap(arms: dict[str, Arm], verdict: dict, folder: Path) -> Picture | None:
 
 
 # ---- limits, marks and words
+
 
 def _loss_limits(arms: dict[str, Arm]) -> tuple[float, float]:
     """Limits that show the arms that behave; a broken arm may leave the picture at the top, and its label says so."""
@@ -141,7 +186,7 @@ def _lost(points: list[tuple[int, float]], top: float) -> tuple[float, str] | No
         if not math.isfinite(v):
             return s, f"not finite from step {s}"
         if v > top and before is not None and points[-1][1] > top:
-            t, u = before                                # where the line crosses the upper edge
+            t, u = before  # where the line crosses the upper edge
             most = max(finite([v for _, v in points]))
             return t + (s - t) * (top - u) / (v - u), f"up to {number(most)}"
     return None
@@ -152,14 +197,34 @@ def _mark_lost(ax, points: list[tuple[int, float]], top: float, style: Style, la
     lost = _lost(points, top)
     if lost is None:
         return
-    ax.plot([lost[0]], [1.0], transform=ax.get_xaxis_transform(), marker="X", markersize=8, color=style.color,
-            markeredgecolor=PAPER, markeredgewidth=0.8, clip_on=False, zorder=6, linewidth=0)
+    ax.plot(
+        [lost[0]],
+        [1.0],
+        transform=ax.get_xaxis_transform(),
+        marker="X",
+        markersize=8,
+        color=style.color,
+        markeredgecolor=PAPER,
+        markeredgewidth=0.8,
+        clip_on=False,
+        zorder=6,
+        linewidth=0,
+    )
     if label:
         left = lost[0] > sum(ax.get_xlim()) / 2
-        ax.annotate(f"{lines(label, 30)}\n{lost[1]}", (lost[0], 1), xycoords=("data", "axes fraction"), va="top",
-                    fontsize=8.5,
-                    xytext=(-8 if left else 8, 2), textcoords="offset points", ha="right" if left else "left",
-                    color=style.color, linespacing=1.1, zorder=7)
+        ax.annotate(
+            f"{lines(label, 30)}\n{lost[1]}",
+            (lost[0], 1),
+            xycoords=("data", "axes fraction"),
+            va="top",
+            fontsize=8.5,
+            xytext=(-8 if left else 8, 2),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            color=style.color,
+            linespacing=1.1,
+            zorder=7,
+        )
 
 
 def _last_finite(points: list[tuple[int, float]]) -> tuple[float, float] | None:
@@ -181,7 +246,7 @@ def _baseline(arms: dict[str, Arm]) -> str:
 
 def _percent_ticks(ax, threshold: float, edges: list[float], below: float, top: float) -> None:
     decades = range(math.ceil(math.log10(threshold) + 0.4), math.floor(math.log10(top * 1.9)) + 1)
-    ticks = [0.0, *edges, *(10.0**d for d in decades), *(-10.0**d for d in decades if -(10.0**d) > below * 1.5)]
+    ticks = [0.0, *edges, *(10.0**d for d in decades), *(-(10.0**d) for d in decades if -(10.0**d) > below * 1.5)]
     ax.set_yticks(ticks, [_percent(v) for v in ticks])
     ax.set_yticks([], minor=True)
 
@@ -192,9 +257,14 @@ def _losses_alt(arms: dict[str, Arm]) -> str:
         points = arm.series("heldout") or arm.series("loss")
         kind = "held-out" if arm.series("heldout") else "training"
         lost = next((s for s, v in points if not math.isfinite(v)), None)
-        told.append(f"{arm.label} ({kind}) goes from {number(points[0][1])} to "
-                    + (f"not finite at step {lost}" if lost is not None
-                       else f"{number(points[-1][1], 4)} at step {points[-1][0]}"))
+        told.append(
+            f"{arm.label} ({kind}) goes from {number(points[0][1])} to "
+            + (
+                f"not finite at step {lost}"
+                if lost is not None
+                else f"{number(points[-1][1], 4)} at step {points[-1][0]}"
+            )
+        )
     return f"Curves of the loss over the steps: {join(told)}."
 
 
@@ -205,7 +275,9 @@ def _gap_alt(arms: dict[str, Arm], drawn: dict[str, Arm], edges: list[float]) ->
         if len(finite(values)) < len(values):
             told.append(f"{arm.label} becomes not finite")
         else:
-            told.append(f"{arm.label} lies between {min(values):+.2g} and {max(values):+.2g} percent"
-                        + (f", {arm.word} of the band" if arm.word in ("inside", "outside") else ""))
+            told.append(
+                f"{arm.label} lies between {min(values):+.2g} and {max(values):+.2g} percent"
+                + (f", {arm.word} of the band" if arm.word in ("inside", "outside") else "")
+            )
     band = f" The band is {edges[0]:+.2g} to {edges[1]:+.2g} percent." if len(edges) == 2 else ""
     return f"Gap of the held-out loss against {_baseline(arms)} over the steps: {join(told)}.{band}"

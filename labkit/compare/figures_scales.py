@@ -12,10 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare.facts import QUANTISED, Arm, short, split_tensor
-from labkit.record.plotting import (INK, MUTED, PAPER, THIN, WIDTH, Picture, finite, join, label_ends, look, save, thin,
-                                    ticks)
+from labkit.record.plotting import (
+    INK,
+    MUTED,
+    PAPER,
+    THIN,
+    WIDTH,
+    Picture,
+    finite,
+    join,
+    label_ends,
+    look,
+    save,
+    thin,
+    ticks,
+)
 
-MANY = 60                                                # lines in one panel
+MANY = 60  # lines in one panel
 
 
 def scales(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
@@ -53,9 +66,15 @@ def scales(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
             if ax.get_visible():
                 _name_extremes(ax)
         alt = f"Scales of {arm.label} over {len(probes)} probes, median over tensors: {join(told)}."
-        return save(fig, folder, f"scales{suffix}", f"Scales and amax: {arm.label}", alt,
-                    "Grey: the tensors; thick: their median; named: the highest and the lowest at the end. One unit "
-                    "is a factor of two. All panels of a row span the same number of factors of two.")
+        return save(
+            fig,
+            folder,
+            f"scales{suffix}",
+            f"Scales and amax: {arm.label}",
+            alt,
+            "Grey: the tensors; thick: their median; named: the highest and the lowest at the end. One unit "
+            "is a factor of two. All panels of a row span the same number of factors of two.",
+        )
 
 
 def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
@@ -73,7 +92,7 @@ def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
         grids[kind] = [_relative(dict(lines[t]), steps) for t in rows]
     extent = max([abs(v) for v in finite([v for grid in grids.values() for line in grid for v in line])] or [0.0])
     if extent < 1e-6:
-        return None                                      # no scaling, or a fixed one: nothing moves
+        return None  # no scaling, or a fixed one: nothing moves
     extent = max(1, min(math.ceil(extent), 8))
     with look() as figure:
         fig = figure(WIDTH, max(2.3, min(4.6, 0.9 + 0.035 * len(rows))))
@@ -82,8 +101,15 @@ def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
         fig.subplots_adjust(left=0.075, right=0.865, top=1 - 0.3 / tall, bottom=0.45 / tall, wspace=0.06)
         picture = None
         for ax, kind in zip(axes, kinds):
-            picture = ax.imshow(grids[kind], aspect="auto", interpolation="nearest", cmap=_cmap(), vmin=-extent,
-                                vmax=extent, extent=(-0.5, len(steps) - 0.5, len(rows) - 0.5, -0.5))
+            picture = ax.imshow(
+                grids[kind],
+                aspect="auto",
+                interpolation="nearest",
+                cmap=_cmap(),
+                vmin=-extent,
+                vmax=extent,
+                extent=(-0.5, len(steps) - 0.5, len(rows) - 0.5, -0.5),
+            )
             ax.set_title(kind)
             ax.set_xlabel("step")
             ax.grid(False)
@@ -106,18 +132,29 @@ def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
         bar = fig.colorbar(picture, cax=fig.add_axes([0.885, place.y0, 0.018, place.height]), extend="both")
         bar.set_ticks([-extent, 0, extent], labels=[f"÷{2**extent:.3g}", "same", f"×{2**extent:.3g}"])
         bar.outline.set_visible(False)
-        drops = [(line[-1], t, k) for k in kinds for t, line in zip(_rows(probes, k), grids[k])
-                 if math.isfinite(line[-1])]
+        drops = [
+            (line[-1], t, k) for k in kinds for t, line in zip(_rows(probes, k), grids[k]) if math.isfinite(line[-1])
+        ]
         low, high = (min(drops), max(drops)) if drops else (None, None)
-        alt = (f"Heat map of {arm.label}: scale of {len(rows)} linears over {len(steps)} probes against the first; "
-               f"the largest fall at the end is {_factor(low)}, the largest rise {_factor(high)}." if drops
-               else f"Heat map of {arm.label}: no data.")
-        return save(fig, folder, f"heat{suffix}", f"Scales over layers and steps: {arm.label}", alt,
-                    "Each row is one linear (in a layer from wq down to w2), each column a probe. Against the first "
-                    "probe; a falling scale means that the values grew.")
+        alt = (
+            f"Heat map of {arm.label}: scale of {len(rows)} linears over {len(steps)} probes against the first; "
+            f"the largest fall at the end is {_factor(low)}, the largest rise {_factor(high)}."
+            if drops
+            else f"Heat map of {arm.label}: no data."
+        )
+        return save(
+            fig,
+            folder,
+            f"heat{suffix}",
+            f"Scales over layers and steps: {arm.label}",
+            alt,
+            "Each row is one linear (in a layer from wq down to w2), each column a probe. Against the first "
+            "probe; a falling scale means that the values grew.",
+        )
 
 
 # ---- parts
+
 
 def _lines(probes: list, kind: str, key: str) -> dict[str, list[tuple[int, float]]]:
     out: dict[str, list[tuple[int, float]]] = {}
@@ -144,19 +181,31 @@ def _bundle(ax: Any, lines: dict[str, list[tuple[int, float]]]) -> None:
             ax.plot([s for s, _ in line], [v for _, v in line], color=THIN, linewidth=0.6, alpha=0.8)
     else:
         for cut, alpha in ((0.0, 0.35), (0.1, 0.55)):
-            ax.fill_between(steps, [at[s][round(cut * (len(at[s]) - 1))] for s in steps],
-                            [at[s][round((1 - cut) * (len(at[s]) - 1))] for s in steps], color=THIN, alpha=alpha,
-                            linewidth=0)
+            ax.fill_between(
+                steps,
+                [at[s][round(cut * (len(at[s]) - 1))] for s in steps],
+                [at[s][round((1 - cut) * (len(at[s]) - 1))] for s in steps],
+                color=THIN,
+                alpha=alpha,
+                linewidth=0,
+            )
     ax.plot(steps, [statistics.median(at[s]) for s in steps], color=INK, linewidth=1.9)
     for tensor in {min(lines, key=lambda t: lines[t][-1][1]), max(lines, key=lambda t: lines[t][-1][1])}:
-        ax.plot([s for s, _ in lines[tensor]], [v for _, v in lines[tensor]], color=MUTED, linewidth=1.1,
-                linestyle=(0, (3, 1)), label=tensor)
+        ax.plot(
+            [s for s, _ in lines[tensor]],
+            [v for _, v in lines[tensor]],
+            color=MUTED,
+            linewidth=1.1,
+            linestyle=(0, (3, 1)),
+            label=tensor,
+        )
 
 
 def _name_extremes(ax: Any) -> None:
     named = [line for line in ax.get_lines() if not line.get_label().startswith("_")]
-    label_ends(ax, [(line.get_xdata()[-1], line.get_ydata()[-1], _short(line.get_label()), MUTED) for line in named],
-               size=8)
+    label_ends(
+        ax, [(line.get_xdata()[-1], line.get_ydata()[-1], _short(line.get_label()), MUTED) for line in named], size=8
+    )
 
 
 def _short(tensor: str) -> str:
@@ -193,4 +242,5 @@ def _factor(drop: tuple[float, str, str]) -> str:
 def _cmap() -> Any:
     """Brown (fell) over white to blue-green (rose): told apart by everybody, and dark at both ends in print."""
     import matplotlib
+
     return matplotlib.colormaps["BrBG"].with_extremes(bad="#9a9a9a")

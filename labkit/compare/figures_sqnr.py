@@ -8,11 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare.facts import QUANTISED, Arm, short, split_tensor
-from labkit.record.plotting import (INK, MUTED, PAPER, WIDTH, Picture, Style, finite, join, label_ends, lines, look,
-                                    number, save, thin, ticks)
+from labkit.record.plotting import (
+    INK,
+    MUTED,
+    PAPER,
+    WIDTH,
+    Picture,
+    Style,
+    finite,
+    join,
+    label_ends,
+    lines,
+    look,
+    number,
+    save,
+    thin,
+    ticks,
+)
 
-SHOWN = (*QUANTISED, "output")                           # in the SQNR picture
-EXACT = 100.0              # dB: what is cast without any error (all zero, say) stands far above, and flattens the rest
+SHOWN = (*QUANTISED, "output")  # in the SQNR picture
+EXACT = 100.0  # dB: what is cast without any error (all zero, say) stands far above, and flattens the rest
 KIND_MARKS = {"input": "o", "weight": "s", "grad": "^", "output": "d"}
 # What rounding alone gives. A mantissa of m bits rounds x = f 2^e (1 <= f < 2) with variance (2^(e-m))^2 / 12. That
 # is x^2 4^-u / (12 * 4^m) with u = log2 f. A tensor's values span many octaves and its scale may be any number, so u is
@@ -28,8 +43,9 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Pictu
     shown = {name: dots for name, dots in every.items() if any(kind != "output" for _, _, kind, _ in dots)} or every
     if not shown:
         return None
-    others = [f"{arms[name].label} {min(db for *_, db in dots):.0f} dB" for name, dots in every.items()
-              if name not in shown]
+    others = [
+        f"{arms[name].label} {min(db for *_, db in dots):.0f} dB" for name, dots in every.items() if name not in shown
+    ]
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     with look() as figure:
@@ -46,53 +62,87 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Pictu
                 points = [(x, db) for x, _, k, db in dots if k == kind and db < EXACT]
                 if points:
                     offset = _offset(kind)
-                    marked[kind], = ax.plot([x + offset for x, _ in points], [max(db, low) for _, db in points],
-                                            linewidth=0, marker=KIND_MARKS[kind], markersize=4.2,
-                                            markerfacecolor="none", markeredgecolor=look_of[name].color,
-                                            markeredgewidth=0.9)
+                    (marked[kind],) = ax.plot(
+                        [x + offset for x, _ in points],
+                        [max(db, low) for _, db in points],
+                        linewidth=0,
+                        marker=KIND_MARKS[kind],
+                        markersize=4.2,
+                        markerfacecolor="none",
+                        markeredgecolor=look_of[name].color,
+                        markeredgewidth=0.9,
+                    )
             for db in ROUNDING_DB.values():
                 ax.axhline(db, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
             x, tensor, kind, db = min(dots, key=lambda dot: dot[3])
             right = x > last / 2
-            ax.annotate(f"{short(tensor)}.{kind}\n{db:.1f} dB", (x + _offset(kind), max(db, low)),
-                        xytext=(-14 if right else 14, -19), textcoords="offset points", fontsize=8, color=INK,
-                        ha="right" if right else "left", va="center", linespacing=1.1,
-                        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8},
-                        arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.6, "shrinkB": 3})
+            ax.annotate(
+                f"{short(tensor)}.{kind}\n{db:.1f} dB",
+                (x + _offset(kind), max(db, low)),
+                xytext=(-14 if right else 14, -19),
+                textcoords="offset points",
+                fontsize=8,
+                color=INK,
+                ha="right" if right else "left",
+                va="center",
+                linespacing=1.1,
+                bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8},
+                arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.6, "shrinkB": 3},
+            )
             ax.set_title(arms[name].label, fontsize=9)
             ax.set_xlim(-0.6, last + 0.6)
             ax.set_xlabel("layer")
             ax.xaxis.set_major_locator(ticks(8, whole=True))
-            told.append(f"{arms[name].label}: median {statistics.median([d[3] for d in dots]):.1f} dB, worst {tensor} "
-                        f"with {db:.1f} dB")
-        for ax in axes[len(shown):]:
+            told.append(
+                f"{arms[name].label}: median {statistics.median([d[3] for d in dots]):.1f} dB, worst {tensor} "
+                f"with {db:.1f} dB"
+            )
+        for ax in axes[len(shown) :]:
             ax.set_visible(False)
         span = high - low
         axes[0].set_ylim(low - max(0.25 * span, 7), high + 0.08 * span)
-        for ax in axes[0:len(shown):columns]:
+        for ax in axes[0 : len(shown) : columns]:
             ax.set_ylabel("SQNR (dB)")
         edge = axes[min(columns, len(shown)) - 1]
-        label_ends(edge, [(edge.get_xlim()[1], db, f"{text}\nrounding", MUTED) for text, db in ROUNDING_DB.items()],
-                   size=8)
+        label_ends(
+            edge, [(edge.get_xlim()[1], db, f"{text}\nrounding", MUTED) for text, db in ROUNDING_DB.items()], size=8
+        )
         present = [kind for kind in SHOWN if kind in marked]
-        fig.legend([_key(KIND_MARKS[kind]) for kind in present], present, loc="upper left", bbox_to_anchor=(0.065, 1.0),
-                   ncols=4, handletextpad=0.2, columnspacing=1.4, borderaxespad=0.2)
+        fig.legend(
+            [_key(KIND_MARKS[kind]) for kind in present],
+            present,
+            loc="upper left",
+            bbox_to_anchor=(0.065, 1.0),
+            ncols=4,
+            handletextpad=0.2,
+            columnspacing=1.4,
+            borderaxespad=0.2,
+        )
         exact = sum(db >= EXACT for dots in shown.values() for *_, db in dots)
-        return save(fig, folder, "sqnr", "Signal to quantisation noise", f"SQNR at the last probe. {'. '.join(told)}.",
-                    "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor "
-                    "that was cast, against itself. Dashed: what rounding alone gives, nothing over- or underflowing, "
-                    f"{ROUNDING_DB['E4M3']:.1f} dB with E4M3's 3 mantissa bits and {ROUNDING_DB['E5M2']:.1f} dB with "
-                    "E5M2's 2. Named: the worst tensor."
-                    + (f" Not drawn, the worst output of arms that cast nothing: {join(others)}." if others else "")
-                    + (f" Not drawn either: {exact} tensors that lost nothing (all zero, say)." if exact else ""))
+        return save(
+            fig,
+            folder,
+            "sqnr",
+            "Signal to quantisation noise",
+            f"SQNR at the last probe. {'. '.join(told)}.",
+            "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor "
+            "that was cast, against itself. Dashed: what rounding alone gives, nothing over- or underflowing, "
+            f"{ROUNDING_DB['E4M3']:.1f} dB with E4M3's 3 mantissa bits and {ROUNDING_DB['E5M2']:.1f} dB with "
+            "E5M2's 2. Named: the worst tensor."
+            + (f" Not drawn, the worst output of arms that cast nothing: {join(others)}." if others else "")
+            + (f" Not drawn either: {exact} tensors that lost nothing (all zero, say)." if exact else ""),
+        )
 
 
 def rounding(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Picture | None:
     """Per cent of elements that overflow and underflow, one column a role: the worst tensor of each arm over time."""
     kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for arm in arms.values() for t in arm.scales()[-1][1])]
     # An empty row would take half of the picture to say one word.
-    keys = [key for key in ("overflow", "underflow")
-            if any(_worst(stats, kind, key) for arm in arms.values() for _, stats in arm.scales() for kind in kinds)]
+    keys = [
+        key
+        for key in ("overflow", "underflow")
+        if any(_worst(stats, kind, key) for arm in arms.values() for _, stats in arm.scales() for kind in kinds)
+    ]
     if not kinds or not keys:
         return None
     with look() as figure:
@@ -107,13 +157,16 @@ def rounding(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> P
                     line = [(s, _worst(stats, kind, key)) for s, stats in thin(arm.scales(), 150)]
                     line = [(s, v) for s, v in line if v is not None]
                     if line:
-                        axes[row][column].plot([s for s, _ in line], [v for _, v in line],
-                                               **look_of[name].marks(len(line), most=7))
+                        axes[row][column].plot(
+                            [s for s, _ in line], [v for _, v in line], **look_of[name].marks(len(line), most=7)
+                        )
                         worst[key] = max([worst.get(key, 0.0), *finite([v for _, v in line])])
                         if column == len(kinds) - 1:
                             ends.setdefault(row, []).append((*line[-1], lines(arm.label), look_of[name].color))
-            told.append(f"{arm.label} at most {number(worst.get('overflow', 0.0), 2)} % overflow and "
-                        f"{number(worst.get('underflow', 0.0), 2)} % underflow")
+            told.append(
+                f"{arm.label} at most {number(worst.get('overflow', 0.0), 2)} % overflow and "
+                f"{number(worst.get('underflow', 0.0), 2)} % underflow"
+            )
         for row, key in enumerate(keys):
             most = max(finite([v for ax in axes[row] for line in ax.get_lines() for v in line.get_ydata()]) or [0.0])
             axes[row][0].set_ylim(-0.04 * most, most * 1.12)
@@ -123,8 +176,10 @@ def rounding(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> P
             axes[-1][column].set_xlabel("step")
         for row, labels in ends.items():
             label_ends(axes[row][-1], labels)
-        note = ("The worst tensor of each role at each probe. Overflow: beyond the format's largest value, so it "
-                "saturates. Underflow: was not zero, became zero.")
+        note = (
+            "The worst tensor of each role at each probe. Overflow: beyond the format's largest value, so it "
+            "saturates. Underflow: was not zero, became zero."
+        )
         for absent in {"overflow", "underflow"} - set(keys):
             note += f" No tensor showed any {absent}."
         alt = f"Worst tensor of each role: {join(told)}."
@@ -132,6 +187,7 @@ def rounding(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> P
 
 
 # ---- parts
+
 
 def _worst(stats: dict, kind: str, key: str) -> float | None:
     found = [s[key] for t, s in stats.items() if split_tensor(t)[2] == kind and isinstance(s.get(key), (int, float))]
@@ -153,4 +209,5 @@ def _offset(kind: str) -> float:
 
 def _key(mark: str) -> Any:
     from matplotlib.lines import Line2D
+
     return Line2D([], [], linewidth=0, marker=mark, markersize=4.5, markerfacecolor="none", markeredgecolor=INK)

@@ -1,4 +1,5 @@
 """The picture "where each millisecond goes": one bar an arm, one piece a class of kernels."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,9 +9,24 @@ from labkit.record.kernels import CLASSES
 from labkit.record.plotting import INK, PAPER, WIDTH, Picture, join, lines, look, save, ticks
 
 # Colour and hatch both tell the class, in the order of kernels.CLASSES.
-PAINT = dict(zip(CLASSES, (("#005a9c", ""), ("#b34700", ""), ("#9c1f6d", "//"), ("#007a63", ".."), ("#8a6100", "\\\\"),
-                           ("#6a3fb5", "--"), ("#5d6d00", "xx"), ("#a11212", "++"), ("#b9c0ca", "")), strict=True))
-NARROW = 0.045             # of the widest bar: a narrower piece has no room for its number
+PAINT = dict(
+    zip(
+        CLASSES,
+        (
+            ("#005a9c", ""),
+            ("#b34700", ""),
+            ("#9c1f6d", "//"),
+            ("#007a63", ".."),
+            ("#8a6100", "\\\\"),
+            ("#6a3fb5", "--"),
+            ("#5d6d00", "xx"),
+            ("#a11212", "++"),
+            ("#b9c0ca", ""),
+        ),
+        strict=True,
+    )
+)
+NARROW = 0.045  # of the widest bar: a narrower piece has no room for its number
 
 
 def milliseconds(rows: dict[str, dict], folder: Path) -> Picture | None:
@@ -32,12 +48,28 @@ def milliseconds(rows: dict[str, dict], folder: Path) -> Picture | None:
             for kind in shown:
                 color, hatch = PAINT[kind]
                 wide = part.get(kind, 0.0)
-                ax.barh(y, wide, left=at, height=0.66, color=PAPER if hatch else color, edgecolor=color, hatch=hatch,
-                        linewidth=1.0, label=kind if y == 0 else None)
+                ax.barh(
+                    y,
+                    wide,
+                    left=at,
+                    height=0.66,
+                    color=PAPER if hatch else color,
+                    edgecolor=color,
+                    hatch=hatch,
+                    linewidth=1.0,
+                    label=kind if y == 0 else None,
+                )
                 if wide > NARROW * widest:
-                    ax.text(at + wide / 2, y, f"{wide:.2f}", ha="center", va="center", fontsize=7.5,
-                            color=INK if hatch or kind == "idle" else PAPER,
-                            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8} if hatch else None)
+                    ax.text(
+                        at + wide / 2,
+                        y,
+                        f"{wide:.2f}",
+                        ha="center",
+                        va="center",
+                        fontsize=7.5,
+                        color=INK if hatch or kind == "idle" else PAPER,
+                        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8} if hatch else None,
+                    )
                 at += wide
             ax.text(at + 0.008 * widest, y, f"{at:.2f}", va="center", fontsize=8.5, color=INK)
         ax.set_yticks(range(len(drawn)), [lines(row["label"], 22) for row in drawn.values()], color=INK)
@@ -47,14 +79,28 @@ def milliseconds(rows: dict[str, dict], folder: Path) -> Picture | None:
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", length=0)
         ax.xaxis.set_major_locator(ticks(7))
-        fig.legend(*ax.get_legend_handles_labels(), loc="upper left", ncols=5, bbox_to_anchor=(0.01, 1.0),
-                   columnspacing=1.0, handlelength=1.3, fontsize=8)
-        told = [f"{row['label']} {sum(parts[arm].values()):.2f} ms, most of it {join(_largest(parts[arm]))}"
-                for arm, row in drawn.items()]
-        return save(fig, folder, "milliseconds", "Where each millisecond goes",
-                    f"Bars of device time per 1,000 tokens by class of kernel: {'; '.join(told)}.",
-                    "Kernels on the device only, by class; every moment counts once. Communication is what stood in "
-                    "the way; what ran beside computing is hidden in it. Profiled steps are a little slower.")
+        fig.legend(
+            *ax.get_legend_handles_labels(),
+            loc="upper left",
+            ncols=5,
+            bbox_to_anchor=(0.01, 1.0),
+            columnspacing=1.0,
+            handlelength=1.3,
+            fontsize=8,
+        )
+        told = [
+            f"{row['label']} {sum(parts[arm].values()):.2f} ms, most of it {join(_largest(parts[arm]))}"
+            for arm, row in drawn.items()
+        ]
+        return save(
+            fig,
+            folder,
+            "milliseconds",
+            "Where each millisecond goes",
+            f"Bars of device time per 1,000 tokens by class of kernel: {'; '.join(told)}.",
+            "Kernels on the device only, by class; every moment counts once. Communication is what stood in "
+            "the way; what ran beside computing is hidden in it. Profiled steps are a little slower.",
+        )
 
 
 def per_thousand(row: dict[str, Any]) -> dict[str, float]:

@@ -11,14 +11,15 @@ did it. So the recipe has two stages (labkit/compare/presets/two-stage.toml):
 An arm whose gate is closed is not trained, and the report says why. The gate is asked when the arm is due, from the
 records alone, so it is the same in every call of the command.
 """
+
 from __future__ import annotations
 
 from pathlib import Path
 
-from labkit.errors import LabError
 from labkit.compare.arms import Preset
-from labkit.record.read import read_run
 from labkit.compare.verdict import judge
+from labkit.errors import LabError
+from labkit.record.read import read_run
 
 
 def gate_closed(preset: Preset, arm: str, out: Path) -> str:
@@ -27,6 +28,7 @@ def gate_closed(preset: Preset, arm: str, out: Path) -> str:
     if not gate:
         return ""
     from labkit.compare.summary import heldout
+
     deciding = [name for name, about in preset.arms.items() if about.role in ("baseline", "twin", "broken")] + [gate]
     finished = {}
     for name in deciding:
@@ -37,12 +39,19 @@ def gate_closed(preset: Preset, arm: str, out: Path) -> str:
         if run.status == "finished":
             finished[name] = heldout(run)
     if gate not in finished:
-        return (f"its gate, {preset.arms[gate].label}, has no finished result yet: train that arm first "
-                f"(`--arms {','.join(deciding)}`)")
-    verdict = judge(finished, {name: preset.arms[name].role for name in deciding if name in finished},
-                    {name: preset.arms[name].label for name in deciding})
+        return (
+            f"its gate, {preset.arms[gate].label}, has no finished result yet: train that arm first "
+            f"(`--arms {','.join(deciding)}`)"
+        )
+    verdict = judge(
+        finished,
+        {name: preset.arms[name].role for name in deciding if name in finished},
+        {name: preset.arms[name].label for name in deciding},
+    )
     if verdict["word"] == "pass" and verdict["arms"][gate]["word"] == "inside":
         return ""
     said = verdict["arms"].get(gate, {}).get("sentence", "")
-    return (f"its gate, {preset.arms[gate].label}, is closed. {verdict['sentence']}"
-            + (f" {said}" if said and verdict["word"] != "fail" else "")).rstrip(".")
+    return (
+        f"its gate, {preset.arms[gate].label}, is closed. {verdict['sentence']}"
+        + (f" {said}" if said and verdict["word"] != "fail" else "")
+    ).rstrip(".")

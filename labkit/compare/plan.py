@@ -3,6 +3,7 @@
 Which parts and arms, on how many ranks; which of them are finished already; which this machine cannot run, and why.
 Nothing here trains.
 """
+
 from __future__ import annotations
 
 import os
@@ -12,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from labkit.comm.ranks import under_torchrun
-from labkit.errors import LabError
 from labkit.compare.arms import Preset
 from labkit.compare.budget import Item, predict
-from labkit.record.clean import jsonable
 from labkit.compare.gate import gate_closed
+from labkit.errors import LabError
+from labkit.precision import get_backend
+from labkit.record.clean import jsonable
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
-from labkit.train.data.batches import rows_per_micro_batch
 from labkit.train.config import TrainConfig, strict_validate
-from labkit.precision import get_backend
+from labkit.train.data.batches import rows_per_micro_batch
 
 PARTS = ("speed", "safety")
 
@@ -29,6 +30,7 @@ PARTS = ("speed", "safety")
 @dataclass
 class Plan:
     """What will run: (part, arm) in order, those already finished, and arms this machine cannot run (and why)."""
+
     preset: Preset
     out: Path
     world_size: int
@@ -66,8 +68,15 @@ def config_of(preset: Preset, part: str, arm: str, memory_gib: float | None, wor
     return preset.speed_config(arm, memory_gib, world) if part == "speed" else preset.config(arm)
 
 
-def make_plan(preset: Preset, wanted: list[str], *, explicit: bool, out: Path | None, fresh: bool,
-              parts: Iterable[str] = PARTS[1:]) -> Plan:
+def make_plan(
+    preset: Preset,
+    wanted: list[str],
+    *,
+    explicit: bool,
+    out: Path | None,
+    fresh: bool,
+    parts: Iterable[str] = PARTS[1:],
+) -> Plan:
     """Check everything that can be checked without training, and open or create the comparison's record."""
     world = check_device(preset)
     memory = gpu_memory_gib(preset)
@@ -83,8 +92,12 @@ def make_plan(preset: Preset, wanted: list[str], *, explicit: bool, out: Path | 
             missing[arm] = str(error)
     prepare_folder(preset, out, fresh)
     plan = Plan(preset, out, world, missing=missing, memory_gib=memory)
-    plan.done = [(part, arm) for part in parts for arm in preset.arms
-                 if (part == "safety" or arm in preset.speed.arms) and is_done(plan, part, arm)]
+    plan.done = [
+        (part, arm)
+        for part in parts
+        for arm in preset.arms
+        if (part == "safety" or arm in preset.speed.arms) and is_done(plan, part, arm)
+    ]
     plan.todo = [(part, arm) for part, arm in every if arm not in missing and (part, arm) not in plan.done]
     return plan
 
@@ -92,23 +105,29 @@ def make_plan(preset: Preset, wanted: list[str], *, explicit: bool, out: Path | 
 def gpu_memory_gib(preset: Preset) -> float | None:
     """GiB of this rank's GPU; None on a CPU."""
     import torch
-    return torch.cuda.get_device_properties(0).total_memory / 2 ** 30 if preset.device == "cuda" else None
+
+    return torch.cuda.get_device_properties(0).total_memory / 2**30 if preset.device == "cuda" else None
 
 
 def check_device(preset: Preset) -> int:
     """The number of ranks; LabError if the machine lacks what the preset asks for."""
     import torch
+
     if preset.device == "cpu":
         return int(os.environ["WORLD_SIZE"]) if under_torchrun() else preset.world_size or 1
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
-        raise LabError(f"preset {preset.name} needs a CUDA GPU and this machine shows none: `lab doctor` says why; "
-                       "the preset cpu-tiny runs anywhere")
+        raise LabError(
+            f"preset {preset.name} needs a CUDA GPU and this machine shows none: `lab doctor` says why; "
+            "the preset cpu-tiny runs anywhere"
+        )
     if under_torchrun():
         return int(os.environ["WORLD_SIZE"])
     if preset.world_size > gpus:
-        raise LabError(f"preset {preset.name} needs {preset.world_size} GPUs and this machine has {gpus}: "
-                       f"add --set world_size={gpus}")
+        raise LabError(
+            f"preset {preset.name} needs {preset.world_size} GPUs and this machine has {gpus}: "
+            f"add --set world_size={gpus}"
+        )
     return preset.world_size or gpus
 
 
@@ -117,8 +136,9 @@ def check_arm(config: TrainConfig, device: str, world: int) -> None:
     ranks."""
     import torch
 
-    from labkit.precision.matrix import refuse, this_gpu
     from labkit.model.decoder import Transformer
+    from labkit.precision.matrix import refuse, this_gpu
+
     rows = rows_per_micro_batch(config, world)
     backend = get_backend(config.precision.backend)
     backend.fp8_parameters = config.precision.fp8_parameters
@@ -147,8 +167,10 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
     settings = jsonable(preset.model_dump())
     if (out / "run.json").exists():
         if different := other_settings(out, preset):
-            raise LabError(f"{out} holds a comparison with other settings ({different}): choose another folder with "
-                           "--out, or --fresh to move that one aside")
+            raise LabError(
+                f"{out} holds a comparison with other settings ({different}): choose another folder with "
+                "--out, or --fresh to move that one aside"
+            )
         if set(preset.arms) - set(load_run(out)["config"]["arms"]):
             record = RunRecord.open(out)
             record.update(config=settings)
@@ -166,9 +188,13 @@ def other_settings(out: Path, preset: Preset) -> str:
     there, here = settings_there(out), jsonable(preset.model_dump())
 
     def without(settings: dict[str, Any]) -> dict[str, Any]:
-        arms = {name: {key: value for key, value in arm.items() if key != "expect"}
-                for name, arm in settings.get("arms", {}).items() if name in there.get("arms", {})}
+        arms = {
+            name: {key: value for key, value in arm.items() if key != "expect"}
+            for name, arm in settings.get("arms", {}).items()
+            if name in there.get("arms", {})
+        }
         return {**{key: value for key, value in settings.items() if key != "startup_seconds"}, "arms": arms}
+
     return first_difference(without(there), without(here))
 
 

@@ -3,6 +3,7 @@
 On a terminal a moving bar, elsewhere (a log, CI, a detached run) a plain line now and then. Nothing is asked of the
 ranks, so the same code shows a run that was started by somebody else.
 """
+
 from __future__ import annotations
 
 import threading
@@ -15,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from labkit.record.read import parse
 
-LINE_EVERY = 15.0        # seconds between plain lines
-TAIL = 1 << 16           # bytes read from the end of steps.jsonl; a line with scales has some kilobytes
+LINE_EVERY = 15.0  # seconds between plain lines
+TAIL = 1 << 16  # bytes read from the end of steps.jsonl; a line with scales has some kilobytes
 
 
 class TrainingProgress:
@@ -31,8 +32,9 @@ class TrainingProgress:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._end.set()
         self._thread.join()
 
@@ -40,8 +42,13 @@ class TrainingProgress:
         if not self.console.is_terminal:
             self._lines()
             return
-        columns = (TextColumn("{task.description:<30}"), BarColumn(), MofNCompleteColumn(),
-                   TextColumn("{task.fields[now]}"), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description:<30}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}"),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=self.console, refresh_per_second=4) as bar:
             task = bar.add_task(self.label, total=self.steps, now="starting ranks")
             while True:
@@ -55,7 +62,7 @@ class TrainingProgress:
         begin = time.monotonic()
         while not self._end.wait(LINE_EVERY):
             last = last_step(self.file)
-            of = f"/{self.steps}" if self.steps else ""           # a window ends by the clock
+            of = f"/{self.steps}" if self.steps else ""  # a window ends by the clock
             told = f"step {last['step']}{of}, {step_words(last)}" if last else "starting ranks"
             self.console.print(f"{self.label}: {told}, {time.monotonic() - begin:.0f} s", highlight=False)
 
@@ -75,5 +82,6 @@ def last_step(file: Path) -> dict | None:
 def step_words(step: dict) -> str:
     """Loss and rate of one step line."""
     loss, speed = step.get("loss"), step.get("tokens_per_s")
-    return " ".join([f"loss {loss:.3f}" if isinstance(loss, (int, float)) else "",
-                     f"{speed:,.0f} tok/s" if speed else ""])
+    return " ".join(
+        [f"loss {loss:.3f}" if isinstance(loss, (int, float)) else "", f"{speed:,.0f} tok/s" if speed else ""]
+    )

@@ -14,18 +14,39 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
 from labkit.compare.facts import Arm, arms_of, verdict_of
-from labkit.record.read import RunData, read_run
 from labkit.compare.report_speed import calls_of, speed_of
+from labkit.errors import LabError
+from labkit.record.read import RunData, read_run
 
 HERE = Path(__file__).parent
-WORDS = {"pass": ("\N{CHECK MARK}", "Pass"), "fail": ("\N{BALLOT X}", "Fail"),
-         "no-power": ("\N{WARNING SIGN}", "No power"),
-         "incomplete": ("\N{HORIZONTAL ELLIPSIS}", "Incomplete")}
+WORDS = {
+    "pass": ("\N{CHECK MARK}", "Pass"),
+    "fail": ("\N{BALLOT X}", "Fail"),
+    "no-power": ("\N{WARNING SIGN}", "No power"),
+    "incomplete": ("\N{HORIZONTAL ELLIPSIS}", "Incomplete"),
+}
 # Keys of run.json that have their own place on the page.
-TOLD = ("schema", "kind", "status", "command", "config", "seeds", "versions", "hardware", "started", "finished",
-        "results", "conversion", "evidence", "corpus", "label", "role", "arm", "call")
+TOLD = (
+    "schema",
+    "kind",
+    "status",
+    "command",
+    "config",
+    "seeds",
+    "versions",
+    "hardware",
+    "started",
+    "finished",
+    "results",
+    "conversion",
+    "evidence",
+    "corpus",
+    "label",
+    "role",
+    "arm",
+    "call",
+)
 
 
 def report(run_path: str | os.PathLike) -> Path:
@@ -38,8 +59,11 @@ def report(run_path: str | os.PathLike) -> Path:
     trouble: list[str] = []
     try:
         pictures = draw_all(data, trouble=trouble)
-        page = _render(data, [{"title": p.title, "alt": p.alt, "note": p.note, "source": _data_uri(p.svg)}
-                              for p in pictures], trouble)
+        page = _render(
+            data,
+            [{"title": p.title, "alt": p.alt, "note": p.note, "source": _data_uri(p.svg)} for p in pictures],
+            trouble,
+        )
         beside.write_text(page, encoding="utf-8")
         os.replace(beside, target)
     except OSError as error:
@@ -53,54 +77,88 @@ def _render(data: RunData, pictures: list[dict], trouble: list[str]) -> str:
     from jinja2 import Environment, FileSystemLoader  # only when a report is drawn
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(loss=_loss, count=_count, gib=_gib, percent=_percent, db=_db, plain=_plain,
-                               dotted=_dotted)
+    environment.filters.update(
+        loss=_loss, count=_count, gib=_gib, percent=_percent, db=_db, plain=_plain, dotted=_dotted
+    )
     run, arms, verdict = data.run, arms_of(data), verdict_of(data)
     single = run.get("kind") != "compare"
     baseline = next((arm for arm in arms.values() if arm.role == "baseline"), None)
     sign, word = WORDS.get(verdict.get("word"), WORDS["incomplete"])
     config, on_gpu = _dict(run.get("config")), _on_gpu(data)
-    title = config.get("title") or run.get("title") or (
-        f"Training run: {arms['run'].label}" if single else "Comparison of number formats")
+    title = (
+        config.get("title")
+        or run.get("title")
+        or (f"Training run: {arms['run'].label}" if single else "Comparison of number formats")
+    )
     return environment.get_template("report.html.j2").render(
-        css=(HERE / "report.css").read_text(encoding="utf-8"), title=title, run=run, status=data.status,
-        started=_time(run.get("started")), on_gpu=on_gpu, single=single, arms=arms,
-        verdict=verdict, sign=sign, word=word,
+        css=(HERE / "report.css").read_text(encoding="utf-8"),
+        title=title,
+        run=run,
+        status=data.status,
+        started=_time(run.get("started")),
+        on_gpu=on_gpu,
+        single=single,
+        arms=arms,
+        verdict=verdict,
+        sign=sign,
+        word=word,
         tone=verdict.get("word") if verdict.get("word") in WORDS else "incomplete",
-        band=_dict(verdict.get("band")), gap_words={name: _gap_word(arm) for name, arm in arms.items()},
+        band=_dict(verdict.get("band")),
+        gap_words={name: _gap_word(arm) for name, arm in arms.items()},
         speedups={name: _speedup(arm, baseline) for name, arm in arms.items()} if on_gpu else {},
         efficiencies=[line for arm in arms.values() if (line := _efficiency(arm))],
-        missing=missing(data, arms, trouble), speed=speed_of(data), calls=calls_of(data), pictures=pictures,
-        limits=limits(data, arms), events=_events(arms, data),
+        missing=missing(data, arms, trouble),
+        speed=speed_of(data),
+        calls=calls_of(data),
+        pictures=pictures,
+        limits=limits(data, arms),
+        events=_events(arms, data),
         conversions=[arm for arm in arms.values() if arm.conversion or arm.evidence],
-        environment=_environment(data), config=_pretty(run.get("config")),
-        more=_pretty({k: v for k, v in run.items() if k not in TOLD}))
+        environment=_environment(data),
+        config=_pretty(run.get("config")),
+        more=_pretty({k: v for k, v in run.items() if k not in TOLD}),
+    )
 
 
 # ---- what the page says in words
+
 
 def missing(data: RunData, arms: dict[str, Arm], trouble: list[str] = ()) -> list[str]:
     """What a reader would look for and this record does not have, one sentence each."""
     out = []
     single = data.run.get("kind") != "compare"
     if data.status != "finished":
-        out.append({"running": "The run was still going on when this page was drawn.",
-                    "interrupted": "The run was interrupted and did not reach its end; the same command resumes it.",
-                    "failed": "The run failed; the events say why."}.get(data.status,
-                                                                         f"The run's status is {data.status}."))
+        out.append(
+            {
+                "running": "The run was still going on when this page was drawn.",
+                "interrupted": "The run was interrupted and did not reach its end; the same command resumes it.",
+                "failed": "The run failed; the events say why.",
+            }.get(data.status, f"The run's status is {data.status}.")
+        )
     for arm in arms.values():
         far = f"{arm.steps} of {arm.planned} steps" if arm.planned else f"{arm.steps} steps"
         who = "The record" if single else arm.label
         if not single and arm.status != "finished":
-            told = {"skipped": "was skipped", "failed": f"failed after {far}", "pending": "has not started",
-                    "running": f"was still training, {far} done", "interrupted": f"was interrupted, {far} done"}
-            out.append(f"{arm.label} {told.get(arm.status, 'is ' + arm.status)}{': ' + arm.note if arm.note else ''}"
-                       .rstrip(".") + ".")
+            told = {
+                "skipped": "was skipped",
+                "failed": f"failed after {far}",
+                "pending": "has not started",
+                "running": f"was still training, {far} done",
+                "interrupted": f"was interrupted, {far} done",
+            }
+            out.append(
+                f"{arm.label} {told.get(arm.status, 'is ' + arm.status)}{': ' + arm.note if arm.note else ''}".rstrip(
+                    "."
+                )
+                + "."
+            )
         elif arm.planned and arm.steps < arm.planned:
             out.append(f"{who} holds {far}.")
         if arm.data and arm.data.truncated:
-            out.append(f"{who}: {arm.data.truncated} line{'s' if arm.data.truncated > 1 else ''} of the record could "
-                       "not be read (cut off when the run was killed).")
+            out.append(
+                f"{who}: {arm.data.truncated} line{'s' if arm.data.truncated > 1 else ''} of the record could "
+                "not be read (cut off when the run was killed)."
+            )
         if arm.data and arm.steps and arm.heldout is None:
             out.append(f"{who} has no held-out loss.")
     if not single and not verdict_of(data):
@@ -117,22 +175,31 @@ def limits(data: RunData, arms: dict[str, Arm]) -> list[str]:
     out = []
     fp8 = data.run.get("kind") == "compare" or any(arm.converted for arm in arms.values())
     if not _on_gpu(data):
-        out.append("This ran on a CPU. " + (
-            "Every operand was really rounded to its format, so losses, gaps, scales and SQNR are FP8's numerics, as "
-            "far as a model of this size shows them. It says nothing about FP8's speed: no CPU multiplies in FP8, the "
-            "products are computed in a wider format after the rounding, and that makes the FP8 arms slower here. "
-            "Read tokens/s and memory "
-            "as what this test cost, not as a comparison." if fp8 else
-            "Its tokens/s and memory tell what the run cost here, and nothing about a GPU."))
+        out.append(
+            "This ran on a CPU. "
+            + (
+                "Every operand was really rounded to its format, so losses, gaps, scales and SQNR are FP8's numerics, as "
+                "far as a model of this size shows them. It says nothing about FP8's speed: no CPU multiplies in FP8, the "
+                "products are computed in a wider format after the rounding, and that makes the FP8 arms slower here. "
+                "Read tokens/s and memory "
+                "as what this test cost, not as a comparison."
+                if fp8
+                else "Its tokens/s and memory tell what the run cost here, and nothing about a GPU."
+            )
+        )
     elif data.run.get("kind") == "compare":
-        out.append(f"Speed was measured on {_gpu_name(data) or 'this GPU'}, at this model size and batch. FP8 gains "
-                   "with the size of the matrix products and can lose on small ones, so the ratio does not carry over "
-                   "to other shapes or GPUs.")
+        out.append(
+            f"Speed was measured on {_gpu_name(data) or 'this GPU'}, at this model size and batch. FP8 gains "
+            "with the size of the matrix products and can lose on small ones, so the ratio does not carry over "
+            "to other shapes or GPUs."
+        )
     if data.run.get("kind") == "compare":
         tokens = max((arm.tokens or 0 for arm in arms.values()), default=0)
-        out.append(("Each arm saw " + _count(tokens) + " tokens at most. " if tokens else "") +
-                   "A pass means that in this run no difference larger than the band was found; it does not show that "
-                   "there is none in a longer run, a larger model or other data.")
+        out.append(
+            ("Each arm saw " + _count(tokens) + " tokens at most. " if tokens else "")
+            + "A pass means that in this run no difference larger than the band was found; it does not show that "
+            "there is none in a longer run, a larger model or other data."
+        )
     return out
 
 
@@ -142,11 +209,18 @@ def _gap_word(arm: Arm) -> str:
     if not arm.word:
         return ""
     if arm.role == "broken":
-        words = {"outside": "outside: rejected, as it must be", "inside": "inside: NOT rejected",
-                 "undecided": "undecided: NOT rejected"}
+        words = {
+            "outside": "outside: rejected, as it must be",
+            "inside": "inside: NOT rejected",
+            "undecided": "undecided: NOT rejected",
+        }
     else:
-        words = {"reference": "gives the band", "inside": "inside the band", "outside": "outside the band",
-                 "undecided": "undecided: beyond the band, not told from rounding"}
+        words = {
+            "reference": "gives the band",
+            "inside": "inside the band",
+            "outside": "outside the band",
+            "undecided": "undecided: beyond the band, not told from rounding",
+        }
     return words.get(arm.word, "no data")
 
 
@@ -160,27 +234,37 @@ def _efficiency(arm: Arm) -> dict | None:
     """FLOP/s and MFU of an arm on a known GPU, under both conventions and against both peaks; None elsewhere."""
     if arm.data is None or not arm.speed.tokens_per_s or not _on_gpu(arm.data):
         return None
+    from labkit.model.flops import flops_per_token
     from labkit.record.measure import efficiency
     from labkit.train.config import TrainConfig, strict_validate
-    from labkit.model.flops import flops_per_token
 
     try:
         config = strict_validate(TrainConfig, arm.data.run.get("config"), "the record")
     except LabError:
         return None
-    flops = {name: flops_per_token(config.resolved_model, config.seq_len, causal=name == "causal")
-             for name in ("causal", "full")}
+    flops = {
+        name: flops_per_token(config.resolved_model, config.seq_len, causal=name == "causal")
+        for name in ("causal", "full")
+    }
     size = _dict(arm.data.run.get("world")).get("size") or 1
     told = efficiency(arm.speed.tokens_per_s, flops, _gpu_name(arm.data), size)
-    return {"label": arm.label, "rates": {k: v / 1e12 for k, v in told.flops_per_s.items()}, "note": told.note,
-            "mfu": {f"{convention}, {peak} peak": share for (convention, peak), share in told.mfu.items()}}
+    return {
+        "label": arm.label,
+        "rates": {k: v / 1e12 for k, v in told.flops_per_s.items()},
+        "note": told.note,
+        "mfu": {f"{convention}, {peak} peak": share for (convention, peak), share in told.mfu.items()},
+    }
 
 
 def _events(arms: dict[str, Arm], data: RunData) -> list[dict]:
     """Events of all arms in time order; a row of like events of one arm (a hundred skipped steps) becomes one line."""
     every = [(event, "") for event in data.events] if data.run.get("kind") == "compare" else []
-    every += [(event, "" if arm.role == "single" else arm.label) for arm in arms.values() if arm.data
-              for event in arm.data.events]
+    every += [
+        (event, "" if arm.role == "single" else arm.label)
+        for arm in arms.values()
+        if arm.data
+        for event in arm.data.events
+    ]
     every.sort(key=lambda pair: str(pair[0].get("time", "")))
     out: list[dict] = []
     for event, label in every:
@@ -190,8 +274,17 @@ def _events(arms: dict[str, Arm], data: RunData) -> list[dict]:
         if like and step is not None and last["last"] is not None:
             last.update(last=step, count=last["count"] + 1)
         else:
-            out.append({"time": str(event.get("time") or "")[:19].replace("T", " "), "arm": label, "kind": kind,
-                        "message": message, "first": step, "last": step, "count": 1})
+            out.append(
+                {
+                    "time": str(event.get("time") or "")[:19].replace("T", " "),
+                    "arm": label,
+                    "kind": kind,
+                    "message": message,
+                    "first": step,
+                    "last": step,
+                    "count": 1,
+                }
+            )
     return out
 
 
@@ -203,12 +296,22 @@ def _environment(data: RunData) -> list[tuple[str, str]]:
     cpu, world = _dict(hardware.get("cpu")), _dict(run.get("world") or inner.get("world"))
     rows = [(what, _time(run.get(what)) or "not recorded") for what in ("started", "finished")]
     rows += [("ranks", ", ".join(f"{k} {v}" for k, v in world.items()))] if world else []
-    rows += [("processor", f"{cpu.get('model') or cpu.get('architecture')}, {cpu.get('cores')} cores, "
-                           f"{cpu.get('usable_threads')} threads usable")] if cpu else []
+    rows += (
+        [
+            (
+                "processor",
+                f"{cpu.get('model') or cpu.get('architecture')}, {cpu.get('cores')} cores, "
+                f"{cpu.get('usable_threads')} threads usable",
+            )
+        ]
+        if cpu
+        else []
+    )
     rows += [("memory", f"{hardware['memory_bytes'] / 2**30:.1f} GiB")] if hardware.get("memory_bytes") else []
     gpus = [gpu for gpu in hardware.get("gpus") or [] if isinstance(gpu, dict)]
-    names = [f"{gpu.get('name')} (driver {gpu.get('driver')}, compute capability {gpu.get('capability')})"
-             for gpu in gpus]
+    names = [
+        f"{gpu.get('name')} (driver {gpu.get('driver')}, compute capability {gpu.get('capability')})" for gpu in gpus
+    ]
     rows += [("GPU", "; ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or "none")] if hardware else []
     rows += [("system", str(hardware["os"]))] if hardware.get("os") else []
     rows += [("versions", ", ".join(f"{k} {v}" for k, v in _dict(run.get("versions")).items()))]
@@ -221,6 +324,7 @@ def _environment(data: RunData) -> list[tuple[str, str]]:
 
 
 # ---- small parts
+
 
 def _on_gpu(data: RunData) -> bool:
     """Did the ranks compute on a GPU? From what the run says, else from whether the machine has one."""
@@ -284,8 +388,12 @@ def _gib(value: Any) -> str:
 
 
 def _percent(value: Any) -> str:
-    return _number(value, "{:.4f}\N{NO-BREAK SPACE}%" if isinstance(value, (int, float)) and abs(value) < 0.1 else
-                   "{:.3f}\N{NO-BREAK SPACE}%")
+    return _number(
+        value,
+        "{:.4f}\N{NO-BREAK SPACE}%"
+        if isinstance(value, (int, float)) and abs(value) < 0.1
+        else "{:.3f}\N{NO-BREAK SPACE}%",
+    )
 
 
 def _db(value: Any) -> str:

@@ -10,6 +10,7 @@ The fewest is usually the machine's first GPU, and GPUs differ: labkit.compare.s
 
 Stopped for whatever reason, the same command goes on; what is measured is not measured again.
 """
+
 from __future__ import annotations
 
 import os
@@ -22,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit.comm.ranks import under_torchrun
-from labkit.errors import LabError
 from labkit.compare.arms import Preset, load_preset
 from labkit.compare.budget import Budget
 from labkit.compare.plan import check_arm, check_device, gpu_memory_gib, other_settings
+from labkit.errors import LabError
 from labkit.record.read import RunData, read_run
 from labkit.record.run import NCCL
 
@@ -33,9 +34,18 @@ HEADS = ("arm", "GPUs", "tokens/s", "tokens/s a GPU", "% of the fewest", "ms a s
 UNFINISHED = 3
 
 
-def scaling(preset: str, counts: str, *, arms: Iterable[str] | None = None, out: Path | None = None,
-            settings: Iterable[str] = (), budget_minutes: float | None = None, price_per_hour: float | None = None,
-            each: bool = False, console: Console | None = None) -> int:
+def scaling(
+    preset: str,
+    counts: str,
+    *,
+    arms: Iterable[str] | None = None,
+    out: Path | None = None,
+    settings: Iterable[str] = (),
+    budget_minutes: float | None = None,
+    price_per_hour: float | None = None,
+    each: bool = False,
+    console: Console | None = None,
+) -> int:
     """Run what is missing and print the table. counts: "1,2,4,8". each: then time every GPU alone, all at once (see
     labkit.compare.scaling_each). Returns 0; 3 if the budget left something for another call, 1 if an arm failed.
     LabError before anything starts: a count that this machine does not have."""
@@ -68,15 +78,33 @@ def scaling(preset: str, counts: str, *, arms: Iterable[str] | None = None, out:
         if (rest := left(budget)) == 0:
             status = UNFINISHED
             break
-        status = compare(preset, arms=wanted, out=out / str(n), settings=runs[n], part="speed", budget_minutes=rest,
-                         price_per_hour=price_per_hour, console=console)
+        status = compare(
+            preset,
+            arms=wanted,
+            out=out / str(n),
+            settings=runs[n],
+            part="speed",
+            budget_minutes=rest,
+            price_per_hour=price_per_hour,
+            console=console,
+        )
         if status:
             break
     if each and not status:
         rest = left(budget)
-        status = UNFINISHED if rest == 0 else time_each(preset, lone, arms=wanted, settings=runs[1],
-                                                        cuda=whole.device == "cuda", budget_minutes=rest,
-                                                        console=console)
+        status = (
+            UNFINISHED
+            if rest == 0
+            else time_each(
+                preset,
+                lone,
+                arms=wanted,
+                settings=runs[1],
+                cuda=whole.device == "cuda",
+                budget_minutes=rest,
+                console=console,
+            )
+        )
     rows = rows_of(out)
     if rows:
         console.print(_table(rows))
@@ -121,8 +149,10 @@ def runnable(preset: Preset, memory_gib: float | None, console: Console) -> list
 
 def same_work(preset: Preset, memory_gib: float | None, ranks: int) -> list[str]:
     """Settings in which each of `ranks` ranks has the batch that it would have alone, in each arm."""
-    batches = (f"arms.{arm}.train.batch_size={preset.speed_config(arm, memory_gib, 1).batch_size * ranks}"
-               for arm in preset.speed.arms)
+    batches = (
+        f"arms.{arm}.train.batch_size={preset.speed_config(arm, memory_gib, 1).batch_size * ranks}"
+        for arm in preset.speed.arms
+    )
     return [f"world_size={ranks}", *batches]
 
 
@@ -152,10 +182,21 @@ def rows_of(out: Path, inner: str = ".") -> list[dict[str, Any]]:
         data = read_run(records[folder].parent)
         window = ((data.run.get("config") or {}).get("speed") or {}).get("seconds")
         for name, arm in (_speed(data).get("arms") or {}).items():
-            found.append({"folder": folder, "arm": name, "label": arm["label"], "ranks": arm["ranks"],
-                          "rate": arm["tokens_per_s"], "each": arm["tokens_per_s"] / arm["ranks"],
-                          "tokens_step": arm["tokens_step"], "seq_len": arm["seq_len"], "window": window,
-                          "step_ms": 1e3 * arm["step_p50"], "peak_gib": arm["memory"]["peak"] / 2 ** 30})
+            found.append(
+                {
+                    "folder": folder,
+                    "arm": name,
+                    "label": arm["label"],
+                    "ranks": arm["ranks"],
+                    "rate": arm["tokens_per_s"],
+                    "each": arm["tokens_per_s"] / arm["ranks"],
+                    "tokens_step": arm["tokens_step"],
+                    "seq_len": arm["seq_len"],
+                    "window": window,
+                    "step_ms": 1e3 * arm["step_p50"],
+                    "peak_gib": arm["memory"]["peak"] / 2**30,
+                }
+            )
     order = list(dict.fromkeys(row["arm"] for row in found))
     found.sort(key=lambda row: (order.index(row["arm"]), row["ranks"]))
     for row in found:
@@ -175,20 +216,30 @@ def unequal(rows: list[dict[str, Any]]) -> str:
         windows = sorted({row["window"] for row in rows if row["arm"] == arm and row["window"]})
         if len(windows) > 1:
             told = " and ".join(f"{seconds:g}" for seconds in windows)
-            return (f"These shares are no weak scaling: {arm} was timed for {told} s, and a GPU slows as it "
-                    "warms. Take the same speed.seconds for all.")
+            return (
+                f"These shares are no weak scaling: {arm} was timed for {told} s, and a GPU slows as it "
+                "warms. Take the same speed.seconds for all."
+            )
     return ""
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """One line under HEADS."""
-    return [row["label"], str(row["ranks"]), f"{row['rate']:,.0f}", f"{row['each']:,.0f}", f"{100 * row['share']:.1f}",
-            f"{row['step_ms']:,.1f}", f"{row['peak_gib']:.1f}"]
+    return [
+        row["label"],
+        str(row["ranks"]),
+        f"{row['rate']:,.0f}",
+        f"{row['each']:,.0f}",
+        f"{100 * row['share']:.1f}",
+        f"{row['step_ms']:,.1f}",
+        f"{row['peak_gib']:.1f}",
+    ]
 
 
 def markdown(out: Path) -> str:
     """The table of these records as Markdown. LabError if there are none, or they are no weak scaling."""
     from labkit.compare.scaling_each import against_each
+
     rows = rows_of(out)
     if not rows:
         raise LabError(f"{out} holds no records of lab scaling")

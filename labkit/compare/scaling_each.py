@@ -10,6 +10,7 @@ one GPU: RUN/each/0/run, RUN/each/1/run, ... (a folder each, since a comparison 
     of the slowest    what is left of that once the slow one is taken out: messages, and steps that are not equally long
                       everywhere, less what each rank saves because it updates fewer weights
 """
+
 from __future__ import annotations
 
 import os
@@ -24,13 +25,13 @@ from typing import Any
 
 from rich.console import Console
 
+from labkit.compare.scaling import measured, rows_of, unequal
 from labkit.errors import LabError
 from labkit.record.read import read_run
-from labkit.compare.scaling import measured, rows_of, unequal
 
 FOLDER = "each"
-SAY_EVERY = 15.0        # seconds between two signs of life
-PAUSE_SECONDS = 20.0    # for a training to write what it has
+SAY_EVERY = 15.0  # seconds between two signs of life
+PAUSE_SECONDS = 20.0  # for a training to write what it has
 
 
 def place(out: Path, i: int) -> Path:
@@ -38,8 +39,16 @@ def place(out: Path, i: int) -> Path:
     return Path(out) / FOLDER / str(i) / "run"
 
 
-def time_each(preset: str, folders: list[Path], *, arms: Iterable[str], settings: Iterable[str], cuda: bool,
-              budget_minutes: float | None, console: Console) -> int:
+def time_each(
+    preset: str,
+    folders: list[Path],
+    *,
+    arms: Iterable[str],
+    settings: Iterable[str],
+    cuda: bool,
+    budget_minutes: float | None,
+    console: Console,
+) -> int:
     """Time `arms` of `preset` in a process for each folder, all at once; those that have a result are left out.
 
     cuda: process i sees the i-th GPU alone; else it has its share of the cores. settings: those of one rank. What a
@@ -65,9 +74,14 @@ def time_each(preset: str, folders: list[Path], *, arms: Iterable[str], settings
             share = cores(i, len(folders)) if not cuda else None
             folders[i].parent.mkdir(parents=True, exist_ok=True)
             with log_of(folders[i]).open("a", encoding="utf-8") as log:
-                running[i] = subprocess.Popen([*command, "--out", str(folders[i])], stdout=log, stderr=log,
-                                              stdin=subprocess.DEVNULL, env={**os.environ, **own},
-                                              preexec_fn=share and partial(os.sched_setaffinity, 0, share))
+                running[i] = subprocess.Popen(
+                    [*command, "--out", str(folders[i])],
+                    stdout=log,
+                    stderr=log,
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **own},
+                    preexec_fn=share and partial(os.sched_setaffinity, 0, share),
+                )
         said = began
         while True:
             codes = {i: process.poll() for i, process in running.items()}
@@ -82,7 +96,7 @@ def time_each(preset: str, folders: list[Path], *, arms: Iterable[str], settings
                 said = time.monotonic()
                 console.print(f"{len(running)} GPUs, each alone, at once: {said - began:.0f} s", highlight=False)
     except KeyboardInterrupt:
-        wait(running.values(), PAUSE_SECONDS)           # Ctrl-C has reached them too, and they pause by themselves
+        wait(running.values(), PAUSE_SECONDS)  # Ctrl-C has reached them too, and they pause by themselves
         raise
     finally:
         for process in running.values():
@@ -140,9 +154,11 @@ def at_once(folders: Iterable[Path], arm: str) -> bool:
 def _sentence(row: dict[str, Any], own: list[dict[str, Any]], at_once: str) -> str:
     slowest, rates = min(own, key=lambda one: one["rate"]), [one["rate"] for one in own]
     of_slowest = 100 * row["each"] / slowest["rate"]
-    return (f"{row['label']}: {row['ranks']} GPUs together train {100 * row['each'] / mean(rates):.1f} % of what "
-            f"they train each alone{at_once} and {of_slowest:.1f} % of what the slowest does, GPU "
-            f"{slowest['folder']} ({slowest['rate']:,.0f} tokens/s; the fastest {max(rates):,.0f}).")
+    return (
+        f"{row['label']}: {row['ranks']} GPUs together train {100 * row['each'] / mean(rates):.1f} % of what "
+        f"they train each alone{at_once} and {of_slowest:.1f} % of what the slowest does, GPU "
+        f"{slowest['folder']} ({slowest['rate']:,.0f} tokens/s; the fastest {max(rates):,.0f})."
+    )
 
 
 def log_of(folder: Path) -> Path:

@@ -7,6 +7,7 @@ every step counts, then `profile` steps under the profiler, which count for noth
 How many steps fill the window is agreed among the ranks once, at the end of the warm-up: ranks that each looked at
 their own clock would stop in different steps, and hang.
 """
+
 from __future__ import annotations
 
 import math
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from labkit.comm.group import Group
     from labkit.train.loop import Loop
 
-FEWEST = 5                 # steps in a window, however slow they are
-UNENDING = 10 ** 6         # steps of the configuration: the window ends the run, and the schedule stays flat
+FEWEST = 5  # steps in a window, however slow they are
+UNENDING = 10**6  # steps of the configuration: the window ends the run, and the schedule stays flat
 
 
 class Window(Hook):
@@ -31,13 +32,14 @@ class Window(Hook):
 
     def __init__(self, seconds: float, warmup: int, profile: int) -> None:
         self.seconds, self.warmup, self.profile = seconds, warmup, profile
-        self.end: int | None = None            # last step of the window
+        self.end: int | None = None  # last step of the window
         self.profiler: Any = None
         self.found: dict[str, Any] = {}
 
     def before_step(self, loop: Loop) -> None:
         if self.end and loop.step == self.end + 1 and loop.group.rank == 0:
             import torch
+
             self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self.profiler.start()
 
@@ -60,13 +62,19 @@ class Window(Hook):
             loop.record.results(speed=self.found)
 
     def _measured(self, loop: Loop) -> None:
-        seconds = loop.seconds[self.warmup:self.end]
+        seconds = loop.seconds[self.warmup : self.end]
         told = measure.throughput(seconds, loop.config.batch_size * loop.config.seq_len)
-        self.found = {**asdict(told), "warmup": self.warmup, "window_s": sum(seconds),
-                      "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()), "kernels": None}
+        self.found = {
+            **asdict(told),
+            "warmup": self.warmup,
+            "window_s": sum(seconds),
+            "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()),
+            "kernels": None,
+        }
 
     def _profiled(self) -> None:
         import torch
+
         torch.cuda.synchronize()
         self.profiler.stop()
         found = kernels.breakdown(kernels.device_kernels(self.profiler), self.profile)
@@ -81,8 +89,12 @@ class Deadline(Hook):
     different steps, and hang. They look together, about every `every` seconds: at steps that follow from a step time
     agreed once.
     """
-    REASONS = ("", "the budget is spent: the same command goes on from here",
-               "asked to stop: the same command goes on from here")
+
+    REASONS = (
+        "",
+        "the budget is spent: the same command goes on from here",
+        "asked to stop: the same command goes on from here",
+    )
 
     def __init__(self, at: float | None, stop: str | None = None, every: float = 3.0) -> None:
         self.at, self.file, self.every, self.stride = at, stop, every, 0
@@ -97,6 +109,7 @@ class Deadline(Hook):
     def _over(self, group: Group) -> int:
         """0: go on; else which of REASONS. The sum over the ranks is what rank 0 says: the others add nothing."""
         import torch
+
         said = torch.zeros(1, device=group.device)
         if group.rank == 0:
             late = self.at is not None and time.time() >= self.at
@@ -108,6 +121,7 @@ class Deadline(Hook):
 def agreed_mean(group: Group, value: float) -> float:
     """The mean of every rank's `value`, the same float on every rank."""
     import torch
+
     return group.all_reduce(torch.full((1,), value, dtype=torch.float64, device=group.device)).item() / group.size
 
 
@@ -124,15 +138,27 @@ def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str,
     weights = sum(local(p).nbytes for p in model.parameters())
     state = sum(local(t).nbytes for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor))
     gradients = sum(local(p).nbytes for p in model.parameters() if p.requires_grad)
-    return {"weights": weights, "optimizer": state, "gradients": gradients,
-            "activations and the rest": max(0, peak_bytes - weights - state - gradients), "peak": peak_bytes}
+    return {
+        "weights": weights,
+        "optimizer": state,
+        "gradients": gradients,
+        "activations and the rest": max(0, peak_bytes - weights - state - gradients),
+        "peak": peak_bytes,
+    }
 
 
-def speed_on_rank(group: Group, config: dict, folder: str, fields: dict, window: dict, deadline: float | None,
-                  stop: str | None) -> None:
+def speed_on_rank(
+    group: Group, config: dict, folder: str, fields: dict, window: dict, deadline: float | None, stop: str | None
+) -> None:
     """What each rank does for a speed arm: train until the window is over, leave everything in the folder."""
     from labkit.train.job import train_job
 
     hooks = [Window(**window), Deadline(deadline, stop)]
-    train_job(group, config, folder, resume=False, hooks=hooks,
-              record_fields={**fields, "world": {"size": group.size, "device": group.device.type}})
+    train_job(
+        group,
+        config,
+        folder,
+        resume=False,
+        hooks=hooks,
+        record_fields={**fields, "world": {"size": group.size, "device": group.device.type}},
+    )

@@ -1,4 +1,5 @@
 """What the speed part says at its end: a row an arm from the folders speed/NAME, the verdict, the tables."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,16 +9,16 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from labkit.errors import LabError
 from labkit.compare.arms import Preset
+from labkit.compare.speed_verdict import judge_speed
+from labkit.errors import LabError
+from labkit.model.flops import flops_per_token
 from labkit.record.kernels import CLASSES
 from labkit.record.measure import efficiency
 from labkit.record.read import RunData, read_run
-from labkit.compare.speed_verdict import judge_speed
 from labkit.train.config import TrainConfig, strict_validate
-from labkit.model.flops import flops_per_token
 
-GIB = 2 ** 30
+GIB = 2**30
 
 
 def speed_results(preset: Preset, out: Path, missing: Mapping[str, str], left: Mapping[str, str]) -> dict[str, Any]:
@@ -32,8 +33,11 @@ def speed_results(preset: Preset, out: Path, missing: Mapping[str, str], left: M
             rows[name] = row_of(data, preset, name)
 
     def by_label(why: Mapping[str, str]) -> dict[str, str]:
-        return {preset.arms[name].label: text for name, text in why.items()
-                if name in preset.speed.arms and name not in rows}
+        return {
+            preset.arms[name].label: text
+            for name, text in why.items()
+            if name in preset.speed.arms and name not in rows
+        }
 
     return {"arms": rows, "verdict": judge_speed(rows, by_label(missing), by_label(left))}
 
@@ -45,20 +49,44 @@ def row_of(data: RunData, preset: Preset, name: str) -> dict[str, Any]:
     world = (run.get("world") or {}).get("size") or 1
     gpus = (run.get("hardware") or {}).get("gpus") or []
     on_gpu = str((run.get("world") or {}).get("device", "")).startswith("cuda")
-    flops = {kind: flops_per_token(config.resolved_model, config.seq_len, causal=kind == "causal")
-             for kind in ("causal", "full")}
+    flops = {
+        kind: flops_per_token(config.resolved_model, config.seq_len, causal=kind == "causal")
+        for kind in ("causal", "full")
+    }
     told = efficiency(speed["tokens_per_s"], flops, gpus[0].get("name") if on_gpu and gpus else None, world).to_json()
     evidence = run["results"].get("evidence") or {}
-    return {"label": preset.arms[name].label, "role": preset.arms[name].role,
-            "library": "plain" if config.precision.backend in ("bf16", "fp32") else config.precision.backend,
-            "attention": config.attention, "batch": config.batch_size, "seq_len": config.seq_len, "ranks": world,
-            "tokens_step": config.batch_size * config.seq_len // world,
-            **{key: speed[key] for key in ("tokens_per_s", "mean_tokens_per_s", "step_p10", "step_p50", "step_p90",
-                                           "steps", "warmup", "window_s", "memory", "kernels")},
-            "skipped": len(run["results"].get("skipped") or []), "fused": config.precision.fused,
-            "converted": 0 if config.precision.backend in ("bf16", "fp32") else evidence.get("converted"),
-            "module_types": evidence.get("module_types"),
-            "flops_per_s": told["flops_per_s"], "mfu": told["mfu"], "mfu_note": told["note"]}
+    return {
+        "label": preset.arms[name].label,
+        "role": preset.arms[name].role,
+        "library": "plain" if config.precision.backend in ("bf16", "fp32") else config.precision.backend,
+        "attention": config.attention,
+        "batch": config.batch_size,
+        "seq_len": config.seq_len,
+        "ranks": world,
+        "tokens_step": config.batch_size * config.seq_len // world,
+        **{
+            key: speed[key]
+            for key in (
+                "tokens_per_s",
+                "mean_tokens_per_s",
+                "step_p10",
+                "step_p50",
+                "step_p90",
+                "steps",
+                "warmup",
+                "window_s",
+                "memory",
+                "kernels",
+            )
+        },
+        "skipped": len(run["results"].get("skipped") or []),
+        "fused": config.precision.fused,
+        "converted": 0 if config.precision.backend in ("bf16", "fp32") else evidence.get("converted"),
+        "module_types": evidence.get("module_types"),
+        "flops_per_s": told["flops_per_s"],
+        "mfu": told["mfu"],
+        "mfu_note": told["note"],
+    }
 
 
 HEADS = ("arm", "tokens/s", "x BF16", "x own BF16", "step ms", "spread %", "TFLOP/s causal", "TFLOP/s full", "peak GiB")
@@ -69,10 +97,17 @@ def cells(name: str, row: Mapping[str, Any], verdict: Mapping[str, Any]) -> list
     ratio = verdict["ratios"].get(name, {})
     spread = 100 * (row["step_p90"] - row["step_p10"]) / row["step_p50"] / 2
     rates = row["flops_per_s"]
-    return [row["label"], f"{row['tokens_per_s']:,.0f}", _times(ratio.get("baseline")), _times(ratio.get("library")),
-            f"{1e3 * row['step_p50']:,.1f}", f"{spread:.1f}", f"{rates['causal'] / 1e12:,.1f}",
-            f"{rates['full'] / 1e12:,.1f}",
-            f"{row['memory']['peak'] / GIB:.1f}"]
+    return [
+        row["label"],
+        f"{row['tokens_per_s']:,.0f}",
+        _times(ratio.get("baseline")),
+        _times(ratio.get("library")),
+        f"{1e3 * row['step_p50']:,.1f}",
+        f"{spread:.1f}",
+        f"{rates['causal'] / 1e12:,.1f}",
+        f"{rates['full'] / 1e12:,.1f}",
+        f"{row['memory']['peak'] / GIB:.1f}",
+    ]
 
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
@@ -84,8 +119,20 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         rates.add_row(label, rate, base, own, step, spread, causal, peak)
     out = [rates]
     if any(row["kernels"] for row in rows.values()):
-        time = _table(["ms a step", "GEMM\nbf16", "GEMM\nfp8", "cast", "atten-\ntion", "norm,\nelem.", "opti-\nmizer",
-                       "comm.", "other", "idle"])
+        time = _table(
+            [
+                "ms a step",
+                "GEMM\nbf16",
+                "GEMM\nfp8",
+                "cast",
+                "atten-\ntion",
+                "norm,\nelem.",
+                "opti-\nmizer",
+                "comm.",
+                "other",
+                "idle",
+            ]
+        )
         for row in rows.values():
             if row["kernels"]:
                 time.add_row(row["label"], *(f"{row['kernels']['classes_ms'].get(kind, 0):,.1f}" for kind in CLASSES))
@@ -99,9 +146,15 @@ def markdown(results: Mapping[str, Any]) -> str:
     parts = [_markdown(HEADS, [cells(name, row, verdict) for name, row in rows.items()])]
     profiled = [row for row in rows.values() if row["kernels"]]
     if profiled:
-        parts.append(_markdown(["ms a step", *CLASSES], [
-            [row["label"], *(f"{row['kernels']['classes_ms'].get(kind, 0):,.1f}" for kind in CLASSES)]
-            for row in profiled]))
+        parts.append(
+            _markdown(
+                ["ms a step", *CLASSES],
+                [
+                    [row["label"], *(f"{row['kernels']['classes_ms'].get(kind, 0):,.1f}" for kind in CLASSES)]
+                    for row in profiled
+                ],
+            )
+        )
     return "\n\n".join(parts)
 
 
@@ -113,7 +166,7 @@ def _markdown(heads: Any, rows: list[list[str]]) -> str:
 def _table(heads: Any) -> Table:
     out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for i, head in enumerate(heads):
-        out.add_column(head, justify="right" if i else "left", no_wrap=bool(i))      # names fold, numbers are not cut
+        out.add_column(head, justify="right" if i else "left", no_wrap=bool(i))  # names fold, numbers are not cut
     return out
 
 

@@ -8,12 +8,13 @@ Is a difference more than noise? Each arm's window has a spread, the 10th to the
 counts when it is further from 1 than both half-spreads together. This speaks of one machine in one hour, not of all
 H100s.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-WORTH = 1.1            # a gain below this is told as hardly worth the trouble
+WORTH = 1.1  # a gain below this is told as hardly worth the trouble
 
 
 def half_spread(row: Mapping[str, Any]) -> float:
@@ -28,8 +29,11 @@ def compare_rates(row: Mapping[str, Any], yardstick: Mapping[str, Any]) -> tuple
     return ratio, "same" if abs(ratio - 1) <= noise else "faster" if ratio > 1 else "slower"
 
 
-def judge_speed(rows: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str] | None = None,
-                left: Mapping[str, str] | None = None) -> dict[str, Any]:
+def judge_speed(
+    rows: Mapping[str, Mapping[str, Any]],
+    missing: Mapping[str, str] | None = None,
+    left: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """The verdict over timed arms.
 
     rows: arm -> {label, role, library, tokens_per_s, step_p10, step_p50, step_p90, kernels, attention}; library:
@@ -57,21 +61,23 @@ def judge_speed(rows: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str
         told += {"same": ", no more than the noise of the steps", "slower": ": slower", "faster": ""}[words[arm]]
         out["reasons"].append(told + "." + _kernel_words(row))
     if not fp8:
-        out["sentence"] = (f"No verdict on speed: no FP8 arm was timed; {base['label']} trains "
-                           f"{base['tokens_per_s']:,.0f} tokens/s.")
+        out["sentence"] = (
+            f"No verdict on speed: no FP8 arm was timed; {base['label']} trains {base['tokens_per_s']:,.0f} tokens/s."
+        )
         return out
     best = max(fp8, key=lambda arm: fp8[arm]["tokens_per_s"])
     row, ratio = fp8[best], out["ratios"][best]["baseline"]
     out["word"], out["best"] = words[best], best
     own = library_bf16.get(row["library"])
-    against = (f"{ratio:.2f} times {base['label']} ({base['tokens_per_s']:,.0f})"
-               + (f" and {out['ratios'][best]['library']:.2f} times {own['label']} ({own['tokens_per_s']:,.0f})"
-                  if own else ""))
+    against = f"{ratio:.2f} times {base['label']} ({base['tokens_per_s']:,.0f})" + (
+        f" and {out['ratios'][best]['library']:.2f} times {own['label']} ({own['tokens_per_s']:,.0f})" if own else ""
+    )
     trains = f"trains {row['tokens_per_s']:,.0f} tokens/s, {against}"
     out["sentence"] = {
         "faster": f"FP8 is faster here: {row['label']} {trains}.",
         "same": f"FP8 is not faster here: {row['label']}, the best of its arms, {trains}; the steps scatter as much.",
-        "slower": f"FP8 is slower here: {row['label']}, the best of its arms, {trains}."}[words[best]]
+        "slower": f"FP8 is slower here: {row['label']}, the best of its arms, {trains}.",
+    }[words[best]]
     out["next"] = advice(row, ratio, words[best])
     return out
 
@@ -92,8 +98,10 @@ def advice(row: Mapping[str, Any], ratio: float, word: str) -> list[str]:
     """What to try next, from where the best FP8 arm's time went; the largest share first."""
     out = []
     if word != "faster" or ratio < WORTH:
-        out.append("FP8 hardly pays at this size: it gains with the width of the matrices. Train a wider model, or "
-                   "stay with BF16.")
+        out.append(
+            "FP8 hardly pays at this size: it gains with the width of the matrices. Train a wider model, or "
+            "stay with BF16."
+        )
     kernels = row.get("kernels")
     if not kernels or not kernels.get("span_ms"):
         return out
@@ -101,14 +109,27 @@ def advice(row: Mapping[str, Any], ratio: float, word: str) -> list[str]:
     fused = row.get("fused")
     tips = {
         "idle": (0.04, "the GPU waits for {:.0%} of the step: a larger batch gives it more to do at a time"),
-        "quantize/cast": (0.10, "casting takes {:.0%} of the step: " + ("" if fused else "fused = true (te), or ")
-                          + "wider matrices, for which it is less"),
-        "attention": (0.15, "attention takes {:.0%} of the step and stays in BF16" + (
-            ": attention = \"cudnn\" may be faster" if row.get("attention") != "cudnn" else
-            ", with cuDNN's kernel: shorter sequences would leave more of the step to FP8")),
+        "quantize/cast": (
+            0.10,
+            "casting takes {:.0%} of the step: "
+            + ("" if fused else "fused = true (te), or ")
+            + "wider matrices, for which it is less",
+        ),
+        "attention": (
+            0.15,
+            "attention takes {:.0%} of the step and stays in BF16"
+            + (
+                ': attention = "cudnn" may be faster'
+                if row.get("attention") != "cudnn"
+                else ", with cuDNN's kernel: shorter sequences would leave more of the step to FP8"
+            ),
+        ),
         "communication": (0.05, "{:.0%} of the step waits for other GPUs: a larger batch per GPU hides more of it"),
-        "norm and elementwise": (0.12, "norms and elementwise work take {:.0%} of the step" + (
-            ", in fused modules already: wider matrices" if fused else ": compile = true, or fused = true")),
+        "norm and elementwise": (
+            0.12,
+            "norms and elementwise work take {:.0%} of the step"
+            + (", in fused modules already: wider matrices" if fused else ": compile = true, or fused = true"),
+        ),
         "GEMM bf16": (0.12, "{:.0%} of the step are products left in BF16: a large head, or a long skip list"),
     }
     found = [(share.get(kind, 0.0), text) for kind, (least, text) in tips.items() if share.get(kind, 0.0) >= least]

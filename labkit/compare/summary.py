@@ -2,6 +2,7 @@
 
 `summarise` judges and writes the record; `show` prints what a record says, also for those who come later.
 """
+
 from __future__ import annotations
 
 import math
@@ -13,15 +14,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from labkit.errors import LabError
 from labkit.compare.arms import Preset
 from labkit.compare.budget import Budget
-from labkit.record.read import RunData, load_run, read_run
-from labkit.record.run import RunRecord
 from labkit.compare.speed_summary import speed_results, tables
 from labkit.compare.verdict import judge
+from labkit.errors import LabError
+from labkit.record.read import RunData, load_run, read_run
+from labkit.record.run import RunRecord
 
-GIB = 2 ** 30
+GIB = 2**30
 
 
 # What must be equal in all arms, or a gap between them says nothing: the name for people, and where it stands in
@@ -29,8 +30,15 @@ GIB = 2 ** 30
 SAME = {"text": ("corpus", "hash"), "number of ranks": ("world", "size"), "torch version": ("versions", "torch")}
 
 
-def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Mapping[str, str], console: Console,
-              record: RunRecord, budget: Budget | None = None) -> str:
+def summarise(
+    out: Path,
+    preset: Preset,
+    skipped: Mapping[str, str],
+    failed: Mapping[str, str],
+    console: Console,
+    record: RunRecord,
+    budget: Budget | None = None,
+) -> str:
     """Judge the comparison in `out`, close its record, draw report.html, print table and verdict; returns the word.
 
     skipped: arms that this machine cannot run, and why: the verdict is over the others. failed: arms that broke down,
@@ -45,15 +53,22 @@ def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Map
     run = read_run(out)
     arms = {name: row(run.arms.get(name), preset, name, missing) for name in preset.arms}
     for name in failed:
-        arms[name]["status"] = "failed"            # also where it failed before its record began
-    arms = {name: arm for name, arm in arms.items() if arm["status"] != "pending"}         # those nobody asked for
+        arms[name]["status"] = "failed"  # also where it failed before its record began
+    arms = {name: arm for name, arm in arms.items() if arm["status"] != "pending"}  # those nobody asked for
     finished = {name: heldout(run.arms[name]) for name in arms if arms[name]["status"] == "finished"}
-    verdict = judge(finished, {name: arm["role"] for name, arm in arms.items()},
-                    {name: arm.label for name, arm in preset.arms.items()}, skipped)
+    verdict = judge(
+        finished,
+        {name: arm["role"] for name, arm in arms.items()},
+        {name: arm.label for name, arm in preset.arms.items()},
+        skipped,
+    )
     verdict["reasons"] += [f"{preset.arms[name].label}: failed, {why}" for name, why in failed.items()]
     if different := differing([run.arms[name] for name in finished]):
-        verdict.update(word="incomplete", sentence=f"No verdict: the arms differ in more than precision ({different}). "
-                       "Train them again with --fresh.")
+        verdict.update(
+            word="incomplete",
+            sentence=f"No verdict: the arms differ in more than precision ({different}). "
+            "Train them again with --fresh.",
+        )
     left = {item.arm: f"left for another call, {budget.why()}" for item in budget.left if item.part == "speed"}
     speed = speed_results(preset, out, {**skipped, **speed_failed}, left) if preset.speed else None
     note_call(record, budget, ended=True)
@@ -61,6 +76,7 @@ def summarise(out: Path, preset: Preset, skipped: Mapping[str, str], failed: Map
     # Before the page is drawn, which tells what the record says.
     record.finish("failed" if any_failed else "interrupted" if budget.left else "finished")
     from labkit.compare.report import report
+
     with console.status("drawing the report"):
         report(out)
     console.print()
@@ -100,11 +116,15 @@ def show(out: Path, console: Console) -> None:
         predicted = sum(item["predicted_s"] for item in items if item["measured_s"] is not None)
         cost = "" if call.get("cost") is None else f", {call['cost']:.2f} at {call['price_per_hour']:.2f} an hour"
         least = "" if call.get("ended", True) else "at least "
-        console.print(f"Measured: {least}{call['seconds'] / 60:.1f} minutes{cost}; predicted for these arms: "
-                      f"{predicted / 60:.1f} minutes.{together(earlier, call)}", highlight=False)
+        console.print(
+            f"Measured: {least}{call['seconds'] / 60:.1f} minutes{cost}; predicted for these arms: "
+            f"{predicted / 60:.1f} minutes.{together(earlier, call)}",
+            highlight=False,
+        )
     if left := [f"{item['label']} ({item['part']})" for item in items if item["left"]]:
-        console.print(f"Left for another call, the same command goes on: {', '.join(left)}", highlight=False,
-                      markup=False)
+        console.print(
+            f"Left for another call, the same command goes on: {', '.join(left)}", highlight=False, markup=False
+        )
     if config.get("note"):
         console.print(config["note"].strip(), highlight=False)
     console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
@@ -151,19 +171,30 @@ def row(arm: RunData | None, preset: Preset, name: str, missing: Mapping[str, st
     results, conversion = arm.run.get("results", {}), arm.run.get("conversion") or {}
     last = heldout(arm)
     converted, skipped = len(conversion.get("converted", ())), len(conversion.get("skipped", {}))
-    if conversion.get("backend") in ("bf16", "fp32"):          # plain nn.Linear before and after: nothing was converted
+    if conversion.get("backend") in ("bf16", "fp32"):  # plain nn.Linear before and after: nothing was converted
         converted, skipped = 0, converted + skipped
-    return {**about, "status": "finished", "note": "", "tokens_per_s": results.get("tokens_per_s"),
-            "peak_bytes": max(results.get("peak_bytes") or [0]) or None, "heldout": last[max(last)] if last else None,
-            "sqnr": worst_sqnr(arm), "converted": converted, "skipped": skipped,
-            "nonfinite": len({event.get("step") for event in arm.events if event.get("kind") == "nonfinite"})}
+    return {
+        **about,
+        "status": "finished",
+        "note": "",
+        "tokens_per_s": results.get("tokens_per_s"),
+        "peak_bytes": max(results.get("peak_bytes") or [0]) or None,
+        "heldout": last[max(last)] if last else None,
+        "sqnr": worst_sqnr(arm),
+        "converted": converted,
+        "skipped": skipped,
+        "nonfinite": len({event.get("step") for event in arm.events if event.get("kind") == "nonfinite"}),
+    }
 
 
 def worst_sqnr(arm: RunData) -> dict[str, Any] | None:
     """The layer output with the lowest signal-to-quantisation-noise ratio over all probes: {tensor, db, step}."""
-    found = [(stat["sqnr"], name, step["step"]) for step in arm.steps
-             for name, stat in (step.get("scales") or {}).items()
-             if name.endswith(".output") and isinstance(stat.get("sqnr"), (int, float))]
+    found = [
+        (stat["sqnr"], name, step["step"])
+        for step in arm.steps
+        for name, stat in (step.get("scales") or {}).items()
+        if name.endswith(".output") and isinstance(stat.get("sqnr"), (int, float))
+    ]
     if not found:
         return None
     db, tensor, step = min(found)
@@ -175,18 +206,22 @@ def cells(arm: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]
     if arm["status"] != "finished":
         return [arm["status"], *[""] * 6]
     word = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}.get((judged or {}).get("word"), "")
-    return [number(arm["tokens_per_s"], "{:,.0f}"), number(arm["peak_bytes"] and arm["peak_bytes"] / GIB, "{:.2f}"),
-            number(arm["heldout"], "{:.4f}"),
-            f"{number(judged['value'], '{:.3f}')} {word:>4}" if judged else "baseline",
-            number(arm["sqnr"] and arm["sqnr"]["db"], "{:.1f}"), f"{arm['converted']}/{arm['skipped']}",
-            str(arm["nonfinite"])]
+    return [
+        number(arm["tokens_per_s"], "{:,.0f}"),
+        number(arm["peak_bytes"] and arm["peak_bytes"] / GIB, "{:.2f}"),
+        number(arm["heldout"], "{:.4f}"),
+        f"{number(judged['value'], '{:.3f}')} {word:>4}" if judged else "baseline",
+        number(arm["sqnr"] and arm["sqnr"]["db"], "{:.1f}"),
+        f"{arm['converted']}/{arm['skipped']}",
+        str(arm["nonfinite"]),
+    ]
 
 
 def table(arms: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any]) -> Table:
     """The table that ends a comparison; 80 columns hold it."""
     band = verdict.get("band")
     out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    out.add_column("\narm")            # the one that folds where it is narrow: a cut number would be a wrong one
+    out.add_column("\narm")  # the one that folds where it is narrow: a cut number would be a wrong one
     gap = f"gap %,\nband {band['threshold']:.2g}" if band else "\ngap %"
     for head in ("\ntokens/s", "GiB a\nrank", "held-\nout", gap, "SQNR\ndB", "conv./\nleft", "\nNaN"):
         out.add_column(head, justify="right", no_wrap=True)
@@ -203,8 +238,10 @@ def markdown(path: str | Path) -> str:
     band = results["verdict"].get("band")
     gap = f"gap % (band {band['threshold']:.2g})" if band else "gap %"
     heads = ["arm", "tokens/s", "GiB a rank", "held-out loss", gap, "worst SQNR dB", "converted/left", "NaN events"]
-    rows = [[arm["label"], *(" ".join(cell.split()) for cell in cells(arm, results["verdict"]["arms"].get(name)))]
-            for name, arm in results["arms"].items()]
+    rows = [
+        [arm["label"], *(" ".join(cell.split()) for cell in cells(arm, results["verdict"]["arms"].get(name)))]
+        for name, arm in results["arms"].items()
+    ]
     lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -29,16 +29,17 @@ none either if the twin alone is beyond 0.25 %, if fewer than 5 evaluations are 
 learned: nothing differs between models that stand still. A gross mistake as positive control shows that gross mistakes
 are caught; how fine a gap would be called a difference, `explained` tells.
 """
+
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-ROUNDING_RATIO = 2 ** (7 - 3)       # mantissa bits: bf16 has 7, E4M3 has 3
-PUBLISHED = 0.25                    # per cent
-NOISE_FLOOR = 1e-4                  # per cent: fp32 sums of a loss near 5 cannot be told apart below this
-FEWEST = 5                          # judged evaluations
-LEARNED = 0.05                      # the baseline's held-out loss must fall by this share, first to last evaluation
+ROUNDING_RATIO = 2 ** (7 - 3)  # mantissa bits: bf16 has 7, E4M3 has 3
+PUBLISHED = 0.25  # per cent
+NOISE_FLOOR = 1e-4  # per cent: fp32 sums of a loss near 5 cannot be told apart below this
+FEWEST = 5  # judged evaluations
+LEARNED = 0.05  # the baseline's held-out loss must fall by this share, first to last evaluation
 
 Series = Sequence[tuple[int, float]]
 
@@ -58,8 +59,12 @@ def rms(series: Series, from_step: int) -> float:
     return math.sqrt(math.fsum(gap * gap for gap in kept) / len(kept)) if kept else math.nan
 
 
-def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], labels: Mapping[str, str],
-          missing: Mapping[str, str] | None = None) -> dict:
+def judge(
+    heldout: Mapping[str, Mapping[int, float]],
+    roles: Mapping[str, str],
+    labels: Mapping[str, str],
+    missing: Mapping[str, str] | None = None,
+) -> dict:
     """The verdict over finished arms.
 
     heldout: arm -> {step: mean held-out loss in nats}; roles: arm -> baseline, twin, reference (shown, never judged:
@@ -69,11 +74,20 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
     sentence, reasons, statistic, band, from_step, arms {gap, value, word, sentence}.
     """
     missing = dict(missing or {})
-    of_role = {role: [a for a in roles if roles[a] == role and a in heldout]
-               for role in ("baseline", "twin", "reference", "candidate", "broken", "fine")}
-    out = {"word": "incomplete", "sentence": "", "reasons": [], "band": None, "from_step": None, "arms": {},
-           "statistic": "root mean square of the per-step held-out loss gap against BF16, second half of the run, "
-                        "per cent"}
+    of_role = {
+        role: [a for a in roles if roles[a] == role and a in heldout]
+        for role in ("baseline", "twin", "reference", "candidate", "broken", "fine")
+    }
+    out = {
+        "word": "incomplete",
+        "sentence": "",
+        "reasons": [],
+        "band": None,
+        "from_step": None,
+        "arms": {},
+        "statistic": "root mean square of the per-step held-out loss gap against BF16, second half of the run, "
+        "per cent",
+    }
     if not of_role["baseline"]:
         out["sentence"] = "No verdict: the BF16 baseline has no result to hold the others against."
         return out
@@ -86,8 +100,12 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
     series = {arm: gaps(heldout[arm], baseline) for arm in heldout if roles.get(arm, "baseline") != "baseline"}
     values = {arm: rms(series[arm], from_step) for arm in series}
     for arm in series:
-        out["arms"][arm] = {"gap": [list(point) for point in series[arm]], "value": values[arm],
-                            "word": "reference" if roles[arm] == "twin" else "no-data", "sentence": ""}
+        out["arms"][arm] = {
+            "gap": [list(point) for point in series[arm]],
+            "value": values[arm],
+            "word": "reference" if roles[arm] == "twin" else "no-data",
+            "sentence": "",
+        }
 
     twins = [values[a] for a in of_role["twin"] if math.isfinite(values[a])]
     if not twins:
@@ -96,13 +114,20 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
     twin = math.sqrt(math.fsum(v * v for v in twins) / len(twins))
     explained = max(ROUNDING_RATIO * twin, NOISE_FLOOR)
     threshold = min(explained, PUBLISHED)
-    out["band"] = {"low": -threshold, "high": threshold, "threshold": threshold, "explained": explained,
-                   "from": of_role["twin"][0], "name": "the published limit" if explained > PUBLISHED else
-                   f"{ROUNDING_RATIO} x the twin's {_percent(twin)}"}
+    out["band"] = {
+        "low": -threshold,
+        "high": threshold,
+        "threshold": threshold,
+        "explained": explained,
+        "from": of_role["twin"][0],
+        "name": "the published limit" if explained > PUBLISHED else f"{ROUNDING_RATIO} x the twin's {_percent(twin)}",
+    }
 
     for arm in of_role["twin"]:
-        out["arms"][arm]["sentence"] = (f"{labels[arm]}: a rounding error in the initial weights moved the held-out "
-                                        f"loss by {_percent(values[arm])}.")
+        out["arms"][arm]["sentence"] = (
+            f"{labels[arm]}: a rounding error in the initial weights moved the held-out "
+            f"loss by {_percent(values[arm])}."
+        )
     for arm in (*of_role["reference"], *of_role["candidate"], *of_role["broken"], *of_role["fine"]):
         entry, value = out["arms"][arm], values[arm]
         if math.isnan(value):
@@ -112,8 +137,10 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
         gap = "became infinite or NaN" if math.isinf(value) else f"is {_percent(value)}"
         entry["sentence"] = f"{labels[arm]}: the gap {gap}, " + (
             f"more than the {_percent(threshold)} that is accepted, and less than the {_percent(explained)} that "
-            "rounding explains here: undecided." if entry["word"] == "undecided" else
-            f"{entry['word']} the band of {_percent(threshold)}.")
+            "rounding explains here: undecided."
+            if entry["word"] == "undecided"
+            else f"{entry['word']} the band of {_percent(threshold)}."
+        )
 
     out["word"], out["sentence"] = _word(out, of_role, roles, labels, values, missing)
     if out["word"] == "pass" and (weak := _weakness(baseline, from_step, twin)):
@@ -121,8 +148,10 @@ def judge(heldout: Mapping[str, Mapping[int, float]], roles: Mapping[str, str], 
     for arm in of_role["fine"]:
         if (entry := out["arms"][arm])["word"] != "no-data":
             entry["sentence"] += " This mistake on purpose is a fine one" + (
-                ", and it was seen." if entry["word"] == "outside" else
-                ": as small a mistake would not be told apart here.")
+                ", and it was seen."
+                if entry["word"] == "outside"
+                else ": as small a mistake would not be told apart here."
+            )
     out["reasons"] = [e["sentence"] for e in out["arms"].values() if e["sentence"]]
     out["reasons"] += [f"{labels.get(arm, arm)}: no result, {why}." for arm, why in missing.items()]
     return out
@@ -133,18 +162,28 @@ def _weakness(baseline: Mapping[int, float], from_step: int, twin: float) -> str
     judged = sum(step >= from_step for step in baseline)
     first, last = baseline[min(baseline)], baseline[max(baseline)]
     if twin > PUBLISHED:
-        return (f"a rounding error in the initial weights alone moves the held-out loss by {_percent(twin)}, more than "
-                f"the {PUBLISHED} % that is asked for: train longer, or at a lower learning rate")
+        return (
+            f"a rounding error in the initial weights alone moves the held-out loss by {_percent(twin)}, more than "
+            f"the {PUBLISHED} % that is asked for: train longer, or at a lower learning rate"
+        )
     if judged < FEWEST:
         return f"only {judged} evaluations are judged, and it takes {FEWEST}: train longer, or evaluate more often"
     if last > first * (1 - LEARNED):
-        return (f"the baseline's held-out loss only went from {first:.3f} to {last:.3f}, and models that hardly learn "
-                "hardly differ: train longer")
+        return (
+            f"the baseline's held-out loss only went from {first:.3f} to {last:.3f}, and models that hardly learn "
+            "hardly differ: train longer"
+        )
     return ""
 
 
-def _word(out: dict, of_role: dict, roles: Mapping[str, str], labels: Mapping[str, str], values: Mapping[str, float],
-          missing: Mapping[str, str]) -> tuple[str, str]:
+def _word(
+    out: dict,
+    of_role: dict,
+    roles: Mapping[str, str],
+    labels: Mapping[str, str],
+    values: Mapping[str, float],
+    missing: Mapping[str, str],
+) -> tuple[str, str]:
     """The one word and the one sentence."""
     words = {arm: entry["word"] for arm, entry in out["arms"].items()}
     threshold, explained = _percent(out["band"]["threshold"]), _percent(out["band"]["explained"])
@@ -154,8 +193,9 @@ def _word(out: dict, of_role: dict, roles: Mapping[str, str], labels: Mapping[st
         return "; ".join(f"{labels[a]} {gap[a]}" for a in arms)
 
     candidates = [a for a in of_role["candidate"] if words[a] != "no-data"]
-    inside, outside, between = ([a for a in candidates if words[a] == word]
-                                for word in ("inside", "outside", "undecided"))
+    inside, outside, between = (
+        [a for a in candidates if words[a] == word] for word in ("inside", "outside", "undecided")
+    )
     broken = [a for a in of_role["broken"] if words[a] != "no-data"]
     missed = [a for a in broken if words[a] != "outside"]
     lost = [labels[a] for a in roles if roles[a] == "candidate" and a not in (*candidates, *missing)]
@@ -163,24 +203,33 @@ def _word(out: dict, of_role: dict, roles: Mapping[str, str], labels: Mapping[st
     if not candidates:
         return "incomplete", "No verdict: no FP8 arm has a result yet."
     if outside:
-        return "fail", (f"The loss is not the same in FP8: {named(outside)}, where rounding explains {explained}."
-                        f"{within}")
+        return "fail", (
+            f"The loss is not the same in FP8: {named(outside)}, where rounding explains {explained}.{within}"
+        )
     if lost:
         return "incomplete", f"No verdict: no result from {', '.join(lost)}."
     if not broken:
-        return "no-power", ("This comparison has no power: no deliberately broken FP8 arm ran, so nothing shows that "
-                            "it could have said no.")
+        return "no-power", (
+            "This comparison has no power: no deliberately broken FP8 arm ran, so nothing shows that "
+            "it could have said no."
+        )
     if missed:
         told = ", ".join(f"{labels[a]} ({_percent(values[a])})" for a in missed)
-        return "no-power", (f"This comparison has no power: the deliberately broken arm, {told}, was not rejected, "
-                            f"since rounding explains up to {explained} here.")
+        return "no-power", (
+            f"This comparison has no power: the deliberately broken arm, {told}, was not rejected, "
+            f"since rounding explains up to {explained} here."
+        )
     if between:
-        return "no-power", (f"Undecided: {named(between)}, more than the {threshold} that is accepted, but rounding "
-                            f"could have done up to {explained} here: train longer, or at a lower learning rate."
-                            f"{within}")
+        return "no-power", (
+            f"Undecided: {named(between)}, more than the {threshold} that is accepted, but rounding "
+            f"could have done up to {explained} here: train longer, or at a lower learning rate."
+            f"{within}"
+        )
     rejected = "; ".join("diverged" if math.isinf(values[a]) else _percent(values[a]) for a in broken)
-    return "pass", (f"The loss is the same in FP8: {named(inside)}, inside the band of {threshold}; the deliberately "
-                    f"broken FP8 ({rejected}) was rejected.")
+    return "pass", (
+        f"The loss is the same in FP8: {named(inside)}, inside the band of {threshold}; the deliberately "
+        f"broken FP8 ({rejected}) was rejected."
+    )
 
 
 def _percent(value: float) -> str:

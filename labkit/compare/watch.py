@@ -3,6 +3,7 @@
 `lab status RUN` shows it once; `lab compare` follows a run that goes on in its folder instead of starting a second one.
 The folder tells everything, so it does not matter who started the run, or whether it is detached.
 """
+
 from __future__ import annotations
 
 import time
@@ -12,13 +13,13 @@ from typing import Any
 
 from rich.console import Console
 
-from labkit.errors import LabError
 from labkit.compare import background
 from labkit.compare.progress import TrainingProgress, last_step, step_words
+from labkit.errors import LabError
 from labkit.record.read import RunData, is_alive, load_run, read_run
 
-LOOK = 0.3                 # seconds between two looks
-LEFT = 130                 # exit status when the one who watches leaves: Ctrl-C
+LOOK = 0.3  # seconds between two looks
+LEFT = 130  # exit status when the one who watches leaves: Ctrl-C
 
 
 def arms(out: Path) -> Iterator[tuple[str, str, Path]]:
@@ -28,8 +29,10 @@ def arms(out: Path) -> Iterator[tuple[str, str, Path]]:
     labels = {name: arm.get("label", name) for name, arm in (config.get("arms") or {}).items()}
     parts = config.get("parts") or ["speed", "safety"]
     if "speed" in parts:
-        yield from (("speed", labels.get(name, name), out / "speed" / name)
-                    for name in (config.get("speed") or {}).get("arms") or ())
+        yield from (
+            ("speed", labels.get(name, name), out / "speed" / name)
+            for name in (config.get("speed") or {}).get("arms") or ()
+        )
     if "safety" in parts:
         yield from (("safety", label, out / "arms" / name) for name, label in labels.items())
 
@@ -50,7 +53,7 @@ def _how_far(data: RunData) -> str:
         return "finished" + (f", {rate:,.0f} tokens/s" if rate else "")
     last = last_step(data.path / "steps.jsonl")
     steps = (data.run.get("config") or {}).get("steps")
-    of = f" of {steps}" if steps and steps < 10 ** 6 else ""                # a window ends by the clock
+    of = f" of {steps}" if steps and steps < 10**6 else ""  # a window ends by the clock
     told = f"step {last['step']}{of}, {step_words(last)}" if last else "no step yet"
     return f"{'paused' if results.get('paused') else data.status} at {told}" if data.status != "running" else told
 
@@ -71,12 +74,14 @@ def overview(out: Path, console: Console) -> int:
     if tell_death(out, console):
         return 1
     if run.status != "finished" and not (run.run.get("results") or {}).get("verdict"):
-        console.print(f"{out} has not come to an end ({run.status}); the same command goes on:", highlight=False,
-                      soft_wrap=True)
+        console.print(
+            f"{out} has not come to an end ({run.status}); the same command goes on:", highlight=False, soft_wrap=True
+        )
         for told in filter(None, (line(*arm) for arm in arms(out))):
             console.print(f"  {told}", highlight=False, markup=False)
         return 1 if run.status == "failed" else 3
     from labkit.compare.summary import show
+
     show(out, console)
     return {"finished": 0, "failed": 1}.get(run.status, 3)
 
@@ -108,8 +113,9 @@ def follow(out: Path, console: Console) -> int:
                 continue
             part, label, folder = now
             steps = (load_run(folder).get("config") or {}).get("steps")
-            with TrainingProgress(console, label if part == "safety" else f"{label}, speed", folder,
-                                  steps if part == "safety" else None):
+            with TrainingProgress(
+                console, label if part == "safety" else f"{label}, speed", folder, steps if part == "safety" else None
+            ):
                 while background.going(out) and is_alive(folder):
                     time.sleep(LOOK)
             told.add(folder)
@@ -127,8 +133,9 @@ def stop(out: Path, console: Console) -> int:
     if not background.going(out):
         raise LabError(f"nothing is running in {out}")
     background.ask_to_stop(out)
-    console.print("Asked to pause. It does so between two steps, which may take a minute while it compiles.",
-                  highlight=False)
+    console.print(
+        "Asked to pause. It does so between two steps, which may take a minute while it compiles.", highlight=False
+    )
     try:
         while background.going(out):
             time.sleep(LOOK)
@@ -146,8 +153,12 @@ def tell_death(out: Path, console: Console) -> bool:
         return False
     how = "was killed, or the machine went down" if process.exit is None else "ended with an error"
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(process.began))
-    console.print(f"The detached run of {when} {how}. The last lines of {out / background.LOG}:", style="bold",
-                  highlight=False, soft_wrap=True)
+    console.print(
+        f"The detached run of {when} {how}. The last lines of {out / background.LOG}:",
+        style="bold",
+        highlight=False,
+        soft_wrap=True,
+    )
     for said in (background.last_words(out) or "(nothing)").splitlines():
         console.print(f"    {said}", highlight=False, markup=False, soft_wrap=True)
     console.print("What it finished is kept; the same command goes on.", highlight=False)

@@ -1,4 +1,5 @@
 """What `lab crossover` does: measure what is missing, keep it, draw it, say it."""
+
 from __future__ import annotations
 
 import time
@@ -7,21 +8,32 @@ from typing import Any
 
 from rich.console import Console
 
+from labkit.compare.background import refuse_company
 from labkit.crossover import record as records
 from labkit.crossover.grid import ARMS, BASE, FP8, TIE, Shape, in_words, parse_arms, parse_sizes, speedup
 from labkit.errors import LabError
-from labkit.compare.background import refuse_company
 
 SIZES = {"cuda": ("1K,4K,16K", "1K,4K,16K", "1K,4K,16K"), "cpu": ("128,512", "128,512", "128,512")}
 
 
-def crossover(M: str | None = None, K: str | None = None, N: str | None = None, *, arms: str | None = None,
-              device: str | None = None, out: Path | None = None, seconds: float = 300.0, budget: float = 0.1,
-              compiled: bool = True, console: Console | None = None) -> int:
+def crossover(
+    M: str | None = None,
+    K: str | None = None,
+    N: str | None = None,
+    *,
+    arms: str | None = None,
+    device: str | None = None,
+    out: Path | None = None,
+    seconds: float = 300.0,
+    budget: float = 0.1,
+    compiled: bool = True,
+    console: Console | None = None,
+) -> int:
     """Measure the map and draw it. Returns 0 if every shape is measured, 1 if the time was up before (the same command
     goes on). LabError, before anything is measured: sizes or arms that are none, no GPU where one was asked for, a
     folder with another map."""
     import torch
+
     console = console or Console()
     gpu = torch.cuda.is_available()
     device = device or ("cuda" if gpu else "cpu")
@@ -31,8 +43,10 @@ def crossover(M: str | None = None, K: str | None = None, N: str | None = None, 
         raise LabError("--device cuda, and torch sees no GPU: `lab doctor` says why; --device cpu runs anywhere")
     if not seconds > 0 or not budget > 0:
         raise LabError("--seconds and --budget are above 0")
-    sizes = {name: parse_sizes(given or default, name.lower())
-             for name, given, default in zip("MKN", (M, K, N), SIZES[device])}
+    sizes = {
+        name: parse_sizes(given or default, name.lower())
+        for name, given, default in zip("MKN", (M, K, N), SIZES[device])
+    }
     wanted, missing = able(parse_arms(arms), device, explicit=arms is not None)
     fresh = {**_new(sizes, wanted, device, budget, compiled), "missing": missing}
     out = Path(out or "runs/crossover")
@@ -52,6 +66,7 @@ def crossover(M: str | None = None, K: str | None = None, N: str | None = None, 
 def able(arms: list[str], device: str, explicit: bool) -> tuple[list[str], dict[str, str]]:
     """(arms that can run here, {arm: why not}). LabError if one that was asked for by name cannot, or none can."""
     from labkit.precision import availability
+
     missing = {}
     for arm in arms:
         found = availability(*ARMS[arm][:2], device)
@@ -69,17 +84,31 @@ def _new(sizes: dict[str, list[int]], arms: list[str], device: str, budget: floa
     from labkit.record import hardware
     from labkit.record.clean import typed_command
     from labkit.record.run import now, versions
+
     machine = hardware.describe()
     name = machine["gpus"][0]["name"] if device == "cuda" and machine["gpus"] else machine["cpu"]["model"] or "this CPU"
-    return {"kind": "crossover", "status": "running", "started": now(), "finished": None, "command": typed_command(),
-            "hardware": machine, "versions": versions(), "device": device, "device_name": name, "grid": sizes,
-            "arms": arms, "method": {"budget": budget, "loops": LOOPS, "compiled": compiled}, "cells": []}
+    return {
+        "kind": "crossover",
+        "status": "running",
+        "started": now(),
+        "finished": None,
+        "command": typed_command(),
+        "hardware": machine,
+        "versions": versions(),
+        "device": device,
+        "device_name": name,
+        "grid": sizes,
+        "arms": arms,
+        "method": {"budget": budget, "loops": LOOPS, "compiled": compiled},
+        "cells": [],
+    }
 
 
 def _measure(record: dict[str, Any], out: Path, device: Any, seconds: float, console: Console) -> bool:
     """Fill the map shape by shape; False if the time was up before the end."""
     from labkit.crossover.measure import measure
     from labkit.record.run import now
+
     end = time.monotonic() + seconds
     left = records.todo(record)
     many, slowest = len(left), 0.0
@@ -92,11 +121,14 @@ def _measure(record: dict[str, Any], out: Path, device: Any, seconds: float, con
         kept = [cell for cell in record["cells"] if Shape(cell["M"], cell["K"], cell["N"]) != shape]
         record["cells"] = kept + [cell.to_dict() for cell in new]
         records.save(record, out)
-        slowest = max(slowest, time.monotonic() - begin) if number > 1 else 0.0      # the first one also warms up
+        slowest = max(slowest, time.monotonic() - begin) if number > 1 else 0.0  # the first one also warms up
         times = {cell.arm: cell for cell in new}
-        told = ", ".join(f"{arm} {gain:.2f}" if (gain := speedup(times[BASE], times[arm])) else f"{arm} -"
-                         for arm in times if arm != BASE)
-        console.print(f"{number:3d} of {many}  {str(shape):>17s}  {told}", highlight=False)
+        told = ", ".join(
+            f"{arm} {gain:.2f}" if (gain := speedup(times[BASE], times[arm])) else f"{arm} -"
+            for arm in times
+            if arm != BASE
+        )
+        console.print(f"{number:3d} of {many}  {shape!s:>17s}  {told}", highlight=False)
     record.update(status="finished", finished=now())
     records.save(record, out)
     return True
@@ -105,6 +137,7 @@ def _measure(record: dict[str, Any], out: Path, device: Any, seconds: float, con
 def draw(folder: Path, console: Console | None = None) -> list:
     """Pictures and tables of a map, from its record alone; prints where FP8 loses. Returns the pictures."""
     from labkit.crossover import pictures
+
     console = console or Console()
     record = records.load(folder)
     figures = folder / "figures"
@@ -112,10 +145,12 @@ def draw(folder: Path, console: Console | None = None) -> list:
     made = [pictures.heat_map(record, arm, figures) for arm in record["arms"] if arm in FP8]
     made = [picture for picture in [*made, pictures.split(record, figures)] if picture]
     have = records.cells(record)
-    measured = [arm for arm in record["arms"]
-                if arm != BASE and any(c.seconds for (_, a), c in have.items() if a == arm)]
-    (folder / "crossover.md").write_text("\n\n".join(records.table(record, arm) for arm in measured) + "\n",
-                                         encoding="utf-8")
+    measured = [
+        arm for arm in record["arms"] if arm != BASE and any(c.seconds for (_, a), c in have.items() if a == arm)
+    ]
+    (folder / "crossover.md").write_text(
+        "\n\n".join(records.table(record, arm) for arm in measured) + "\n", encoding="utf-8"
+    )
     for arm in record["arms"]:
         console.print(summary(record, arm), highlight=False, markup=False)
     console.print(f"{folder / 'crossover.md'} and {len(made)} pictures in {figures}", highlight=False, markup=False)
@@ -131,8 +166,11 @@ def summary(record: dict[str, Any], arm: str) -> str:
             return f"{ARMS[arm][2]}: not measured"
         rate, shape = max(fast)
         return f"{ARMS[arm][2]}: up to {rate / 1e12:.3g} TFLOP/s (at {shape})"
-    pairs = [(gain, shape) for (shape, a), cell in have.items()
-             if a == arm and (shape, BASE) in have and (gain := speedup(have[shape, BASE], cell))]
+    pairs = [
+        (gain, shape)
+        for (shape, a), cell in have.items()
+        if a == arm and (shape, BASE) in have and (gain := speedup(have[shape, BASE], cell))
+    ]
     if not pairs:
         reasons = {cell.why_not for (_, a), cell in have.items() if a == arm and cell.why_not}
         return f"{ARMS[arm][2]}: not measured ({'; '.join(sorted(reasons)) or 'its shapes are still to come'})"

@@ -1,10 +1,12 @@
 """Shapes, arms, and what a cell of the map says. Nothing here imports torch."""
+
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Iterable, NamedTuple
+from typing import Any, NamedTuple
 
 from labkit.errors import LabError
 
@@ -23,11 +25,12 @@ FP8 = tuple(name for name in ARMS if "bf16" not in name)
 PARTS = ("product", "quantise", "launch")
 # FP8 pays where these are paid for; the letter stands in the map's cell.
 REASONS = {"quantise": "q", "launch": "w", "product": "p"}
-TIE = 0.02           # nobody is faster within this: about what two measurements of the same differ by
+TIE = 0.02  # nobody is faster within this: about what two measurements of the same differ by
 
 
 class Shape(NamedTuple):
     """M tokens, K inputs, N outputs."""
+
     M: int
     K: int
     N: int
@@ -57,7 +60,7 @@ class Cell:
     queue: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
     error: float | None = None
-    fp8_kernels: bool | None = None          # did the device run FP8 products? None: a CPU has no kernels to look at
+    fp8_kernels: bool | None = None  # did the device run FP8 products? None: a CPU has no kernels to look at
     why_not: str = ""
 
     @property
@@ -69,7 +72,7 @@ class Cell:
 
 
 def parse_sizes(text: str, name: str) -> list[int]:
-    """"1024,4K" -> [1024, 4096]; LabError for what is no list of positive whole numbers."""
+    """ "1024,4K" -> [1024, 4096]; LabError for what is no list of positive whole numbers."""
     sizes = []
     for word in filter(None, (part.strip() for part in text.split(","))):
         found = re.fullmatch(r"(\d{1,9})([kK]?)", word)
@@ -133,12 +136,21 @@ def in_words(base: Cell, cell: Cell) -> str:
     if gain is None:
         return f"{ARMS[cell.arm][2]} at {cell.shape}: not measured" + (f" ({cell.why_not})" if cell.why_not else "")
     more = extra(base, cell)
-    saved = f"its products save {-more['product'] * 1e6:,.0f} us" if more["product"] < 0 else \
-        f"its products cost {more['product'] * 1e6:,.0f} us more"
+    saved = (
+        f"its products save {-more['product'] * 1e6:,.0f} us"
+        if more["product"] < 0
+        else f"its products cost {more['product'] * 1e6:,.0f} us more"
+    )
     verdict = "wins" if gain > 1 + TIE else "ties" if gain >= 1 - TIE else "loses"
-    tail = {"quantise": "quantising is what it pays for", "launch": "the GPU waits for the CPU",
-            "product": "its products themselves are no faster", None: ""}[why]
+    tail = {
+        "quantise": "quantising is what it pays for",
+        "launch": "the GPU waits for the CPU",
+        "product": "its products themselves are no faster",
+        None: "",
+    }[why]
     kernels = f" ({without_waiting(base, cell):.2f} without waiting)" if cell.parts.get("launch") else ""
-    return (f"{ARMS[cell.arm][2]} at {cell.shape} {verdict}, {gain:.2f} times{kernels}: {saved}, quantising costs "
-            f"{more['quantise'] * 1e6:,.0f} us and waiting {more['launch'] * 1e6:,.0f} us more"
-            + (f"; {tail}" if tail else ""))
+    return (
+        f"{ARMS[cell.arm][2]} at {cell.shape} {verdict}, {gain:.2f} times{kernels}: {saved}, quantising costs "
+        f"{more['quantise'] * 1e6:,.0f} us and waiting {more['launch'] * 1e6:,.0f} us more"
+        + (f"; {tail}" if tail else "")
+    )

@@ -7,6 +7,7 @@ GPU's cache from call to call, as they do when the layer before has just written
 On a GPU the parts are the device's own kernels, read from torch.profiler in a second, untimed pass; on a CPU, torch's
 own operators and the time each spends in itself. "launch" is what remains where the CPU sets the pace.
 """
+
 from __future__ import annotations
 
 import math
@@ -25,11 +26,11 @@ from labkit.errors import LabError
 from labkit.precision import get_backend
 from labkit.precision.base import in_words
 
-DECIDES = 0.9                # queueing takes this share of the step or more: the CPU sets the pace
-LOOPS = 5                    # timed loops; their median counts
-PROFILED = 3                 # steps in the profiler's pass
-PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm"}         # a CPU's products by operator
-SPIN = "spin_kernel"         # torch.cuda._sleep: parts one arm's kernels from the next one's
+DECIDES = 0.9  # queueing takes this share of the step or more: the CPU sets the pace
+LOOPS = 5  # timed loops; their median counts
+PROFILED = 3  # steps in the profiler's pass
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm"}  # a CPU's products by operator
+SPIN = "spin_kernel"  # torch.cuda._sleep: parts one arm's kernels from the next one's
 
 
 class Step:
@@ -54,7 +55,7 @@ class Step:
         self.linear = holder["linear"]
         self.forward: Callable = self.linear
         if compiled and device.type == "cuda" and self.backend.compiles == "block" and arm != BASE:
-            torch._dynamo.reset()          # every shape its own code: none is generated for "any size"
+            torch._dynamo.reset()  # every shape its own code: none is generated for "any size"
             self.forward = torch.compile(self.linear, dynamic=False)
 
     def __call__(self) -> torch.Tensor:
@@ -76,8 +77,9 @@ class Step:
         return value
 
 
-def measure(shape: Shape, arms: Iterable[str], device: torch.device, budget: float = 0.1,
-            compiled: bool = True) -> list[Cell]:
+def measure(
+    shape: Shape, arms: Iterable[str], device: torch.device, budget: float = 0.1, compiled: bool = True
+) -> list[Cell]:
     """A cell for each arm. What cannot run here becomes a cell that says why; nothing else is lost by it.
 
     budget: seconds for the timed loops of one arm, all together."""
@@ -95,7 +97,7 @@ def measure(shape: Shape, arms: Iterable[str], device: torch.device, budget: flo
             found[arm] = {"why_not": str(refused)}
         except torch.OutOfMemoryError:
             found[arm] = {"why_not": "not enough GPU memory"}
-        except Exception as failed:         # one arm's library must not cost the others their cells
+        except Exception as failed:  # one arm's library must not cost the others their cells
             found[arm] = {"why_not": in_words(failed)}
     for arm, parts, fp8 in take_apart(list(ready.values()), device):
         found[arm] |= {"parts": with_launch(parts, found[arm]["seconds"], found[arm]["queue"]), "fp8_kernels": fp8}
@@ -149,6 +151,7 @@ def _loop(step: Callable, count: int, device: torch.device) -> tuple[float, floa
 def take_apart(steps: list[Step], device: torch.device) -> Iterable[tuple[str, dict[str, float], bool | None]]:
     """(arm, {"product", "quantise"} in seconds a step, whether FP8 products ran) for each, in order."""
     from torch.profiler import ProfilerActivity
+
     if not steps:
         return
     if device.type != "cuda":
@@ -163,6 +166,7 @@ def take_apart(steps: list[Step], device: torch.device) -> Iterable[tuple[str, d
             yield step.arm, parts, None
         return
     from labkit.record.kernels import device_kernels
+
     with profiled(ProfilerActivity.CUDA) as seen:
         for step in steps:
             for _ in range(PROFILED):
@@ -176,6 +180,7 @@ def take_apart(steps: list[Step], device: torch.device) -> Iterable[tuple[str, d
 def profiled(activity: Any) -> Iterator[Any]:
     """torch.profiler around the block, without the lines that its library writes to stderr when it starts and stops."""
     from torch.profiler import profile
+
     seen = profile(activities=[activity])
     with _quiet():
         seen.__enter__()
@@ -204,6 +209,7 @@ def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str
     order in which they ran, an arm's end marked by a spin kernel. LabError if the marks are not there: the split would
     be of others."""
     from labkit.record.kernels import classify
+
     groups: list[list] = [[]]
     for kernel in sorted(kernels, key=lambda k: k.begin):
         if SPIN in kernel.name:
@@ -215,7 +221,13 @@ def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str
     out = []
     for group in groups[:-1]:
         kinds = [(classify(k.name), (k.end - k.begin) / 1e6 / repeats) for k in group]
-        out.append(({"product": sum(t for kind, t in kinds if kind.startswith("GEMM")),
-                     "quantise": sum(t for kind, t in kinds if not kind.startswith("GEMM"))},
-                    any(kind == "GEMM fp8" for kind, _ in kinds)))
+        out.append(
+            (
+                {
+                    "product": sum(t for kind, t in kinds if kind.startswith("GEMM")),
+                    "quantise": sum(t for kind, t in kinds if not kind.startswith("GEMM")),
+                },
+                any(kind == "GEMM fp8" for kind, _ in kinds),
+            )
+        )
     return out

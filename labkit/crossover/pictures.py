@@ -3,6 +3,7 @@
 Every cell has its number, and where FP8 does not win the letter of the reason and a hatch: nothing is said by colour
 alone.
 """
+
 from __future__ import annotations
 
 import math
@@ -34,7 +35,7 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> Picture | None:
         axes = fig.subplots(down, across, squeeze=False).ravel()
         for ax, m in zip(axes, M):
             _panel(ax, have, arm, m, K, N, most, small=panel / len(N) < 0.5)
-        for ax in axes[len(M):]:
+        for ax in axes[len(M) :]:
             ax.axis("off")
         used = {REASONS[why] for shape in shapes(M, K, N) if (why := _why(have, shape, arm))}
         told = "; ".join(f"{letter}: {WORDS[letter]}" for letter in ("q", "w", "p") if letter in used)
@@ -42,21 +43,37 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> Picture | None:
         waits = waits and panel / len(N) >= 0.5
         alone = "; in brackets: the kernels alone, where the CPU sets the pace" if waits else ""
         losses = f"\nHatched: not faster. Why: {told}." if told else ""
-        fig.text(0.01, 0.015, f"Times as fast as BF16{alone}.{losses}",
-                 fontsize=8.2, color=MUTED, va="bottom", linespacing=1.3)
+        fig.text(
+            0.01,
+            0.015,
+            f"Times as fast as BF16{alone}.{losses}",
+            fontsize=8.2,
+            color=MUTED,
+            va="bottom",
+            linespacing=1.3,
+        )
         fig.tight_layout(pad=0.5, h_pad=1.0, w_pad=0.8, rect=(0, 0.44 / (down * height + 0.7), 1, 1))
         gains = {shape: gain for shape in shapes(M, K, N) if (gain := _gain(have, shape, arm))}
         best, worst = max(gains, key=gains.get), min(gains, key=gains.get)
         losing = sum(gain < 1 - TIE for gain in gains.values())
-        alt = (f"{ARMS[arm][2]} against BF16 on {record['device_name']}, forward and backward of one linear: "
-               f"{len(gains)} shapes, FP8 is slower at {losing}; from {gains[worst]:.2f} times at M x K x N = {worst} "
-               f"to {gains[best]:.2f} times at {best}.")
-        return save(fig, folder, f"crossover_{arm.replace('-', '_')}", f"Where {ARMS[arm][2]} pays", alt,
-                    "M tokens, K inputs, N outputs; rows K, columns N. One linear alone, forward and backward.")
+        alt = (
+            f"{ARMS[arm][2]} against BF16 on {record['device_name']}, forward and backward of one linear: "
+            f"{len(gains)} shapes, FP8 is slower at {losing}; from {gains[worst]:.2f} times at M x K x N = {worst} "
+            f"to {gains[best]:.2f} times at {best}."
+        )
+        return save(
+            fig,
+            folder,
+            f"crossover_{arm.replace('-', '_')}",
+            f"Where {ARMS[arm][2]} pays",
+            alt,
+            "M tokens, K inputs, N outputs; rows K, columns N. One linear alone, forward and backward.",
+        )
 
 
 def _panel(ax: Any, have: dict, arm: str, m: int, K: list[int], N: list[int], most: float, small: bool) -> None:
     from matplotlib.patches import Rectangle
+
     ax.set_xlim(0, len(N))
     ax.set_ylim(len(K), 0)
     ax.grid(False)
@@ -78,24 +95,45 @@ def _panel(ax: Any, have: dict, arm: str, m: int, K: list[int], N: list[int], mo
                 ax.text(j + 0.5, i + 0.5, "-", ha="center", va="center", color=MUTED, fontsize=8)
                 continue
             strength = min(1.0, abs(math.log2(gain)) / most)
-            ax.add_patch(Rectangle(**place, facecolor=WINS if gain > 1 else LOSES, alpha=0.10 + 0.45 * strength,
-                                   linewidth=0))
-            ax.add_patch(Rectangle(**place, facecolor="none", edgecolor=MUTED if why else INK, alpha=0.55,
-                                   linewidth=0.5 if why else 1.1, hatch="///" if why else ""))
+            ax.add_patch(
+                Rectangle(**place, facecolor=WINS if gain > 1 else LOSES, alpha=0.10 + 0.45 * strength, linewidth=0)
+            )
+            ax.add_patch(
+                Rectangle(
+                    **place,
+                    facecolor="none",
+                    edgecolor=MUTED if why else INK,
+                    alpha=0.55,
+                    linewidth=0.5 if why else 1.1,
+                    hatch="///" if why else "",
+                )
+            )
             label = f"{gain:.2f}" + (f" {REASONS[why]}" if why else "")
             base, cell = have[shape, BASE], have[shape, arm]
             if cell.parts.get("launch") and not small:
                 label += f"\n({without_waiting(base, cell):.2f})"
-            ax.text(j + 0.5, i + 0.52, label, ha="center", va="center", fontsize=6.6 if small else 7.8, color=INK,
-                    linespacing=1.15, fontweight="normal" if why else "bold",
-                    bbox={"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.85})
+            ax.text(
+                j + 0.5,
+                i + 0.52,
+                label,
+                ha="center",
+                va="center",
+                fontsize=6.6 if small else 7.8,
+                color=INK,
+                linespacing=1.15,
+                fontweight="normal" if why else "bold",
+                bbox={"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.85},
+            )
 
 
 def split(record: dict[str, Any], folder: Path, at: list[Shape] | None = None) -> Picture | None:
     """Where one step's time goes, a group of bars for each of three shapes: the smallest, a middle and the largest."""
     have = cells(record)
-    whole = [shape for shape in shapes(**record["grid"])
-             if all((shape, arm) in have for arm in record["arms"]) and have[shape, BASE].seconds]
+    whole = [
+        shape
+        for shape in shapes(**record["grid"])
+        if all((shape, arm) in have for arm in record["arms"]) and have[shape, BASE].seconds
+    ]
     at = at or [whole[i] for i in sorted({0, len(whole) // 2, len(whole) - 1})] if whole else []
     if not at:
         return None
@@ -107,13 +145,26 @@ def split(record: dict[str, Any], folder: Path, at: list[Shape] | None = None) -
         words = []
         for ax, shape, row in zip(axes, at, rows):
             _bars(ax, shape, row)
-            words.append(f"{shape}: " + ", ".join(f"{ARMS[c.arm][2]} {_time(c.seconds)} (" + ", ".join(
-                f"{part} {c.parts.get(part, 0.0) / c.seconds:.0%}" for part in PARTS) + ")" for c in row))
+            words.append(
+                f"{shape}: "
+                + ", ".join(
+                    f"{ARMS[c.arm][2]} {_time(c.seconds)} ("
+                    + ", ".join(f"{part} {c.parts.get(part, 0.0) / c.seconds:.0%}" for part in PARTS)
+                    + ")"
+                    for c in row
+                )
+            )
         fig.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=8.5)
         high = fig.get_size_inches()[1]
         fig.subplots_adjust(left=0.225, right=0.985, top=1 - 0.32 / high, bottom=0.4 / high, hspace=0.32)
-        return save(fig, folder, "crossover_split", "Where the time goes", ". ".join(words) + ".",
-                    "product: kernels that multiply. quantise: all other kernels. launch: the GPU waits.")
+        return save(
+            fig,
+            folder,
+            "crossover_split",
+            "Where the time goes",
+            ". ".join(words) + ".",
+            "product: kernels that multiply. quantise: all other kernels. launch: the GPU waits.",
+        )
 
 
 def _bars(ax: Any, shape: Shape, row: list[Cell]) -> None:
@@ -123,14 +174,38 @@ def _bars(ax: Any, shape: Shape, row: list[Cell]) -> None:
         for part in PARTS:
             width = cell.parts.get(part, 0.0)
             color, hatch = LOOK[part]
-            ax.barh(y, width, left=left, height=0.72, color=color, edgecolor=PAPER, hatch=hatch, linewidth=0.6,
-                    label=part if y == 0 else None, zorder=3)
+            ax.barh(
+                y,
+                width,
+                left=left,
+                height=0.72,
+                color=color,
+                edgecolor=PAPER,
+                hatch=hatch,
+                linewidth=0.6,
+                label=part if y == 0 else None,
+                zorder=3,
+            )
             if width > 0.09 * longest:
-                ax.text(left + width / 2, y, _time(width), ha="center", va="center", fontsize=7, color=INK, zorder=4,
-                        bbox={"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.9})
+                ax.text(
+                    left + width / 2,
+                    y,
+                    _time(width),
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color=INK,
+                    zorder=4,
+                    bbox={"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.9},
+                )
             left += width
-        ax.text(max(left, cell.seconds) + 0.012 * longest, y, _time(cell.seconds) + (
-            f"  {row[0].seconds / cell.seconds:.2f} x" if y else ""), va="center", fontsize=7.8)
+        ax.text(
+            max(left, cell.seconds) + 0.012 * longest,
+            y,
+            _time(cell.seconds) + (f"  {row[0].seconds / cell.seconds:.2f} x" if y else ""),
+            va="center",
+            fontsize=7.8,
+        )
     ax.set_yticks(range(len(row)), [ARMS[cell.arm][2] for cell in row], fontsize=8)
     ax.set_ylim(len(row) - 0.4, -0.6)
     ax.set_xlim(0, longest * 1.2)

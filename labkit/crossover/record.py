@@ -5,6 +5,7 @@ stopped or killed keeps what it has, and the same command goes on.
     grid {M, K, N}, arms, missing {arm: why it cannot run here}, method {budget, loops, compiled}
     cells  [{M, K, N, arm, seconds, spread, queue, parts, error, fp8_kernels} or {M, K, N, arm, why_not}]
 """
+
 from __future__ import annotations
 
 import json
@@ -17,7 +18,7 @@ from labkit.errors import LabError
 from labkit.record.clean import jsonable
 
 FILE = "crossover.json"
-SAME = ("grid", "arms", "method", "device", "device_name", "versions")     # what one map may not mix
+SAME = ("grid", "arms", "method", "device", "device_name", "versions")  # what one map may not mix
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise LabError(f"{file} cannot be read as a map: {error}") from None
     if not isinstance(record, dict) or record.get("kind") != "crossover" or not isinstance(record.get("cells"), list):
-        raise LabError(f"{file} is no map of crossovers: its kind is not \"crossover\"")
+        raise LabError(f'{file} is no map of crossovers: its kind is not "crossover"')
     return record
 
 
@@ -66,8 +67,9 @@ def resume(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
     there, new = load(folder), jsonable(fresh)
     for key in SAME:
         if there.get(key) != new[key]:
-            raise LabError(f"{folder} holds a map with another {key.replace('_', ' ')}: choose another folder with "
-                           "--out")
+            raise LabError(
+                f"{folder} holds a map with another {key.replace('_', ' ')}: choose another folder with --out"
+            )
     return there
 
 
@@ -75,6 +77,7 @@ def table(record: dict[str, Any], arm: str) -> str:
     """The speed-ups of one arm as Markdown, a line for each M and K, a column for each N; the letter says why FP8 does
     not win, and in brackets stands the speed-up of the kernels alone, where the CPU sets the pace."""
     from labkit.crossover.grid import BASE, REASONS, reason, speedup, without_waiting
+
     have, grid = cells(record), record["grid"]
     lines = [f"| M | K | {' | '.join(f'N = {n}' for n in grid['N'])} |", "| --: | --: |" + " --: |" * len(grid["N"])]
     for m in grid["M"]:

@@ -23,10 +23,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -74,21 +75,40 @@ class Verdict:
 
 
 # NVIDIA's PyTorch container names itself in this variable; `make setup` would fetch another torch there.
-SETUP = ("run `PIP_CONSTRAINT= pip install -r requirements-container.txt`" if os.environ.get("NVIDIA_PYTORCH_VERSION")
-         else "run `make setup`")
+SETUP = (
+    "run `PIP_CONSTRAINT= pip install -r requirements-container.txt`"
+    if os.environ.get("NVIDIA_PYTORCH_VERSION")
+    else "run `make setup`"
+)
 PROBES = (
     Probe("labkit.doctor.machine:basics", ("Python", "operating system", "packages"), SETUP),
-    Probe("labkit.doctor.machine:room", ("memory", "disk", "temporary files", "/dev/shm"),
-          "look at `df -h` and `free -h`"),
-    Probe("labkit.doctor.frameworks:torch_and_gpu", ("torch", "GPU", "FP8 hardware", "NCCL"),
-          "see whether `python -c 'import torch'` and `nvidia-smi` answer; mend torch (`make setup`) or the driver",
-          120.0),
-    Probe("labkit.doctor.frameworks:gloo", ("gloo",),
-          "see whether `python -c 'import torch.distributed'` answers, and what the firewall does to 127.0.0.1", 120.0),
-    Probe("labkit.doctor.frameworks:torchao", ("torchao",),
-          "install the pinned torch and torchao together: `make setup`", 120.0),
-    Probe("labkit.doctor.frameworks:transformer_engine", ("Transformer Engine",),
-          "see what `python -c 'import transformer_engine.pytorch'` says", 180.0),
+    Probe(
+        "labkit.doctor.machine:room", ("memory", "disk", "temporary files", "/dev/shm"), "look at `df -h` and `free -h`"
+    ),
+    Probe(
+        "labkit.doctor.frameworks:torch_and_gpu",
+        ("torch", "GPU", "FP8 hardware", "NCCL"),
+        "see whether `python -c 'import torch'` and `nvidia-smi` answer; mend torch (`make setup`) or the driver",
+        120.0,
+    ),
+    Probe(
+        "labkit.doctor.frameworks:gloo",
+        ("gloo",),
+        "see whether `python -c 'import torch.distributed'` answers, and what the firewall does to 127.0.0.1",
+        120.0,
+    ),
+    Probe(
+        "labkit.doctor.frameworks:torchao",
+        ("torchao",),
+        "install the pinned torch and torchao together: `make setup`",
+        120.0,
+    ),
+    Probe(
+        "labkit.doctor.frameworks:transformer_engine",
+        ("Transformer Engine",),
+        "see what `python -c 'import transformer_engine.pytorch'` says",
+        180.0,
+    ),
     Probe("labkit.doctor.grading:sandbox", ("user namespaces", "bubblewrap"), "see what `unshare -Ur true` says", 60.0),
     Probe("labkit.doctor.grading:nbgrader", ("nbgrader",), "pip install nbgrader", 60.0),
 )
@@ -96,9 +116,13 @@ _BASE = ("Python", "operating system", "packages", "torch")
 _PLACE = ("disk", "temporary files")
 GROUPS = (
     Group("the CPU demo", (*_BASE, "gloo", "torchao", "memory", *_PLACE), "`make demo`"),
-    Group("the FP8 comparison on a GPU", (*_BASE, "GPU", "FP8 hardware", "NCCL", *_PLACE),
-          "`lab compare --list` names the presets", one_of=("Transformer Engine", "torchao"),
-          wants=("Transformer Engine", "torchao", "/dev/shm")),
+    Group(
+        "the FP8 comparison on a GPU",
+        (*_BASE, "GPU", "FP8 hardware", "NCCL", *_PLACE),
+        "`lab compare --list` names the presets",
+        one_of=("Transformer Engine", "torchao"),
+        wants=("Transformer Engine", "torchao", "/dev/shm"),
+    ),
     Group("grading", (*_BASE, "gloo", *_PLACE, "user namespaces", "bubblewrap", "nbgrader"), "see grading/README.md"),
 )
 
@@ -114,7 +138,7 @@ def run_doctor(probes: Sequence[Probe] = PROBES, progress: Callable[[str], None]
             if progress:
                 progress(", ".join(futures[future].names))
         return [check for future in futures for check in future.result()]
-    finally:                                             # Ctrl-C: leave no probe behind
+    finally:  # Ctrl-C: leave no probe behind
         pool.shutdown(wait=False, cancel_futures=True)
         while not all(future.done() for future in futures):
             for process in list(running):
@@ -156,8 +180,13 @@ def exit_code(checks: Iterable[Check]) -> int:
 def to_json(checks: Sequence[Check]) -> str:
     """{"labkit", "checks": [{name, ok, detail, fix}], "verdicts": [{group, ok, sentence, missing}], "exit_code"}."""
     from labkit import __version__
-    found = {"labkit": __version__, "checks": [asdict(check) for check in checks],
-             "verdicts": [asdict(verdict) for verdict in verdicts(checks)], "exit_code": exit_code(checks)}
+
+    found = {
+        "labkit": __version__,
+        "checks": [asdict(check) for check in checks],
+        "verdicts": [asdict(verdict) for verdict in verdicts(checks)],
+        "exit_code": exit_code(checks),
+    }
     return json.dumps(found, indent=1, ensure_ascii=False)
 
 
@@ -177,7 +206,7 @@ def render(checks: Sequence[Check], console: Any = None) -> None:
         table.add_column(width=18)
         table.add_column()
         for name in dict.fromkeys((*group.needs, *group.one_of, *group.wants)):
-            check = left.pop(name, None)                 # each check stands once, where it is needed first
+            check = left.pop(name, None)  # each check stands once, where it is needed first
             if check is not None:
                 # Text, not markup: "[pytorch]" in a pip command is no style
                 text = Text(check.detail)
@@ -197,17 +226,26 @@ def render(checks: Sequence[Check], console: Any = None) -> None:
 
 # ---- running a probe in a process of its own
 
+
 def _ask(probe: Probe, running: set[subprocess.Popen]) -> list[Check]:
     """The probe's Checks; what it does not deliver becomes a failed Check with the reason."""
     # Appended, not inserted: an installed labkit must not put all of site-packages before the standard library.
     root = str(Path(__file__).resolve().parents[2])
-    code = f"import sys; sys.path.append({root!r}); from labkit.doctor.findings import _answer; _answer({probe.target!r})"
+    code = (
+        f"import sys; sys.path.append({root!r}); from labkit.doctor.findings import _answer; _answer({probe.target!r})"
+    )
     # A file called torch.py in the working directory must not be taken for torch; one thread a probe is plenty.
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
     found, reason = {}, "it did not answer"
     try:
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
     except OSError as error:
         return [Check(name, False, f"could not be probed: {in_words(error)}", probe.fix) for name in probe.names]
     running.add(process)
@@ -218,12 +256,15 @@ def _ask(probe: Probe, running: set[subprocess.Popen]) -> list[Check]:
         _kill(process)
         try:
             out, _ = process.communicate(timeout=5)
-        except subprocess.TimeoutExpired as error:       # stuck in the kernel: give it up, keep what it said
+        except subprocess.TimeoutExpired as error:  # stuck in the kernel: give it up, keep what it said
             out = error.stdout
     else:
         if process.returncode:
-            reason = f"the probe was ended by {_signal(-process.returncode)}" if process.returncode < 0 else \
-                f"the probe ended with status {process.returncode}"
+            reason = (
+                f"the probe was ended by {_signal(-process.returncode)}"
+                if process.returncode < 0
+                else f"the probe ended with status {process.returncode}"
+            )
     finally:
         running.discard(process)
     for line in (out or b"").decode(errors="replace").splitlines():
@@ -233,8 +274,9 @@ def _ask(probe: Probe, running: set[subprocess.Popen]) -> list[Check]:
                 reason = row["error"]
             else:
                 found[row["name"]] = Check(**{**row, "fix": "" if row["ok"] is True else row["fix"]})
-    return [found.get(name) or Check(name, False, f"could not be found out: {reason}", probe.fix)
-            for name in probe.names]
+    return [
+        found.get(name) or Check(name, False, f"could not be found out: {reason}", probe.fix) for name in probe.names
+    ]
 
 
 def _kill(process: subprocess.Popen) -> None:
@@ -252,9 +294,9 @@ def _answer(target: str) -> None:
         module, _, function = target.partition(":")
         for check in getattr(importlib.import_module(module), function)():
             print(json.dumps(asdict(check)), file=out, flush=True)
-    except BaseException as error:                       # also SystemExit: nothing a library does may end the doctor
+    except BaseException as error:  # also SystemExit: nothing a library does may end the doctor
         print(json.dumps({"error": in_words(error)}), file=out, flush=True)
-    os._exit(0)                                          # libraries may hang in their clean-up; the answer is out
+    os._exit(0)  # libraries may hang in their clean-up; the answer is out
 
 
 def _signal(number: int) -> str:
@@ -265,7 +307,7 @@ def _signal(number: int) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """"OSError: libcuda.so.1: cannot open shared object file", on one line, the home directory as ~."""
+    """ "OSError: libcuda.so.1: cannot open shared object file", on one line, the home directory as ~."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     home = os.path.expanduser("~")

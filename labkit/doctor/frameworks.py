@@ -9,15 +9,15 @@ import re
 import socket
 import threading
 import warnings
+from collections.abc import Iterator
 from datetime import timedelta
 from importlib import metadata
-from typing import Iterator
 
 from labkit.doctor.findings import SETUP, Check, in_words
 from labkit.doctor.requirements import TE, TORCH, dotted
 from labkit.record import hardware
 
-FP8_CAPABILITY = (8, 9)                                  # Ada; 9.0 Hopper, 10.0 Blackwell
+FP8_CAPABILITY = (8, 9)  # Ada; 9.0 Hopper, 10.0 Blackwell
 INSTALL_TE = 'pip install --no-build-isolation -e ".[te]" (not in NVIDIA\'s PyTorch container, which brings its own)'
 NEED_GPU = "use a machine with an NVIDIA GPU of compute capability 8.9 or newer (L40S, RTX 4090, H100, H200, B200)"
 AS_GPU = "as for the GPU"
@@ -31,12 +31,16 @@ def torch_and_gpu() -> Iterator[Check]:
         check = _torch_version(torch)
     except (Exception, SystemExit) as error:
         torch, absent = None, isinstance(error, ModuleNotFoundError) and error.name == "torch"
-        check = Check("torch", False, "not installed" if absent else f"does not import: {in_words(error)}",
-                      SETUP if absent else "install it anew: `make clean`, then `make setup`")
+        check = Check(
+            "torch",
+            False,
+            "not installed" if absent else f"does not import: {in_words(error)}",
+            SETUP if absent else "install it anew: `make clean`, then `make setup`",
+        )
     yield check
     usable = False
     for check in _gpu(torch, listed):
-        usable = usable or check.name == "GPU" and check.ok is True
+        usable = usable or (check.name == "GPU" and check.ok is True)
         yield check
     yield _nccl(torch) if usable else Check("NCCL", None, "serves GPUs only", AS_GPU)
 
@@ -61,24 +65,39 @@ def _gpu(torch, listed: list[dict]) -> Iterator[Check]:
     if not usable:
         if not listed:
             hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-            yield Check("GPU", None, "no NVIDIA GPU found" + (
-                f" (CUDA_VISIBLE_DEVICES={hidden!r} hides all but those)" if hidden is not None else ""), NEED_GPU)
+            yield Check(
+                "GPU",
+                None,
+                "no NVIDIA GPU found"
+                + (f" (CUDA_VISIBLE_DEVICES={hidden!r} hides all but those)" if hidden is not None else ""),
+                NEED_GPU,
+            )
         elif torch is None:
             yield Check("GPU", False, f"{names}, but without torch nothing can use it", SETUP)
         elif torch.version.cuda is None:
-            yield Check("GPU", False, f"{names}, but this torch is a CPU build",
-                        "install a CUDA build: `make clean`, then `make setup` without TORCH_INDEX_URL")
+            yield Check(
+                "GPU",
+                False,
+                f"{names}, but this torch is a CPU build",
+                "install a CUDA build: `make clean`, then `make setup` without TORCH_INDEX_URL",
+            )
         else:
             because = f": {in_words(said[-1].message)}" if said else ""
-            yield Check("GPU", False, f"{names}, driver {listed[0]['driver']}, but torch cannot use it{because}",
-                        f"update the driver to one for CUDA {torch.version.cuda}, or install a torch for its CUDA")
+            yield Check(
+                "GPU",
+                False,
+                f"{names}, driver {listed[0]['driver']}, but torch cannot use it{because}",
+                f"update the driver to one for CUDA {torch.version.cuda}, or install a torch for its CUDA",
+            )
         yield none
         return
     devices = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
     capability = min((device.major, device.minor) for device in devices)
     first = devices[0]
-    detail = (f"{len(devices)} x {first.name}, {first.total_memory / 2**30:.0f} GiB, compute capability "
-              f"{dotted(capability)}" + (f", driver {listed[0]['driver']}" if listed else ""))
+    detail = (
+        f"{len(devices)} x {first.name}, {first.total_memory / 2**30:.0f} GiB, compute capability "
+        f"{dotted(capability)}" + (f", driver {listed[0]['driver']}" if listed else "")
+    )
     try:
         for k in range(len(devices)):
             a = torch.ones(64, 64, device=f"cuda:{k}", dtype=torch.bfloat16)
@@ -86,13 +105,21 @@ def _gpu(torch, listed: list[dict]) -> Iterator[Check]:
                 raise ValueError(f"a product on GPU {k} came out wrong")
         yield Check("GPU", True, detail)
     except Exception as error:
-        yield Check("GPU", False, f"{detail}; but it does not compute: {in_words(error)}",
-                    "see whether another program fills the GPU (`nvidia-smi`), and whether this torch knows the chip")
+        yield Check(
+            "GPU",
+            False,
+            f"{detail}; but it does not compute: {in_words(error)}",
+            "see whether another program fills the GPU (`nvidia-smi`), and whether this torch knows the chip",
+        )
         yield none
         return
     fp8 = capability >= FP8_CAPABILITY
-    yield Check("FP8 hardware", fp8, f"compute capability {dotted(capability)} " + (
-        "multiplies FP8" if fp8 else "has no FP8 units"), NEED_GPU)
+    yield Check(
+        "FP8 hardware",
+        fp8,
+        f"compute capability {dotted(capability)} " + ("multiplies FP8" if fp8 else "has no FP8 units"),
+        NEED_GPU,
+    )
 
 
 def _nccl(torch) -> Check:
@@ -145,8 +172,12 @@ def gloo() -> Iterator[Check]:
         yield Check("gloo", True, f"two ranks talk over {loopback}")
     else:
         why = in_words(errors[0]) if errors else "no answer within 30 s"
-        yield Check("gloo", False, f"two ranks cannot talk over {loopback}: {why}",
-                    "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1")
+        yield Check(
+            "gloo",
+            False,
+            f"two ranks cannot talk over {loopback}: {why}",
+            "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1",
+        )
 
 
 def torchao() -> Iterator[Check]:
@@ -156,13 +187,19 @@ def torchao() -> Iterator[Check]:
         return
     try:
         torch, float8 = importlib.import_module("torch"), importlib.import_module("torchao.float8")
-        model = float8.convert_to_float8_training(torch.nn.Sequential(torch.nn.Linear(16, 16, bias=False)),
-                                                  config=float8.Float8LinearConfig.from_recipe_name("tensorwise"))
+        model = float8.convert_to_float8_training(
+            torch.nn.Sequential(torch.nn.Linear(16, 16, bias=False)),
+            config=float8.Float8LinearConfig.from_recipe_name("tensorwise"),
+        )
         model(torch.ones(16, 16, requires_grad=True)).sum().backward()
         check = Check("torchao", True, f"{metadata.version('torchao')}: an FP8 linear trains on the CPU")
     except (Exception, SystemExit) as error:
-        check = Check("torchao", False, f"installed, but does not work: {in_words(error)}",
-                      "install the pinned torch and torchao together: `make setup`")
+        check = Check(
+            "torchao",
+            False,
+            f"installed, but does not work: {in_words(error)}",
+            "install the pinned torch and torchao together: `make setup`",
+        )
     yield check
 
 
@@ -190,14 +227,20 @@ def transformer_engine() -> Iterator[Check]:
             te = importlib.import_module("transformer_engine.pytorch")
     except (Exception, SystemExit) as error:
         words = next((words for kind, words in _TE_WORDS if isinstance(error, kind)), "an error of its own")
-        yield Check(name, False, f"installed, but does not import: {words} ({in_words(error)})",
-                    f"install it anew for this torch: {INSTALL_TE}" if gpu else
-                    "there is no NVIDIA GPU here, and it needs one: on a CPU use the torchao arms")
+        yield Check(
+            name,
+            False,
+            f"installed, but does not import: {words} ({in_words(error)})",
+            f"install it anew for this torch: {INSTALL_TE}"
+            if gpu
+            else "there is no NVIDIA GPU here, and it needs one: on a CPU use the torchao arms",
+        )
         return
     version = str(getattr(importlib.import_module("transformer_engine"), "__version__", "of unknown version"))
     if not hasattr(te, "autocast"):
-        yield Check(name, False, f"{version} is older than {dotted(TE)} (it has no te.autocast)",
-                    f"update it: {INSTALL_TE}")
+        yield Check(
+            name, False, f"{version} is older than {dotted(TE)} (it has no te.autocast)", f"update it: {INSTALL_TE}"
+        )
     elif not gpu:
         yield Check(name, None, f"{version} imports, but there is no GPU for it", NEED_GPU)
     else:

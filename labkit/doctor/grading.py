@@ -8,8 +8,8 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterator
 from importlib import metadata
-from typing import Iterator
 
 from labkit.doctor.findings import Check, in_words
 from labkit.record import hardware
@@ -26,8 +26,9 @@ def sandbox() -> Iterator[Check]:
     who = ", tried as an ordinary user" if os.geteuid() == 0 else ""
     unshare = shutil.which("unshare")
     if unshare is None:
-        yield Check("user namespaces", False, "the command unshare is not here to try it",
-                    "sudo apt install util-linux")
+        yield Check(
+            "user namespaces", False, "the command unshare is not here to try it", "sudo apt install util-linux"
+        )
     else:
         ok, said = _try(unshare, "--user", "--map-root-user", "--pid", "--net", "--ipc", "--fork", "true")
         why, fix = _forbidden()
@@ -36,39 +37,70 @@ def sandbox() -> Iterator[Check]:
     if bwrap is None:
         yield Check("bubblewrap", None, "not installed; only grading needs it", "sudo apt install bubblewrap")
     else:
-        ok, said = _try(bwrap, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev",
-                        "--proc", "/proc", "true")
+        ok, said = _try(
+            bwrap,
+            "--unshare-all",
+            "--die-with-parent",
+            "--ro-bind",
+            "/",
+            "/",
+            "--dev",
+            "/dev",
+            "--proc",
+            "/proc",
+            "true",
+        )
         why, fix = _forbidden()
-        yield Check("bubblewrap", ok, f"starts a sandbox{who}" if ok else
-                    f"installed, but starts no sandbox{who} ({said}): {why}", fix)
+        yield Check(
+            "bubblewrap",
+            ok,
+            f"starts a sandbox{who}" if ok else f"installed, but starts no sandbox{who} ({said}): {why}",
+            fix,
+        )
 
 
 def _forbidden() -> tuple[str, str]:
     """Who forbids user namespaces, and how to allow them."""
+
     def setting(path: str) -> str:
         return hardware.read_system(f"/proc/sys/{path}").strip()
 
     if setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return ("AppArmor forbids it to ordinary programs (Ubuntu 23.10 and newer)",
-                "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (until the next start; a line in "
-                "/etc/sysctl.d/ makes it stay)")
+        return (
+            "AppArmor forbids it to ordinary programs (Ubuntu 23.10 and newer)",
+            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (until the next start; a line in "
+            "/etc/sysctl.d/ makes it stay)",
+        )
     if setting("kernel/unprivileged_userns_clone") == "0":
         return "the kernel forbids it to ordinary users", "sudo sysctl -w kernel.unprivileged_userns_clone=1"
     if setting("user/max_user_namespaces") == "0":
         return "the kernel allows none", "sudo sysctl -w user.max_user_namespaces=15000"
     if any(os.path.exists(mark) for mark in CONTAINER_MARKS):
-        return ("this container forbids it", "start it with --security-opt seccomp=unconfined --security-opt "
-                "apparmor=unconfined --security-opt systempaths=unconfined, or grade outside a container")
-    return ("the system does not say why",
-            "see `dmesg` right after trying `unshare -Ur true`, or ask who runs this machine")
+        return (
+            "this container forbids it",
+            "start it with --security-opt seccomp=unconfined --security-opt "
+            "apparmor=unconfined --security-opt systempaths=unconfined, or grade outside a container",
+        )
+    return (
+        "the system does not say why",
+        "see `dmesg` right after trying `unshare -Ur true`, or ask who runs this machine",
+    )
 
 
 def _try(*command: str, seconds: float = 15.0) -> tuple[bool, str]:
     """Run it; (it worked, the last line it said). Root may do anything, so as root it runs as nobody."""
     drop = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                              timeout=seconds, cwd="/", **drop)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            cwd="/",
+            **drop,
+        )
     except subprocess.TimeoutExpired:
         return False, f"no answer in {seconds:g} s"
     except (OSError, subprocess.SubprocessError) as error:
@@ -86,6 +118,10 @@ def nbgrader() -> Iterator[Check]:
         importlib.import_module("nbgrader")
         check = Check("nbgrader", True, metadata.version("nbgrader"))
     except (Exception, SystemExit) as error:
-        check = Check("nbgrader", False, f"installed, but does not import: {in_words(error)}",
-                      "pip install --force-reinstall nbgrader")
+        check = Check(
+            "nbgrader",
+            False,
+            f"installed, but does not import: {in_words(error)}",
+            "pip install --force-reinstall nbgrader",
+        )
     yield check

@@ -8,9 +8,9 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Iterator
 
 from labkit.doctor.findings import SETUP, Check, in_words
 from labkit.doctor.requirements import PACKAGES, PYTHON, dotted
@@ -23,11 +23,19 @@ def basics() -> Iterator[Check]:
     """Python, the system, the packages that need no trying."""
     version = platform.python_version()
     good = sys.version_info >= PYTHON and sys.maxsize > 2**32
-    yield Check("Python", good, version if sys.maxsize > 2**32 else f"{version}, a 32-bit build",
-                f"install Python {dotted(PYTHON)} or newer, 64 bit, then `make setup PYTHON=python3.12`")
+    yield Check(
+        "Python",
+        good,
+        version if sys.maxsize > 2**32 else f"{version}, a 32-bit build",
+        f"install Python {dotted(PYTHON)} or newer, 64 bit, then `make setup PYTHON=python3.12`",
+    )
     system = platform.system()
-    yield Check("operating system", system in ("Linux", "Darwin"), hardware.operating_system(),
-                "use Linux or macOS; on Windows install WSL 2 (`wsl --install`) and work inside it")
+    yield Check(
+        "operating system",
+        system in ("Linux", "Darwin"),
+        hardware.operating_system(),
+        "use Linux or macOS; on Windows install WSL 2 (`wsl --install`) and work inside it",
+    )
     there, absent = [], []
     for name in PACKAGES:
         try:
@@ -48,20 +56,26 @@ def room() -> Iterator[Check]:
 def _memory() -> Check:
     total = hardware.memory_bytes()
     if total is None:
-        return Check("memory", None, "this system does not say how much there is",
-                     f"the demo takes up to {gib(DEMO_MEMORY)}")
+        return Check(
+            "memory", None, "this system does not say how much there is", f"the demo takes up to {gib(DEMO_MEMORY)}"
+        )
     found = re.search(r"^MemAvailable:\s*(\d+) kB", hardware.read_system("/proc/meminfo"), re.M)
     free = min(total, int(found[1]) * 1024) if found else total
     detail = f"{gib(total)}, {gib(free)} of it free"
     if total > free < DEMO_MEMORY:
         detail += f": close other programs, the demo takes up to {gib(DEMO_MEMORY)}"
-    enough = total >= 0.9 * DEMO_MEMORY                  # what is sold as 4 GB shows a little less
-    return Check("memory", enough, detail, f"the demo takes up to {gib(DEMO_MEMORY)}: use a larger machine, or "
-                 "raise the container's memory limit")
+    enough = total >= 0.9 * DEMO_MEMORY  # what is sold as 4 GB shows a little less
+    return Check(
+        "memory",
+        enough,
+        detail,
+        f"the demo takes up to {gib(DEMO_MEMORY)}: use a larger machine, or raise the container's memory limit",
+    )
 
 
 def _disk() -> Check:
     from labkit.train.data.cache import cache_root
+
     told, bad = [], []
     places = {"the working directory": os.getcwd, "the cache": lambda: _existing(cache_root())}
     for label, place in places.items():
@@ -75,8 +89,11 @@ def _disk() -> Check:
                 bad.append(f"free {gib(DEMO_DISK)} in {label}")
         except OSError as error:
             told.append(f"{label} cannot be written ({in_words(error)})")
-            bad.append("cd to a folder that you may write to" if label != "the cache" else
-                       "set LABKIT_CACHE to a folder that you may write to")
+            bad.append(
+                "cd to a folder that you may write to"
+                if label != "the cache"
+                else "set LABKIT_CACHE to a folder that you may write to"
+            )
     return Check("disk", not bad, "; ".join(told), "; ".join(bad))
 
 

@@ -7,6 +7,7 @@ What ran is told from the model (how many linears were converted) and from the l
 combination that fails is recorded with its sentence, and the rest goes on. The record is what the table's "yes" points
 to.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -19,15 +20,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-from labkit.precision import matrix
 from labkit.errors import LabError
+from labkit.precision import matrix
 
 # Every dim and the tokens divide by 128, as te's block recipe wants.
-MODEL = {"vocab_size": 512, "d_model": 256, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_ffn": 512,
-         "max_seq_len": 128}
+MODEL = {
+    "vocab_size": 512,
+    "d_model": 256,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "d_ffn": 512,
+    "max_seq_len": 128,
+}
 TRAIN = {"model": MODEL, "steps": 2, "seq_len": 128, "batch_size": 4, "eval_every": 0, "lr": 1e-3}
 WAYS = ("compile", "checkpointing", "fused")
-ACROSS = (matrix.SCHEDULE, matrix.PARAMETERS)          # alone, and with each of the ways: all subsets would be too many
+ACROSS = (matrix.SCHEDULE, matrix.PARAMETERS)  # alone, and with each of the ways: all subsets would be too many
 SKIPPED = ("week16 *",)
 
 
@@ -35,8 +43,9 @@ def combinations(gpu: Any) -> list[tuple[str, tuple[str, ...]]]:
     """(recipe, ways) of everything the matrix allows on this machine; "broken *" stands for one broken recipe."""
     # One process runs them all, and Transformer Engine must be the first in it to load cuDNN: after torch has loaded
     # its own copy of it, it may find another one's parts beside and not import ("undefined symbol" in libcudnn).
-    recipes = sorted((recipe for recipe in matrix.RECIPES if recipe not in SKIPPED),
-                     key=lambda recipe: not recipe.startswith("te "))
+    recipes = sorted(
+        (recipe for recipe in matrix.RECIPES if recipe not in SKIPPED), key=lambda recipe: not recipe.startswith("te ")
+    )
     every = [ways for many in range(len(WAYS) + 1) for ways in itertools.combinations(WAYS, many)]
     every += [(across, *way) for across in ACROSS for way in ((), *((way,) for way in WAYS))]
     return [(recipe, ways) for ways in every for recipe in recipes if not matrix.reasons(config_of(recipe, ways), gpu)]
@@ -52,8 +61,12 @@ def config_of(recipe: str, ways: tuple[str, ...]) -> dict[str, Any]:
         precision["schedule"] = {"bf16_first": 1}
     if matrix.PARAMETERS in ways:
         precision["fp8_parameters"] = True
-    return {**TRAIN, "precision": precision, "compile": "compile" in ways,
-            "activation_checkpointing": "block" if "checkpointing" in ways else "none"}
+    return {
+        **TRAIN,
+        "precision": precision,
+        "compile": "compile" in ways,
+        "activation_checkpointing": "block" if "checkpointing" in ways else "none",
+    }
 
 
 def fresh_job(group: Any, config: dict[str, Any], run_dir: Path, cache: Path) -> dict[str, Any]:
@@ -61,9 +74,11 @@ def fresh_job(group: Any, config: dict[str, Any], run_dir: Path, cache: Path) ->
     import torch
 
     from labkit.train.job import train_job
+
     torch._dynamo.reset()
     if "transformer_engine.pytorch" in sys.modules:
         from transformer_engine.pytorch.quantization import FP8GlobalStateManager
+
         FP8GlobalStateManager.reset()
     return train_job(group, config, run_dir, cache_dir=cache)
 
@@ -75,8 +90,8 @@ def attempt(pool: Any, config: dict[str, Any], cache: Path) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             summary = pool.run(fresh_job, config, Path(folder) / "run", cache, timeout=300.0)[0]
             steps = [json.loads(line) for line in (Path(folder) / "run" / "steps.jsonl").read_text().splitlines()]
-    except Exception as error:          # whatever it was, it is the answer
-        print(error, file=sys.stderr, flush=True)          # with its traceback, which the record has no room for
+    except Exception as error:  # whatever it was, it is the answer
+        print(error, file=sys.stderr, flush=True)  # with its traceback, which the record has no room for
         return {"ok": False, "why": " ".join(str(error).split())[:400]}
     losses = [step["loss"] for step in steps]
     plain = config["precision"]["backend"] in ("bf16", "fp32") or config["precision"].get("recipe") == "bf16"
@@ -87,13 +102,19 @@ def attempt(pool: Any, config: dict[str, Any], cache: Path) -> dict[str, Any]:
     fp8_steps = 0 if plain else 1 if config["precision"].get("schedule") else TRAIN["steps"]
     good = good and summary["fp8_steps"] == fp8_steps
     good = good and summary["evidence"].get("fp8_parameters", converted) == converted
-    return {"ok": good, "converted": converted, "losses": losses, "fp8_steps": summary["fp8_steps"],
-            "seconds": round(time.monotonic() - begin, 1)}
+    return {
+        "ok": good,
+        "converted": converted,
+        "losses": losses,
+        "fp8_steps": summary["fp8_steps"],
+        "seconds": round(time.monotonic() - begin, 1),
+    }
 
 
 def keep(record: dict[str, Any], out: Path) -> None:
     """Write the record after every attempt: one that takes the machine down leaves the others."""
     from labkit.record.clean import jsonable
+
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(jsonable(record), indent=1) + "\n", encoding="utf-8")
 
@@ -104,8 +125,10 @@ def main(argv: list[str] | None = None) -> int:
     from labkit.record import hardware
     from labkit.record.clean import typed_command
     from labkit.record.run import now, versions
-    parser = argparse.ArgumentParser(prog="python -m labkit.doctor.matrix_try",
-                                     description="Try the compatibility matrix here.")
+
+    parser = argparse.ArgumentParser(
+        prog="python -m labkit.doctor.matrix_try", description="Try the compatibility matrix here."
+    )
     parser.add_argument("--out", type=Path, required=True, help="the record, a JSON file")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--only", default="", help="recipes by comma, for example 'te block,bf16 bf16'")
@@ -121,8 +144,15 @@ def main(argv: list[str] | None = None) -> int:
     wanted = [word.strip() for word in a.ways.split(",") if word.strip()]
     if unknown := [word for word in wanted if word not in (*WAYS, *ACROSS, "plain")]:
         raise LabError(f"there is no way '{unknown[0]}'; there are: {', '.join((*WAYS, *ACROSS, 'plain'))}")
-    record = {"kind": "matrix", "started": now(), "command": typed_command(), "device": a.device,
-              "generation": matrix.generation(gpu), "ranks": 1, "train": TRAIN}
+    record = {
+        "kind": "matrix",
+        "started": now(),
+        "command": typed_command(),
+        "device": a.device,
+        "generation": matrix.generation(gpu),
+        "ranks": 1,
+        "train": TRAIN,
+    }
     record |= {"finished": None, "hardware": hardware.describe(), "versions": versions(), "tried": []}
     with tempfile.TemporaryDirectory() as cache, RankPool(1, device=a.device) as pool:
         texts = Path(cache) / "text"
@@ -131,14 +161,17 @@ def main(argv: list[str] | None = None) -> int:
             lines = (f"def f{i}_{k}(x):\n    return x * {k} + {i}\n" for i in range(200))
             (texts / f"m{k}.py").write_text("".join(lines))
         for recipe, ways in combinations(gpu):
-            if only and recipe not in only or wanted and not {*(ways or ("plain",))} <= {*wanted}:
+            if (only and recipe not in only) or (wanted and not {*(ways or ("plain",))} <= {*wanted}):
                 continue
             config = {**config_of(recipe, ways), "data": {"source": [str(texts)], "heldout_fraction": 0.1}}
             result = attempt(pool, config, Path(cache) / "tokens")
             record["tried"].append({"recipe": recipe, "ways": list(ways), **result})
             keep(record, a.out)
-            print(f"{recipe:28s} {' + '.join(ways) or 'plain':32s} "
-                  f"{'ran' if result['ok'] else 'FAILED: ' + result.get('why', 'see the losses')}", flush=True)
+            print(
+                f"{recipe:28s} {' + '.join(ways) or 'plain':32s} "
+                f"{'ran' if result['ok'] else 'FAILED: ' + result.get('why', 'see the losses')}",
+                flush=True,
+            )
     keep({**record, "finished": now()}, a.out)
     return 0 if all(entry["ok"] for entry in record["tried"]) else 1
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 # What is asked for, as in pyproject.toml (a test holds them together).
 PYTHON = (3, 11)
-TORCH = ((2, 11), (2, 15))                               # at least, less than
+TORCH = ((2, 11), (2, 15))  # at least, less than
 TE = (2, 20)
 PACKAGES = ("numpy", "matplotlib", "pydantic", "typer", "rich", "tokenizers", "jinja2")
 

@@ -22,6 +22,7 @@ Nothing about parallelism or precision is written here. Both come from outside:
 Shape suffixes: B batch, T positions, D model width, N query heads, K key/value heads, H head width, F feed-forward
 width, V vocabulary, R = H / 2 rotary pairs.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,12 +34,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import LabError
-from labkit.train.config import ModelConfig, sizes
 from labkit.model.weights import init_weights, perturb
+from labkit.train.config import ModelConfig, sizes
 
 __all__ = ["ModelConfig", "Transformer", "init_weights", "perturb", "sizes"]
 
-LinearType = Callable[..., nn.Module]     # linear(in_features, out_features, bias=False)
+LinearType = Callable[..., nn.Module]  # linear(in_features, out_features, bias=False)
 
 
 class RMSNorm(nn.Module):
@@ -68,8 +69,9 @@ def rotate(x_BNTH: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
     on how far apart their positions are: that is how a head knows distance.
     """
     first_BNTR, second_BNTR = x_BNTH.float().chunk(2, dim=-1)
-    return torch.cat((first_BNTR * cos_TR - second_BNTR * sin_TR,
-                      second_BNTR * cos_TR + first_BNTR * sin_TR), dim=-1).type_as(x_BNTH)
+    return torch.cat(
+        (first_BNTR * cos_TR - second_BNTR * sin_TR, second_BNTR * cos_TR + first_BNTR * sin_TR), dim=-1
+    ).type_as(x_BNTH)
 
 
 class RotaryAttention(nn.Module):
@@ -89,8 +91,9 @@ class RotaryAttention(nn.Module):
         q_BNTH, k_BKTH, v_BKTH = (x.transpose(1, 2) for x in (q_BTNH, k_BTKH, v_BTKH))
         with nullcontext() if self.kernel is None else sdpa_kernel([self.kernel]):
             # enable_gqa: query head n reads key/value head n // (N / K).
-            y_BNTH = F.scaled_dot_product_attention(q_BNTH, k_BKTH, v_BKTH, is_causal=True,
-                                                    enable_gqa=q_BNTH.shape[1] != k_BKTH.shape[1])
+            y_BNTH = F.scaled_dot_product_attention(
+                q_BNTH, k_BKTH, v_BKTH, is_causal=True, enable_gqa=q_BNTH.shape[1] != k_BKTH.shape[1]
+            )
         return y_BNTH.transpose(1, 2)
 
 
@@ -120,9 +123,9 @@ class SwiGLU(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig, linear: LinearType) -> None:
         super().__init__()
-        self.w1 = linear(config.d_model, config.d_ffn, bias=False)    # gate
-        self.w3 = linear(config.d_model, config.d_ffn, bias=False)    # up
-        self.w2 = linear(config.d_ffn, config.d_model, bias=False)    # down
+        self.w1 = linear(config.d_model, config.d_ffn, bias=False)  # gate
+        self.w3 = linear(config.d_model, config.d_ffn, bias=False)  # up
+        self.w2 = linear(config.d_ffn, config.d_model, bias=False)  # down
         self.act = SwiGLU()
 
     def forward(self, x_BTD: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ one for each of its two inputs). So forward + backward = 3 * forward, and a line
   causal=False  every position against all T: twice as much. The convention of PaLM (arXiv:2204.02311, appendix B:
                 6 P + 12 L H Q T a token) and of most training frameworks; it makes the same run look faster.
 """
+
 from __future__ import annotations
 
 from labkit.train.config import ModelConfig
@@ -23,8 +24,8 @@ from labkit.train.config import ModelConfig
 def linear_params(config: ModelConfig) -> int:
     """Weights that take part in a matrix product for each token: block linears and head; no embedding, no norms."""
     d, d_kv = config.d_model, config.n_kv_heads * config.d_head
-    attention = 2 * d * d + 2 * d * d_kv                # wq, wo; wk, wv
-    ffn = 3 * d * config.d_ffn                          # w1, w3, w2
+    attention = 2 * d * d + 2 * d * d_kv  # wq, wo; wk, wv
+    ffn = 3 * d * config.d_ffn  # w1, w3, w2
     return config.n_layers * (attention + ffn) + d * config.vocab_size
 
 

@@ -12,6 +12,7 @@ The scheme is GPT-2's: weights ~ normal(0, 0.02); the two projections of a block
 (attn.wo, ffn.w2) are smaller by 1 / sqrt(2 * n_layers), so that the sum over 2 * n_layers additions keeps its size;
 norm weights are 1; biases, where a linear type insists on one, are 0.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -26,10 +27,10 @@ from labkit.errors import LabError
 
 STD = 0.02
 RESIDUAL = ("attn.wo.weight", "ffn.w2.weight")
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")   # torch.compile, checkpoint, FSDP1
-RUN = 1 << 20                                                                       # elements drawn by one generator
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")  # torch.compile, checkpoint, FSDP1
+RUN = 1 << 20  # elements drawn by one generator
 
-Draw = Callable[[Tensor, torch.Generator], Tensor]      # fills a tensor in place
+Draw = Callable[[Tensor, torch.Generator], Tensor]  # fills a tensor in place
 
 
 @torch.no_grad()
@@ -74,8 +75,10 @@ def perturb(model: nn.Module, relative: float, seed: int) -> nn.Module:
 def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """(name without wrappers, parameter), each parameter once: a tied head appears as tok_embed.weight."""
     if model.config.tie_embeddings and model.head.weight is not model.tok_embed.weight:
-        raise LabError("tie_embeddings is true, but the head's weight is no longer the embedding's: "
-                       "set model.head.weight = model.tok_embed.weight before giving values")
+        raise LabError(
+            "tie_embeddings is true, but the head's weight is no longer the embedding's: "
+            "set model.head.weight = model.tok_embed.weight before giving values"
+        )
     for name, weight in model.named_parameters():
         if weight.is_meta:
             raise LabError(f"{name} is on the meta device and has no memory: call model.to_empty(device=...) first")
@@ -115,17 +118,17 @@ def _rows(shape: torch.Size) -> int:
 def _draw_rows(shape: torch.Size, begin: int, end: int, key: str, draw: Draw) -> Tensor:
     """Rows begin..end of the full [rows, row] tensor. Runs are drawn side by side, on this process's torch threads."""
     rows, row = _rows(shape), shape[1:].numel()
-    run = max(1, RUN // max(1, row))                            # rows drawn by one generator
+    run = max(1, RUN // max(1, row))  # rows drawn by one generator
     out = torch.empty(end - begin, row, dtype=torch.float32, device="cpu")
 
     def draw_run(first: int) -> None:
         last = min(first + run, rows)
         drawn = draw(out.new_empty(last - first, row), _generator(f"{key}/{first}"))
         low, high = max(first, begin), min(last, end)
-        out[low - begin:high - begin] = drawn[low - first:high - first]
+        out[low - begin : high - begin] = drawn[low - first : high - first]
 
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        list(threads.map(draw_run, range(begin // run * run, end, run)))        # list: raises what a run raised
+        list(threads.map(draw_run, range(begin // run * run, end, run)))  # list: raises what a run raised
     return out
 
 

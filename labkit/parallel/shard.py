@@ -42,6 +42,7 @@ same angle.
 
 A world of one rank runs the same code, so that one GPU and eight differ in nothing but the messages.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -54,9 +55,15 @@ from labkit.comm.group import Group
 from labkit.errors import LabError
 
 
-def shard(model: nn.Module, group: Group, param_dtype: torch.dtype | None = torch.bfloat16,
-          reduce_dtype: torch.dtype | None = torch.float32, *, reshard_after_forward: bool | int = True,
-          head_apart: bool = True) -> nn.Module:
+def shard(
+    model: nn.Module,
+    group: Group,
+    param_dtype: torch.dtype | None = torch.bfloat16,
+    reduce_dtype: torch.dtype | None = torch.float32,
+    *,
+    reshard_after_forward: bool | int = True,
+    head_apart: bool = True,
+) -> nn.Module:
     """Shard `model.layers[i]` one by one, the head, then `model`, over all ranks of `group`; in place, returns it.
 
     param_dtype: what the forward computes in (None: the weights' own). reduce_dtype: what gradients are summed in.
@@ -67,8 +74,10 @@ def shard(model: nn.Module, group: Group, param_dtype: torch.dtype | None = torc
     """
     low = next((name for name, p in model.named_parameters() if p.dtype != torch.float32), None)
     if low is not None:
-        raise LabError(f"{low} is not float32: the sharded weights are the master weights; give the compute type as "
-                       "param_dtype instead of converting the model.")
+        raise LabError(
+            f"{low} is not float32: the sharded weights are the master weights; give the compute type as "
+            "param_dtype instead of converting the model."
+        )
     mesh = group.device_mesh()
     policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
     for block in model.layers:
@@ -78,8 +87,9 @@ def shard(model: nn.Module, group: Group, param_dtype: torch.dtype | None = torc
     return fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
-def materialize(model: nn.Module, device: torch.device, init: Callable[[nn.Module], object], *,
-                quantised: bool = False) -> nn.Module:
+def materialize(
+    model: nn.Module, device: torch.device, init: Callable[[nn.Module], object], *, quantised: bool = False
+) -> nn.Module:
     """Give a model built on the meta device its memory on `device`, then its values: `init(model)`. Returns the model.
 
     Built on `meta`, a model has shapes and no memory, so the 8b size (32 GB in FP32) is never whole anywhere: it is
@@ -95,7 +105,7 @@ def materialize(model: nn.Module, device: torch.device, init: Callable[[nn.Modul
     elif any(t.is_meta for t in (*model.parameters(), *model.buffers())):
         ties = _ties(model)
         model.to_empty(device=device)
-        for (first, name), others in ties:            # to_empty gives each name its own tensor: tie them again
+        for (first, name), others in ties:  # to_empty gives each name its own tensor: tie them again
             for module, other in others:
                 module.register_parameter(other, getattr(first, name))
     else:
@@ -111,8 +121,10 @@ def _allocate(model: nn.Module, device: torch.device) -> None:
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter.is_meta:
                 with torch.no_grad():
-                    new.setdefault(id(parameter), nn.Parameter(torch.empty_like(parameter, device=device),
-                                                               requires_grad=parameter.requires_grad))
+                    new.setdefault(
+                        id(parameter),
+                        nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=parameter.requires_grad),
+                    )
                 setattr(module, name, new[id(parameter)])
 
 
@@ -145,4 +157,3 @@ def _ties(model: nn.Module) -> list[tuple[tuple[nn.Module, str], list[tuple[nn.M
         for name, parameter in module.named_parameters(recurse=False):
             places.setdefault(id(parameter), []).append((module, name))
     return [(first, others) for first, *others in places.values() if others]
-

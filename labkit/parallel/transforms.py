@@ -16,6 +16,7 @@
 Checkpointing and compiling replace the `forward` of a module instead of wrapping it in another module: parameter names
 stay those of the plain model, so that initial weights and checkpoints fit every arm.
 """
+
 from __future__ import annotations
 
 import functools
@@ -25,8 +26,8 @@ from torch import nn
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
-from labkit.train.config import TrainConfig
 from labkit.precision.base import Backend, ConversionReport, in_words
+from labkit.train.config import TrainConfig
 
 # The decoder's modules that have no linear inside: in a block, and outside of the blocks.
 BETWEEN_IN_BLOCK = ("attn_norm", "attn.core", "ffn_norm", "ffn.act")
@@ -39,8 +40,8 @@ def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backen
     The model may be on the meta device (materialise and initialise it afterwards) or have its weights, FP32.
     LabError: whatever the matrix or `backend.convert` refuses; compile = true without a compiler.
     """
-    from labkit.precision.matrix import refuse, this_gpu
     from labkit.parallel.shard import shard
+    from labkit.precision.matrix import refuse, this_gpu
 
     recipe = backend.check_recipe(config.precision.recipe)
     refuse(config, this_gpu(group.device.type), group.size)
@@ -60,8 +61,14 @@ def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backen
         checkpoint_blocks(model, backend)
     if config.compile:
         compile_model(model, backend)
-    shard(model, group, backend.param_dtype, torch.float32, reshard_after_forward=config.reshard_after_forward,
-          head_apart=not config.loss_chunk)
+    shard(
+        model,
+        group,
+        backend.param_dtype,
+        torch.float32,
+        reshard_after_forward=config.reshard_after_forward,
+        head_apart=not config.loss_chunk,
+    )
     return report
 
 
@@ -112,12 +119,17 @@ def check_compiler(device: torch.device) -> None:
         try:
             import triton  # noqa: F401
         except Exception as error:
-            raise LabError(f"compile = true needs Triton, which does not import ({in_words(error)}): "
-                           "pip install triton, or set compile = false") from None
+            raise LabError(
+                f"compile = true needs Triton, which does not import ({in_words(error)}): "
+                "pip install triton, or set compile = false"
+            ) from None
         return
     try:
         from torch._inductor.cpp_builder import get_cpp_compiler
+
         get_cpp_compiler()
     except Exception as error:
-        raise LabError("compile = true needs a C++ compiler on a CPU, and none was found "
-                       f"({in_words(error)}): install g++, or set compile = false") from None
+        raise LabError(
+            "compile = true needs a C++ compiler on a CPU, and none was found "
+            f"({in_words(error)}): install g++, or set compile = false"
+        ) from None

@@ -1,13 +1,14 @@
 """Precision backends: what the linears of a block compute in. The seam is described in `base`.
 
-    fp32, bf16        plain nn.Linear
-    torchao           torchao's float8 training: tensorwise, rowwise, rowwise_with_gw_hp; CPU and GPU
-    te                Transformer Engine: bf16, delayed, current, block; GPU
-    week16            your own FP8 linear, when it is finished
-    emulated          correct FP8 by hand, FP8 values multiplied in BF16: tensorwise, block; anywhere
-    broken-<mistake>  the same, spoilt on purpose: e5m2, unscaled, unscaled-forward, stale, inverse
-                      ("broken" takes the mistake as its recipe)
+fp32, bf16        plain nn.Linear
+torchao           torchao's float8 training: tensorwise, rowwise, rowwise_with_gw_hp; CPU and GPU
+te                Transformer Engine: bf16, delayed, current, block; GPU
+week16            your own FP8 linear, when it is finished
+emulated          correct FP8 by hand, FP8 values multiplied in BF16: tensorwise, block; anywhere
+broken-<mistake>  the same, spoilt on purpose: e5m2, unscaled, unscaled-forward, stale, inverse
+                  ("broken" takes the mistake as its recipe)
 """
+
 from __future__ import annotations
 
 import torch
@@ -24,7 +25,12 @@ from labkit.precision.torchao_backend import TorchAO
 __all__ = ["Availability", "Backend", "ConversionReport", "ScaleStat", "availability", "backends", "get_backend"]
 
 _BACKENDS = {
-    "fp32": FP32, "bf16": BF16, "torchao": TorchAO, "te": TransformerEngine, "emulated": Emulated, "broken": Broken,
+    "fp32": FP32,
+    "bf16": BF16,
+    "torchao": TorchAO,
+    "te": TransformerEngine,
+    "emulated": Emulated,
+    "broken": Broken,
     **{f"broken-{mistake}": (lambda mistake=mistake: Broken(mistake)) for mistake in RECIPES},
     **{name: (lambda name=name: student.Student(name)) for name in student.PARTS},
 }

@@ -16,6 +16,7 @@ can say afterwards what it did:
 
 What ran is told from `evidence`, never from the flag that asked for it.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -29,8 +30,7 @@ from torch import Tensor, nn
 
 from labkit.errors import LabError
 from labkit.precision.blocks import BLOCK
-from labkit.precision.choose import (check_dims, choose_linears, in_words, is_linear, nearest,
-                                             no_parameters, type_name)
+from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, nearest, no_parameters, type_name
 from labkit.precision.flags import HIGH
 from labkit.precision.formats import Format
 from labkit.precision.switch import BF16, FP8, set_plain
@@ -96,21 +96,21 @@ class Backend:
     """
 
     name = ""
-    recipes: tuple[str, ...] = ()          # the first is the default
-    param_dtype = torch.bfloat16           # what FSDP2 gathers weights in; linears compute from this
-    alignment = 16                         # in_features, out_features and tokens must be multiples of this
-    compiles = "block"                     # torch.compile takes a "block" whole, or only what is "between" linears
-    parameter_recipes: tuple[str, ...] = ()                # those under which the parameters themselves can be FP8
-    remembering: tuple[str, ...] = ()      # those whose scales come from earlier steps
+    recipes: tuple[str, ...] = ()  # the first is the default
+    param_dtype = torch.bfloat16  # what FSDP2 gathers weights in; linears compute from this
+    alignment = 16  # in_features, out_features and tokens must be multiples of this
+    compiles = "block"  # torch.compile takes a "block" whole, or only what is "between" linears
+    parameter_recipes: tuple[str, ...] = ()  # those under which the parameters themselves can be FP8
+    remembering: tuple[str, ...] = ()  # those whose scales come from earlier steps
     note = ""
 
     def __init__(self) -> None:
         self.recipe: str | None = None
-        self.phase = FP8                               # or BF16, for now: see `switch`
-        self.fp8_parameters = False                    # set it before `convert`
-        self.masters: dict[nn.Parameter, Tensor] | None = None         # until the optimizer takes them over
-        self.modules: dict[str, nn.Module] = {}        # name -> converted linear
-        self.linears: list[str] = []                   # their names as `convert` found them; fusing changes `modules`
+        self.phase = FP8  # or BF16, for now: see `switch`
+        self.fp8_parameters = False  # set it before `convert`
+        self.masters: dict[nn.Parameter, Tensor] | None = None  # until the optimizer takes them over
+        self.modules: dict[str, nn.Module] = {}  # name -> converted linear
+        self.linears: list[str] = []  # their names as `convert` found them; fusing changes `modules`
         self._stats: dict[str, ScaleStat] = {}
 
     # What a subclass says.
@@ -153,12 +153,14 @@ class Backend:
 
     def fuse(self, model: nn.Module) -> None:
         """Let the backend's own kernels take over a block's norms and SwiGLU as well. Call it after `convert`."""
-        raise LabError(f"precision backend '{self.name}' has no fused blocks: take out fused = true, or "
-                       "use backend 'te'")
+        raise LabError(
+            f"precision backend '{self.name}' has no fused blocks: take out fused = true, or use backend 'te'"
+        )
 
     def checkpoint(self, forward, *args):
         """forward(*args), its activations recomputed in backward instead of kept."""
         from torch.utils.checkpoint import checkpoint
+
         return checkpoint(forward, *args, use_reentrant=False)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -182,26 +184,38 @@ class Backend:
 
     def flags(self) -> dict[str, Any]:
         """What a checkpoint says of the precision that it was made in: see labkit.precision.flags."""
-        return {"backend": self.name, "recipe": self.recipe, **self.numbers(), "fp8_parameters": self.fp8_parameters,
-                "phase": self.phase, "linears": [f"{name}.weight" for name in self.linears]}
+        return {
+            "backend": self.name,
+            "recipe": self.recipe,
+            **self.numbers(),
+            "fp8_parameters": self.fp8_parameters,
+            "phase": self.phase,
+            "linears": [f"{name}.weight" for name in self.linears],
+        }
 
     def check_calibration(self, passes: int) -> None:
         """LabError if passes that only look at amax would find nothing out."""
         if passes and self.recipe not in self.remembering:
-            raise LabError(f"calibrate = {passes} is for scales that come from earlier steps (te's recipe delayed); "
-                           f"{self.name} {self.recipe} finds its scales anew in every step: leave calibrate out")
+            raise LabError(
+                f"calibrate = {passes} is for scales that come from earlier steps (te's recipe delayed); "
+                f"{self.name} {self.recipe} finds its scales anew in every step: leave calibrate out"
+            )
 
     def check_parameters(self, ranks: int) -> None:
         """LabError if the converted linears, cut over so many ranks, cannot have FP8 parameters."""
         if not self.numbers()["power_of_two"]:
-            raise LabError(f"FP8 parameters need power-of-two scales, and {self.name} {self.recipe} uses others here: "
-                           "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES")
+            raise LabError(
+                f"FP8 parameters need power-of-two scales, and {self.name} {self.recipe} uses others here: "
+                "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
+            )
         rows = BLOCK * ranks if ranks > 1 else 1
         uneven = [f"{name} ({m.out_features})" for name, m in self.modules.items() if m.out_features % rows]
         if uneven:
-            raise LabError(f"FP8 parameters on {ranks} ranks need out features that are multiples of {rows}, or a "
-                           f"block of 128 rows would lie on two ranks; these are not: {', '.join(uneven)}: use fewer "
-                           "ranks, or add them to [precision] skip")
+            raise LabError(
+                f"FP8 parameters on {ranks} ranks need out features that are multiples of {rows}, or a "
+                f"block of 128 rows would lie on two ranks; these are not: {', '.join(uneven)}: use fewer "
+                "ranks, or add them to [precision] skip"
+            )
 
     def availability(self, recipe: str | None = None, device: torch.device | str | None = None) -> Availability:
         """Can this machine run `recipe` on `device` (default: the GPU if there is one)? Never raises."""
@@ -209,9 +223,12 @@ class Backend:
             return self._availability(self.check_recipe(recipe), torch.device(device) if device else None)
         except LabError as error:
             return Availability(False, str(error))
-        except (Exception, SystemExit) as error:     # a broken install raises whatever it likes, SystemExit included
-            return Availability(False, f"{self.name} cannot be used: {in_words(error)}",
-                                "choose another backend or repair the installation")
+        except (Exception, SystemExit) as error:  # a broken install raises whatever it likes, SystemExit included
+            return Availability(
+                False,
+                f"{self.name} cannot be used: {in_words(error)}",
+                "choose another backend or repair the installation",
+            )
 
     def check_recipe(self, recipe: str | None) -> str:
         """The recipe's name, the default for None; LabError naming the nearest one if there is no such recipe."""
@@ -225,8 +242,13 @@ class Backend:
         """What dims and tokens must be multiples of under this recipe; 1: anything goes."""
         return self.alignment
 
-    def convert(self, model: nn.Module, recipe: str | None = None, skip: Iterable[str] = (),
-                device: torch.device | str | None = None) -> ConversionReport:
+    def convert(
+        self,
+        model: nn.Module,
+        recipe: str | None = None,
+        skip: Iterable[str] = (),
+        device: torch.device | str | None = None,
+    ) -> ConversionReport:
         """Replace every nn.Linear of `model` that no pattern of `skip` names; in place; weights are kept, not copied.
 
         A pattern is a module's name, the last parts of it ("head", "attn.wo"), a module above it ("layers.0"), or a
@@ -244,9 +266,14 @@ class Backend:
             raise LabError(f"this '{self.name}' backend has converted a model: take a fresh one from get_backend")
         wanted, skipped = choose_linears(model, skip)
         if not wanted:
-            raise LabError(f"precision backend '{self.name}' finds nothing to convert: "
-                           + (f"the skip list {skip} names all {len(skipped)} linears" if skipped else
-                              "the model has no nn.Linear (was it converted before?)"))
+            raise LabError(
+                f"precision backend '{self.name}' finds nothing to convert: "
+                + (
+                    f"the skip list {skip} names all {len(skipped)} linears"
+                    if skipped
+                    else "the model has no nn.Linear (was it converted before?)"
+                )
+            )
         check_dims(wanted, self.needs_alignment(recipe), f"{self.name} {recipe}")
         self.recipe = recipe
         if self.fp8_parameters and recipe not in self.parameter_recipes:
@@ -259,19 +286,23 @@ class Backend:
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, new)
         self.linears = list(wanted)
-        return ConversionReport(self.name, recipe, type_name(next(iter(self.modules.values()))),
-                                list(self.modules), skipped, self.note)
+        return ConversionReport(
+            self.name, recipe, type_name(next(iter(self.modules.values()))), list(self.modules), skipped, self.note
+        )
 
     def check_tokens(self, tokens: int) -> None:
         """LabError if a micro-batch of so many tokens per rank does not fit: weight gradients sum over them."""
         need = self.needs_alignment(self.recipe or self.recipes[0])
         if tokens % need:
-            raise LabError(f"{self.name} {self.recipe} needs micro-batches of a multiple of {need} tokens per rank, "
-                           f"not {tokens}: change batch_size, seq_len or accumulation")
+            raise LabError(
+                f"{self.name} {self.recipe} needs micro-batches of a multiple of {need} tokens per rank, "
+                f"not {tokens}: change batch_size, seq_len or accumulation"
+            )
 
     def probe(self) -> AbstractContextManager:
         """Around forward and backward of one micro-batch: collects what `scales` then returns. No hooks outside it."""
         from labkit.precision.probe import Probe
+
         return Probe(self)
 
     def scales(self) -> dict[str, ScaleStat]:
@@ -288,8 +319,12 @@ class Backend:
         present = {id(module) for module in model.modules()}
         alive = [module for module in self.modules.values() if id(module) in present]
         kinds = Counter(type_name(m) for m in model.modules() if is_linear(m))
-        found = {"backend": self.name, "recipe": self.recipe, "converted": len(alive),
-                 "module_types": dict(sorted(kinds.items()))}
+        found = {
+            "backend": self.name,
+            "recipe": self.recipe,
+            "converted": len(alive),
+            "module_types": dict(sorted(kinds.items())),
+        }
         if self.fp8_parameters:
             found["fp8_parameters"] = sum(self.holds_fp8(module.weight) for module in alive)
         return found

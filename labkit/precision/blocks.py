@@ -17,6 +17,7 @@ differ: where a block's largest value was rounded down to 224 / s, the next roun
 Emulated: a product of operands that were rounded to the grid and scaled back. Its terms are exact in FP32, so it is the
 FP8 product up to the order of the sum.
 """
+
 from __future__ import annotations
 
 import torch
@@ -63,6 +64,7 @@ class BlockProduct(torch.autograd.Function):
         x_MK, w8_NK = ctx.saved_tensors
         dx_MK = on_grid(dy_MN, square=False) @ w8_NK if ctx.needs_input_grad[0] else None
         # dw sums over the tokens, so both operands are rounded in blocks of 128 tokens: not the roundings used above.
-        dw_NK = (on_grid(dy_MN.t(), square=False) @ on_grid(x_MK.t(), square=False).t()
-                 if ctx.needs_input_grad[1] else None)
+        dw_NK = (
+            on_grid(dy_MN.t(), square=False) @ on_grid(x_MK.t(), square=False).t() if ctx.needs_input_grad[1] else None
+        )
         return dx_MK, dw_NK

@@ -22,6 +22,7 @@ on the same data from the same weights, and the verdict counts only if it is rej
 `inverse`    The scale is upside down, amax / max, in both directions, so that values still come back in the right
              units: the reciprocal that one library wants and the other has already taken. All becomes zero.
 """
+
 from __future__ import annotations
 
 import torch
@@ -59,7 +60,10 @@ class Inverse(Numerics):
 
 
 RECIPES: dict[str, type[Numerics]] = {
-    "e5m2": E5M2Everywhere, "unscaled": Unscaled, "unscaled-forward": UnscaledForward, "stale": Stale,
+    "e5m2": E5M2Everywhere,
+    "unscaled": Unscaled,
+    "unscaled-forward": UnscaledForward,
+    "stale": Stale,
     "inverse": Inverse,
 }
 

@@ -1,4 +1,5 @@
 """Which linears of a model a backend takes, and how things are called when something is said about them."""
+
 from __future__ import annotations
 
 import difflib
@@ -20,8 +21,9 @@ def choose_linears(model: nn.Module, skip: Iterable[str]) -> tuple[dict[str, nn.
     for pattern in patterns:
         if pattern != "head" and not any(_names(pattern, name) for name in names):
             known = dict.fromkeys(part for name in names for part in (name, name.rpartition(".")[2]))
-            raise LabError(f"the skip list names '{pattern}', but the model has no such module"
-                           f"{nearest(pattern, known)}")
+            raise LabError(
+                f"the skip list names '{pattern}', but the model has no such module{nearest(pattern, known)}"
+            )
     wanted, skipped = {}, {}
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear):
@@ -38,11 +40,16 @@ def choose_linears(model: nn.Module, skip: Iterable[str]) -> tuple[dict[str, nn.
 
 def check_dims(linears: dict[str, nn.Linear], multiple: int, who: str) -> None:
     """LabError naming every linear whose in or out features are no multiple."""
-    bad = [f"{name} ({m.in_features} -> {m.out_features})" for name, m in linears.items()
-           if m.in_features % multiple or m.out_features % multiple]
+    bad = [
+        f"{name} ({m.in_features} -> {m.out_features})"
+        for name, m in linears.items()
+        if m.in_features % multiple or m.out_features % multiple
+    ]
     if bad:
-        raise LabError(f"{who} needs in and out features that are multiples of {multiple}; these are not: "
-                       f"{', '.join(bad)}: change the model's dims or add them to [precision] skip")
+        raise LabError(
+            f"{who} needs in and out features that are multiples of {multiple}; these are not: "
+            f"{', '.join(bad)}: change the model's dims or add them to [precision] skip"
+        )
 
 
 def nearest(wrong: str, valid: Iterable[str]) -> str:
@@ -61,6 +68,7 @@ def in_words(error: BaseException) -> str:
 def type_name(module: nn.Module) -> str:
     """The module's type. A module that was sharded alone counts as what it was: FSDP2 puts a subclass in its place."""
     from torch.distributed.fsdp import FSDPModule
+
     kind = next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule))
     return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -75,9 +83,9 @@ def _names(pattern: str, name: str) -> bool:
 
 
 def _prefixes(name: str) -> list[str]:
-    """"a.b.c" -> ["a", "a.b", "a.b.c"]: a skipped module skips everything below it."""
+    """ "a.b.c" -> ["a", "a.b", "a.b.c"]: a skipped module skips everything below it."""
     parts = name.split(".")
-    return [".".join(parts[:i + 1]) for i in range(len(parts))]
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def no_parameters(name: str, recipes: tuple[str, ...]) -> str:

@@ -19,6 +19,7 @@ there.
 
 `broken.py` reuses all of this and spoils one thing at a time.
 """
+
 from __future__ import annotations
 
 import functools
@@ -42,8 +43,8 @@ SLOTS = ("input", "weight", "grad")
 class Numerics:
     """What is done to the three operands. The methods are what a broken recipe overrides."""
 
-    forward: Format = E4M3           # x and w
-    backward: Format = E5M2          # dy
+    forward: Format = E4M3  # x and w
+    backward: Format = E5M2  # dy
 
     def format(self, slot: str) -> Format:
         return self.backward if slot == "grad" else self.forward
@@ -57,8 +58,14 @@ class Numerics:
         return _EmulatedProduct.apply(x_MK, w_NK, self, frozen)
 
     def flags(self) -> dict[str, Any]:
-        return {"forward": self.forward.name, "backward": self.backward.name, "scaling": "tensor", "block": None,
-                "power_of_two": False, "amax_epsilon": 0.0}
+        return {
+            "forward": self.forward.name,
+            "backward": self.backward.name,
+            "scaling": "tensor",
+            "block": None,
+            "power_of_two": False,
+            "amax_epsilon": 0.0,
+        }
 
 
 @dataclass(frozen=True)
@@ -212,5 +219,6 @@ class Emulated(Backend):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name, module in self.modules.items():
-            module.frozen.update({slot: state[f"{name}.{slot}"].to(module.weight.device)
-                                  for slot in SLOTS if f"{name}.{slot}" in state})
+            module.frozen.update(
+                {slot: state[f"{name}.{slot}"].to(module.weight.device) for slot in SLOTS if f"{name}.{slot}" in state}
+            )

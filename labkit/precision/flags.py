@@ -13,14 +13,21 @@ objects (a default can change with its version, or by an environment variable, a
     fp8_parameters       are the weights themselves FP8, with FP32 master weights in the optimizer?
     phase                "fp8" or "bf16": what the linears computed in when the checkpoint was written
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
 COMPARED = ("forward", "backward", "scaling", "block", "power_of_two", "amax_epsilon")
-NAMES = {"forward": "the forward's format", "backward": "the gradients' format", "scaling": "scaling per",
-         "block": "a block length of", "power_of_two": "power-of-two scales:", "amax_epsilon": "an amax epsilon of"}
+NAMES = {
+    "forward": "the forward's format",
+    "backward": "the gradients' format",
+    "scaling": "scaling per",
+    "block": "a block length of",
+    "power_of_two": "power-of-two scales:",
+    "amax_epsilon": "an amax epsilon of",
+}
 HIGH = {"forward": None, "backward": None, "scaling": None, "block": None, "power_of_two": None, "amax_epsilon": None}
 
 
@@ -34,12 +41,16 @@ def other_parameters(was: Mapping[str, Any] | None, now: Mapping[str, Any] | Non
     if not was or not now or was["fp8_parameters"] == now["fp8_parameters"]:
         return None
     if was["fp8_parameters"]:
-        return (f"it holds FP8 parameters ({title(was)}) and this run ({title(now)}) keeps its parameters in high "
-                "precision: set fp8_parameters = true in [precision], or turn a copy into one for this run with "
-                "`lab checkpoint convert OLD_RUN NEW_RUN --to bf16`")
-    return (f"it holds parameters in high precision ({title(was)}) and this run ({title(now)}) has FP8 parameters: set "
-            "fp8_parameters = false in [precision], or turn a copy into one for this run with "
-            "`lab checkpoint convert OLD_RUN NEW_RUN --to fp8`")
+        return (
+            f"it holds FP8 parameters ({title(was)}) and this run ({title(now)}) keeps its parameters in high "
+            "precision: set fp8_parameters = true in [precision], or turn a copy into one for this run with "
+            "`lab checkpoint convert OLD_RUN NEW_RUN --to bf16`"
+        )
+    return (
+        f"it holds parameters in high precision ({title(was)}) and this run ({title(now)}) has FP8 parameters: set "
+        "fp8_parameters = false in [precision], or turn a copy into one for this run with "
+        "`lab checkpoint convert OLD_RUN NEW_RUN --to fp8`"
+    )
 
 
 def mismatch(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
@@ -50,19 +61,30 @@ def mismatch(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> st
     if not was or not now:
         return None
     if title(was) != title(now):
-        return (f"it was trained by {title(was)} and this run computes by {title(now)}: set [precision] as it was, or "
-                "choose another run folder")
+        return (
+            f"it was trained by {title(was)} and this run computes by {title(now)}: set [precision] as it was, or "
+            "choose another run folder"
+        )
     for key in COMPARED:
         if was.get(key) != now.get(key):
-            return (f"it was trained with {NAMES[key]} {_word(was.get(key))} ({title(was)}) and this run has "
-                    f"{_word(now.get(key))}: go back to the library version and environment variables it was made "
-                    "with, or choose another run folder")
+            return (
+                f"it was trained with {NAMES[key]} {_word(was.get(key))} ({title(was)}) and this run has "
+                f"{_word(now.get(key))}: go back to the library version and environment variables it was made "
+                "with, or choose another run folder"
+            )
     if was.get("phase") != now.get("phase"):
-        return (f"it was saved in the {was['phase']} phase of its schedule and this run is in the {now['phase']} phase "
-                "at that step: set [precision] schedule as it was, or choose another run folder")
+        return (
+            f"it was saved in the {was['phase']} phase of its schedule and this run is in the {now['phase']} phase "
+            "at that step: set [precision] schedule as it was, or choose another run folder"
+        )
     return None
 
 
 def _word(value: Any) -> str:
-    return "none" if value is None else {True: "yes", False: "no"}.get(value, str(value)) if isinstance(
-        value, bool) else str(value)
+    return (
+        "none"
+        if value is None
+        else {True: "yes", False: "no"}.get(value, str(value))
+        if isinstance(value, bool)
+        else str(value)
+    )

@@ -18,6 +18,7 @@ Neither reaches far enough for a raw tensor. So a tensor is multiplied by a scal
 The table above is ours, not torch's: a saturating cast of 1000 to E4M3 gives NaN on torch 2.11 and 448 on 2.13. So
 `cast` clamps before it casts, and `check_torch` compares torch's casts with this file, code by code.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SQNR_EXACT = 200.0     # dB; stands for "no error at all", so that a record never holds an infinity
+SQNR_EXACT = 200.0  # dB; stands for "no error at all", so that a record never holds an infinity
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Format:
         return self.max + step / 2
 
 
-E4M3 = Format("e4m3", 4, 3, 7, 448.0, 2.0 ** -6, 2.0 ** -9, False, torch.float8_e4m3fn)
-E5M2 = Format("e5m2", 5, 2, 15, 57344.0, 2.0 ** -14, 2.0 ** -16, True, torch.float8_e5m2)
+E4M3 = Format("e4m3", 4, 3, 7, 448.0, 2.0**-6, 2.0**-9, False, torch.float8_e4m3fn)
+E5M2 = Format("e5m2", 5, 2, 15, 57344.0, 2.0**-14, 2.0**-16, True, torch.float8_e5m2)
 FORMATS = {f.name: f for f in (E4M3, E5M2)}
 
 
@@ -63,8 +64,8 @@ def quantise(x: Tensor, fmt: Format) -> Tensor:
     y = x.to(torch.float32, copy=True).clamp_(-fmt.max, fmt.max)
     # 2^floor(log2|y|), read off the exponent field; in the subnormal range the exponent stays at the smallest normal's.
     binade = (y.view(torch.int32) & 0x7F800000).view(torch.float32).clamp_(min=fmt.min_normal)
-    step = binade.mul_(2.0 ** -fmt.mantissa_bits)
-    return y.div_(step).round_().mul_(step)      # exact: step is a power of two, and round is half-to-even
+    step = binade.mul_(2.0**-fmt.mantissa_bits)
+    return y.div_(step).round_().mul_(step)  # exact: step is a power of two, and round is half-to-even
 
 
 def cast(x: Tensor, fmt: Format) -> Tensor:
@@ -96,7 +97,7 @@ def decibel(signal: float, noise: float) -> float:
     """10 log10(signal / noise), held within +-SQNR_EXACT so that it is always a finite number."""
     if noise == 0 and signal == signal:
         return SQNR_EXACT
-    ratio = signal / noise if signal >= 0 and noise > 0 else 0.0        # a NaN on either side: nothing survived
+    ratio = signal / noise if signal >= 0 and noise > 0 else 0.0  # a NaN on either side: nothing survived
     if ratio <= 0 or ratio != ratio:
         return -SQNR_EXACT
     return max(-SQNR_EXACT, min(SQNR_EXACT, 10 * float(torch.log10(torch.tensor(ratio, dtype=torch.float64)))))
@@ -105,7 +106,7 @@ def decibel(signal: float, noise: float) -> float:
 def decode(fmt: Format) -> Tensor:
     """The values of the 256 codes by the formula at the top. [256] fp64; NaN and infinity where the format has them."""
     code = torch.arange(256)
-    exponent_of, mantissa_of = 2 ** fmt.exponent_bits, 2 ** fmt.mantissa_bits
+    exponent_of, mantissa_of = 2**fmt.exponent_bits, 2**fmt.mantissa_bits
     sign = 1.0 - 2.0 * (code >> 7)
     exponent, mantissa = (code >> fmt.mantissa_bits) % exponent_of, code % mantissa_of
     normal = exponent > 0
@@ -130,13 +131,22 @@ def check_torch(fmt: Format) -> list[str]:
     # Every value, every midpoint between neighbours (the ties), and a little to either side of it.
     grid = ours[ours.isfinite()].unique().float()
     middle = (grid[1:] + grid[:-1]) / 2
-    probe = torch.cat([grid, middle, torch.nextafter(middle, grid[1:]), torch.nextafter(middle, grid[:-1]),
-                       torch.tensor([1e30, -1e30])])
+    probe = torch.cat(
+        [
+            grid,
+            middle,
+            torch.nextafter(middle, grid[1:]),
+            torch.nextafter(middle, grid[:-1]),
+            torch.tensor([1e30, -1e30]),
+        ]
+    )
     got, want = cast(probe, fmt).to(torch.float32), quantise(probe, fmt)
     if (got != want).any():
         at = int((got != want).nonzero()[0])
-        wrong.append(f"{float(probe[at])} becomes {float(want[at])} by rounding to nearest even in {fmt.name} "
-                     f"and {float(got[at])} in torch {torch.__version__}")
+        wrong.append(
+            f"{float(probe[at])} becomes {float(want[at])} by rounding to nearest even in {fmt.name} "
+            f"and {float(got[at])} in torch {torch.__version__}"
+        )
     return wrong
 
 

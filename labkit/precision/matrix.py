@@ -16,6 +16,7 @@ in the table.
 
 Nothing here imports torch, except `this_gpu` for a GPU.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -24,13 +25,26 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.precision.matrix_rules import (COLUMNS, FEATURES, GENERATIONS, NO, PARAMETERS, RECIPES, ROWS, RULES, SCHEDULE,
-                                 TOGETHER, UNTRIED, YES)
+from labkit.precision.matrix_rules import (
+    COLUMNS,
+    FEATURES,
+    GENERATIONS,
+    NO,
+    PARAMETERS,
+    RECIPES,
+    ROWS,
+    RULES,
+    SCHEDULE,
+    TOGETHER,
+    UNTRIED,
+    YES,
+)
 
 
 @dataclass(frozen=True)
 class Cell:
     """What the table says of one recipe in one column."""
+
     recipe: str
     column: str
     state: str
@@ -58,8 +72,9 @@ def generation(gpu: tuple[int, int] | str | None) -> str:
         try:
             major, minor = (int(part) for part in gpu.split("."))
         except ValueError:
-            raise LabError(f"'{gpu}' is no compute capability such as 9.0; generations are: "
-                           f"{', '.join(GENERATIONS)}") from None
+            raise LabError(
+                f"'{gpu}' is no compute capability such as 9.0; generations are: {', '.join(GENERATIONS)}"
+            ) from None
         gpu = (major, minor)
     return [name for name, (lowest, _) in GENERATIONS.items() if lowest is not None and tuple(gpu) >= lowest][-1]
 
@@ -70,6 +85,7 @@ def this_gpu(device: str = "cuda") -> tuple[int, int] | None:
     if device != "cuda":
         return None
     import torch
+
     if not torch.cuda.is_available():
         return None
     return min(torch.cuda.get_device_capability(k) for k in range(torch.cuda.device_count()))
@@ -78,11 +94,13 @@ def this_gpu(device: str = "cuda") -> tuple[int, int] | None:
 def wanted(config: Any, world: int = 1) -> tuple[str, list[str]]:
     """(recipe of the table, the features that a training config asks for). `config`: a TrainConfig, or the same as
     nested mappings; tp, ep and pp are read where there are any."""
+
     def get(name: str, default: Any) -> Any:
         value = config
         for part in name.split("."):
             value = value.get(part, None) if isinstance(value, Mapping) else getattr(value, part, None)
         return default if value is None else value
+
     backend = get("precision.backend", "bf16")
     recipe = get("precision.recipe", None)
     name = f"{backend} {recipe or default_recipe(backend)}"
@@ -116,10 +134,13 @@ def reasons(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> l
     told: dict[str, Cell] = {}
     for c in found:
         if c.state == NO:
-            told.setdefault(c.why, c)            # a schedule with FP8 parameters is forbidden in both their rows
+            told.setdefault(c.why, c)  # a schedule with FP8 parameters is forbidden in both their rows
     sentences = [f"{c.recipe.removesuffix(' *')} and {c.column} do not go together: {why}" for why, c in told.items()]
-    sentences += [f"{recipe}, {' and '.join(ways)} do not go together: {why}" for pattern, ways, why in TOGETHER
-                  if fnmatchcase(recipe, pattern) and {*ways} <= {*asked}]
+    sentences += [
+        f"{recipe}, {' and '.join(ways)} do not go together: {why}"
+        for pattern, ways, why in TOGETHER
+        if fnmatchcase(recipe, pattern) and {*ways} <= {*asked}
+    ]
     return sentences
 
 
@@ -135,13 +156,22 @@ def refuse(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> No
 def table() -> dict[str, Any]:
     """The whole matrix as JSON: {"recipes": {recipe: {"multiple", "cells": {column: {state, why, proof}}}}, "with":
     {"schedule" or "FP8 params": {"cells"}}, "generations"}."""
+
     def cells(row: str) -> dict[str, Any]:
-        return {column: {k: v for k, v in asdict(cell(row, column)).items() if k not in ("recipe", "column")}
-                for column in COLUMNS if column != row}
-    return {"recipes": {recipe: {"multiple": multiple, "cells": cells(recipe)} for recipe, multiple in RECIPES.items()},
-            "with": {row: {"cells": cells(row)} for row in ROWS},
-        "generations": {name: {"from": ".".join(map(str, lowest)) if lowest else None, "examples": examples}
-                        for name, (lowest, examples) in GENERATIONS.items()}}
+        return {
+            column: {k: v for k, v in asdict(cell(row, column)).items() if k not in ("recipe", "column")}
+            for column in COLUMNS
+            if column != row
+        }
+
+    return {
+        "recipes": {recipe: {"multiple": multiple, "cells": cells(recipe)} for recipe, multiple in RECIPES.items()},
+        "with": {row: {"cells": cells(row)} for row in ROWS},
+        "generations": {
+            name: {"from": ".".join(map(str, lowest)) if lowest else None, "examples": examples}
+            for name, (lowest, examples) in GENERATIONS.items()
+        },
+    }
 
 
 def show(as_json: bool = False) -> None:
@@ -149,6 +179,7 @@ def show(as_json: bool = False) -> None:
     import json
 
     from labkit.record import hardware
+
     found = [gpu["capability"] for gpu in hardware.gpus() if gpu["capability"]]
     here = generation(min(found, key=lambda text: tuple(map(int, text.split("."))))) if found else "CPU"
     if as_json:
@@ -173,8 +204,12 @@ def render(console: Any = None, here: str | None = None) -> None:
         if columns is FEATURES:
             shown.add_column("dims x", justify="right")
         for column in columns:
-            words = {"checkpointing": "check-\npointing", "Blackwell RTX": "Blackwell\nRTX", "schedule": "sche-\ndule",
-                     PARAMETERS: "FP8\nparams"}
+            words = {
+                "checkpointing": "check-\npointing",
+                "Blackwell RTX": "Blackwell\nRTX",
+                "schedule": "sche-\ndule",
+                PARAMETERS: "FP8\nparams",
+            }
             shown.add_column(words.get(column, column) + ("*" if column == here else ""), no_wrap=True)
         for recipe, multiple in {**RECIPES, **dict.fromkeys(ROWS, "")}.items():
             row: list[Any] = [ROWS.get(recipe, recipe.removesuffix(" *"))]
@@ -192,6 +227,8 @@ def render(console: Any = None, here: str | None = None) -> None:
     for why, number in notes.items():
         console.print(Text(f"{number:2d}  {why}"), soft_wrap=False)
     console.print()
-    legend = ("yes: a test or a committed record shows it. ?: allowed, not shown here. no: refused before a run. "
-              "dims x: in and out features and tokens must be a multiple of it.")
+    legend = (
+        "yes: a test or a committed record shows it. ?: allowed, not shown here. no: refused before a run. "
+        "dims x: in and out features and tokens must be a multiple of it."
+    )
     console.print(Text(legend + (f" *: this machine ({here})." if here else "")))

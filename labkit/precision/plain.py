@@ -6,6 +6,7 @@
 Neither replaces a module, so `converted` lists the linears that compute in this format. They have no scale. A probe
 still gives the SQNR of each layer's output against FP32: about 56 dB for BF16, against which FP8's number is held.
 """
+
 from __future__ import annotations
 
 import torch

@@ -14,6 +14,7 @@ each block.
 At other steps there is no hook and no cost. Compiled code would not notice a hook that comes after compiling, so a
 probe step runs eagerly. Nothing is communicated: a rank describes its own tensors.
 """
+
 from __future__ import annotations
 
 import sys
@@ -30,8 +31,8 @@ from labkit.precision.formats import Format, decibel, quantise
 if TYPE_CHECKING:
     from labkit.precision.base import Backend
 
-CHUNK = 1 << 22          # elements looked at at a time: bounds the temporaries to a few dozen MB
-OUTPUT_ROWS = 512        # rows (tokens) of the output that are computed again in FP32, evenly spread
+CHUNK = 1 << 22  # elements looked at at a time: bounds the temporaries to a few dozen MB
+OUTPUT_ROWS = 512  # rows (tokens) of the output that are computed again in FP32, evenly spread
 LARGEST = torch.finfo(torch.float32).max
 
 
@@ -40,12 +41,12 @@ class Probe:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.raw: dict[str, Tensor] = {}         # name -> [scale, amax, elements, over, under, signal, noise], fp64
+        self.raw: dict[str, Tensor] = {}  # name -> [scale, amax, elements, over, under, signal, noise], fp64
         self.handles: list = []
         self.eager = ExitStack()
 
     def __enter__(self) -> Probe:
-        if "torch._dynamo" in sys.modules:       # otherwise nothing is compiled, and asking would load the compiler
+        if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would load the compiler
             self.eager.enter_context(torch.compiler.set_stance("force_eager"))
         for name, module in self.backend.modules.items():
             self.handles.append(module.register_forward_hook(self._hook(name)))
@@ -55,13 +56,13 @@ class Probe:
         for handle in self.handles:
             handle.remove()
         self.eager.close()
-        if error == (None, None, None):          # a step that failed has only half of its numbers
+        if error == (None, None, None):  # a step that failed has only half of its numbers
             self.backend._stats = self._read()
 
     def _hook(self, name: str):
         def seen(module: nn.Module, args: tuple, y: Tensor) -> None:
             x = args[0].detach()
-            if hasattr(module, "observed"):          # a fused module knows what it quantises inside
+            if hasattr(module, "observed"):  # a fused module knows what it quantises inside
                 self._fused(module, name, x, y)
                 return
             with torch.no_grad():
@@ -70,13 +71,14 @@ class Probe:
                 self._output(name, x, module, y.detach())
             if y.requires_grad:
                 y.register_hook(lambda dy: self._tensor(module, name, "grad", dy.detach()))
+
         return seen
 
     @torch.no_grad()
     def _tensor(self, module: nn.Module, name: str, slot: str, x: Tensor) -> None:
         x = x.reshape(-1, x.shape[-1])
         scaling = self.backend.scaling(module, slot, x) if self.backend.in_fp8() else None
-        if scaling is None:                      # nothing is rounded, as in a schedule's BF16 phase
+        if scaling is None:  # nothing is rounded, as in a schedule's BF16 phase
             return
         fmt, scale = scaling
         self.raw[f"{name}.{slot}"] = tensor_numbers(x, fmt, scale)
@@ -101,9 +103,20 @@ class Probe:
             bias = bias.float() if bias is not None and bias.numel() else None
             reference = F.linear(x[rows].float(), self.backend.plain(module.weight.detach()).float(), bias)
         noise = (reference - y[rows].float()).square().sum(dtype=torch.float64)
-        self.raw[f"{name}.output"] = torch.stack([v.double() for v in (
-            torch.ones_like(noise), y.abs().max(), noise.new_tensor(y.numel()), torch.zeros_like(noise),
-            torch.zeros_like(noise), reference.square().sum(dtype=torch.float64), noise)])
+        self.raw[f"{name}.output"] = torch.stack(
+            [
+                v.double()
+                for v in (
+                    torch.ones_like(noise),
+                    y.abs().max(),
+                    noise.new_tensor(y.numel()),
+                    torch.zeros_like(noise),
+                    torch.zeros_like(noise),
+                    reference.square().sum(dtype=torch.float64),
+                    noise,
+                )
+            ]
+        )
 
     def _read(self) -> dict[str, ScaleStat]:
         """One wait for the device, at the end."""
@@ -119,23 +132,33 @@ def tensor_numbers(x: Tensor, fmt: Format, scale: Tensor) -> Tensor:
     counts = torch.zeros(4, dtype=torch.float64, device=x.device)
     rows = max(1, CHUNK // max(1, x.shape[1]))
     for begin in range(0, x.shape[0], rows):
-        part = x[begin:begin + rows].float()
-        s = scale[begin:begin + rows] if scale.dim() == 2 and scale.shape[0] > 1 else scale
+        part = x[begin : begin + rows].float()
+        s = scale[begin : begin + rows] if scale.dim() == 2 and scale.shape[0] > 1 else scale
         scaled = part * s
         back = quantise(scaled, fmt) / s
-        counts += torch.stack([(scaled.abs() > fmt.saturates_above).sum().double(),
-                               ((part != 0) & (back == 0)).sum().double(),
-                               part.square().sum(dtype=torch.float64),
-                               (part - back).square_().sum(dtype=torch.float64)])
+        counts += torch.stack(
+            [
+                (scaled.abs() > fmt.saturates_above).sum().double(),
+                ((part != 0) & (back == 0)).sum().double(),
+                part.square().sum(dtype=torch.float64),
+                (part - back).square_().sum(dtype=torch.float64),
+            ]
+        )
     head = torch.stack([scale.amin().double(), amax.double(), counts.new_tensor(x.numel())])
     return torch.cat([head, counts])
 
 
-def _stat(scale: float, amax: float, elements: float, over: float, under: float, signal: float,
-          noise: float) -> ScaleStat:
-    return ScaleStat(scale=_finite(scale), amax=_finite(amax), overflow=100 * over / elements,
-                     underflow=100 * under / elements, sqnr=decibel(signal, noise))
+def _stat(
+    scale: float, amax: float, elements: float, over: float, under: float, signal: float, noise: float
+) -> ScaleStat:
+    return ScaleStat(
+        scale=_finite(scale),
+        amax=_finite(amax),
+        overflow=100 * over / elements,
+        underflow=100 * under / elements,
+        sqnr=decibel(signal, noise),
+    )
 
 
 def _finite(value: float) -> float:
-    return value if abs(value) <= LARGEST else LARGEST       # inf and NaN, neither of which JSON holds
+    return value if abs(value) <= LARGEST else LARGEST  # inf and NaN, neither of which JSON holds

@@ -7,6 +7,7 @@ The part is named in `PARTS` below, as "module:name", and looked up when asked f
 constructor, (in_features, out_features, bias=False, ...), and its `weight`. Buffers would not survive: a model is built
 without memory, and only its parameters are given values afterwards.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -18,14 +19,14 @@ from labkit.errors import LabError
 from labkit.precision.base import Availability, Backend, in_words
 from labkit.precision.formats import E4M3, E5M2, Format, scale_for
 
-PARTS = {"week16": "week16_fp8.fp8_linear:FP8Linear"}       # backend name -> "module:name"
+PARTS = {"week16": "week16_fp8.fp8_linear:FP8Linear"}  # backend name -> "module:name"
 
 UNFINISHED = Availability(False, "your FP8 linear is not finished: arm skipped", "finish week 16 and run it again")
 
 
 class Student(Backend):
     recipes = ("yours",)
-    compiles = "between"          # nobody knows whether it can be compiled
+    compiles = "between"  # nobody knows whether it can be compiled
 
     def __init__(self, name: str = "week16") -> None:
         super().__init__()
@@ -36,7 +37,7 @@ class Student(Backend):
         module, _, attribute = PARTS[self.name].partition(":")
         try:
             kind = _look_up(self.name)
-            with torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")):     # not the caller's "meta"
+            with torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")):  # not the caller's "meta"
                 new = _like(kind, nn.Linear(16, 32, bias=False))
                 x = torch.ones(16, 16, requires_grad=True)
                 new(x).sum().backward()

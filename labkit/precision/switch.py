@@ -13,6 +13,7 @@ Under torch.compile the flag is a constant of the compiled code: each switch com
 so one more graph, and a step that takes as long as the first one did. Transformer Engine needs none of this: it has a
 switch of its own, `te.autocast(enabled=...)`.
 """
+
 from __future__ import annotations
 
 import functools
@@ -20,7 +21,7 @@ import functools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-BF16, FP8 = "bf16", "fp8"          # the two phases
+BF16, FP8 = "bf16", "fp8"  # the two phases
 
 
 class Switch:

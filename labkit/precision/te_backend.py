@@ -31,6 +31,7 @@ What it needs, and what is done about it here:
 With several ranks delayed scaling takes the largest amax over all of them (Transformer Engine reduces over the default
 process group when the autocast region is left), so that all ranks round the gathered weights alike.
 """
+
 from __future__ import annotations
 
 import functools
@@ -68,8 +69,8 @@ class TransformerEngine(Backend):
 
     def __init__(self) -> None:
         super().__init__()
-        self._recipe = None                       # Transformer Engine's recipe object; one for the whole run
-        self.covers: dict[int, int] = {}          # id of a fused module: how many linears it computes for
+        self._recipe = None  # Transformer Engine's recipe object; one for the whole run
+        self.covers: dict[int, int] = {}  # id of a fused module: how many linears it computes for
 
     def _availability(self, recipe: str, device: torch.device | None) -> Availability:
         if device is not None and device.type != "cuda":
@@ -89,8 +90,11 @@ class TransformerEngine(Backend):
         if missing:
             return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL)
         if not torch.cuda.is_available():
-            return Availability(False, "Transformer Engine needs a CUDA GPU, and torch sees none",
-                                "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'")
+            return Availability(
+                False,
+                "Transformer Engine needs a CUDA GPU, and torch sees none",
+                "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'",
+            )
         if recipe == "bf16":
             return Availability(True)
         able = gpu_can_fp8(device)
@@ -98,18 +102,30 @@ class TransformerEngine(Backend):
             return able
         ask = te.is_fp8_block_scaling_available if recipe == "block" else te.is_fp8_available
         ok, why = ask(return_reason=True)
-        return Availability(ok) if ok else Availability(ok, f"Transformer Engine: {why}",
-                                                        "take recipe 'current' or 'bf16'")
+        return (
+            Availability(ok)
+            if ok
+            else Availability(ok, f"Transformer Engine: {why}", "take recipe 'current' or 'bf16'")
+        )
 
     def needs_alignment(self, recipe: str) -> int:
         return {"bf16": 1, "block": BLOCK}.get(recipe, self.alignment)
 
     def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        fp8 = {"init_method": lambda weight: None} if self.fp8_parameters else {}     # see quantise_parameters
-        with _te().quantized_model_init(enabled=True, recipe=self._te_recipe(),
-                                        preserve_high_precision_init_val=True) if fp8 else nullcontext():
-            new = _linear_type(_te().Linear)(linear.in_features, linear.out_features, bias=linear.bias is not None,
-                                             params_dtype=linear.weight.dtype, device="meta", **fp8)
+        fp8 = {"init_method": lambda weight: None} if self.fp8_parameters else {}  # see quantise_parameters
+        with (
+            _te().quantized_model_init(enabled=True, recipe=self._te_recipe(), preserve_high_precision_init_val=True)
+            if fp8
+            else nullcontext()
+        ):
+            new = _linear_type(_te().Linear)(
+                linear.in_features,
+                linear.out_features,
+                bias=linear.bias is not None,
+                params_dtype=linear.weight.dtype,
+                device="meta",
+                **fp8,
+            )
         new.weight = linear.weight
         if linear.bias is not None:
             new.bias = linear.bias
@@ -118,14 +134,17 @@ class TransformerEngine(Backend):
     def fuse(self, model: nn.Module) -> None:
         """Blocks in fused modules (see te_fused). LabError: a block whose seven linears were not all converted."""
         from labkit.precision.te_fused import fuse_block
+
         names = {id(module): name for name, module in model.named_modules()}
         for block in model.layers:
             attn, ffn = block.attn, block.ffn
             parts = [attn.wq, attn.wk, attn.wv, attn.wo, ffn.w1, ffn.w3, ffn.w2]
             left = [names[id(part)] for part in parts if names[id(part)] not in self.modules]
             if left:
-                raise LabError(f"fused = true computes a block's linears together, and {left[0]} is in the skip list: "
-                               "take it out of [precision] skip, or set fused = false")
+                raise LabError(
+                    f"fused = true computes a block's linears together, and {left[0]} is in the skip list: "
+                    "take it out of [precision] skip, or set fused = false"
+                )
             taken = [names[id(part)] for part in parts if part is not attn.wo]
             fused = fuse_block(block, _te())
             for name in taken:
@@ -155,7 +174,7 @@ class TransformerEngine(Backend):
         return self._recipe
 
     def switch(self, phase: str) -> None:
-        self.phase = phase                        # what `autocast` looks at; the modules stay as they are
+        self.phase = phase  # what `autocast` looks at; the modules stay as they are
 
     def in_fp8(self) -> bool:
         return bool(self.modules) and self.recipe != "bf16" and self.phase == FP8
@@ -165,11 +184,15 @@ class TransformerEngine(Backend):
             return dict(HIGH)
         recipe, block = self._te_recipe(), self.recipe == "block"
         kind = getattr(getattr(recipe, "fp8_format", None), "name", "E4M3" if block else "HYBRID")
-        how = getattr(recipe, "fp8_quant_fwd_weight", None)          # delayed scaling has none: a plain max / amax
-        return {"forward": "e4m3", "backward": "e4m3" if kind == "E4M3" else "e5m2",
-                "scaling": {"delayed": "delayed", "current": "tensor", "block": "block"}[self.recipe],
-                "block": BLOCK if block else None, "power_of_two": bool(getattr(how, "power_2_scale", False)),
-                "amax_epsilon": float(getattr(how, "amax_epsilon", 0.0))}
+        how = getattr(recipe, "fp8_quant_fwd_weight", None)  # delayed scaling has none: a plain max / amax
+        return {
+            "forward": "e4m3",
+            "backward": "e4m3" if kind == "E4M3" else "e5m2",
+            "scaling": {"delayed": "delayed", "current": "tensor", "block": "block"}[self.recipe],
+            "block": BLOCK if block else None,
+            "power_of_two": bool(getattr(how, "power_2_scale", False)),
+            "amax_epsilon": float(getattr(how, "amax_epsilon", 0.0)),
+        }
 
     def quantise_parameters(self) -> dict[nn.Parameter, Tensor]:
         masters = {}
@@ -208,7 +231,7 @@ class TransformerEngine(Backend):
         if self.recipe == "block":
             return E4M3, block_scale(x, square=slot == "weight")
         fmt = E5M2 if slot == "grad" else E4M3
-        if self.recipe == "delayed":               # what Transformer Engine will use, or has just used
+        if self.recipe == "delayed":  # what Transformer Engine will use, or has just used
             direction, entry = getattr(linear, "entries", STATE)[slot]
             state = linear.fp8_meta.get(direction)
             return fmt, torch.ones((), device=x.device) if state is None else state.scale[entry].clone()
@@ -227,7 +250,7 @@ class TransformerEngine(Backend):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if self.recipe != "delayed" or not state or not self.in_fp8():
             return
-        with self.autocast():                      # the recipe in force decides what state a module builds
+        with self.autocast():  # the recipe in force decides what state a module builds
             for name, module in self.modules.items():
                 module.init_fp8_metadata(num_gemms=2 if hasattr(module, "fc1_bias") else 1)
                 for direction in ("scaling_fwd", "scaling_bwd"):
@@ -256,10 +279,11 @@ def gather_as_one(weight: Tensor) -> None:
 
     def unpack(gathered: tuple, about: Any, param_dtype: torch.dtype, *, out: Tensor | None = None) -> Any:
         sizes = [shape.numel() * dtype.itemsize for shape, dtype in shapes]
-        parts = tuple(part.view(dtype).view(shape)
-                      for part, (shape, dtype) in zip(gathered[0].split(sizes), shapes, strict=True))
+        parts = tuple(
+            part.view(dtype).view(shape) for part, (shape, dtype) in zip(gathered[0].split(sizes), shapes, strict=True)
+        )
         found = after(parts, about, param_dtype, out=out)
-        return found if out is not None else (found[0], gathered)      # FSDP2 frees and allocates these: the whole
+        return found if out is not None else (found[0], gathered)  # FSDP2 frees and allocates these: the whole
 
     weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather = pack, unpack
 
@@ -273,12 +297,13 @@ def _like(parameter: Tensor, local: Tensor) -> Tensor:
     """`local` as a tensor sharded as `parameter` is."""
     if not isinstance(parameter, DTensor):
         return local
-    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, shape=parameter.size(),
-                              stride=parameter.stride())
+    return DTensor.from_local(
+        local, parameter.device_mesh, parameter.placements, shape=parameter.size(), stride=parameter.stride()
+    )
 
 
 def _te():
-    with warnings.catch_warnings():               # it warns of what it cannot find before it raises for it
+    with warnings.catch_warnings():  # it warns of what it cannot find before it raises for it
         warnings.simplefilter("ignore")
         return importlib.import_module("transformer_engine.pytorch")
 
@@ -286,6 +311,13 @@ def _te():
 @functools.cache
 def _linear_type(base: type) -> type:
     """te.Linear without `_extra_state`: see "Scaling state" above."""
-    return type("TELinear", (base,), {"__doc__": "te.Linear that leaves its scaling state out of the state dict.",
-                                      "__module__": __name__, "get_extra_state": nn.Module.get_extra_state,
-                                      "set_extra_state": nn.Module.set_extra_state})
+    return type(
+        "TELinear",
+        (base,),
+        {
+            "__doc__": "te.Linear that leaves its scaling state out of the state dict.",
+            "__module__": __name__,
+            "get_extra_state": nn.Module.get_extra_state,
+            "set_extra_state": nn.Module.set_extra_state,
+        },
+    )

@@ -18,6 +18,7 @@ forward, when FSDP2 has gathered them, and joins them (q, k, v: one copy in BF16
 What changes in the numbers: wq, wk and wv share one scale, w1 and w3 share one, and the norm's output is rounded to FP8
 from FP32, without BF16 between.
 """
+
 from __future__ import annotations
 
 import functools
@@ -34,11 +35,12 @@ FIRST = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("sc
 SECOND = {"input": ("scaling_fwd", 3), "weight": ("scaling_fwd", 4), "grad": ("scaling_bwd", 2)}
 
 
-ACTIVATIONS = "transformer_engine.pytorch.module.layernorm_mlp"      # 2.20 chooses a fused MLP's kernels there
+ACTIVATIONS = "transformer_engine.pytorch.module.layernorm_mlp"  # 2.20 chooses a fused MLP's kernels there
 
 
-def lean_swiglu_backward(delayed: bool, derivative: Any, bias_and_quantise: Any, dy: Tensor, z: Tensor, quantizer: Any,
-                         **options: Any) -> tuple[Tensor | None, Any]:
+def lean_swiglu_backward(
+    delayed: bool, derivative: Any, bias_and_quantise: Any, dy: Tensor, z: Tensor, quantizer: Any, **options: Any
+) -> tuple[Tensor | None, Any]:
     """(bias gradient, quantised dL/dz) of SwiGLU from dL/dy [M, F] and its input z [M, 2F].
 
     Transformer Engine 2.20 writes dL/dz in BF16, reads it again to cast it, and sums a bias gradient, also where there
@@ -131,7 +133,7 @@ def _forward(block: nn.Module, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) ->
 class _Borrowing:
     """Mixed into a Transformer Engine module: its parameters are somebody else's."""
 
-    get_extra_state = nn.Module.get_extra_state            # as TELinear: scaling state stays out of the state dict
+    get_extra_state = nn.Module.get_extra_state  # as TELinear: scaling state stays out of the state dict
     set_extra_state = nn.Module.set_extra_state
 
     def take(self, norm: nn.Module, weights: tuple[nn.Module, ...]) -> None:
@@ -149,7 +151,7 @@ class _Borrowing:
         try:
             return super().forward(x, *args, **kwargs)
         finally:
-            self.__dict__["layer_norm_weight"] = None      # or a gathered copy outlives the block
+            self.__dict__["layer_norm_weight"] = None  # or a gathered copy outlives the block
 
     def normed(self, x: Tensor) -> Tensor:
         """What the module quantises: the norm's output."""
@@ -181,6 +183,7 @@ def _fused_linear(base: type) -> type:
         def last(self) -> tuple[str, Port]:
             """The part whose output is the module's, and its port."""
             return "", Port(self, FIRST)
+
     return FusedLinear
 
 
@@ -191,7 +194,7 @@ def _fused_mlp(base: type) -> type:
 
         def _get_quantizers(self, *args: Any) -> tuple:
             found = super()._get_quantizers(*args)
-            if found[5] is not None:                       # that of the gradient that leaves SwiGLU
+            if found[5] is not None:  # that of the gradient that leaves SwiGLU
                 found[5].without_bias = True
             return found
 
@@ -216,5 +219,6 @@ def _fused_mlp(base: type) -> type:
             return (F.silu(gate) * up) @ self.borrowed[1][2].weight.float().t()
 
         def last(self) -> tuple[str, Port]:
-            return ".w2", Port(self, SECOND)               # the first product's gradient never leaves the module
+            return ".w2", Port(self, SECOND)  # the first product's gradient never leaves the module
+
     return FusedMLP

@@ -12,6 +12,7 @@ casting are a dozen small kernels otherwise.
 Weights are gathered in BF16 and cast on every rank. torchao can gather FP8 instead, which halves the traffic, but gloo
 refuses float8 tensors.
 """
+
 from __future__ import annotations
 
 import functools
@@ -41,8 +42,11 @@ class TorchAO(Backend):
                 return Availability(False, "torchao is not installed", INSTALL)
             return Availability(False, f"torchao does not import ({in_words(error)})", INSTALL)
         except (Exception, SystemExit) as error:
-            return Availability(False, f"torchao does not import ({in_words(error)})",
-                                "install the torchao release that belongs to this torch")
+            return Availability(
+                False,
+                f"torchao does not import ({in_words(error)})",
+                "install the torchao release that belongs to this torch",
+            )
         missing = [n for n in ("Float8LinearConfig", "convert_to_float8_training") if not hasattr(float8, n)]
         if missing:
             return Availability(False, f"this torchao has no {missing[0]}", INSTALL)
@@ -52,7 +56,7 @@ class TorchAO(Backend):
         float8 = _quiet_import("torchao.float8")
         if not torch.cuda.is_available():
             _outside_onednn()
-        holder = nn.ModuleDict({"linear": linear})      # the public entry also applies torchao's own compiler fixes
+        holder = nn.ModuleDict({"linear": linear})  # the public entry also applies torchao's own compiler fixes
         float8.convert_to_float8_training(holder, config=float8.Float8LinearConfig.from_recipe_name(recipe))
         return holder["linear"]
 
@@ -60,33 +64,49 @@ class TorchAO(Backend):
         config = next(iter(self.modules.values())).config
         kinds = {E4M3.dtype: E4M3.name, E5M2.dtype: E5M2.name}
         utils, by_row = _quiet_import("torchao.float8.float8_utils"), self.recipe.startswith("rowwise")
-        return {"forward": kinds[config.cast_config_input.target_dtype],
-                "backward": kinds[config.cast_config_grad_output.target_dtype],
-                "scaling": "row" if by_row else "tensor", "block": None,
-                "power_of_two": bool(config.round_scales_to_power_of_2), "amax_epsilon": float(utils.EPS)}
+        return {
+            "forward": kinds[config.cast_config_input.target_dtype],
+            "backward": kinds[config.cast_config_grad_output.target_dtype],
+            "scaling": "row" if by_row else "tensor",
+            "block": None,
+            "power_of_two": bool(config.round_scales_to_power_of_2),
+            "amax_epsilon": float(utils.EPS),
+        }
 
     def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
         """Of the products y and dx; rowwise recipes round dy and x once more, by columns, for dw."""
         config = linear.config
-        cast = {"input": config.cast_config_input, "weight": config.cast_config_weight,
-                "grad": config.cast_config_grad_output}[slot]
+        cast = {
+            "input": config.cast_config_input,
+            "weight": config.cast_config_weight,
+            "grad": config.cast_config_grad_output,
+        }[slot]
         # Rows of x and dy are tokens, rows of w are output features: along a row runs the sum of the product, but for
         # w in dx, which torchao scales again.
         utils = _quiet_import("torchao.float8.float8_utils")
-        scale = utils.tensor_to_scale(x, cast.target_dtype, scaling_granularity=cast.scaling_granularity,
-                                      axiswise_dim=-1, round_scales_to_power_of_2=config.round_scales_to_power_of_2)
+        scale = utils.tensor_to_scale(
+            x,
+            cast.target_dtype,
+            scaling_granularity=cast.scaling_granularity,
+            axiswise_dim=-1,
+            round_scales_to_power_of_2=config.round_scales_to_power_of_2,
+        )
         return E4M3 if cast.target_dtype == E4M3.dtype else E5M2, scale.float()
 
 
 def gpu_can_fp8(device: torch.device | None, needed: tuple[int, int] = (8, 9)) -> Availability:
     """FP8 products need an Ada (8.9) or Hopper (9.0) GPU; the CPU always can. device None: the GPU if there is one."""
-    if device is not None and device.type != "cuda" or not torch.cuda.is_available():
+    if (device is not None and device.type != "cuda") or not torch.cuda.is_available():
         return Availability(True)
     have = torch.cuda.get_device_capability(device)
     if have >= needed:
         return Availability(True)
-    return Availability(False, f"{torch.cuda.get_device_name(device)} has compute capability {have[0]}.{have[1]} and "
-                               f"FP8 here needs {needed[0]}.{needed[1]}", "use an H100 or newer, or backend 'bf16'")
+    return Availability(
+        False,
+        f"{torch.cuda.get_device_name(device)} has compute capability {have[0]}.{have[1]} and "
+        f"FP8 here needs {needed[0]}.{needed[1]}",
+        "use an H100 or newer, or backend 'bf16'",
+    )
 
 
 @functools.cache

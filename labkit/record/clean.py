@@ -52,7 +52,7 @@ def jsonable(value: Any, key: str = "") -> Any:
         return [jsonable(v, key) for v in items]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: jsonable(getattr(value, f.name), f.name) for f in dataclasses.fields(value)}
-    for method in ("model_dump", "tolist"):            # pydantic model; numpy scalar, array or torch tensor
+    for method in ("model_dump", "tolist"):  # pydantic model; numpy scalar, array or torch tensor
         if hasattr(value, method) and not isinstance(value, type):
             return jsonable(getattr(value, method)(), key)
     return scrub(str(value))
@@ -85,7 +85,7 @@ def scrub(text: str) -> str:
 def _working_directory() -> str:
     try:
         return os.getcwd()
-    except OSError:                                      # it was deleted under us
+    except OSError:  # it was deleted under us
         return ""
 
 
@@ -106,7 +106,7 @@ def typed_command(argv: list[str] | None = None) -> str:
     if len(words) > 1 and Path(words[0]).name.startswith("python"):
         script = Path(words[1])
         if not words[1].startswith("-") and not script.suffix and script.is_absolute():
-            words = [script.name, *words[2:]]           # an installed console script
+            words = [script.name, *words[2:]]  # an installed console script
         else:
             words[0] = "python"
     elif words:

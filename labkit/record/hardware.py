@@ -34,7 +34,7 @@ class Gpu:
     (1 GB = 1e9 bytes; the driver reports a few percent more or less)."""
 
     name: str
-    pattern: str                    # the whole device name must match it
+    pattern: str  # the whole device name must match it
     bf16: float
     fp8: float | None
     memory: float
@@ -55,18 +55,56 @@ GPUS: tuple[Gpu, ...] = (
     Gpu("H100 SXM", r"H100 80GB HBM3", 989 * T, 1979 * T, 80 * G, "HBM3", 3.35 * T, 450 * G, 64 * G, _H100),
     # NVLink on PCIe cards is a bridge between two of them.
     Gpu("H100 PCIe", r"H100 PCIe", 756 * T, 1513 * T, 80 * G, "HBM2e", 2.0 * T, 300 * G, 64 * G, _H100),
-    Gpu("H200 SXM", r"H200", 989 * T, 1979 * T, 141 * G, "HBM3e", 4.8 * T, 450 * G, 64 * G,
-        "NVIDIA H200 Tensor Core GPU datasheet (tensor figures printed with sparsity, halved here)"),
+    Gpu(
+        "H200 SXM",
+        r"H200",
+        989 * T,
+        1979 * T,
+        141 * G,
+        "HBM3e",
+        4.8 * T,
+        450 * G,
+        64 * G,
+        "NVIDIA H200 Tensor Core GPU datasheet (tensor figures printed with sparsity, halved here)",
+    ),
     # The first Blackwell brief says 192 GB; shipped boards have 180 (DGX B200 user guide: 8 GPUs, 1,440 GB). PCIe Gen5
     # is what the hosts of HGX and DGX B200 offer.
-    Gpu("B200 SXM", r"B200", 2250 * T, 4500 * T, 180 * G, "HBM3e", 8.0 * T, 900 * G, 64 * G,
-        "NVIDIA Blackwell datasheet, HGX B200 per GPU; memory from the DGX B200 user guide"),
+    Gpu(
+        "B200 SXM",
+        r"B200",
+        2250 * T,
+        4500 * T,
+        180 * G,
+        "HBM3e",
+        8.0 * T,
+        900 * G,
+        64 * G,
+        "NVIDIA Blackwell datasheet, HGX B200 per GPU; memory from the DGX B200 user guide",
+    ),
     Gpu("L40S", r"L40S", 362 * T, 733 * T, 48 * G, "GDDR6", 864 * G, None, 32 * G, "NVIDIA L40S datasheet"),
-    Gpu("RTX 4090", r"GeForce RTX 4090", 165.2 * T, 330.3 * T, 24 * G, "GDDR6X", 1.008 * T, None, 32 * G,
-        "NVIDIA Ada GPU architecture whitepaper, appendix A (FP32 accumulate)"),
+    Gpu(
+        "RTX 4090",
+        r"GeForce RTX 4090",
+        165.2 * T,
+        330.3 * T,
+        24 * G,
+        "GDDR6X",
+        1.008 * T,
+        None,
+        32 * G,
+        "NVIDIA Ada GPU architecture whitepaper, appendix A (FP32 accumulate)",
+    ),
 )
-_DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "float8": "fp8",
-           "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "e4m3": "fp8", "e5m2": "fp8"}
+_DTYPES = {
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp8": "fp8",
+    "float8": "fp8",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "e4m3": "fp8",
+    "e5m2": "fp8",
+}
 
 
 class Mfu(NamedTuple):
@@ -108,8 +146,12 @@ def describe() -> dict:
     commit are the record's own (`labkit.record.run.versions`). Never raises; what cannot be found out is None. It asks
     `nvidia-smi`, not CUDA: a process that has opened CUDA could no longer fork."""
     return {
-        "cpu": {"model": cpu_model(), "architecture": platform.machine(), "cores": physical_cores(),
-                "usable_threads": usable_threads()},
+        "cpu": {
+            "model": cpu_model(),
+            "architecture": platform.machine(),
+            "cores": physical_cores(),
+            "usable_threads": usable_threads(),
+        },
         "memory_bytes": memory_bytes(),
         "gpus": [{key: gpu[key] for key in ("name", "driver", "capability", "memory_bytes")} for gpu in gpus()],
         "os": operating_system(),
@@ -122,7 +164,7 @@ def cpu_model() -> str | None:
     if sys.platform == "darwin":
         return _output("sysctl", "-n", "machdep.cpu.brand_string")
     found = re.search(r"^model name\s*:\s*(.+)$", read_system("/proc/cpuinfo"), re.M)
-    if not found:                                        # Arm kernels give no name there; lscpu knows the part numbers
+    if not found:  # Arm kernels give no name there; lscpu knows the part numbers
         found = re.search(r"^Model name:\s*(.+)$", _output("lscpu") or "", re.M)
     return re.sub(r"\s+", " ", found.group(1)).strip() if found else None
 
@@ -142,7 +184,7 @@ def physical_cores() -> int | None:
 
 def usable_threads() -> int:
     """Hardware threads this process may use: affinity and the container's CPU quota counted in."""
-    with suppress(AttributeError, OSError):              # not on macOS
+    with suppress(AttributeError, OSError):  # not on macOS
         usable = len(os.sched_getaffinity(0))
         quota = re.fullmatch(r"(\d+) (\d+)", read_system("/sys/fs/cgroup/cpu.max").strip())
         return max(1, min(usable, -(-int(quota[1]) // int(quota[2])))) if quota else usable
@@ -163,24 +205,39 @@ def gpus(timeout: float = 20.0) -> list[dict]:
     """The NVIDIA GPUs that this process may use (CUDA_VISIBLE_DEVICES counted in), in nvidia-smi's order: index, name,
     driver, capability ("9.0"), memory_bytes. Empty if there is none or nvidia-smi does not answer within
     `timeout` seconds."""
-    text = _output("nvidia-smi", "--query-gpu=index,uuid,name,driver_version,compute_cap,memory.total,mig.mode.current",
-                   "--format=csv,noheader,nounits", timeout=timeout)
+    text = _output(
+        "nvidia-smi",
+        "--query-gpu=index,uuid,name,driver_version,compute_cap,memory.total,mig.mode.current",
+        "--format=csv,noheader,nounits",
+        timeout=timeout,
+    )
     rows = [[cell.strip() for cell in line.split(",")] for line in (text or "").splitlines()]
-    found = [{"index": int(row[0]), "uuid": row[1], "driver": row[3],
-              # A slice of the chip has another peak than the chip: let it have another name.
-              "name": row[2] + (" MIG" if row[6] == "Enabled" else ""),
-              "capability": row[4] if re.fullmatch(r"\d+\.\d+", row[4]) else None,
-              "memory_bytes": int(row[5]) * 2**20 if row[5].isdigit() else None}
-             for row in rows if len(row) == 7 and row[0].isdigit()]
+    found = [
+        {
+            "index": int(row[0]),
+            "uuid": row[1],
+            "driver": row[3],
+            # A slice of the chip has another peak than the chip: let it have another name.
+            "name": row[2] + (" MIG" if row[6] == "Enabled" else ""),
+            "capability": row[4] if re.fullmatch(r"\d+\.\d+", row[4]) else None,
+            "memory_bytes": int(row[5]) * 2**20 if row[5].isdigit() else None,
+        }
+        for row in rows
+        if len(row) == 7 and row[0].isdigit()
+    ]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return found
     chosen = []
-    for token in visible.split(","):                     # CUDA stops at the first name that it does not know
+    for token in visible.split(","):  # CUDA stops at the first name that it does not know
         token = token.strip()
-        match = [gpu for gpu in found if token == str(gpu["index"])
-                 or (len(token) > 4 and gpu["uuid"].startswith(token))
-                 or (token.startswith("MIG-") and gpu["name"].endswith(" MIG"))]
+        match = [
+            gpu
+            for gpu in found
+            if token == str(gpu["index"])
+            or (len(token) > 4 and gpu["uuid"].startswith(token))
+            or (token.startswith("MIG-") and gpu["name"].endswith(" MIG"))
+        ]
         if not match:
             break
         chosen.append(match[0])
@@ -211,8 +268,15 @@ def read_system(path: str) -> str:
 def _output(*command: str, timeout: float = 20.0) -> str | None:
     """The command's standard output, or None if it is not there, fails or does not end in time."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                              text=True, errors="replace", timeout=timeout)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -16,38 +16,64 @@ Transformer Engine, torch and its compiler gave on an H200 (torch 2.11, Transfor
 nothing is "other", and shows: nothing is guessed away. A kernel the compiler fused out of a norm and a cast is called
 by what costs the bytes, the cast.
 """
+
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-CLASSES = ("GEMM bf16", "GEMM fp8", "quantize/cast", "attention", "norm and elementwise", "optimizer", "communication",
-           "other", "idle")
+CLASSES = (
+    "GEMM bf16",
+    "GEMM fp8",
+    "quantize/cast",
+    "attention",
+    "norm and elementwise",
+    "optimizer",
+    "communication",
+    "other",
+    "idle",
+)
 
 # First match wins. Communication comes before everything, attention before GEMM ("flash" kernels are called gemm
 # inside), FP8 before bf16. Not "mm" alone: it is in "record_param_comms" too.
-PATTERNS = [(name, re.compile(pattern, re.IGNORECASE)) for name, pattern in (
-    ("communication", r"nccl|all_?gather|reduce_?scatter|all_?reduce|chunk_cat|split_with_sizes_copy|nvshmem|symm_mem"),
-    ("attention", r"flash|fmha|sdpa|attention|attn_|dot_do_o|convert_dq"),     # the last two: around cuDNN's backward
-    ("optimizer", r"adam|multi_tensor|lpnorm|foreach|sgd"),
-    # cuBLAS writes the operands' types behind "nvjet_": q is E4M3, r is E5M2, t is BF16, h is FP16.
-    ("GEMM fp8", r"nvjet_(?:sm\d+_)?[qr][qr]|(?:gemm|device_kernel|cutlass).*(?:e4m3|e5m2|float8|fp8)"
-                 r"|(?:e4m3|e5m2|float8|fp8|qgmma).*gemm"),
-    # torch's compiler puts the operations it fused into the name: a cast to FP8 clamps, the search for a scale takes
-    # abs and max.
-    ("quantize/cast", r"^(?!triton).*(?:quantize|cast_|_cast|transpose|amax|compute_scale|update_fp8|fp8|float8|e4m3"
-                      r"|e5m2|swizzle)|triton.*(?:clamp|abs_|amax|scaled_mm)"),
-    ("GEMM bf16", r"nvjet|gemm|cublas|wgmma|xmma|triton_tem_\w*mm|cutlass"),
-    ("norm and elementwise", r"elementwise|triton|norm|softmax|swiglu|silu|reduce|copy|memcpy|memset|fill|cat|embedding"
-                             r"|index|scatter|gather|sort|radix|compute_grad_weight|nll|loss|arange|gated|act|rope"
-                             r"|cub::|scan|unique|compare"),
-)]
+PATTERNS = [
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        (
+            "communication",
+            r"nccl|all_?gather|reduce_?scatter|all_?reduce|chunk_cat|split_with_sizes_copy|nvshmem|symm_mem",
+        ),
+        ("attention", r"flash|fmha|sdpa|attention|attn_|dot_do_o|convert_dq"),  # the last two: around cuDNN's backward
+        ("optimizer", r"adam|multi_tensor|lpnorm|foreach|sgd"),
+        # cuBLAS writes the operands' types behind "nvjet_": q is E4M3, r is E5M2, t is BF16, h is FP16.
+        (
+            "GEMM fp8",
+            r"nvjet_(?:sm\d+_)?[qr][qr]|(?:gemm|device_kernel|cutlass).*(?:e4m3|e5m2|float8|fp8)"
+            r"|(?:e4m3|e5m2|float8|fp8|qgmma).*gemm",
+        ),
+        # torch's compiler puts the operations it fused into the name: a cast to FP8 clamps, the search for a scale takes
+        # abs and max.
+        (
+            "quantize/cast",
+            r"^(?!triton).*(?:quantize|cast_|_cast|transpose|amax|compute_scale|update_fp8|fp8|float8|e4m3"
+            r"|e5m2|swizzle)|triton.*(?:clamp|abs_|amax|scaled_mm)",
+        ),
+        ("GEMM bf16", r"nvjet|gemm|cublas|wgmma|xmma|triton_tem_\w*mm|cutlass"),
+        (
+            "norm and elementwise",
+            r"elementwise|triton|norm|softmax|swiglu|silu|reduce|copy|memcpy|memset|fill|cat|embedding"
+            r"|index|scatter|gather|sort|radix|compute_grad_weight|nll|loss|arange|gated|act|rope"
+            r"|cub::|scan|unique|compare",
+        ),
+    )
+]
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One kernel or copy on the device; microseconds from any common zero."""
+
     name: str
     begin: float
     end: float
@@ -58,6 +84,7 @@ class Breakdown:
     """Milliseconds of one step. `classes` add up to `span`; `hidden` is communication that ran beside computing; `top`
     are the
     longest kernels: {"name", "class", "ms", "calls"}, summed over equal names."""
+
     span: float
     classes: dict[str, float]
     hidden: float
@@ -65,8 +92,13 @@ class Breakdown:
     top: list[dict] = field(default_factory=list)
 
     def to_dict(self) -> dict:
-        return {"span_ms": self.span, "classes_ms": self.classes, "hidden_communication_ms": self.hidden,
-                "steps": self.steps, "top": self.top}
+        return {
+            "span_ms": self.span,
+            "classes_ms": self.classes,
+            "hidden_communication_ms": self.hidden,
+            "steps": self.steps,
+            "top": self.top,
+        }
 
 
 def classify(name: str) -> str:
@@ -74,8 +106,9 @@ def classify(name: str) -> str:
     return next((kind for kind, pattern in PATTERNS if pattern.search(name)), "other")
 
 
-def breakdown(kernels: Iterable[Kernel], steps: int = 1, span: tuple[float, float] | None = None,
-              top: int = 24) -> Breakdown:
+def breakdown(
+    kernels: Iterable[Kernel], steps: int = 1, span: tuple[float, float] | None = None, top: int = 24
+) -> Breakdown:
     """Split the span (default: first begin to last end) among the classes; all times are divided by `steps`.
 
     Sweep over all begins and ends: between two neighbours the set of running kernels does not change, so that piece of
@@ -86,7 +119,7 @@ def breakdown(kernels: Iterable[Kernel], steps: int = 1, span: tuple[float, floa
     kernels = [k for k in kernels if k.end > k.begin]
     if span is None:
         span = (min((k.begin for k in kernels), default=0.0), max((k.end for k in kernels), default=0.0))
-    per_ms = 1e-3 / steps                                     # microseconds of all steps -> milliseconds of one
+    per_ms = 1e-3 / steps  # microseconds of all steps -> milliseconds of one
     kinds = {name: classify(name) for name in {k.name for k in kernels}}
     times, hidden = dict.fromkeys(CLASSES, 0.0), 0.0
     changes: list[tuple[float, int, str]] = []
@@ -112,15 +145,30 @@ def breakdown(kernels: Iterable[Kernel], steps: int = 1, span: tuple[float, floa
     for kernel in kernels:
         names.setdefault(kernel.name, []).append(kernel.end - kernel.begin)
     longest = sorted(names, key=lambda name: -sum(names[name]))[:top]
-    return Breakdown((span[1] - span[0]) * per_ms, {k: t * per_ms for k, t in times.items()}, hidden * per_ms, steps,
-                     [{"name": name[:160], "class": kinds[name], "ms": sum(names[name]) * per_ms,
-                       "calls": len(names[name]) / steps} for name in longest])
+    return Breakdown(
+        (span[1] - span[0]) * per_ms,
+        {k: t * per_ms for k, t in times.items()},
+        hidden * per_ms,
+        steps,
+        [
+            {
+                "name": name[:160],
+                "class": kinds[name],
+                "ms": sum(names[name]) * per_ms,
+                "calls": len(names[name]) / steps,
+            }
+            for name in longest
+        ],
+    )
 
 
 def evidence(found: Breakdown) -> dict[str, bool]:
     """What the kernels prove about the run: did FP8 products run on the device, and BF16 ones?"""
-    return {"fp8_gemm": found.classes["GEMM fp8"] > 0, "bf16_gemm": found.classes["GEMM bf16"] > 0,
-            "quantize": found.classes["quantize/cast"] > 0}
+    return {
+        "fp8_gemm": found.classes["GEMM fp8"] > 0,
+        "bf16_gemm": found.classes["GEMM bf16"] > 0,
+        "quantize": found.classes["quantize/cast"] > 0,
+    }
 
 
 def device_kernels(profiler) -> list[Kernel]:
@@ -142,6 +190,22 @@ def device_kernels(profiler) -> list[Kernel]:
 
 
 def _is_mark(name: str) -> bool:
-    return name.startswith(("ProfilerStep", "nccl:", "FSDP::", "Optimizer.", "## ", "autograd::", "Activity Buffer",
-                            "Context Sync", "Stream Sync", "Event Sync", "Stream Wait", "Torch-Compiled Region",
-                            "transformer_engine.", "record_param_comms", "c10d::"))
+    return name.startswith(
+        (
+            "ProfilerStep",
+            "nccl:",
+            "FSDP::",
+            "Optimizer.",
+            "## ",
+            "autograd::",
+            "Activity Buffer",
+            "Context Sync",
+            "Stream Sync",
+            "Event Sync",
+            "Stream Wait",
+            "Torch-Compiled Region",
+            "transformer_engine.",
+            "record_param_comms",
+            "c10d::",
+        )
+    )

@@ -81,7 +81,7 @@ class Stopwatch:
         if not self._cuda:
             return end - begin
         end.synchronize()
-        return begin.elapsed_time(end) / 1e3             # CUDA tells milliseconds
+        return begin.elapsed_time(end) / 1e3  # CUDA tells milliseconds
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,15 @@ def throughput(seconds: Sequence[float], tokens: float | Sequence[float], warmup
         return Throughput(None, None, None, None, None, 0, warmup)
     times = [s for s, _ in counted]
     rate = statistics.median(t / s for s, t in counted)
-    return Throughput(rate, sum(t for _, t in counted) / sum(times), percentile(times, 10), percentile(times, 50),
-                      percentile(times, 90), len(counted), warmup)
+    return Throughput(
+        rate,
+        sum(t for _, t in counted) / sum(times),
+        percentile(times, 10),
+        percentile(times, 50),
+        percentile(times, 90),
+        len(counted),
+        warmup,
+    )
 
 
 def throughput_of(steps: Iterable[dict], warmup: int = 2) -> Throughput:
@@ -139,6 +146,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 # ---- memory
 
+
 def rss_bytes(pid: int | None = None) -> int | None:
     """Resident bytes of one process now; None if it is gone or the system does not tell (only Linux does)."""
     return _status_bytes(pid, "VmRSS")
@@ -152,7 +160,7 @@ def peak_rss_bytes() -> int:
     import resource
 
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return used if sys.platform == "darwin" else used * 1024      # bytes on macOS, KiB elsewhere
+    return used if sys.platform == "darwin" else used * 1024  # bytes on macOS, KiB elsewhere
 
 
 def tree_rss_bytes(pid: int | None = None) -> int:
@@ -164,9 +172,9 @@ def tree_rss_bytes(pid: int | None = None) -> int:
 class PeakMemory:
     """The most that a process tree held while the block ran, sampled `every` seconds; a shorter peak can be missed.
 
-        with PeakMemory() as memory:
-            run_ranks(...)
-        memory.peak_bytes
+    with PeakMemory() as memory:
+        run_ranks(...)
+    memory.peak_bytes
     """
 
     def __init__(self, pid: int | None = None, every: float = 0.1):
@@ -198,8 +206,10 @@ def memory(device: Any = "cpu") -> dict[str, int]:
     if str(device).startswith("cuda"):
         import torch
 
-        return {"peak_bytes": torch.cuda.max_memory_allocated(device),
-                "reserved_bytes": torch.cuda.max_memory_reserved(device)}
+        return {
+            "peak_bytes": torch.cuda.max_memory_allocated(device),
+            "reserved_bytes": torch.cuda.max_memory_reserved(device),
+        }
     return {"peak_bytes": peak_rss_bytes()}
 
 
@@ -212,6 +222,7 @@ def reset_peak(device: Any = "cpu") -> None:
 
 
 # ---- how much of the machine that is
+
 
 @dataclass(frozen=True)
 class Efficiency:
@@ -239,12 +250,18 @@ def efficiency(tokens_per_s: float, flops_per_token: dict[str, float], gpu: str 
     told = {(name, kind): hardware.mfu(flops, gpu, kind) for name, flops in rate.items() for kind in ("bf16", "fp8")}
     known = {key: share for key, share in told.items() if share.value is not None}
     peaks = {kind: share.peak for (_, kind), share in known.items()}
-    note = (f"dense peaks of {gpu}: " + ", ".join(f"{kind} {peak / 1e12:,.0f} TFLOP/s" for kind, peak in peaks.items())
-            if known else next(iter(told.values())).text if told else "FLOPs per token unknown, MFU not given")
+    note = (
+        f"dense peaks of {gpu}: " + ", ".join(f"{kind} {peak / 1e12:,.0f} TFLOP/s" for kind, peak in peaks.items())
+        if known
+        else next(iter(told.values())).text
+        if told
+        else "FLOPs per token unknown, MFU not given"
+    )
     return Efficiency(rate, {key: share.value for key, share in known.items()}, gpu, note)
 
 
 # ---- /proc
+
 
 def _status_bytes(pid: int | None, field: str) -> int | None:
     try:
@@ -269,7 +286,7 @@ def _tree(root: int) -> list[int]:
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 parent = int(file.read().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
-            continue                                     # it ended between the listing and the reading
+            continue  # it ended between the listing and the reading
         children.setdefault(parent, []).append(pid)
     found, todo = [], [root]
     while todo:

@@ -18,13 +18,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WIDTH = 7.4                                              # inches; the report's text column
+WIDTH = 7.4  # inches; the report's text column
 
 # light -> dark. The light values double as the names by which the SVG finds them, so each must be unique.
 INK, MUTED, GRID, PAPER, BAND, THIN = "#20242b", "#5b626e", "#dfe3e8", "#fefefe", "#e4ebe3", "#b9c0ca"
-DARK = {INK: "#e8eaee", MUTED: "#a7afbb", GRID: "#363c46", PAPER: "#16191e", BAND: "#26362b", THIN: "#59616e",
-        "#005a9c": "#6db7f2", "#5d6d00": "#c0cf52", "#b34700": "#ff9a57", "#9c1f6d": "#f28cc6", "#007a63": "#4fd0b3",
-        "#6a3fb5": "#bca0f7", "#a11212": "#ff7f7f", "#8a6100": "#e6bd55"}
+DARK = {
+    INK: "#e8eaee",
+    MUTED: "#a7afbb",
+    GRID: "#363c46",
+    PAPER: "#16191e",
+    BAND: "#26362b",
+    THIN: "#59616e",
+    "#005a9c": "#6db7f2",
+    "#5d6d00": "#c0cf52",
+    "#b34700": "#ff9a57",
+    "#9c1f6d": "#f28cc6",
+    "#007a63": "#4fd0b3",
+    "#6a3fb5": "#bca0f7",
+    "#a11212": "#ff7f7f",
+    "#8a6100": "#e6bd55",
+}
 CANDIDATES = ("#b34700", "#007a63", "#6a3fb5", "#8a6100", "#9c1f6d")
 DASHES = ("-", (0, (5, 1.6)), (0, (3, 1.2, 1, 1.2)), (0, (8, 2)), (0, (6, 1.2, 1, 1.2, 1, 1.2)))
 # With more candidates than colours the colours come again, with other marks and hatches.
@@ -47,8 +60,16 @@ class Style:
     def marks(self, points: int, shift: int = 0, most: int = 14, **more: Any) -> dict:
         """A line with a marker at some of its `points`; `shift` sets the markers of lines that coincide apart."""
         stride = max(1, -(-points // most))
-        return self.line(**{"marker": self.mark, "markersize": 4.5, "markerfacecolor": PAPER, "markeredgewidth": 1.2,
-                            "markevery": (shift % stride, stride), **more})
+        return self.line(
+            **{
+                "marker": self.mark,
+                "markersize": 4.5,
+                "markerfacecolor": PAPER,
+                "markeredgewidth": 1.2,
+                "markevery": (shift % stride, stride),
+                **more,
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -74,11 +95,15 @@ def styles(roles: dict[str, str]) -> dict[str, Style]:
             out[name] = Style("#5d6d00", (0, (4, 1.6)), "s", "//")
         elif role == "broken":
             out[name] = Style("#a11212", (0, (1.2, 1.4)), "X", "xx")
-        elif role == "fine":                             # broken too, but only a little
+        elif role == "fine":  # broken too, but only a little
             out[name] = Style("#a11212", (0, (3, 1.4, 1, 1.4)), "*", "x")
         else:
-            out[name] = Style(CANDIDATES[used % len(CANDIDATES)], DASHES[used % len(DASHES)], MARKS[used % len(MARKS)],
-                              HATCHES[used % len(HATCHES)])
+            out[name] = Style(
+                CANDIDATES[used % len(CANDIDATES)],
+                DASHES[used % len(DASHES)],
+                MARKS[used % len(MARKS)],
+                HATCHES[used % len(HATCHES)],
+            )
             used += 1
     return out
 
@@ -91,15 +116,41 @@ def look():
     from matplotlib.figure import Figure
 
     settings = {
-        "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 9.5, "axes.titleweight": "bold",
-        "axes.titlelocation": "left", "axes.titlepad": 7, "axes.labelsize": 9, "axes.edgecolor": MUTED,
-        "axes.labelcolor": INK, "axes.titlecolor": INK, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
-        "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "axes.linewidth": 0.8, "axes.spines.top": False,
-        "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID,
-        "grid.linewidth": 0.7, "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
+        "font.family": "DejaVu Sans",
+        "font.size": 9,
+        "axes.titlesize": 9.5,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.titlepad": 7,
+        "axes.labelsize": 9,
+        "axes.edgecolor": MUTED,
+        "axes.labelcolor": INK,
+        "axes.titlecolor": INK,
+        "text.color": INK,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "xtick.labelsize": 8.5,
+        "ytick.labelsize": 8.5,
+        "axes.linewidth": 0.8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": GRID,
+        "grid.linewidth": 0.7,
+        "figure.facecolor": PAPER,
+        "axes.facecolor": PAPER,
+        "savefig.facecolor": PAPER,
         "legend.frameon": False,
-        "legend.fontsize": 8.5, "svg.hashsalt": "labkit", "svg.fonttype": "path", "hatch.linewidth": 0.6,
-        "axes.unicode_minus": True, "text.parse_math": False, "lines.solid_capstyle": "round", "path.simplify": True}
+        "legend.fontsize": 8.5,
+        "svg.hashsalt": "labkit",
+        "svg.fonttype": "path",
+        "hatch.linewidth": 0.6,
+        "axes.unicode_minus": True,
+        "text.parse_math": False,
+        "lines.solid_capstyle": "round",
+        "path.simplify": True,
+    }
 
     def figure(width: float, height: float) -> Any:
         fig = Figure(figsize=(width, height))
@@ -132,8 +183,9 @@ def two_themes(svg: str) -> str:
     return head + rule + defs + rest if defs else svg
 
 
-def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: float = 8.5, gap: float = 1.32,
-               reach: float = 0.035) -> None:
+def label_ends(
+    ax: Any, ends: Sequence[tuple[float, float, str, str]], size: float = 8.5, gap: float = 1.32, reach: float = 0.035
+) -> None:
     """Name each line at its right end: (x, y, text, color). Labels stand outside the axes, spread so that none overlap,
     joined to their line by a thin leader. Call it when limits and margins are final."""
     if not ends:
@@ -146,7 +198,7 @@ def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: flo
         at = ax.transData.transform((x, y))[1] if math.isfinite(y) else high
         placed.append([min(max(at, low), high), x, y, text, color, lines * height])
     placed.sort(key=lambda p: p[0])
-    for _ in range(60):                                  # push neighbours apart until nobody moves
+    for _ in range(60):  # push neighbours apart until nobody moves
         moved = False
         for a, b in zip(placed, placed[1:]):
             lack = (a[5] + b[5]) / 2 - (b[0] - a[0])
@@ -156,7 +208,7 @@ def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: flo
                 moved = True
         if not moved:
             break
-    for order, edge, sign in ((placed, low, 1), (placed[::-1], high, -1)):   # neither below the axes nor above them
+    for order, edge, sign in ((placed, low, 1), (placed[::-1], high, -1)):  # neither below the axes nor above them
         for p in order:
             p[0] = sign * max(sign * p[0], sign * edge + p[5] / 2 - height / 2)
             edge = p[0] + sign * (p[5] + height) / 2
@@ -164,10 +216,27 @@ def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: flo
     for at, x, y, text, color, _ in placed:
         frac = to_axes.transform((0, at))[1]
         y = min(max(y, ax.get_ylim()[0]), ax.get_ylim()[1]) if math.isfinite(y) else ax.get_ylim()[1]
-        ax.annotate(text, xy=(x, y), xycoords="data", xytext=(1 + reach, frac), textcoords="axes fraction", va="center",
-                    ha="left", fontsize=size, color=color, annotation_clip=False, linespacing=1.1,
-                    arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2,
-                                "relpos": (0, 0.5)})
+        ax.annotate(
+            text,
+            xy=(x, y),
+            xycoords="data",
+            xytext=(1 + reach, frac),
+            textcoords="axes fraction",
+            va="center",
+            ha="left",
+            fontsize=size,
+            color=color,
+            annotation_clip=False,
+            linespacing=1.1,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": color,
+                "linewidth": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 2,
+                "relpos": (0, 0.5),
+            },
+        )
 
 
 def thin(points: list, most: int = 240) -> list:
@@ -183,8 +252,8 @@ def running_median(values: Sequence[float], window: int) -> list[float]:
     value itself is not finite). Centred: a trailing window would lag behind a falling loss."""
     out, half = [], window // 2
     for i, value in enumerate(values):
-        reach = min(half, i, len(values) - 1 - i)        # symmetric at the ends too
-        part = finite(values[i - reach: i + reach + 1])
+        reach = min(half, i, len(values) - 1 - i)  # symmetric at the ends too
+        part = finite(values[i - reach : i + reach + 1])
         out.append(statistics.median(part) if part and math.isfinite(value) else math.nan)
     return out
 

@@ -47,7 +47,7 @@ def read_run(path: str | os.PathLike) -> RunData:
     for folder in sorted(path.glob("arms/*/run.json")):
         with suppress(LabError):
             arms[folder.parent.name] = read_run(folder.parent)
-    order = list((run.get("results") or {}).get("arms") or {})   # the order in which they were run, where it is known
+    order = list((run.get("results") or {}).get("arms") or {})  # the order in which they were run, where it is known
     arms = {name: arms[name] for name in [*(n for n in order if n in arms), *(n for n in arms if n not in order)]}
     return RunData(path, run, steps, events, torn_steps + torn_events, arms, is_alive(path))
 

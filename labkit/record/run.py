@@ -32,7 +32,7 @@ from labkit.errors import LabError
 from labkit.record.clean import clean_command, jsonable, typed_command
 from labkit.record.read import RunData, is_alive, load_run, parse, read_run
 
-__all__ = ["RunRecord", "RunData", "read_run", "is_alive", "versions", "now"]
+__all__ = ["RunData", "RunRecord", "is_alive", "now", "read_run", "versions"]
 
 SCHEMA = 1
 PACKAGES = ("torch", "torchao", "transformer-engine", "triton", "numpy", "tokenizers", "pydantic")
@@ -53,8 +53,17 @@ class RunRecord:
     # ---- making and opening
 
     @classmethod
-    def create(cls, path: str | os.PathLike, *, kind: str, command: str | list[str] | None = None, config: Any = None,
-               seeds: Any = None, rank: int = 0, **extra: Any) -> RunRecord:
+    def create(
+        cls,
+        path: str | os.PathLike,
+        *,
+        kind: str,
+        command: str | list[str] | None = None,
+        config: Any = None,
+        seeds: Any = None,
+        rank: int = 0,
+        **extra: Any,
+    ) -> RunRecord:
         """Start a record in a new or empty folder. `kind` is "train" or "compare"; `command` defaults to what was
         typed; `config` may be a pydantic model or a dict; `extra` goes into run.json as it is (pass `hardware={...}`
         to skip asking the machine). Raises LabError if the folder already holds a run or cannot be written."""
@@ -66,12 +75,22 @@ class RunRecord:
         with _explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "figures").mkdir(exist_ok=True)
-        run = {"schema": SCHEMA, "kind": kind, "status": "running",
-               "command": clean_command(command) if command is not None else typed_command(),
-               "config": config if config is not None else {}, "seeds": seeds if seeds is not None else {},
-               "versions": versions(), "started": now(), "finished": None, "results": {}, **extra}
+        run = {
+            "schema": SCHEMA,
+            "kind": kind,
+            "status": "running",
+            "command": clean_command(command) if command is not None else typed_command(),
+            "config": config if config is not None else {},
+            "seeds": seeds if seeds is not None else {},
+            "versions": versions(),
+            "started": now(),
+            "finished": None,
+            "results": {},
+            **extra,
+        }
         if "hardware" not in run:
             from labkit.record import hardware  # asks torch about the GPU: only when a run really starts
+
             run["hardware"] = hardware.describe()
         self._write_run(run)
         self._append_fd("steps.jsonl")
@@ -150,7 +169,7 @@ class RunRecord:
                 self.finish()
             else:
                 stopped = issubclass(kind, (KeyboardInterrupt, SystemExit))
-                with suppress(LabError):                 # a full disk must not hide the error that ended the run
+                with suppress(LabError):  # a full disk must not hide the error that ended the run
                     self.event("interrupted" if stopped else "failed", message=f"{kind.__name__}: {error}")
                     self.finish("interrupted" if stopped else "failed")
         self.close()
@@ -167,8 +186,9 @@ class RunRecord:
     def _append_fd(self, name: str) -> int:
         if name not in self._files:
             with _explained(self.path / name):
-                self._files[name] = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
-                                            0o644)
+                self._files[name] = os.open(
+                    self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+                )
         return self._files[name]
 
     def _append(self, name: str, fields: dict) -> None:
@@ -180,11 +200,11 @@ class RunRecord:
         with _explained(self.path / name):
             before, rest = os.fstat(fd).st_size, line
             try:
-                while rest:                              # one write, unless the disk fills up in the middle of it
-                    rest = rest[os.write(fd, rest):]
+                while rest:  # one write, unless the disk fills up in the middle of it
+                    rest = rest[os.write(fd, rest) :]
             except OSError:
                 if len(rest) < len(line):
-                    os.ftruncate(fd, before)             # no half line is left behind
+                    os.ftruncate(fd, before)  # no half line is left behind
                 raise
 
     def _write_run(self, run: dict) -> None:
@@ -210,7 +230,7 @@ class RunRecord:
             return
         with _explained(file), open(file, "r+b") as stream:
             content = stream.read()
-            whole = content.rfind(b"\n") + 1             # 0 if there is none
+            whole = content.rfind(b"\n") + 1  # 0 if there is none
             if parse(content[whole:]) is not None:
                 stream.write(b"\n")
             else:
@@ -235,23 +255,26 @@ class RunRecord:
     def _mark_alive(self) -> None:
         # A shared lock on the folder for as long as a writer lives; the system releases it however the writer ends.
         if "lock" not in self._files:
-            with suppress(OSError):                      # a file system without locks: `alive` is then unknown
+            with suppress(OSError):  # a file system without locks: `alive` is then unknown
                 fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
                 self._files["lock"] = fd
-                fcntl.flock(fd, fcntl.LOCK_SH)           # waits for `is_alive`, which holds it for microseconds
+                fcntl.flock(fd, fcntl.LOCK_SH)  # waits for `is_alive`, which holds it for microseconds
 
 
 def versions() -> dict[str, str]:
     """Versions of what a result depends on, without importing any of it."""
     import labkit
 
-    found = {"labkit": getattr(labkit, "__version__", "unknown"), "python": platform.python_version(),
-             "system": f"{platform.system()} {platform.machine()}"}
+    found = {
+        "labkit": getattr(labkit, "__version__", "unknown"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     torch = sys.modules.get("torch")
-    if torch is not None:                                # what really runs; NGC's build and its metadata can differ
+    if torch is not None:  # what really runs; NGC's build and its metadata can differ
         found["torch"] = str(torch.__version__)
         cuda = getattr(getattr(torch, "version", None), "cuda", None)
         if cuda:
@@ -267,7 +290,7 @@ def versions() -> dict[str, str]:
 
 def now() -> str:
     """The time in UTC, ISO 8601, to the millisecond."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _commit(root: Path) -> str | None:
@@ -275,9 +298,12 @@ def _commit(root: Path) -> str | None:
     if not (root / ".git").exists():
         return None
     try:
+
         def git(*words: str) -> str:
-            return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=5,
-                                  check=True).stdout.strip()
+            return subprocess.run(
+                ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return None
@@ -295,6 +321,8 @@ class _explained:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, OSError):
             if error.errno in _FULL:
-                raise LabError(f"the disk is full: could not write {self.file}; what was recorded before is kept. "
-                               "Free some space and resume.") from error
+                raise LabError(
+                    f"the disk is full: could not write {self.file}; what was recorded before is kept. "
+                    "Free some space and resume."
+                ) from error
             raise LabError(f"could not write {self.file}: {error.strerror or error}.") from error

@@ -20,6 +20,7 @@ them) and agree; a damaged checkpoint is passed over and said, and the one befor
 
 On disk: see `labkit.train.manifest`. The folder must be one that all ranks see.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -40,11 +41,11 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
+from labkit.precision.flags import mismatch, other_parameters
 from labkit.train import manifest, state
 from labkit.train.config import TrainConfig
 from labkit.train.health import agree, gather_text
 from labkit.train.master import MasterAdamW
-from labkit.precision.flags import mismatch, other_parameters
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class Loaded:
 
     step: int
     own: dict[str, Any]
-    same_ranks: bool          # False: saved on another number of ranks; the generators were not restored
+    same_ranks: bool  # False: saved on another number of ranks; the generators were not restored
 
 
 class Checkpoints:
@@ -68,10 +69,17 @@ class Checkpoints:
     say(kind, step, message, **fields): told of everything worth a line in the run's events.
     """
 
-    def __init__(self, folder: str | Path, group: Group, *, config: TrainConfig | None = None,
-                 data_hash: str | None = None, keep: int = 2,
-                 precision: Callable[..., dict[str, Any] | None] = lambda step=None: None,
-                 say: Callable[..., None] = lambda kind, step, message, **fields: None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        group: Group,
+        *,
+        config: TrainConfig | None = None,
+        data_hash: str | None = None,
+        keep: int = 2,
+        precision: Callable[..., dict[str, Any] | None] = lambda step=None: None,
+        say: Callable[..., None] = lambda kind, step, message, **fields: None,
+    ) -> None:
         self.folder, self.group, self.keep, self.precision, self.say = Path(folder), group, keep, precision, say
         self.about = {"config": state.settings(config) if config else None, "data_hash": data_hash}
 
@@ -88,12 +96,20 @@ class Checkpoints:
         has_state = bool(optimizer.state)
         tensors, extra = state.tensors_of(model, optimizer if has_state else None)
         own = {"own": own, "extra": extra, "generators": state.generators(self.group.device)}
-        about = {**self.about, "step": step, "world_size": self.group.size, "optimizer": has_state,
-                 "parameters": state.shapes(model), "precision": self.precision(), "torch": torch.__version__}
+        about = {
+            **self.about,
+            "step": step,
+            "world_size": self.group.size,
+            "optimizer": has_state,
+            "parameters": state.shapes(model),
+            "precision": self.precision(),
+            "torch": torch.__version__,
+        }
         size = self._total(state.local_bytes(tensors, self.group.rank))
 
         def explain(error: BaseException) -> str:
             return self._not_written(step, size, error)
+
         try:
             self._together(lambda: self._prepare(partial, size), explain, only_rank_0=True)
             mine = self._together(lambda: self._write(partial, tensors, own), explain)
@@ -103,7 +119,7 @@ class Checkpoints:
             self._together(lambda: self._finish(partial, final, files, about), explain, only_rank_0=True)
         except LabError:
             if self.group.rank == 0:
-                shutil.rmtree(partial, ignore_errors=True)          # gives the space back
+                shutil.rmtree(partial, ignore_errors=True)  # gives the space back
             raise
         self.say("checkpoint", step, f"saved {final.name}", bytes=sum(f["bytes"] for f in files.values()))
         return final
@@ -111,7 +127,7 @@ class Checkpoints:
     def _prepare(self, partial: Path, size: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
-        if shutil.disk_usage(self.folder).free < size:              # said before the disk is filled, not after
+        if shutil.disk_usage(self.folder).free < size:  # said before the disk is filled, not after
             raise OSError(errno.ENOSPC, "not enough space")
         partial.mkdir()
 
@@ -128,7 +144,7 @@ class Checkpoints:
     def _finish(self, partial: Path, final: Path, files: dict, about: dict) -> None:
         manifest.write(partial, files, about)
         manifest.publish(partial, final)
-        for step in manifest.whole_steps(self.folder)[self.keep:]:
+        for step in manifest.whole_steps(self.folder)[self.keep :]:
             manifest.retire(self.folder / manifest.folder_name(step))
         manifest.sweep(self.folder, manifest.PARTIAL, manifest.CORRUPT)
 
@@ -138,8 +154,10 @@ class Checkpoints:
         free = shutil.disk_usage(self.folder).free if self.folder.is_dir() else None
         if _errno(error) in _DISK_FULL or (free is not None and free < size):
             room = "" if free is None else f" ({size / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
-            return (f"the disk is full: the checkpoint of step {step} could not be written to {self.folder}{room}; "
-                    f"{kept}. Free some space and run the same command again.")
+            return (
+                f"the disk is full: the checkpoint of step {step} could not be written to {self.folder}{room}; "
+                f"{kept}. Free some space and run the same command again."
+            )
         return f"the checkpoint of step {step} could not be written to {self.folder}: {_cause(error)}; {kept}."
 
     # ---- loading
@@ -163,15 +181,19 @@ class Checkpoints:
                 self.say("corrupt_checkpoint", bad, f"passed over {problem}; going on from step {step}")
             return loaded
         if damaged:
-            raise LabError(f"no checkpoint in {self.folder} can be used ({'; '.join(damaged.values())}): put back a "
-                           "copy of one, or delete the folder to start from the beginning.")
+            raise LabError(
+                f"no checkpoint in {self.folder} can be used ({'; '.join(damaged.values())}): put back a "
+                "copy of one, or delete the folder to start from the beginning."
+            )
         return None
 
     def refuse_existing(self) -> None:
         """LabError if the folder holds checkpoints: a run that starts anew must not mix with an earlier one."""
         if steps := self._listed():
-            raise LabError(f"{self.folder} holds checkpoints of an earlier run (up to step {steps[0]}): resume it, or "
-                           "choose another run folder.")
+            raise LabError(
+                f"{self.folder} holds checkpoints of an earlier run (up to step {steps[0]}): resume it, or "
+                "choose another run folder."
+            )
 
     def _listed(self) -> list[int]:
         """Rank 0's list, so that all ranks look at the same folders in the same order."""
@@ -183,7 +205,7 @@ class Checkpoints:
 
     def _damage(self, folder: Path) -> str | None:
         body, problem = manifest.read(folder)
-        files = sorted(body.get("files", {}).items())[self.group.rank::self.group.size]       # this rank's share
+        files = sorted(body.get("files", {}).items())[self.group.rank :: self.group.size]  # this rank's share
         return problem or next((p for name, entry in files if (p := manifest.damage(folder / name, entry))), None)
 
     def _restore(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Loaded:
@@ -202,24 +224,37 @@ class Checkpoints:
             with quiet():
                 dcp.load(tensors, storage_reader=dcp.FileSystemReader(folder), **self._ranks())
             # weights_only=False: it is what this program pickled, and its checksum has been verified.
-            return torch.load(folder / _own_file(self.group.rank % about["world_size"]), map_location="cpu",
-                              weights_only=False)
+            return torch.load(
+                folder / _own_file(self.group.rank % about["world_size"]), map_location="cpu", weights_only=False
+            )
+
         mine = self._together(read, lambda error: f"cannot resume from {folder}: {_cause(error)}.")
         state.put_back(model, optimizer, tensors, mine["extra"])
-        if isinstance(optimizer, MasterAdamW) and (name := agree(
-                self.group, optimizer.differing(model, tensors["model"]))):
-            raise LabError(f"cannot resume from {folder}: its FP8 weight {name} is not what its master weight rounds "
-                           "to here: train with the library version that made it, or start from its BF16 form "
-                           "(`lab checkpoint convert OLD_RUN NEW_RUN --to bf16`).")
+        if isinstance(optimizer, MasterAdamW) and (
+            name := agree(self.group, optimizer.differing(model, tensors["model"]))
+        ):
+            raise LabError(
+                f"cannot resume from {folder}: its FP8 weight {name} is not what its master weight rounds "
+                "to here: train with the library version that made it, or start from its BF16 form "
+                "(`lab checkpoint convert OLD_RUN NEW_RUN --to bf16`)."
+            )
         if same_ranks:
             state.set_generators(mine["generators"], self.group.device)
-        self.say("loaded", about["step"], f"went on from {folder.name}" + ("" if same_ranks else (
-            f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding")))
+        self.say(
+            "loaded",
+            about["step"],
+            f"went on from {folder.name}"
+            + (
+                ""
+                if same_ranks
+                else (f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding")
+            ),
+        )
         return Loaded(about["step"], mine["own"], same_ranks)
 
     def _set_aside(self, step: int) -> None:
         folder = self.folder / manifest.folder_name(step)
-        with contextlib.suppress(OSError):                           # a run can go on from a folder it may not change
+        with contextlib.suppress(OSError):  # a run can go on from a folder it may not change
             folder.rename(folder.with_name(folder.name + manifest.CORRUPT))
 
     # ---- all ranks or none
@@ -230,7 +265,7 @@ class Checkpoints:
         if self.group.rank == 0 or not only_rank_0:
             try:
                 result = work()
-            except (Exception, CheckpointException) as error:        # CheckpointException is no Exception
+            except (Exception, CheckpointException) as error:  # CheckpointException is no Exception
                 complaint = explain(error)
         if complaint := agree(self.group, complaint):
             raise LabError(complaint)

@@ -4,6 +4,7 @@ A GPU call returns before the GPU has done it, so the host's clock is right only
 GPU. The loop waits once a step anyway, to read the loss; this clock is read there. What lies between two such points is
 exactly one step's work, in the order of the device, without a wait of its own.
 """
+
 from __future__ import annotations
 
 import time

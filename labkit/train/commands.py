@@ -1,5 +1,6 @@
 """`lab checkpoint`: what a checkpoint is, and one with FP8 parameters from one without. Everything heavy is imported
 when a command runs, so that `lab --help` answers at once."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,15 +17,18 @@ def add_commands(app: typer.Typer) -> None:
 
 
 @checkpoint.command()
-def show(path: Annotated[Path, typer.Argument(help="A run's folder (its newest checkpoint), or a checkpoint's.")],
-         as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, without files.")] = False,
-         ) -> None:
+def show(
+    path: Annotated[Path, typer.Argument(help="A run's folder (its newest checkpoint), or a checkpoint's.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, without files.")] = False,
+) -> None:
     """Tell what a checkpoint holds: step, size, and its precision flags. Verifies every file first."""
     from labkit.train.convert import about, find
+
     folder = find(path)
     body = about(folder)
     if as_json:
         import json
+
         typer.echo(json.dumps({key: value for key, value in body.items() if key != "files"}, indent=1))
         return
     size = sum(entry["bytes"] for entry in body["files"].values())
@@ -41,25 +45,33 @@ def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A run's folder, or one of its checkpoints.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder of the new run.")],
     to: Annotated[str, typer.Option("--to", help="What the parameters shall be: bf16 or fp8.")],
-    weights: Annotated[str, typer.Option(help=(
-        "To bf16: keep the fp8 values, or take the optimizer's master weights."))] = "fp8",
+    weights: Annotated[
+        str, typer.Option(help=("To bf16: keep the fp8 values, or take the optimizer's master weights."))
+    ] = "fp8",
 ) -> None:
     """Write a checkpoint with FP8 parameters as one without, or the other way round, for a new run to go on from."""
     from labkit.train.convert import convert as turn
+
     typer.echo(turn(source, target, to, weights=weights))
 
 
 def flag_lines(flags: dict | None) -> list[str]:
     """The precision flags in words."""
     from labkit.precision.flags import title
+
     if not flags:
         return ["no precision flags: older than they are, or trained without a precision backend"]
     lines = [f"precision: {title(flags)}, in the {flags['phase']} phase; {len(flags['linears'])} linears"]
     if flags["scaling"]:
         block = f" of {flags['block']}" if flags["block"] else ""
         powers = "powers of two" if flags["power_of_two"] else "not powers of two"
-        lines.append(f"formats: {flags['forward']} forward, {flags['backward']} backward; scaling: {flags['scaling']}"
-                     f"{block}, scales are {powers}, amax epsilon {flags['amax_epsilon']:g}")
-    lines.append("parameters: FP8, with FP32 master weights in the optimizer" if flags["fp8_parameters"] else
-                 "parameters: in high precision")
+        lines.append(
+            f"formats: {flags['forward']} forward, {flags['backward']} backward; scaling: {flags['scaling']}"
+            f"{block}, scales are {powers}, amax epsilon {flags['amax_epsilon']:g}"
+        )
+    lines.append(
+        "parameters: FP8, with FP32 master weights in the optimizer"
+        if flags["fp8_parameters"]
+        else "parameters: in high precision"
+    )
     return lines

@@ -12,6 +12,7 @@ Only the recipe "block" has FP8 parameters, so only its checkpoints convert. The
 that differs in `fp8_parameters` alone; step, history, AdamW's means, generators and data go over as they are. It is
 made on one CPU, in memory: as much of it as the checkpoint is large. What kind a checkpoint is, its manifest says.
 """
+
 from __future__ import annotations
 
 import shutil
@@ -23,11 +24,11 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from labkit.errors import LabError
+from labkit.precision.blocks import on_grid
+from labkit.precision.flags import title
 from labkit.train import manifest
 from labkit.train.checkpoint import quiet
 from labkit.train.master import MASTER
-from labkit.precision.blocks import on_grid
-from labkit.precision.flags import title
 
 FORMATS, WEIGHTS = ("bf16", "fp8"), ("fp8", "master")
 
@@ -46,8 +47,9 @@ def find(path: str | Path) -> Path:
 def about(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint; LabError if it, or any file of it, is damaged."""
     body, problem = manifest.read(folder)
-    problem = problem or next((p for name, entry in sorted(body["files"].items())
-                               if (p := manifest.damage(folder / name, entry))), None)
+    problem = problem or next(
+        (p for name, entry in sorted(body["files"].items()) if (p := manifest.damage(folder / name, entry))), None
+    )
     if problem:
         raise LabError(f"{folder} is damaged: {problem}")
     return body
@@ -62,8 +64,10 @@ def convert(source: str | Path, target: str | Path, to: str, *, weights: str = "
     has that checkpoint.
     """
     if to not in FORMATS or weights not in WEIGHTS:
-        raise LabError(f"a checkpoint is converted to {' or '.join(FORMATS)}, with weights {' or '.join(WEIGHTS)}; not "
-                       f"to '{to}', with weights '{weights}'")
+        raise LabError(
+            f"a checkpoint is converted to {' or '.join(FORMATS)}, with weights {' or '.join(WEIGHTS)}; not "
+            f"to '{to}', with weights '{weights}'"
+        )
     folder = find(source)
     body = about(folder)
     flags = body.get("precision")
@@ -93,17 +97,23 @@ def convert(source: str | Path, target: str | Path, to: str, *, weights: str = "
 def check(folder: Path, body: dict[str, Any], flags: dict[str, Any] | None, to: str) -> None:
     """LabError if this checkpoint cannot be converted."""
     if not flags:
-        raise LabError(f"{folder} does not say what precision it was made in (it is older than such flags, or of a "
-                       "training without a backend): nothing to convert")
+        raise LabError(
+            f"{folder} does not say what precision it was made in (it is older than such flags, or of a "
+            "training without a backend): nothing to convert"
+        )
     if flags["fp8_parameters"] == (to == "fp8"):
         has = "FP8 parameters" if flags["fp8_parameters"] else "parameters in high precision"
         raise LabError(f"{folder} has {has} already")
     if flags["scaling"] != "block" or not flags["power_of_two"]:
-        raise LabError(f"{folder} is of {title(flags)}, and FP8 parameters go with recipe block and its power-of-two "
-                       "scales alone: train with te block or emulated block")
+        raise LabError(
+            f"{folder} is of {title(flags)}, and FP8 parameters go with recipe block and its power-of-two "
+            "scales alone: train with te block or emulated block"
+        )
     if not body["optimizer"]:
-        raise LabError(f"{folder} was saved before the first update and holds no optimizer state to put master weights "
-                       "into: take a later one, or start the run anew with the other setting")
+        raise LabError(
+            f"{folder} was saved before the first update and holds no optimizer state to put master weights "
+            "into: take a later one, or start the run anew with the other setting"
+        )
 
 
 def load_flat(folder: Path) -> dict[str, Any]:
@@ -111,8 +121,10 @@ def load_flat(folder: Path) -> dict[str, Any]:
     "optimizer.param_groups...": ...}."""
     reader = dcp.FileSystemReader(folder)
     stored = reader.read_metadata().state_dict_metadata
-    tensors: dict[str, Any] = {key: torch.empty(entry.size, dtype=entry.properties.dtype)
-                               if isinstance(entry, TensorStorageMetadata) else None for key, entry in stored.items()}
+    tensors: dict[str, Any] = {
+        key: torch.empty(entry.size, dtype=entry.properties.dtype) if isinstance(entry, TensorStorageMetadata) else None
+        for key, entry in stored.items()
+    }
     with quiet():
         dcp.load(tensors, storage_reader=reader, no_dist=True)
     return tensors
@@ -134,6 +146,9 @@ def changed(body: dict[str, Any], to: str, folder: Path) -> dict[str, Any]:
     """The manifest's words for the converted checkpoint."""
     fp8 = to == "fp8"
     config = {**body["config"], "precision.fp8_parameters": fp8} if body["config"] else body["config"]
-    return {**{key: value for key, value in body.items() if key != "files"}, "config": config,
-            "precision": {**body["precision"], "fp8_parameters": fp8},
-            "converted": {"to": to, "from": folder.parent.parent.name or folder.name}}
+    return {
+        **{key: value for key, value in body.items() if key != "files"},
+        "config": config,
+        "precision": {**body["precision"], "fp8_parameters": fp8},
+        "converted": {"to": to, "from": folder.parent.parent.name or folder.name},
+    }

@@ -20,6 +20,7 @@ the GPU then waits while the CPU launches clipping and AdamW: 3 ms on an H200 fo
 decision on the GPU and let the update kernel obey it (that is what `found_inf` of fused AdamW does for a GradScaler).
 We do not: the loss has to be read once a step anyway, and an `if` that can be read is worth the milliseconds.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -37,11 +38,11 @@ from labkit.train.optim import local_grads
 class Vitals:
     """What all ranks know about a step after `check`. The same on every rank."""
 
-    loss: float             # mean over the global batch; NaN if it is not finite on some rank
-    grad_norm: float        # L2 norm of the whole gradient; NaN likewise
-    bad_loss: int           # number of ranks with a loss that is not finite
-    bad_grad: int           # number of ranks that hold a gradient that is not finite
-    memory: list[int]       # what each rank passed as `memory_bytes`
+    loss: float  # mean over the global batch; NaN if it is not finite on some rank
+    grad_norm: float  # L2 norm of the whole gradient; NaN likewise
+    bad_loss: int  # number of ranks with a loss that is not finite
+    bad_grad: int  # number of ranks that hold a gradient that is not finite
+    memory: list[int]  # what each rank passed as `memory_bytes`
 
     @property
     def finite(self) -> bool:
@@ -61,15 +62,20 @@ def check(loss: Tensor, parameters: Iterable[Tensor], group: Group, memory_bytes
     bad_loss, bad_grad = ~loss.isfinite(), ~squares.isfinite()
 
     memory = torch.zeros(group.size, dtype=torch.float64)
-    memory[group.rank] = memory_bytes                                  # exact: FP64 holds integers up to 2**53
-    vector = torch.stack([torch.where(bad_grad, 0.0, squares), torch.where(bad_loss, 0.0, loss),
-                          bad_loss.double(), bad_grad.double()])
+    memory[group.rank] = memory_bytes  # exact: FP64 holds integers up to 2**53
+    vector = torch.stack(
+        [torch.where(bad_grad, 0.0, squares), torch.where(bad_loss, 0.0, loss), bad_loss.double(), bad_grad.double()]
+    )
     vector = torch.cat([vector, memory.to(vector.device, non_blocking=True)])
     group.all_reduce(vector)
-    squares, loss, bad_loss, bad_grad, *memory = vector.tolist()       # the one wait
-    return Vitals(loss=float("nan") if bad_loss else loss / group.size,
-                  grad_norm=float("nan") if bad_grad else squares ** 0.5,
-                  bad_loss=int(bad_loss), bad_grad=int(bad_grad), memory=[int(m) for m in memory])
+    squares, loss, bad_loss, bad_grad, *memory = vector.tolist()  # the one wait
+    return Vitals(
+        loss=float("nan") if bad_loss else loss / group.size,
+        grad_norm=float("nan") if bad_grad else squares**0.5,
+        bad_loss=int(bad_loss),
+        bad_grad=int(bad_grad),
+        memory=[int(m) for m in memory],
+    )
 
 
 def _sum_of_squares(parameters: list[Tensor], group: Group) -> Tensor:
@@ -80,7 +86,7 @@ def _sum_of_squares(parameters: list[Tensor], group: Group) -> Tensor:
     grads = local_grads(parameters)
     if not grads:
         return torch.zeros((), dtype=torch.float64, device=group.device)
-    norms = torch.stack(torch._foreach_norm(grads)).double()                  # a few launches for all tensors
+    norms = torch.stack(torch._foreach_norm(grads)).double()  # a few launches for all tensors
     weights = torch.tensor([1 / _copies(p, group) for p in parameters], dtype=torch.float64)
     return (norms.square() * weights.to(norms.device, non_blocking=True)).sum()
 
@@ -111,7 +117,7 @@ def gather_text(group: Group, text: str) -> list[str]:
     sizes = group.all_gather(torch.tensor([len(mine)], dtype=torch.int64).to(group.device)).tolist()
     room = max(1, *sizes)
     padded = torch.zeros(room, dtype=torch.uint8)
-    padded[:len(mine)] = mine
+    padded[: len(mine)] = mine
     every = group.all_gather(padded.to(group.device)).cpu().view(group.size, room)
     return [bytes(row[:size].tolist()).decode() for row, size in zip(every, sizes)]
 

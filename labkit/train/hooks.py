@@ -15,6 +15,7 @@ Two rules. Every rank calls the same hooks in the same places, so a hook may com
 rank. And what steers the run (`loop.stop`, a changed learning rate) must be decided alike on every rank: decide on
 numbers that are the same everywhere, such as `loop.vitals`, or agree first (`labkit.train.health.agree`).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -7,6 +7,7 @@ Importable and picklable, as separate processes need it. Everything is built ins
 memory-mapped, and a model is built on the meta device, converted, sharded and only then given memory (see
 labkit.parallel.shard).
 """
+
 from __future__ import annotations
 
 import random
@@ -20,6 +21,10 @@ import torch
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
+from labkit.model.decoder import Transformer, init_weights, perturb
+from labkit.parallel.shard import materialize
+from labkit.parallel.transforms import prepare
+from labkit.precision import get_backend
 from labkit.record.clean import jsonable
 from labkit.record.run import RunRecord, read_run
 from labkit.train import state
@@ -27,15 +32,18 @@ from labkit.train.config import TrainConfig, strict_validate
 from labkit.train.data.corpus import build_corpus
 from labkit.train.hooks import Hook
 from labkit.train.loop import train
-from labkit.model.decoder import Transformer, init_weights, perturb
-from labkit.precision import get_backend
-from labkit.parallel.shard import materialize
-from labkit.parallel.transforms import prepare
 
 
-def train_job(group: Group, config: TrainConfig | dict[str, Any], run_dir: str | Path | None = None, *,
-              resume: bool = True, hooks: Sequence[Hook] = (), cache_dir: str | Path | None = None,
-              record_fields: dict[str, Any] | None = None) -> dict[str, Any]:
+def train_job(
+    group: Group,
+    config: TrainConfig | dict[str, Any],
+    run_dir: str | Path | None = None,
+    *,
+    resume: bool = True,
+    hooks: Sequence[Hook] = (),
+    cache_dir: str | Path | None = None,
+    record_fields: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """Build corpus, backend and model, train, and return a summary of plain values, the same on every rank.
 
     run_dir: the run's folder; rank 0 writes the record into it. An existing run there is resumed (from its newest
@@ -48,24 +56,40 @@ def train_job(group: Group, config: TrainConfig | dict[str, Any], run_dir: str |
     corpus = build_corpus(config.data, cache_dir)
     backend = get_backend(config.precision.backend)
     model, report = build_model(config, group, backend)
-    about = {"conversion": report.to_dict() if report else None, "corpus": corpus.describe(),
-             "parameters": sum(p.numel() for p in model.parameters())}
+    about = {
+        "conversion": report.to_dict() if report else None,
+        "corpus": corpus.describe(),
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
 
     record = None
     if run_dir is not None and group.rank == 0:
         record = open_record(Path(run_dir), config, {**about, **(record_fields or {})})
     try:
-        result = train(group, config, corpus, model=model, record=record, run_dir=run_dir, hooks=hooks, backend=backend,
-                       resume=resume)
-        summary = {**asdict(result), **about, "evidence": backend.evidence(model),
-                   "scales": {name: stat.to_dict() for name, stat in backend.scales().items()}}
+        result = train(
+            group,
+            config,
+            corpus,
+            model=model,
+            record=record,
+            run_dir=run_dir,
+            hooks=hooks,
+            backend=backend,
+            resume=resume,
+        )
+        summary = {
+            **asdict(result),
+            **about,
+            "evidence": backend.evidence(model),
+            "scales": {name: stat.to_dict() for name, stat in backend.scales().items()},
+        }
         if record:
             record.results(**{key: value for key, value in summary.items() if key not in ("losses", *about)})
             record.finish("interrupted" if result.paused else "finished")
         return summary
     except BaseException as error:
         if record:
-            record.__exit__(type(error), error, error.__traceback__)     # "failed" or "interrupted", and why
+            record.__exit__(type(error), error, error.__traceback__)  # "failed" or "interrupted", and why
         raise
 
 
@@ -79,7 +103,7 @@ def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> Ru
     old = read_run(run_dir)
     if old.steps:
         was = strict_validate(TrainConfig, old.run["config"], f"the config in {run_dir / 'run.json'}")
-        now = strict_validate(TrainConfig, jsonable(config), "the training config")       # paths as a record shows them
+        now = strict_validate(TrainConfig, jsonable(config), "the training config")  # paths as a record shows them
         if other := state.difference_in_settings(state.settings(was), state.settings(now)):
             raise LabError(f"{run_dir} holds another run: {other}; set it back, or choose another run folder.")
     record = RunRecord.open(run_dir)
@@ -99,12 +123,12 @@ def build_model(config: TrainConfig, group: Group, backend: Any) -> tuple[torch.
 
     model = materialize(model, group.device, first_values, quantised=config.precision.fp8_parameters)
     if config.precision.fp8_parameters:
-        backend.masters = backend.quantise_parameters()      # the optimizer takes them: labkit.train.optim.adamw
+        backend.masters = backend.quantise_parameters()  # the optimizer takes them: labkit.train.optim.adamw
     return model, report
 
 
 def seed_generators(seed: int, rank: int) -> None:
     """Seed every generator of this rank. Nothing in the course's training draws from them; a lab's dropout would."""
-    torch.manual_seed(seed * 1_000_003 + rank)          # the GPU's generators too
-    np.random.seed((seed * 1_000_003 + rank) % 2 ** 32)
+    torch.manual_seed(seed * 1_000_003 + rank)  # the GPU's generators too
+    np.random.seed((seed * 1_000_003 + rank) % 2**32)
     random.seed(seed * 1_000_003 + rank)

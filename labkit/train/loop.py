@@ -23,6 +23,7 @@ one forward and backward. Evaluation, checkpoints and the start are not in it.
 Steps count from 1. Step k's loss is that of the weights before its update; the held-out loss of step k is that after
 it.
 """
+
 from __future__ import annotations
 
 import logging
@@ -39,29 +40,39 @@ from torch import Tensor, nn
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
+from labkit.parallel.shard import expect_more, release
 from labkit.record import measure
 from labkit.record.run import RunRecord
 from labkit.train import health
-from labkit.train.data.batches import micro_batches, rows_per_micro_batch
 from labkit.train.checkpoint import Checkpoints
 from labkit.train.clock import Clock
 from labkit.train.config import TrainConfig
+from labkit.train.data.batches import micro_batches, rows_per_micro_batch
 from labkit.train.data.corpus import Corpus
 from labkit.train.history import History, TrainResult
 from labkit.train.hooks import Hook, ProbeScales
 from labkit.train.optim import adamw, clip, learning_rate, set_learning_rate
 from labkit.train.schedule import Schedule
-from labkit.parallel.shard import expect_more, release
 
-HELDOUT_SEED = 0        # not the run's: every run is judged on the same text
-GIVE_UP_AFTER = 20      # skipped steps in a row; the weights, or the recipe, will not recover by themselves
+HELDOUT_SEED = 0  # not the run's: every run is judged on the same text
+GIVE_UP_AFTER = 20  # skipped steps in a row; the weights, or the recipe, will not recover by themselves
 log = logging.getLogger("labkit.train")
 
 
-def train(group: Group, config: TrainConfig, corpus: Corpus, *, model: nn.Module,
-          optimizer: torch.optim.Optimizer | None = None, record: RunRecord | None = None,
-          run_dir: str | Path | None = None, hooks: Iterable[Hook] = (), backend: Any = None, resume: bool = True,
-          data_share: tuple[int, int] | None = None) -> TrainResult:
+def train(
+    group: Group,
+    config: TrainConfig,
+    corpus: Corpus,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    record: RunRecord | None = None,
+    run_dir: str | Path | None = None,
+    hooks: Iterable[Hook] = (),
+    backend: Any = None,
+    resume: bool = True,
+    data_share: tuple[int, int] | None = None,
+) -> TrainResult:
     """Train `model` for `config.steps` steps; all ranks call this together and get the same result.
 
     model: `model(tokens_BT, targets_BT)` gives the mean loss. Sharded (labkit.parallel.shard) or not; if it is not, and
@@ -74,11 +85,27 @@ def train(group: Group, config: TrainConfig, corpus: Corpus, *, model: nn.Module
 
     LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration.
     """
-    loop = Loop(group, config, corpus, model, optimizer or adamw(model, config, backend), record, hooks, backend,
-                data_share or (group.rank, group.size))
+    loop = Loop(
+        group,
+        config,
+        corpus,
+        model,
+        optimizer or adamw(model, config, backend),
+        record,
+        hooks,
+        backend,
+        data_share or (group.rank, group.size),
+    )
     if run_dir is not None:
-        checkpoints = Checkpoints(Path(run_dir) / "checkpoints", group, config=config, keep=config.keep_checkpoints,
-                                  data_hash=getattr(corpus, "hash", None), precision=loop.schedule.flags, say=loop.say)
+        checkpoints = Checkpoints(
+            Path(run_dir) / "checkpoints",
+            group,
+            config=config,
+            keep=config.keep_checkpoints,
+            data_hash=getattr(corpus, "hash", None),
+            precision=loop.schedule.flags,
+            say=loop.say,
+        )
         if resume:
             loop.resume(checkpoints)
         else:
@@ -91,9 +118,18 @@ class Loop:
     """One training run, as hooks see it. Attributes beyond the arguments: `step`, `lr`, `micro`, `vitals` (this step's
     loss and gradient norm, after the check), `skipped`, `fields` (goes into this step's line), `history`, `clock`."""
 
-    def __init__(self, group: Group, config: TrainConfig, corpus: Corpus, model: nn.Module,
-                 optimizer: torch.optim.Optimizer, record: RunRecord | None, hooks: Iterable[Hook], backend: Any,
-                 data_share: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        group: Group,
+        config: TrainConfig,
+        corpus: Corpus,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        record: RunRecord | None,
+        hooks: Iterable[Hook],
+        backend: Any,
+        data_share: tuple[int, int],
+    ) -> None:
         self.group, self.config, self.corpus, self.model, self.optimizer = group, config, corpus, model, optimizer
         self.record, self.backend, self.hooks = record, backend, list(hooks)
         self.micro_batch = rows_per_micro_batch(config, data_share[1])
@@ -138,8 +174,13 @@ class Loop:
                 self._refuse_step()
             self.optimizer.zero_grad(set_to_none=True)
 
-            self.history.add(self.step, self.vitals.loss, config.batch_size * config.seq_len, self.seconds[-1],
-                             in_fp8=self.schedule.in_fp8())
+            self.history.add(
+                self.step,
+                self.vitals.loss,
+                config.batch_size * config.seq_len,
+                self.seconds[-1],
+                in_fp8=self.schedule.in_fp8(),
+            )
             self._call("after_step")
             if config.eval_every and (self.step % config.eval_every == 0 or self.step == config.steps):
                 with self.clock.pause():
@@ -153,8 +194,9 @@ class Loop:
                     self._rewind = False
                     if not self.resume(self.checkpoints):
                         self.say("rewind", self.step, "there is no checkpoint yet: going on")
-            elif self.checkpoints and (self.step % config.checkpoint_every == 0 or self.step == config.steps
-                                       or self.stopped):
+            elif self.checkpoints and (
+                self.step % config.checkpoint_every == 0 or self.step == config.steps or self.stopped
+            ):
                 with self.clock.pause():
                     self.checkpoints.save(self.step, self.model, self.optimizer, self._state())
         self._call("on_end")
@@ -167,8 +209,11 @@ class Loop:
         total = torch.zeros((), device=self.group.device)
         for self.micro, (inputs_BT, targets_BT) in enumerate(self.split(tokens)):
             if self.config.reduce_once:
-                expect_more(self.model, self.micro + 1 < self.config.accumulation,
-                            keep_weights=not self.config.reshard_after_forward)
+                expect_more(
+                    self.model,
+                    self.micro + 1 < self.config.accumulation,
+                    keep_weights=not self.config.reshard_after_forward,
+                )
             with ExitStack() as around:
                 for hook in self.hooks:
                     around.enter_context(hook.around_micro(self))
@@ -245,7 +290,7 @@ class Loop:
         loaded = checkpoints.load(self.model, self.optimizer)
         if loaded:
             self.step = self.resumed_from = loaded.step
-            self._enter_phase()                     # before the backend's state: it is that of a phase
+            self._enter_phase()  # before the backend's state: it is that of a phase
             self.history = History(**loaded.own["history"])
             parts = self._stateful()
             for name, state in loaded.own["parts"].items():
@@ -265,22 +310,37 @@ class Loop:
         what = "the loss" if self.vitals.bad_loss else "the gradient"
         where = f" (gradients of {names[0]})" if names else ""
         ranks = max(self.vitals.bad_loss, self.vitals.bad_grad)
-        self.say("nonfinite", self.step, f"{what} is not finite on {ranks} of {self.group.size} ranks{where}: no "
-                 "update in this step", bad_loss_ranks=self.vitals.bad_loss, bad_gradient_ranks=self.vitals.bad_grad)
+        self.say(
+            "nonfinite",
+            self.step,
+            f"{what} is not finite on {ranks} of {self.group.size} ranks{where}: no update in this step",
+            bad_loss_ranks=self.vitals.bad_loss,
+            bad_gradient_ranks=self.vitals.bad_grad,
+        )
         if self.history.skipped[-GIVE_UP_AFTER:] == list(range(self.step - GIVE_UP_AFTER + 1, self.step + 1)):
             self.stop(f"{GIVE_UP_AFTER} steps in a row were not finite: lower the learning rate or use another recipe")
 
     def _write_line(self) -> None:
         if self.record:
             seconds = self.seconds[-1]
-            self.record.step(step=self.step, loss=self.vitals.loss, lr=self.lr, grad_norm=self.vitals.grad_norm,
-                             tokens=self.history.tokens, seconds=seconds,
-                             tokens_per_s=self.config.batch_size * self.config.seq_len / seconds,
-                             memory={"peak_bytes": max(self.vitals.memory)}, skipped=self.skipped, **self.fields)
+            self.record.step(
+                step=self.step,
+                loss=self.vitals.loss,
+                lr=self.lr,
+                grad_norm=self.vitals.grad_norm,
+                tokens=self.history.tokens,
+                seconds=seconds,
+                tokens_per_s=self.config.batch_size * self.config.seq_len / seconds,
+                memory={"peak_bytes": max(self.vitals.memory)},
+                skipped=self.skipped,
+                **self.fields,
+            )
 
     def _state(self) -> dict[str, Any]:
-        return {"history": asdict(self.history),
-                "parts": {name: part.state_dict() for name, part in self._stateful().items()}}
+        return {
+            "history": asdict(self.history),
+            "parts": {name: part.state_dict() for name, part in self._stateful().items()},
+        }
 
     def _stateful(self) -> dict[str, Any]:
         """Hooks and backend that take part in checkpoints. Named by type, so that other hooks may come and go."""
@@ -295,9 +355,15 @@ class Loop:
         slots[self.group.rank] = self._peak()
         peaks = self.group.all_reduce(slots.to(self.group.device)).tolist()
         speed = measure.throughput(self.seconds, self.config.batch_size * self.config.seq_len, warmup=2)
-        return TrainResult(**asdict(self.history), steps=self.step, resumed_from=self.resumed_from,
-                           stopped=self.stopped, paused=self.paused, tokens_per_s=speed.tokens_per_s,
-                           peak_bytes=[int(p) for p in peaks])
+        return TrainResult(
+            **asdict(self.history),
+            steps=self.step,
+            resumed_from=self.resumed_from,
+            stopped=self.stopped,
+            paused=self.paused,
+            tokens_per_s=speed.tokens_per_s,
+            peak_bytes=[int(p) for p in peaks],
+        )
 
     def _peak(self) -> int:
         return measure.memory(self.group.device)["peak_bytes"]

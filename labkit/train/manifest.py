@@ -14,6 +14,7 @@ every burst of up to 32 bits and misses one in 4e9 other damages; it guards agai
 
 Nothing here imports torch or knows of ranks.
 """
+
 from __future__ import annotations
 
 import json

@@ -18,6 +18,7 @@ kernels.)
 Which tensor holds what: the model's parameter p, FP8; p's entry in the optimizer's state: "master", "exp_avg",
 "exp_avg_sq", FP32, sharded as p is. A checkpoint holds the parameter's values and the master (labkit.train.state).
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -35,8 +36,9 @@ class MasterAdamW(torch.optim.AdamW):
     backend: the precision backend that made them; it writes (`store`) and reads (`values`) an FP8 parameter.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], masters: dict[nn.Parameter, Tensor], backend: Any,
-                 **options: Any) -> None:
+    def __init__(
+        self, groups: list[dict[str, Any]], masters: dict[nn.Parameter, Tensor], backend: Any, **options: Any
+    ) -> None:
         super().__init__(groups, **options)
         self.backend = backend
         # AdamW would make its state at the first update, in the parameter's own type: FP8. And a load wants to find the
@@ -47,8 +49,10 @@ class MasterAdamW(torch.optim.AdamW):
                 shape = parameter.detach() if master is None else master
                 self.state[parameter] = {
                     "step": torch.zeros((), dtype=torch.float32, device=parameter.device if group["fused"] else "cpu"),
-                    "exp_avg": torch.zeros_like(shape), "exp_avg_sq": torch.zeros_like(shape),
-                    **({} if master is None else {MASTER: master})}
+                    "exp_avg": torch.zeros_like(shape),
+                    "exp_avg_sq": torch.zeros_like(shape),
+                    **({} if master is None else {MASTER: master}),
+                }
 
     def masters(self) -> dict[nn.Parameter, Tensor]:
         """{FP8 parameter: its master weight}, the live ones. Asked anew each time: a load replaces them."""
@@ -78,8 +82,10 @@ class MasterAdamW(torch.optim.AdamW):
 
     def differing(self, model: nn.Module, saved: dict[str, Tensor]) -> str | None:
         """The first FP8 parameter that is not what `saved` says, on this rank; None if all are."""
-        return next((name for name, now in self.values(model).items()
-                     if not torch.equal(_local(now), _local(saved[name]))), None)
+        return next(
+            (name for name, now in self.values(model).items() if not torch.equal(_local(now), _local(saved[name]))),
+            None,
+        )
 
 
 def _local(x: Tensor) -> Tensor:

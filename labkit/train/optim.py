@@ -11,6 +11,7 @@ sharded; each rank updates its own part, and nothing is sent.
 
 Matrices decay, norm weights (one-dimensional) do not: a norm's scale has no reason to be pulled towards zero.
 """
+
 from __future__ import annotations
 
 import math
@@ -32,13 +33,15 @@ def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.o
     backend: the model's precision backend; if it made FP8 parameters, they get master weights (labkit.train.master).
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-              {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
     fused = any(p.device.type == "cuda" for p in parameters)
     groups = [g for g in groups if g["params"]]
     options = {"lr": config.lr, "betas": config.betas, "eps": config.adam_eps, "fused": fused}
     if masters := getattr(backend, "masters", None):
-        backend.masters = None                  # they belong to the optimizer now
+        backend.masters = None  # they belong to the optimizer now
         return MasterAdamW(groups, masters, backend, **options)
     return torch.optim.AdamW(groups, **options)
 
@@ -51,7 +54,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     """
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
-    done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)          # (0, 1]
+    done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)  # (0, 1]
     lowest = config.lr * config.min_lr_ratio
     return lowest + (config.lr - lowest) * 0.5 * (1 + math.cos(math.pi * done))
 

@@ -12,13 +12,14 @@ Each switch is an event, "precision switch", with the step that is the first of 
 what it computed in, and the run counts its steps in FP8 (`fp8_steps`), from the modules and not from this file: a run
 of which a fifth was BF16 must not pass for an FP8 run.
 """
+
 from __future__ import annotations
 
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.train.config import TrainConfig
 from labkit.precision.switch import BF16, FP8
+from labkit.train.config import TrainConfig
 
 
 class Schedule:
@@ -28,8 +29,9 @@ class Schedule:
         self.asked, self.steps, self.backend = config.precision.schedule, config.steps, backend
         self.now: str | None = None
         if self.asked and backend is None:
-            raise LabError("a precision schedule needs a precision backend: give `train` the one that converted the "
-                           "model")
+            raise LabError(
+                "a precision schedule needs a precision backend: give `train` the one that converted the model"
+            )
 
     def phase(self, step: int) -> str:
         """What step `step` (1, 2, ..., steps) computes in: "bf16" or "fp8"."""

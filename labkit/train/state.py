@@ -2,6 +2,7 @@
 
 Kept apart from `labkit.train.checkpoint`, which is about writing all this safely.
 """
+
 from __future__ import annotations
 
 import random
@@ -11,18 +12,32 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (get_model_state_dict, get_optimizer_state_dict,
-                                                     set_model_state_dict, set_optimizer_state_dict)
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.tensor import DTensor
 
 from labkit.train.config import TrainConfig
 from labkit.train.master import MasterAdamW
 
-EXTRA = "_extra_state"       # Transformer Engine's per-module scaling state: it belongs to a rank, not to the model
+EXTRA = "_extra_state"  # Transformer Engine's per-module scaling state: it belongs to a rank, not to the model
 
 # What may change between save and resume: none of it changes what is computed, beyond the order of additions.
-MAY_CHANGE = {"eval_every", "eval_batches", "probe_every", "checkpoint_every", "keep_checkpoints", "accumulation",
-              "activation_checkpointing", "reduce_once", "reshard_after_forward", "compile"}
+MAY_CHANGE = {
+    "eval_every",
+    "eval_batches",
+    "probe_every",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "accumulation",
+    "activation_checkpointing",
+    "reduce_once",
+    "reshard_after_forward",
+    "compile",
+}
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -42,8 +57,9 @@ def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tup
     return tensors, extra
 
 
-def put_back(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Any],
-             extra: dict[str, Any]) -> None:
+def put_back(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Any], extra: dict[str, Any]
+) -> None:
     """The inverse of `tensors_of`, after the tensors were filled. An FP8 parameter is rounded anew from its master."""
     if isinstance(optimizer, MasterAdamW):
         # Not by load_state_dict: after it FSDP2 asks each shard for its storage, and an FP8 tensor has none of its own.
@@ -62,8 +78,11 @@ def put_back(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[s
 
 def shapes(model: nn.Module) -> dict[str, list[int]]:
     """{name: shape} of the whole weights."""
-    return {name: list(value.shape) for name, value in get_model_state_dict(model).items()
-            if isinstance(value, torch.Tensor) and not name.endswith(EXTRA)}
+    return {
+        name: list(value.shape)
+        for name, value in get_model_state_dict(model).items()
+        if isinstance(value, torch.Tensor) and not name.endswith(EXTRA)
+    }
 
 
 def local_bytes(tensors: Any, rank: int) -> int:
@@ -77,12 +96,14 @@ def local_bytes(tensors: Any, rank: int) -> int:
 
 def settings(config: TrainConfig) -> dict[str, Any]:
     """The configuration as flat {"model.d_model": 256, ...}, JSON values; a model given by name as its shape."""
+
     def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
             for key, inner in value.items():
                 yield from flat(inner, f"{path}.{key}" if path else key)
         else:
             yield path, value
+
     return dict(flat({**config.model_dump(mode="json"), "model": config.resolved_model.model_dump(mode="json")}, ""))
 
 

@@ -1,4 +1,5 @@
 """Bad input gets one clear sentence and a non-zero exit, and nothing is lost. Each test is what a user would type."""
+
 from __future__ import annotations
 
 import resource
@@ -7,25 +8,27 @@ import sys
 
 import pytest
 
+from labkit.record.read import read_run
 from tests.compare.comparing import MICRO, environment, lab, lab_here, one_sentence, preset
 
-from labkit.record.read import read_run
-
 # For the tests that train: one rank, the baseline and the candidate.
-ALONE = MICRO[:MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]"):MICRO.index("[arms.broken]")]
+ALONE = MICRO[: MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]") : MICRO.index("[arms.broken]")]
 ALONE = ALONE.replace("world_size = 2", "world_size = 1")
 
 
-@pytest.mark.parametrize("change, told", [
-    (("steps = 8", "stepps = 8"), ("stepps", "did you mean 'steps'")),
-    (("steps = 8", 'steps = "eight"'), ("steps", "whole number")),
-    (("batch_size = 4", "batch_size = 3"), ("batch_size 3", "2 ranks")),
-    (("d_ffn = 64", "d_ffn = 72"), ("multiples of 16", "layers.0.ffn.w1 (32 -> 72)")),
-    (('backend = "torchao"', 'backend = "torchoa"'), ("torchoa", "did you mean 'torchao'")),
-    (('recipe = "tensorwise"', 'recipe = "tensorwide"'), ("tensorwide", "did you mean 'tensorwise'")),
-    (('role = "baseline"', 'role = "twin"'), ("exactly one arm", "baseline")),
-    (('title = "micro"', 'title = "micro'), ("not valid TOML",)),
-])
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (("steps = 8", "stepps = 8"), ("stepps", "did you mean 'steps'")),
+        (("steps = 8", 'steps = "eight"'), ("steps", "whole number")),
+        (("batch_size = 4", "batch_size = 3"), ("batch_size 3", "2 ranks")),
+        (("d_ffn = 64", "d_ffn = 72"), ("multiples of 16", "layers.0.ffn.w1 (32 -> 72)")),
+        (('backend = "torchao"', 'backend = "torchoa"'), ("torchoa", "did you mean 'torchao'")),
+        (('recipe = "tensorwise"', 'recipe = "tensorwide"'), ("tensorwide", "did you mean 'tensorwise'")),
+        (('role = "baseline"', 'role = "twin"'), ("exactly one arm", "baseline")),
+        (('title = "micro"', 'title = "micro'), ("not valid TOML",)),
+    ],
+)
 def test_preset_with_a_mistake(tmp_path, change, told):
     assert change[0] in MICRO
     # --arms fp8 asks for the arm by name, so that what it cannot do is an error and not a skipped arm
@@ -43,15 +46,19 @@ def test_a_mistake_as_a_process_of_its_own(tmp_path):
     assert done.stderr.count("\n") == 1 and not done.stdout and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("words, told", [
-    (("--preset", "cpu-tniy"), ("cpu-tniy", "cpu-tiny")),
-    (("--preset", "nowhere.toml"), ("nowhere.toml",)),
-    (("--preset", "cpu-tiny", "--arms", "bf61"), ("bf61", "bf16")),
-    (("--preset", "cpu-tiny", "--set", "train.steps"), ("KEY=VALUE",)),
-    (("--preset", "gpu-check"), ("CUDA", "lab doctor")),
-])
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("--preset", "cpu-tniy"), ("cpu-tniy", "cpu-tiny")),
+        (("--preset", "nowhere.toml"), ("nowhere.toml",)),
+        (("--preset", "cpu-tiny", "--arms", "bf61"), ("bf61", "bf16")),
+        (("--preset", "cpu-tiny", "--set", "train.steps"), ("KEY=VALUE",)),
+        (("--preset", "gpu-check"), ("CUDA", "lab doctor")),
+    ],
+)
 def test_command_line_with_a_mistake(tmp_path, words, told):
     import torch
+
     if "gpu-check" in words and torch.cuda.is_available():
         words = ("--preset", "gpu-check", "--set", "world_size=4096")
         told = ("4096",)
@@ -88,14 +95,24 @@ def test_full_disk_is_one_sentence_and_keeps_what_was_recorded(tmp_path):
     """A limit on the size of a file stands for a full disk: writing beyond it fails in the same place."""
     long = preset(tmp_path, ALONE.replace("steps = 8", "steps = 400").replace("probe_every = 4", "probe_every = 1"))
     warm = lab_here(tmp_path, "compare", "--preset", long, "--out", "warm", "--arms", "bf16", "--set", "train.steps=1")
-    assert warm.returncode == 0, warm.stderr                      # the corpus is in the cache now
+    assert warm.returncode == 0, warm.stderr  # the corpus is in the cache now
     limit = 60_000
     words = ["compare", "--preset", str(long), "--out", "out", "--arms", "bf16"]
-    done = subprocess.run([sys.executable, "-m", "labkit", *words],
-                          cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=200,
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    done = subprocess.run(
+        [sys.executable, "-m", "labkit", *words],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
     assert done.returncode not in (0, -25), (done.returncode, done.stderr)
     said = " ".join((done.stdout + done.stderr).split())
     assert "disk is full" in said and "Traceback" not in said, said[-2000:]
     arm = read_run(tmp_path / "out").arms["bf16"]
-    assert arm.truncated == 0 and len(arm.steps) >= 3 and [s["step"] for s in arm.steps] == list(range(1, len(arm.steps) + 1))
+    assert (
+        arm.truncated == 0
+        and len(arm.steps) >= 3
+        and [s["step"] for s in arm.steps] == list(range(1, len(arm.steps) + 1))
+    )

@@ -1,9 +1,10 @@
 """A small week of its own for these tests: a folder as the real ones, made in a temporary place."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
-REGISTRY = '''
+REGISTRY = """
 title = "Mini"
 notebook = "lab.ipynb"
 tests = ["test_week91.py"]
@@ -34,7 +35,7 @@ id = "91.4"
 title = "more"
 kind = "stretch"
 points = 0
-'''
+"""
 
 TESTS = '''
 import pytest, torch
@@ -70,7 +71,7 @@ def test_stretch():
     same(call_alone("ops.more"), 1)
 '''
 
-OPS = '''
+OPS = """
 import torch
 
 
@@ -96,7 +97,7 @@ def more():
     ### BEGIN SOLUTION 91.4 more
     return 1
     ### END SOLUTION
-'''
+"""
 
 
 def make_week(root: Path, ops: str = OPS, tests: str = TESTS, registry: str = REGISTRY) -> Path:

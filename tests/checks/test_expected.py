@@ -1,4 +1,5 @@
 """Expected values that are found once, and many questions in one process."""
+
 from __future__ import annotations
 
 import json
@@ -66,9 +67,11 @@ def test_a_value_that_is_no_plain_data_is_refused():
 
 def test_a_check_at_home_begins_with_nothing_known(tmp_path):
     """A test file that was edited must not be judged by what its old text found."""
-    tests = ("from labkit.checks import call_each, once, same, task\n\n\n@once\ndef wanted():\n    return {}\n\n\n"
-             '@task("91.1", points=10)\ndef test_name():\n    """Name"""\n'
-             '    same(call_each("ops.more", [()]), wanted(), what="it")\n')
+    tests = (
+        "from labkit.checks import call_each, once, same, task\n\n\n@once\ndef wanted():\n    return {}\n\n\n"
+        '@task("91.1", points=10)\ndef test_name():\n    """Name"""\n'
+        '    same(call_each("ops.more", [()]), wanted(), what="it")\n'
+    )
     for value in ("[1]", "[2]"):
         week = load_week(make_week(tmp_path, OPS, tests.format(value)))
         outcome = run_checks(["91.1"], weeks=[week], deadline=20.0)

@@ -1,4 +1,5 @@
 """`same` and `sent` say what, where and why; a cause only if it is certain."""
+
 from __future__ import annotations
 
 import math
@@ -39,8 +40,11 @@ def test_the_text_says_what_where_and_both_sides():
     error = failure(same, torch.tensor([10.0, 20.0, 31.0, 44.0]), WANT, rank=3)
     assert error.verdict == WRONG and error.cause == ()
     assert "the result of rank 3: 2 of 4 numbers differ; first at index 2" in error.text
-    assert "expected  30, 40\n" in error.text and "got       31, 44\n" in error.text and error.text.endswith(
-        "cause unknown")
+    assert (
+        "expected  30, 40\n" in error.text
+        and "got       31, 44\n" in error.text
+        and error.text.endswith("cause unknown")
+    )
     assert "[1, 2]" in failure(same, torch.ones(2, 3), torch.tensor([[1.0, 1, 1], [1, 1, 2]])).text
 
 
@@ -50,9 +54,15 @@ def test_what_is_no_tensor_is_told_as_such(got):
     assert error.verdict == NO_RESULT and "must be a tensor of shape [4], float32" in error.text
 
 
-@pytest.mark.parametrize("got, part", [(torch.zeros(3), "wrong shape"), (torch.zeros(2, 2), "wrong shape"),
-                                       (WANT.double(), "wrong dtype"),
-                                       (WANT.to(torch.bfloat16), "wrong dtype")])
+@pytest.mark.parametrize(
+    "got, part",
+    [
+        (torch.zeros(3), "wrong shape"),
+        (torch.zeros(2, 2), "wrong shape"),
+        (WANT.double(), "wrong dtype"),
+        (WANT.to(torch.bfloat16), "wrong dtype"),
+    ],
+)
 def test_shape_and_dtype(got, part):
     assert part in failure(same, got, WANT).text
 
@@ -88,17 +98,8 @@ def test_a_fingerprint_that_is_the_right_answer_explains_nothing():
 
 def test_two_causes_that_fit_are_both_told():
     error = failure(
-    same,
-    WANT *
-    2,
-    WANT,
-    looks_like={
-        "doubled": WANT *
-        2,
-        "added to itself": WANT +
-        WANT,
-        "halved": WANT /
-         2})
+        same, WANT * 2, WANT, looks_like={"doubled": WANT * 2, "added to itself": WANT + WANT, "halved": WANT / 2}
+    )
     assert error.cause == ("doubled", "added to itself") and "cannot tell them apart" in error.text
 
 
@@ -138,6 +139,7 @@ def test_tensors_are_repeatable_whole_and_never_zero():
 
 
 # ---- traffic --------------------------------------------------------------------------------------------------------
+
 
 def ledger(*events):
     book = Ledger(1, 4)

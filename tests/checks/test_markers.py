@@ -1,4 +1,5 @@
 """Holes: found, taken out, and never half."""
+
 from __future__ import annotations
 
 import ast
@@ -31,7 +32,9 @@ def given(r):
 
 
 def test_a_hole_in_a_function_becomes_a_raise():
-    assert strip(MODULE) == '''"""A module."""
+    assert (
+        strip(MODULE)
+        == '''"""A module."""
 import math
 
 
@@ -45,6 +48,7 @@ def given(r):
         raise NotImplementedError("Task 91.2")
     return 0
 '''
+    )
 
 
 def test_holes_are_listed_with_their_places():
@@ -59,7 +63,7 @@ def test_a_text_without_holes_is_unchanged_even_if_it_is_no_python():
 
 def test_quotes_in_a_title_survive():
     text = 'def f():\n    ### BEGIN SOLUTION 1.1 say "hi" \\ bye\n    return 1\n    ### END SOLUTION\n'
-    with pytest.raises(NotImplementedError, match="say \"hi\""):
+    with pytest.raises(NotImplementedError, match='say "hi"'):
         namespace = {}
         exec(strip(text), namespace)
         namespace["f"]()
@@ -111,8 +115,12 @@ def test_holes_outside_functions_keep_signatures_and_the_import_alive():
     text = strip(AROUND)
     exec(text, namespace)
     assert "42" not in text and "x * scale" not in text
-    for call in (lambda: namespace["Net"].forward(None, 1, scale=3.0), lambda: namespace["Net"].backward(None, 1),
-                 lambda: namespace["Own"]().run(), lambda: namespace["helper"](1)):
+    for call in (
+        lambda: namespace["Net"].forward(None, 1, scale=3.0),
+        lambda: namespace["Net"].backward(None, 1),
+        lambda: namespace["Own"]().run(),
+        lambda: namespace["helper"](1),
+    ):
         with pytest.raises(NotImplementedError, match=r"Task 91\.[34]: "):
             call()
     with pytest.raises(NotImplementedError, match="Task 91.5"):
@@ -125,19 +133,26 @@ def hole(body, indent="    "):
     return f"def f():\n{indent}### BEGIN SOLUTION 1.1\n{body}{indent}### END SOLUTION\n"
 
 
-@pytest.mark.parametrize("text, line, part", [
-    ("x = 1\n### END SOLUTION\n", 2, "never began"),
-    ("def f():\n    ### BEGIN SOLUTION 1.1\n    return 1\n", 2, "never ends"),
-    (hole("    ### BEGIN SOLUTION 1.2\n    return 1\n    ### END SOLUTION\n"), 3, "began in line 2"),
-    (hole("    return 1\n") + hole("    return 1\n").replace("### END", "# END"), 8, "almost"),
-    ("def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION\n", 2, "almost"),
-    ("def f():\n    ## BEGIN SOLUTION 1.1\n    return 1\n    ### END SOLUTION\n", 2, "almost"),
-    ("x = [\n### BEGIN SOLUTION 1.1\n1\n### END SOLUTION\n]\n", 3, "may hold functions and classes only"),
-    ("### BEGIN SOLUTION 1.1\nX = 3\n### END SOLUTION\n", 2, "may hold functions and classes only"),
-    ("### BEGIN SOLUTION 1.1\n### END SOLUTION\n", 1, "empty"),
-    ("def f(:\n    ### BEGIN SOLUTION 1.1\n    return 1\n    ### END SOLUTION\n", 1, "not valid Python"),
-    ("def f():\n    x = (\n    ### BEGIN SOLUTION 1.1\n    1\n    ### END SOLUTION\n    )\n    return x\n", 3,
-     "not valid Python")])
+@pytest.mark.parametrize(
+    "text, line, part",
+    [
+        ("x = 1\n### END SOLUTION\n", 2, "never began"),
+        ("def f():\n    ### BEGIN SOLUTION 1.1\n    return 1\n", 2, "never ends"),
+        (hole("    ### BEGIN SOLUTION 1.2\n    return 1\n    ### END SOLUTION\n"), 3, "began in line 2"),
+        (hole("    return 1\n") + hole("    return 1\n").replace("### END", "# END"), 8, "almost"),
+        ("def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION\n", 2, "almost"),
+        ("def f():\n    ## BEGIN SOLUTION 1.1\n    return 1\n    ### END SOLUTION\n", 2, "almost"),
+        ("x = [\n### BEGIN SOLUTION 1.1\n1\n### END SOLUTION\n]\n", 3, "may hold functions and classes only"),
+        ("### BEGIN SOLUTION 1.1\nX = 3\n### END SOLUTION\n", 2, "may hold functions and classes only"),
+        ("### BEGIN SOLUTION 1.1\n### END SOLUTION\n", 1, "empty"),
+        ("def f(:\n    ### BEGIN SOLUTION 1.1\n    return 1\n    ### END SOLUTION\n", 1, "not valid Python"),
+        (
+            "def f():\n    x = (\n    ### BEGIN SOLUTION 1.1\n    1\n    ### END SOLUTION\n    )\n    return x\n",
+            3,
+            "not valid Python",
+        ),
+    ],
+)
 def test_bad_markers_name_file_and_line(text, line, part):
     with pytest.raises(LabError, match=part) as caught:
         strip(text, "ops.py")
@@ -154,21 +169,32 @@ def notebook(*cells):
 
 def test_notebook_cells():
     text = notebook(
-        cell("code", "%autoreload 2\n### BEGIN SOLUTION 13.7 your prediction\nguess = 42\n### END SOLUTION\nprint(1)\n",
-             outputs=[{"output_type": "stream", "text": ["42"]}], execution_count=3),
+        cell(
+            "code",
+            "%autoreload 2\n### BEGIN SOLUTION 13.7 your prediction\nguess = 42\n### END SOLUTION\nprint(1)\n",
+            outputs=[{"output_type": "stream", "text": ["42"]}],
+            execution_count=3,
+        ),
         cell("markdown", "# Why?\n<!-- BEGIN SOLUTION 13.7 three clocks -->\nBecause.\n<!-- END SOLUTION -->\n"),
-        cell("markdown", "plain ### BEGIN SOLUTION is only talked about here\n"))
+        cell("markdown", "plain ### BEGIN SOLUTION is only talked about here\n"),
+    )
     code, answer, talk = json.loads(strip_notebook(text))["cells"]
     assert "".join(code["source"]) == (
-        '%autoreload 2\nraise NotImplementedError("Task 13.7: your prediction")\nprint(1)\n')
+        '%autoreload 2\nraise NotImplementedError("Task 13.7: your prediction")\nprint(1)\n'
+    )
     assert code["outputs"] == [] and code["execution_count"] is None
     assert "".join(answer["source"]) == "# Why?\n*Task 13.7: three clocks. Write your answer here.*\n"
     assert "talked about" in "".join(talk["source"])
 
 
-@pytest.mark.parametrize("bad", [cell("code", "### BEGIN SOLUTION 13.7\n1\n", outputs=[], execution_count=None),
-                                 cell("markdown", "<!-- BEGIN SOLUTION 13.7 -->\nBecause.\n"),
-                                 cell("markdown", "<!-- BEGIN SOLUTION -->\nBecause.\n<!-- END SOLUTION -->\n")])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        cell("code", "### BEGIN SOLUTION 13.7\n1\n", outputs=[], execution_count=None),
+        cell("markdown", "<!-- BEGIN SOLUTION 13.7 -->\nBecause.\n"),
+        cell("markdown", "<!-- BEGIN SOLUTION -->\nBecause.\n<!-- END SOLUTION -->\n"),
+    ],
+)
 def test_bad_notebook_markers_name_the_cell(bad):
     with pytest.raises(LabError, match="lab.ipynb, cell 2:1"):
         strip_notebook(notebook(cell("markdown", "fine"), bad), "lab.ipynb")

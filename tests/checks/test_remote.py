@@ -1,4 +1,5 @@
 """Where a student's function is looked for: in the course at hand and nowhere else."""
+
 from __future__ import annotations
 
 import sys
@@ -35,10 +36,12 @@ def asked(tmp_path, monkeypatch):
     def ask(root, name):
         def one(group):
             return remote.answer(group, str(tmp_path / root), PACKAGE, name, (), {}, False, None, ())
+
         try:
             return values.unpack(run_ranks(one, size=1, backend="threads")[0])[:2]
         finally:
             remote._forget(PACKAGE)
+
     return ask
 
 

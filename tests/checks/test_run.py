@@ -1,4 +1,5 @@
 """One check, three doors (`lab check`, pytest, notebook), and what comes out for everything a function can do wrong."""
+
 from __future__ import annotations
 
 import json
@@ -20,7 +21,7 @@ from tests import warm
 from tests.checks.miniweek import OPS, TESTS, make_week
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 20.0     # seconds, generous: the machine may be busy
+DEADLINE = 20.0  # seconds, generous: the machine may be busy
 SUM = "return group.all_reduce(x)"
 
 
@@ -61,23 +62,33 @@ def ranks():
 def checked(tmp_path, ranks, ops, names=("91.1",), **kwargs):
     """The outcome for this ops.py, from real processes."""
     ranks.root = None
-    return run_checks(names, weeks=[load_week(make_week(tmp_path, ops))], runner=ranks,
-                      deadline=kwargs.pop("deadline", DEADLINE), **kwargs)
+    return run_checks(
+        names,
+        weeks=[load_week(make_week(tmp_path, ops))],
+        runner=ranks,
+        deadline=kwargs.pop("deadline", DEADLINE),
+        **kwargs,
+    )
 
 
 # ---- points and selection ----------------------------------------------
 
+
 def test_points_are_shared_by_cases_and_add_up(week):
     outcome = run_checks(["week91"], weeks=[week], runner=Answering(honest), seed=5)
     assert [(c.task, c.title, c.case, c.possible) for c in outcome.cases] == [
-        ("91.1", "Adds up over the ranks", "1-4", 3), ("91.1", "Adds up over the ranks", "2-4", 3),
-        ("91.1", "Adds up over the ranks", "3-5", 3), ("91.1", "Knows its name", "", 1), ("91.2", "Twice", "", 5)]
+        ("91.1", "Adds up over the ranks", "1-4", 3),
+        ("91.1", "Adds up over the ranks", "2-4", 3),
+        ("91.1", "Adds up over the ranks", "3-5", 3),
+        ("91.1", "Knows its name", "", 1),
+        ("91.2", "Twice", "", 5),
+    ]
     assert outcome.full and outcome.earned == outcome.possible == 15 and outcome.seed == 5
     assert [t.id for t in outcome.tasks] == ["91.1", "91.2", "91.3"]
 
 
 def test_shares_are_exact(tmp_path):
-    tests = TESTS.replace('@task("91.1", points=9)', '@task("91.1", points=0.1)').replace('points=1)', 'points=9.9)')
+    tests = TESTS.replace('@task("91.1", points=9)', '@task("91.1", points=0.1)').replace("points=1)", "points=9.9)")
     outcome = run_checks(["91.1"], weeks=[load_week(make_week(tmp_path, tests=tests))], runner=Answering(honest))
     assert outcome.cases[0].possible == Fraction(1, 30) and outcome.full
 
@@ -92,7 +103,7 @@ def test_only_what_was_asked_for_runs(week):
 def test_a_job_holds_a_name_and_inputs_and_nothing_of_the_answer(week):
     runner = Answering(honest)
     run_checks(["91.2"], weeks=[week], runner=runner, seed=3, deadline=7.0)
-    job, = runner.jobs
+    (job,) = runner.jobs
     assert (job.root, job.package, job.function) == (week.folder.parent, "week91_mini", "ops.twice")
     assert (job.with_group, job.timeout, job.stands_on, dict(job.kwargs)) == (True, 7.0, ("ops.total",), {})
     assert [len(args) for args in job.inputs] == [1, 1]
@@ -103,13 +114,18 @@ def test_the_seed_decides_the_data(week):
         runner = Answering(honest)
         outcome = run_checks(["91.2"], weeks=[week], runner=runner, seed=seed)
         return runner.jobs[0].inputs[0][0].tolist(), outcome.seed
+
     assert data(3) == data(3) and data(3)[0] != data(4)[0] and data(None) != data(None)
 
 
-@pytest.mark.parametrize("old, new, part", [
-    ('"91.1", points=9', '"91.1", points=8', "give 9 points"),
-    ('@task("91.4"', '@task("91.9"', "91.9, which is not in"),
-    ("import pytest, torch", "import pytest, torch, no_such_module", "cannot be loaded")])
+@pytest.mark.parametrize(
+    "old, new, part",
+    [
+        ('"91.1", points=9', '"91.1", points=8', "give 9 points"),
+        ('@task("91.4"', '@task("91.9"', "91.9, which is not in"),
+        ("import pytest, torch", "import pytest, torch, no_such_module", "cannot be loaded"),
+    ],
+)
 def test_tests_that_disagree_with_the_registry_are_refused(tmp_path, old, new, part):
     week = load_week(make_week(tmp_path, tests=TESTS.replace(old, new)))
     with pytest.raises(LabError, match=part):
@@ -134,6 +150,7 @@ def test_the_test_file_is_read_anew_each_time(week):
 
 # ---- verdicts ----------------------------------------------------------
 
+
 def test_a_check_that_fails_itself_is_a_fault_and_nobodys_zero(tmp_path):
     week = load_week(make_week(tmp_path, tests=TESTS.replace('"""Knows its name"""', "raise KeyError('oops')")))
     outcome = run_checks(["91.1"], weeks=[week], runner=Answering(honest))
@@ -141,6 +158,7 @@ def test_a_check_that_fails_itself_is_a_fault_and_nobodys_zero(tmp_path):
 
     def cannot(job):
         raise LabError("no ranks to be had")
+
     outcome = run_checks(["91.2"], weeks=[week], runner=Answering(cannot))
     assert outcome.cases[0].verdict == "grader fault" and "no ranks to be had" in outcome.cases[0].text
 
@@ -164,14 +182,26 @@ VERDICTS = [
     ("NaN", "return group.all_reduce(x) * float('nan')", "wrong", "are NaN or infinite"),
     ("recognised", "return x", "wrong", "cause: nothing added"),
     ("not recognised", "return group.all_reduce(x) + 1", "wrong", "cause unknown"),
-    ("a hole", "raise NotImplementedError('Task 91.1: the sum')", "not attempted",
-     "not attempted yet: Task 91.1: the sum"),
-    ("one rank raises", "y = group.all_reduce(x)\n    if group.rank == 1: raise KeyError('here')\n    return y",
-     "crashed", "Rank 1 raised KeyError: 'here'"),
+    (
+        "a hole",
+        "raise NotImplementedError('Task 91.1: the sum')",
+        "not attempted",
+        "not attempted yet: Task 91.1: the sum",
+    ),
+    (
+        "one rank raises",
+        "y = group.all_reduce(x)\n    if group.rank == 1: raise KeyError('here')\n    return y",
+        "crashed",
+        "Rank 1 raised KeyError: 'here'",
+    ),
     ("one rank does not come", "return group.all_reduce(x) if group.rank else x", "hung", "Rank 0 returned early"),
     ("a rank dies", "import os; os._exit(3) if group.rank == 1 else group.barrier()", "crashed", "status 3"),
-    ("equal to everything", "class E:\n        def __eq__(self, other): return True\n    return E()", "no result",
-     "an object of type"),
+    (
+        "equal to everything",
+        "class E:\n        def __eq__(self, other): return True\n    return E()",
+        "no result",
+        "an object of type",
+    ),
 ]
 
 
@@ -186,14 +216,21 @@ def test_verdicts_of_two_ranks(tmp_path, ranks, body, verdict, part):
     assert "labkit/checks/remote.py" not in outcome.cases[0].text, "no frames of the machinery"
 
 
-@pytest.mark.parametrize("ops, verdict, part", [
-    (OPS.replace("def name()", "def nome()"), "no result", "ops.py has no function 'name'"),
-    (OPS.replace('return "ops"', 'return "ops'), "crashed", "ops.py cannot be imported. SyntaxError"),
-    ("import no_such_module\n" + OPS, "crashed", "No module named 'no_such_module'"),
-    (OPS.replace('return "ops"', "return 1 / 0"), "crashed",
-     "ZeroDivisionError: division by zero\n  week91_mini/ops.py:13 in name: return 1 / 0"),
-    (OPS.replace('return "ops"', "while True: pass"), "hung", "did not finish"),
-    (OPS.replace('return "ops"', "import sys; sys.exit(0)"), "crashed", "SystemExit")])
+@pytest.mark.parametrize(
+    "ops, verdict, part",
+    [
+        (OPS.replace("def name()", "def nome()"), "no result", "ops.py has no function 'name'"),
+        (OPS.replace('return "ops"', 'return "ops'), "crashed", "ops.py cannot be imported. SyntaxError"),
+        ("import no_such_module\n" + OPS, "crashed", "No module named 'no_such_module'"),
+        (
+            OPS.replace('return "ops"', "return 1 / 0"),
+            "crashed",
+            "ZeroDivisionError: division by zero\n  week91_mini/ops.py:13 in name: return 1 / 0",
+        ),
+        (OPS.replace('return "ops"', "while True: pass"), "hung", "did not finish"),
+        (OPS.replace('return "ops"', "import sys; sys.exit(0)"), "crashed", "SystemExit"),
+    ],
+)
 def test_verdicts_of_a_plain_function(tmp_path, ranks, ops, verdict, part):
     tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(1, 4)]")
     week = load_week(make_week(tmp_path, ops, tests))
@@ -212,17 +249,19 @@ def test_a_missing_file_is_told_as_such(tmp_path, ranks):
 def test_cases_do_not_see_each_other(tmp_path, ranks):
     """Module globals, defaults, torch's dtype and fresh memory start anew in each case."""
     ops = OPS.replace("import torch", "import torch\nSEEN = []").replace(
-        SUM, "SEEN.append(1)\n    assert len(SEEN) == 1 and torch.empty(9).isnan().all()\n"
-             "    assert torch.get_default_dtype() == torch.float32\n    torch.set_default_dtype(torch.float64)\n"
-             "    return group.all_reduce(x)")
-    tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(2, 4), (2, 5), (2, 6)]")      # the same two processes
+        SUM,
+        "SEEN.append(1)\n    assert len(SEEN) == 1 and torch.empty(9).isnan().all()\n"
+        "    assert torch.get_default_dtype() == torch.float32\n    torch.set_default_dtype(torch.float64)\n"
+        "    return group.all_reduce(x)",
+    )
+    tests = TESTS.replace("[(1, 4), (2, 4), (3, 5)]", "[(2, 4), (2, 5), (2, 6)]")  # the same two processes
     outcome = run_checks(["91.1"], weeks=[load_week(make_week(tmp_path, ops, tests))], runner=ranks, deadline=DEADLINE)
     assert outcome.full, [case.text for case in outcome.cases]
 
 
 def test_an_edit_counts_at_once(tmp_path, ranks):
     assert checked(tmp_path, ranks, OPS).full
-    assert not checked(tmp_path, ranks, OPS.replace('"ops"', '"spo"')).full     # same length, same second
+    assert not checked(tmp_path, ranks, OPS.replace('"ops"', '"spo"')).full  # same length, same second
     assert checked(tmp_path, ranks, OPS).full
 
 
@@ -247,6 +286,7 @@ def test_earlier_tasks_can_be_the_references(tmp_path, ranks):
 
 def test_call_outside_a_test_says_where_it_works():
     from labkit.checks import call, call_alone
+
     with use_runner(Answering(honest)), pytest.raises(LabError, match="lab check"):
         call_alone("ops.name")
     with pytest.raises(TypeError, match="one entry for each rank"):
@@ -255,11 +295,14 @@ def test_call_outside_a_test_says_where_it_works():
 
 # ---- the three doors ---------------------------------------------------
 
+
 def lab(*args, cwd):
-    code = ("import typer; from labkit.checks.commands import add_commands\n"
-            "app = typer.Typer(pretty_exceptions_enable=False); add_commands(app)\n"
-            "from labkit.errors import LabError\nimport sys\n"
-            "try: app()\nexcept LabError as error: print('lab:', error, file=sys.stderr); sys.exit(2)")
+    code = (
+        "import typer; from labkit.checks.commands import add_commands\n"
+        "app = typer.Typer(pretty_exceptions_enable=False); add_commands(app)\n"
+        "from labkit.errors import LabError\nimport sys\n"
+        "try: app()\nexcept LabError as error: print('lab:', error, file=sys.stderr); sys.exit(2)"
+    )
     env = {**os.environ, "COLUMNS": "110", "PYTHONPATH": str(ROOT)}
     return warm.python("-c", code, *args, cwd=cwd, env=env)
 
@@ -288,9 +331,22 @@ def test_lab_check_and_open_name_the_nearest(tmp_path):
 
 def test_plain_pytest_gives_the_same_verdicts(tmp_path):
     folder = make_week(tmp_path, OPS.replace(SUM, "return x"))
-    done = warm.python("-m", "pytest", "-p", "labkit.checks.plugin", "-p", "no:cacheprovider", "-c", os.devnull,
-                       "--import-mode=importlib", "--seed", "7", folder, cwd=tmp_path,
-                       env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = warm.python(
+        "-m",
+        "pytest",
+        "-p",
+        "labkit.checks.plugin",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        "--import-mode=importlib",
+        "--seed",
+        "7",
+        folder,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 1
     assert "cause: nothing added" in done.stdout and "judge.py" not in done.stdout, "the verdict, no checker's insides"
     assert "91.1      4 of   10" in done.stdout and "--seed 7" in done.stdout
@@ -298,6 +354,7 @@ def test_plain_pytest_gives_the_same_verdicts(tmp_path):
 
 def test_check_in_a_notebook(tmp_path, monkeypatch, capsys):
     from labkit.checks import check
+
     monkeypatch.chdir(make_week(tmp_path))
     outcome = check("91.1", deadline=DEADLINE)
     assert repr(outcome) == "10 of 10 points" and "adding up" in capsys.readouterr().out
@@ -306,6 +363,7 @@ def test_check_in_a_notebook(tmp_path, monkeypatch, capsys):
 def test_the_table_tells_each_mistake_once(week, capsys):
     def answer(job):
         return Reply(values=[args[0] if args else "ops" for args in job.inputs], inputs=list(job.inputs))
+
     with watch() as (console, hooks):
         outcome = run_checks(["week91"], weeks=[week], runner=Answering(answer), seed=1, **hooks)
     render(outcome, console)
@@ -315,13 +373,19 @@ def test_the_table_tells_each_mistake_once(week, capsys):
     render(outcome, console, show_all=True)
     assert capsys.readouterr().out.count("cause: nothing added") == 2
     render(run_checks(["91.2"], weeks=[week], runner=Answering(answer), seed=1), console)
-    assert "91.2 stands on 91.1: a mistake there" in capsys.readouterr().out       # also where 91.1 was not checked
+    assert "91.2 stands on 91.1: a mistake there" in capsys.readouterr().out  # also where 91.1 was not checked
 
 
 def test_progress_is_told(week):
     seen = []
-    run_checks(["91.1"], weeks=[week], runner=Answering(honest), expected=lambda n: seen.append(n),
-               starts=lambda task, title: seen.append((task, title)), ends=lambda case: seen.append(case.verdict))
+    run_checks(
+        ["91.1"],
+        weeks=[week],
+        runner=Answering(honest),
+        expected=lambda n: seen.append(n),
+        starts=lambda task, title: seen.append((task, title)),
+        ends=lambda case: seen.append(case.verdict),
+    )
     assert seen[:3] == [4, ("91.1", "Adds up over the ranks"), "passed"] and seen.count("passed") == 4
 
 
@@ -337,6 +401,7 @@ def test_lab_open_starts_jupyterlab_or_says_how_to_get_it(week, monkeypatch, ins
     import typer
 
     from labkit.checks.commands import open_week
+
     started = []
     monkeypatch.chdir(week.folder)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)

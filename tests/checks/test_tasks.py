@@ -1,4 +1,5 @@
 """The registry: read without running anything, wrong entries named, names resolved."""
+
 from __future__ import annotations
 
 import pytest
@@ -17,14 +18,21 @@ def test_a_week_is_read(tmp_path):
     assert week.points("auto") == 15 and week.points() == 20
 
 
-@pytest.mark.parametrize("old, new, part", [
-    ('id = "91.2"', 'id = "91.1"', "two tasks 91.1"), ('id = "91.2"', 'id = "two"',
-     "WEEK.NUMBER"), ('kind = "written"', 'kind = "oral"', "kind is one of"),
-    ("points = 10", 'points = "ten"', "points"), ("points = 10",
-     "points = -1", "above 0"), ("points = 0", "points = 3", "stretch"),
-    ('stands_on = ["91.1"]', 'stands_on = ["91.7"]', "stands on 91.7"), ('title = "Mini"', 'titel = "Mini"', "title"),
-    ('functions = ["ops.twice"]', 'function = ["ops.twice"]', "did you mean functions"),
-    ("[[task]]", "[[task]", "not valid TOML")])
+@pytest.mark.parametrize(
+    "old, new, part",
+    [
+        ('id = "91.2"', 'id = "91.1"', "two tasks 91.1"),
+        ('id = "91.2"', 'id = "two"', "WEEK.NUMBER"),
+        ('kind = "written"', 'kind = "oral"', "kind is one of"),
+        ("points = 10", 'points = "ten"', "points"),
+        ("points = 10", "points = -1", "above 0"),
+        ("points = 0", "points = 3", "stretch"),
+        ('stands_on = ["91.1"]', 'stands_on = ["91.7"]', "stands on 91.7"),
+        ('title = "Mini"', 'titel = "Mini"', "title"),
+        ('functions = ["ops.twice"]', 'function = ["ops.twice"]', "did you mean functions"),
+        ("[[task]]", "[[task]", "not valid TOML"),
+    ],
+)
 def test_a_wrong_registry_is_one_sentence_with_its_file(tmp_path, old, new, part):
     folder = make_week(tmp_path, registry=REGISTRY.replace(old, new, 1))
     with pytest.raises(LabError, match=part) as caught:

@@ -1,4 +1,5 @@
 """Values cross as bytes and come back plain: nothing of the sender's code comes along."""
+
 from __future__ import annotations
 
 import json
@@ -32,9 +33,30 @@ class LyingTensor(torch.Tensor):
         return torch.ones(3, dtype=torch.bool)
 
 
-@pytest.mark.parametrize("value", [
-    None, True, False, 0, -7, 2 ** 200, 0.1, math.inf, -math.inf, "", "text ä", [], [1, [2, [3]]], (), (1, "a"), {},
-    {"a": 1, 2: [None]}, {("a", 1): 2}, {"nested": {"list": [1.5, (2,)]}}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        False,
+        0,
+        -7,
+        2**200,
+        0.1,
+        math.inf,
+        -math.inf,
+        "",
+        "text ä",
+        [],
+        [1, [2, [3]]],
+        (),
+        (1, "a"),
+        {},
+        {"a": 1, 2: [None]},
+        {("a", 1): 2},
+        {"nested": {"list": [1.5, (2,)]}},
+    ],
+)
 def test_plain_values_return_equal_and_of_the_same_type(value):
     back = unpack(pack(value))
     assert back == value and type(back) is type(value)
@@ -76,8 +98,9 @@ def test_numbers_in_disguise_become_numbers():
     assert unpack(pack(Point(1, 2.0))) == {"x": 1, "y": 2.0}
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 0,
-                         {1, 2}, b"bytes", 2 ** 300, torch.empty(3, device="meta"), np.array(["a"])])
+@pytest.mark.parametrize(
+    "value", [object(), lambda: 0, {1, 2}, b"bytes", 2**300, torch.empty(3, device="meta"), np.array(["a"])]
+)
 def test_anything_else_says_what_it_was(value):
     assert isinstance(unpack(pack(value)), Opaque)
 
@@ -101,13 +124,26 @@ def forged(tree, arrays=(), blob=b""):
     return len(header).to_bytes(8, "little") + header + blob
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"12345678", b"\xff" * 40, pack([1, 2])[:-1], pack(torch.zeros(3)) + b"x", pack(torch.zeros(3))[:-1],
-    forged({"tensor": 0}), forged({"object": "os.system"}), forged(
-        {"int": "1e999"}), forged({"float": "evil"}), forged([1]),
-    forged({"tensor": 0}, [["float32", [2 ** 62]]]), forged({"tensor": 0},
-           [["float32", [-1]]]), forged({"tensor": 0}, [["object", [1]]]),
-    forged({"list": [1], "dict": []})])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"12345678",
+        b"\xff" * 40,
+        pack([1, 2])[:-1],
+        pack(torch.zeros(3)) + b"x",
+        pack(torch.zeros(3))[:-1],
+        forged({"tensor": 0}),
+        forged({"object": "os.system"}),
+        forged({"int": "1e999"}),
+        forged({"float": "evil"}),
+        forged([1]),
+        forged({"tensor": 0}, [["float32", [2**62]]]),
+        forged({"tensor": 0}, [["float32", [-1]]]),
+        forged({"tensor": 0}, [["object", [1]]]),
+        forged({"list": [1], "dict": []}),
+    ],
+)
 def test_forged_bytes_are_an_error_and_nothing_else(data):
     with pytest.raises(ValueError, match="not packed values"):
         unpack(data)

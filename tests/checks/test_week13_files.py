@@ -1,4 +1,5 @@
 """Week 13's registry, holes and checks agree, and the checks keep to the seam."""
+
 from __future__ import annotations
 
 import ast
@@ -62,7 +63,12 @@ def test_the_checks_import_nothing_of_the_week(week):
     """Expected values and the student's functions never meet in one process."""
     for path in week.tests:
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else \
-                [node.module or "."] if isinstance(node, ast.ImportFrom) else []
+            names = (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or "."]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
             for name in names:
                 assert name.partition(".")[0] in ALLOWED, name

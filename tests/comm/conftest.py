@@ -16,9 +16,9 @@ from labkit.comm import forkserver
 @pytest.fixture(scope="session")
 def helper():
     """The helper that forks ranks, up and warm, so that its start counts for no test."""
-    forkserver.WORTH_SHARING.append("pytest")       # test files import it, in every rank again
+    forkserver.WORTH_SHARING.append("pytest")  # test files import it, in every rank again
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONUNBUFFERED", raising=False)     # it would hide output that is lost in a buffer
+        patch.delenv("PYTHONUNBUFFERED", raising=False)  # it would hide output that is lost in a buffer
         forkserver.server().request({"do": "signal", "pids": [], "signal": 0})
 
 
@@ -32,7 +32,7 @@ def own_temp(tmp_path, monkeypatch):
 @pytest.fixture
 def nothing_left(own_temp, helper):
     """After the test: no rank process, no rank thread, no file, and nobody burns CPU."""
-    others = set(rank_processes())      # pools that other tests share
+    others = set(rank_processes())  # pools that other tests share
     yield
     assert set(rank_processes()) - others == set()
     assert [t.name for t in threading.enumerate() if t.name.startswith("rank ")] == []
@@ -59,6 +59,7 @@ def rank_processes() -> list[int]:
 def pools(helper):
     """Rank processes kept between tests: run(fn, *args, size=...)."""
     from labkit.comm.ranks import RankPool
+
     kept: dict[int, RankPool] = {}
 
     def run(fn, *args, size=2, timeout=60.0):
@@ -77,10 +78,11 @@ def run(request):
     if request.param == "processes":
         return request.getfixturevalue("pools")
     from labkit.comm.ranks import run_ranks
+
     return lambda fn, *args, size=2, timeout=60.0: run_ranks(fn, *args, size=size, backend="threads", timeout=timeout)
 
 
-DEADLINE = 1.5      # seconds; no test passes or fails by it, only ranks that would never end meet it
+DEADLINE = 1.5  # seconds; no test passes or fails by it, only ranks that would never end meet it
 
 
 @pytest.fixture
@@ -92,8 +94,8 @@ def fails(request):
         start = time.perf_counter()
         with pytest.raises(RanksFailed) as caught:
             run_ranks(fn, *args, size=size, backend=backend, timeout=timeout)
-        assert time.perf_counter() - start < 20     # generous for a busy machine, far below "for ever"
-        json.dumps(caught.value.autopsy.to_json())      # plain data
+        assert time.perf_counter() - start < 20  # generous for a busy machine, far below "for ever"
+        json.dumps(caught.value.autopsy.to_json())  # plain data
         return caught.value.autopsy
 
     return run
@@ -102,16 +104,19 @@ def fails(request):
 @pytest.fixture
 def at():
     """at(fn, text) -> "file:line" of the first line of fn that contains text."""
+
     def find(fn, text):
         lines, start = inspect.getsourcelines(fn)
         line = next(start + i for i, line in enumerate(lines) if text in line)
         return f"{os.path.basename(inspect.getsourcefile(fn))}:{line}"
+
     return find
 
 
 @pytest.fixture
 def gone():
     """gone(pid) -> whether that process ends soon (a zombie that nobody has collected counts)."""
+
     def wait(pid, within=20.0):
         give_up = time.monotonic() + within
         while time.monotonic() < give_up:
@@ -123,4 +128,5 @@ def gone():
                 return True
             time.sleep(0.05)
         return False
+
     return wait

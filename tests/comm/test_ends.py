@@ -1,4 +1,5 @@
 """Ranks that raise, return early or disagree: the run ends, the autopsy names the guilty, nothing is left behind."""
+
 from __future__ import annotations
 
 import sys
@@ -29,7 +30,7 @@ def test_a_rank_raises(fails, at, backend, nothing_left):
     assert {(e.waiter, e.on) for e in a.edges} == {(0, 1), (2, 1)}
     assert a.ranks[0].calls[0].kind == "barrier"
     assert a.ranks[0].calls[0].where.endswith(at(raises, "group.barrier()"))
-    assert 'raise ValueError("boom")' in str(a)         # the traceback, and in it no frame of labkit.comm
+    assert 'raise ValueError("boom")' in str(a)  # the traceback, and in it no frame of labkit.comm
     assert "labkit/comm" not in str(a)
 
 
@@ -81,13 +82,13 @@ def returns_early(group):
         return "done"
     if group.rank == 1:
         group.recv(0, like=torch.ones(2))
-        return group.recv(0, like=torch.ones(2))    # a second one
+        return group.recv(0, like=torch.ones(2))  # a second one
     return None
 
 
 @both
 def test_a_rank_returns_early(fails, at, backend, nothing_left):
-    a = fails(returns_early, backend=backend, timeout=60)     # ends before the deadline: nobody can change it any more
+    a = fails(returns_early, backend=backend, timeout=60)  # ends before the deadline: nobody can change it any more
     assert (a.guilty, a.certain) == (0, True)
     assert a.call.endswith(at(returns_early, "a second one"))
     assert "Rank 0 returned early" in a.cause and "message number 2" in a.cause and "never sent" in a.cause
@@ -147,11 +148,15 @@ def other_length(group):
 
 
 @both
-@pytest.mark.parametrize("fn, guilty, words", [
-    (other_collective, 2, ["all_reduce", "broadcast", "rank 2 left the common order"]),
-    (other_op, 1, ["max", "sum", "rank 1 left"]),
-    (other_root, 0, ["root 1", "root 0", "rank 0 left"]),
-    (other_length, 1, ["[3] of float32", "[4] of float32", "rank 1 left"])])
+@pytest.mark.parametrize(
+    "fn, guilty, words",
+    [
+        (other_collective, 2, ["all_reduce", "broadcast", "rank 2 left the common order"]),
+        (other_op, 1, ["max", "sum", "rank 1 left"]),
+        (other_root, 0, ["root 1", "root 0", "rank 0 left"]),
+        (other_length, 1, ["[3] of float32", "[4] of float32", "rank 1 left"]),
+    ],
+)
 def test_mismatched_collectives(fails, backend, fn, guilty, words, nothing_left):
     a = fails(fn, backend=backend)
     assert a.guilty == guilty
@@ -167,7 +172,7 @@ def wrong_length(group, sent, expected):
 
 
 @both
-@pytest.mark.parametrize("sent, expected", [(3, 4), (4, 3)])   # gloo: silence for the first, abort on the second
+@pytest.mark.parametrize("sent, expected", [(3, 4), (4, 3)])  # gloo: silence for the first, abort on the second
 def test_message_sizes_differ(fails, backend, sent, expected, nothing_left):
     a = fails(wrong_length, sent, expected, backend=backend)
     assert f"[{sent}] of float32 ({4 * sent} bytes)" in a.cause and f"[{expected}] of float32" in a.cause, str(a)
@@ -177,7 +182,7 @@ def test_message_sizes_differ(fails, backend, sent, expected, nothing_left):
     assert a.cause.endswith("like= must be the chunk you receive, not the one you send.")
     assert sum("gloo" in line for line in str(a).splitlines()) <= 1
     if backend == "threads":
-        assert a.ranks[1].state == "waiting"        # told at once, not when all have returned
+        assert a.ranks[1].state == "waiting"  # told at once, not when all have returned
 
 
 def wrong_dtype(group):

@@ -1,4 +1,5 @@
 """What every call of a Group returns, on threads and on processes alike."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,8 +9,16 @@ from labkit.comm.group import Group, Handle, Recv, Send
 from labkit.errors import LabError
 
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
-REDUCIBLE = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.uint8, torch.int32,
-             torch.int64]
+REDUCIBLE = [
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.int8,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+]
 MOVABLE = [*REDUCIBLE, torch.int16, torch.bool, torch.complex64, *FLOAT8]
 
 
@@ -24,22 +33,28 @@ def same(a, b):
 def tensors(dtype):
     """Awkward tensors with small whole values, exact in every dtype."""
     base = torch.arange(24).reshape(4, 6).remainder(5).to(dtype)
-    return {"plain": base, "transposed": base.t(), "strided": base[:, ::2], "empty": base[:0], "scalar": base[1, 1],
-            "one row": base[2]}
+    return {
+        "plain": base,
+        "transposed": base.t(),
+        "strided": base[:, ::2],
+        "empty": base[:0],
+        "scalar": base[1, 1],
+        "one row": base[2],
+    }
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
 def exchange_all(group, dtype):
     other, got = 1 - group.rank, {}
     for name, x in tensors(dtype).items():
-        got[name] = group.sendrecv(x, to=other, frm=other)
+        got[name] = group.sendrecv(x, dst=other, src=other)
         if group.rank == 0:
             group.send(x, 1)
         else:
             got[name + " recv"] = group.recv(0, like=x)
             out = torch.empty_like(x)
             if x.dim() == 2:
-                out = torch.zeros(12, 12, dtype=dtype)[:x.shape[0], ::2][:, :x.shape[1]]
+                out = torch.zeros(12, 12, dtype=dtype)[: x.shape[0], ::2][:, : x.shape[1]]
             assert group.recv(0, out=out) is out
             got[name + " out"] = out
         if group.rank == 0:
@@ -58,15 +73,15 @@ def test_messages_of_every_dtype(run, dtype):
 
 def different_shapes(group):
     mine = torch.full((group.rank + 1, 2), float(group.rank))
-    frm = (group.rank - 1) % group.size
-    return group.sendrecv(mine, to=(group.rank + 1) % group.size, frm=frm, like=torch.empty(frm + 1, 2))
+    src = (group.rank - 1) % group.size
+    return group.sendrecv(mine, dst=(group.rank + 1) % group.size, src=src, like=torch.empty(src + 1, 2))
 
 
 def test_sendrecv_takes_the_shape_from_like(run):
     results = run(different_shapes, size=3)
     for rank, got in enumerate(results):
-        frm = (rank - 1) % 3
-        same(got, torch.full((frm + 1, 2), float(frm)))
+        src = (rank - 1) % 3
+        same(got, torch.full((src + 1, 2), float(src)))
 
 
 def both_ways(group):
@@ -94,9 +109,9 @@ def in_order(group):
             assert isinstance(handle, Handle) and handle.wait() is None
         return None
     handles = [group.irecv(0, like=torch.tensor([0])) for _ in range(5)]
-    assert handles[4].wait().item() == 4        # waited for in another order
+    assert handles[4].wait().item() == 4  # waited for in another order
     values = [handle.wait() for handle in handles]
-    assert handles[0].wait() is values[0]       # a second wait gives the same
+    assert handles[0].wait() is values[0]  # a second wait gives the same
     return [v.item() for v in values]
 
 
@@ -111,7 +126,7 @@ def reduce_all(group, dtype, op):
     group.all_reduce(scalar, op=op)
     group.all_reduce(x[:0].clone(), op=op)
     part = group.reduce_scatter(x, op=op)
-    assert torch.equal(wide[:, 1::2], torch.zeros(4, 2, dtype=dtype))     # what lies between is not touched
+    assert torch.equal(wide[:, 1::2], torch.zeros(4, 2, dtype=dtype))  # what lies between is not touched
     assert group.reduce_scatter(x[:0], op=op).shape == (0, 2)
     handles = [group.all_reduce(x.clone(), op=op, async_op=True), group.reduce_scatter(x, op=op, async_op=True)]
     return inplace, strided.clone(), scalar, part, [h.wait() for h in handles]
@@ -125,8 +140,13 @@ def test_reductions(run, op, size):
             continue
         inputs = torch.stack([torch.arange(8).reshape(4, 2) % 3 + 1 + r for r in range(size)])
         # At most 6 ** 4 = 1296: int8 and uint8 wrap, float16 and bfloat16 round each partial product to 8 or 11 bits.
-        want = {"sum": lambda t: t.sum(0), "mean": lambda t: t.sum(0) / size, "max": lambda t: t.amax(0),
-                "min": lambda t: t.amin(0), "prod": lambda t: t.prod(0)}[op](inputs)
+        want = {
+            "sum": lambda t: t.sum(0),
+            "mean": lambda t: t.sum(0) / size,
+            "max": lambda t: t.amax(0),
+            "min": lambda t: t.amin(0),
+            "prod": lambda t: t.prod(0),
+        }[op](inputs)
         if dtype == torch.bfloat16 and op == "prod" and size == 4:
             continue
         want = want.to(dtype)
@@ -142,8 +162,13 @@ def test_reductions(run, op, size):
 def gather_all(group, dtype):
     x = torch.arange(6).reshape(3, 2).add(group.rank).remainder(4).to(dtype)
     handle = group.all_gather(x, async_op=True)
-    return (group.all_gather(x), group.all_gather(x.t()), group.all_gather(x[0, 0]), group.all_gather(x[:0]),
-            handle.wait())
+    return (
+        group.all_gather(x),
+        group.all_gather(x.t()),
+        group.all_gather(x[0, 0]),
+        group.all_gather(x[:0]),
+        handle.wait(),
+    )
 
 
 @pytest.mark.parametrize("dtype", MOVABLE, ids=str)
@@ -177,12 +202,12 @@ def test_broadcast(run, dtype):
     per_root = len(tensors(dtype)) + 2
     for rank, got in enumerate(run(broadcast_all, dtype, size=3)):
         for root in range(3):
-            mine = got[root * per_root:(root + 1) * per_root]
+            mine = got[root * per_root : (root + 1) * per_root]
             for x, y in zip(tensors(dtype).values(), mine):
                 same(x, y)
             wide = torch.full((3, 4), float(rank))
             wide[:, 1::2] = root
-            same(wide.to(dtype), mine[-2])      # only the columns that were passed
+            same(wide.to(dtype), mine[-2])  # only the columns that were passed
             assert mine[-1].item() == root
 
 
@@ -190,7 +215,7 @@ def many(group):
     """Collectives under way together, and messages between them."""
     a, b = torch.tensor([1.0]), torch.tensor([2.0])
     first, second = group.all_reduce(a, async_op=True), group.all_gather(b, async_op=True)
-    got = group.sendrecv(b, to=(group.rank + 1) % group.size, frm=(group.rank - 1) % group.size)
+    got = group.sendrecv(b, dst=(group.rank + 1) % group.size, src=(group.rank - 1) % group.size)
     return second.wait(), first.wait(), got
 
 
@@ -202,7 +227,7 @@ def test_several_at_once(run):
 def with_gradients(group):
     w = torch.nn.Parameter(torch.full((2,), float(group.rank)))
     group.all_reduce(w)
-    got = group.sendrecv(w * 2, to=1 - group.rank, frm=1 - group.rank)
+    got = group.sendrecv(w * 2, dst=1 - group.rank, src=1 - group.rank)
     return w.detach().clone(), got.requires_grad, group.all_gather(w).requires_grad, w.is_leaf
 
 
@@ -216,12 +241,17 @@ def alone(group):
     group.barrier()
     with pytest.raises(LabError, match="rank 0 itself"):
         group.send(x, 0)
-    return (group.all_reduce(x.clone(), "mean"), group.all_gather(x), group.reduce_scatter(x),
-            group.broadcast(x.clone()), group.batch([]))
+    return (
+        group.all_reduce(x.clone(), "mean"),
+        group.all_gather(x),
+        group.reduce_scatter(x),
+        group.broadcast(x.clone()),
+        group.batch([]),
+    )
 
 
 def test_a_group_of_one(run):
-    (reduced, gathered, scattered, broadcast, nothing), = run(alone, size=1)
+    ((reduced, gathered, scattered, broadcast, nothing),) = run(alone, size=1)
     for t in (reduced, gathered, scattered, broadcast):
         same(t, torch.arange(4.0))
     assert nothing == []
@@ -230,12 +260,12 @@ def test_a_group_of_one(run):
 # -- mistakes: one sentence, and nothing has been posted --------------------------------------------------------------
 X = torch.ones(4)
 MISTAKES = {
-    "to=2 is no rank of this group": lambda g: g.send(X, 2),
-    "frm=-1 is no rank": lambda g: g.recv(-1, like=X),
+    "dst=2 is no rank of this group": lambda g: g.send(X, 2),
+    "src=-1 is no rank": lambda g: g.recv(-1, like=X),
     "root=7 is no rank": lambda g: g.broadcast(X, root=7),
-    "cannot message itself": lambda g: g.sendrecv(X, to=g.rank, frm=1 - g.rank),
-    "to= must be a rank, an int": lambda g: g.send(X, 1.0),
-    "frm= must be a rank": lambda g: g.recv(True, like=X),
+    "cannot message itself": lambda g: g.sendrecv(X, dst=g.rank, src=1 - g.rank),
+    "dst= must be a rank, an int": lambda g: g.send(X, 1.0),
+    "src= must be a rank": lambda g: g.recv(True, like=X),
     "tensor must be a torch.Tensor; got list": lambda g: g.all_reduce([1.0]),
     "tensor is on meta, but this group moves tensors on cpu": lambda g: g.send(X.to("meta"), 1 - g.rank),
     "needs like=": lambda g: g.recv(1 - g.rank),
@@ -249,7 +279,7 @@ MISTAKES = {
     r"2 equal parts; shape \[3\] cannot be cut so": lambda g: g.reduce_scatter(X[:3]),
     r"shape \[\] cannot": lambda g: g.reduce_scatter(X[0]),
     "batch takes Send": lambda g: g.batch([X]),
-    "shares memory": lambda g: g.sendrecv(X, to=1 - g.rank, frm=1 - g.rank, out=X[2:].new_empty(0).set_(X)),
+    "shares memory": lambda g: g.sendrecv(X, dst=1 - g.rank, src=1 - g.rank, out=X[2:].new_empty(0).set_(X)),
     "shares memory with another": lambda g: g.batch([Recv(1 - g.rank, out=X[:3]), Recv(1 - g.rank, out=X[2:])]),
 }
 
@@ -267,6 +297,7 @@ def make_mistakes(group):
 
 def test_mistakes_are_told_in_one_sentence(run):
     import re
+
     for told, total in run(make_mistakes):
         for words in MISTAKES:
             assert words in told and re.search(words, told[words]), (words, told.get(words))
@@ -276,7 +307,7 @@ def test_mistakes_are_told_in_one_sentence(run):
 
 def halves(group):
     x = torch.arange(4.0) + 10 * group.rank
-    group.sendrecv(x[:2], to=1 - group.rank, frm=1 - group.rank, out=x[2:])     # side by side is not overlapping
+    group.sendrecv(x[:2], dst=1 - group.rank, src=1 - group.rank, out=x[2:])  # side by side is not overlapping
     return x
 
 

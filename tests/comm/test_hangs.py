@@ -1,4 +1,5 @@
 """Ranks that deadlock, loop or die: the run ends, the autopsy names the guilty, nothing is left behind."""
+
 from __future__ import annotations
 
 import os
@@ -34,22 +35,24 @@ def test_send_send(fails, at, backend, n, nothing_left):
     assert {(e.waiter, e.on) for e in a.edges} == {(0, 1), (1, 0)}
 
 
-def past_each_other(group, step, frm):
-    """Each sends `step` places on, and receives from `frm` places on."""
+def past_each_other(group, step, src):
+    """Each sends `step` places on, and receives from `src` places on."""
     N = group.size
-    group.sendrecv(torch.ones(1), to=(group.rank + step) % N, frm=(group.rank + frm) % N, like=torch.ones(1))
+    group.sendrecv(torch.ones(1), dst=(group.rank + step) % N, src=(group.rank + src) % N, like=torch.ones(1))
 
 
 @both
-@pytest.mark.parametrize("step, frm", [(1, 1), (-1, -1)])
-def test_both_directions_to_the_wrong_rank(fails, backend, step, frm, nothing_left):
-    """sendrecv is used, so it is no advice: `to` and `frm` do not fit together."""
-    a = fails(past_each_other, step, frm, backend=backend, size=3, timeout=60)
+@pytest.mark.parametrize("step, src", [(1, 1), (-1, -1)])
+def test_both_directions_to_the_wrong_rank(fails, backend, step, src, nothing_left):
+    """sendrecv is used, so it is no advice: `dst` and `src` do not fit together."""
+    a = fails(past_each_other, step, src, backend=backend, size=3, timeout=60)
     assert a.reason == "deadlock" and a.certain and a.involved == [0, 1, 2]
     on = step % 3
     words = (("sends to", "receives from"), ("receives from", "sends to"))
-    assert any(f"Rank 0 {one} rank {on}, but rank {on} {other} rank {2 * step % 3} meanwhile" in a.cause
-               for one, other in words), a.cause
+    assert any(
+        f"Rank 0 {one} rank {on}, but rank {on} {other} rank {2 * step % 3} meanwhile" in a.cause
+        for one, other in words
+    ), a.cause
     assert "sendrecv" not in a.cause
 
 
@@ -83,7 +86,7 @@ def test_crossed_order_is_seen_beside_a_busy_rank(fails, backend, nothing_left):
 def waits_on_a_handle(group):
     if group.rank == 0:
         handle = group.irecv(1, like=torch.ones(5))
-        handle.wait()       # for ever
+        handle.wait()  # for ever
 
 
 @both
@@ -98,7 +101,7 @@ def test_a_handle_that_waits(fails, at, backend, nothing_left):
 def endless(group):
     if group.rank == 1:
         while True:
-            pass        # endless
+            pass  # endless
     group.barrier()
 
 
@@ -146,7 +149,7 @@ def test_endless_loop_that_catches_everything(fails, backend, nothing_left):
 
 def stuck_in_c(group, seconds):
     if group.rank == 0:
-        time.sleep(seconds)     # stuck
+        time.sleep(seconds)  # stuck
     group.barrier()
 
 
@@ -160,13 +163,13 @@ def test_stuck_c_call_on_threads_says_what_it_cannot_do(fails):
     assert a.guilty == 0 and "could not be ended" in a.ranks[0].note and "backend='processes'" in str(a)
     for thread in threading.enumerate():
         if thread.name == "rank 0":
-            thread.join(60)     # once the call returns, the exception that waits for it ends the thread
+            thread.join(60)  # once the call returns, the exception that waits for it ends the thread
             assert not thread.is_alive()
 
 
 def hidden_deadlock(group):
     with group.ledger.off():
-        group.send(torch.ones(1), 1 - group.rank)       # hidden
+        group.send(torch.ones(1), 1 - group.rank)  # hidden
 
 
 @both
@@ -200,6 +203,7 @@ def kill():
 
 def segfault():
     import ctypes
+
     ctypes.string_at(0)
 
 
@@ -213,7 +217,7 @@ def test_a_rank_dies(fails, at, how, words, timeout, nothing_left):
     a = fails(dies, how, backend="processes", timeout=timeout)
     assert (a.reason, a.guilty) == ("died", 1) and words in a.cause
     if how is not segfault:
-        assert a.call.endswith(at(dies, "group.barrier()"))     # its last call; nothing more is known
+        assert a.call.endswith(at(dies, "group.barrier()"))  # its last call; nothing more is known
     assert a.ranks[1].state == "died"
 
 
@@ -245,8 +249,9 @@ def test_last_words_outlast_the_wait_for_the_others(fails, monkeypatch, nothing_
     """A dead rank's connections are at their end and say so whenever they are asked: nobody asks again."""
     asked = []
     real = Member.forward
-    monkeypatch.setattr(Member, "forward", lambda member, *args, **more: asked.append(member.rank) or
-                        real(member, *args, **more))
+    monkeypatch.setattr(
+        Member, "forward", lambda member, *args, **more: asked.append(member.rank) or real(member, *args, **more)
+    )
     a = fails(last_words_before_a_wait, backend="processes", timeout=60)
     assert "the disk is on fire" in a.ranks[1].output and [r.state for r in a.ranks] == ["running", "died", "running"]
     assert asked.count(1) < 50

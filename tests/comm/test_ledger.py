@@ -1,4 +1,5 @@
 """The ledger holds what replay needs: program order, peers, bytes, batches, waits, lines."""
+
 from __future__ import annotations
 
 import inspect
@@ -16,20 +17,20 @@ from labkit.comm.sink import read_sink
 
 def program(group):
     x, right, left = torch.ones(3, 2), (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    group.sendrecv(x, to=right, frm=left)                                   # line 1
-    sending = group.isend(x[:1].bfloat16(), right)                          # line 2
-    receiving = group.irecv(left, like=x[:1].bfloat16())                    # line 3
-    group.batch([Send(x[0], right), Recv(left, like=x[0]), Send(x[1], right), Recv(left, like=x[0])])   # line 4
-    receiving.wait()                                                        # line 5
-    sending.wait()                                                          # line 6
-    group.all_reduce(x, op="max")                                           # line 7
-    handle = group.all_gather(x, async_op=True)                             # line 8
-    handle.wait()                                                           # line 9
+    group.sendrecv(x, dst=right, src=left)  # line 1
+    sending = group.isend(x[:1].bfloat16(), right)  # line 2
+    receiving = group.irecv(left, like=x[:1].bfloat16())  # line 3
+    group.batch([Send(x[0], right), Recv(left, like=x[0]), Send(x[1], right), Recv(left, like=x[0])])  # line 4
+    receiving.wait()  # line 5
+    sending.wait()  # line 6
+    group.all_reduce(x, op="max")  # line 7
+    handle = group.all_gather(x, async_op=True)  # line 8
+    handle.wait()  # line 9
     handle.wait()
-    group.reduce_scatter(torch.ones(group.size * 2))                        # line 10
-    group.broadcast(x, root=1)                                              # line 11
-    group.barrier()                                                         # line 12
-    group.sendrecv(x, to=right, frm=left)                                   # line 13
+    group.reduce_scatter(torch.ones(group.size * 2))  # line 10
+    group.broadcast(x, root=1)  # line 11
+    group.barrier()  # line 12
+    group.sendrecv(x, dst=right, src=left)  # line 13
 
 
 def line(n):
@@ -39,8 +40,10 @@ def line(n):
 
 def test_program_order_and_fields(run):
     ledger = run(program, size=3).ledgers[0]
-    got = [(e.index, e.kind, e.peer, e.bytes, e.batch, e.blocking, e.of, e.seq, int(e.where.rpartition(":")[2]))
-           for e in ledger.events]
+    got = [
+        (e.index, e.kind, e.peer, e.bytes, e.batch, e.blocking, e.of, e.seq, int(e.where.rpartition(":")[2]))
+        for e in ledger.events
+    ]
     N = 3
     assert got == [
         (0, "send", 1, 24, 0, True, None, 0, line(1)),
@@ -102,7 +105,7 @@ def test_it_can_be_switched_off(run):
 
 def test_old_events_are_dropped_and_still_counted():
     ledger = Ledger(0, 2, keep=10)
-    waiting = ledger.begin("barrier")       # still open: the autopsy needs it, however old
+    waiting = ledger.begin("barrier")  # still open: the autopsy needs it, however old
     for _ in range(100):
         batch = None
         for kind in ("send", "recv"):
@@ -133,12 +136,12 @@ def test_sink_holds_what_the_ledger_holds(tmp_path):
         assert read_sink(path, 0, 2).gaps
     with open(path, "rb") as file:
         whole = file.read()
-    for cut in range(1, 40):        # killed in the middle of a record
+    for cut in range(1, 40):  # killed in the middle of a record
         torn = tmp_path / "torn"
         torn.write_bytes(whole + whole[:cut])
         assert read_sink(str(torn), 0, 2).events[:5] == ledger.events
     ledger.close()
-    fill(ledger, 2)     # a closed sink is silent
+    fill(ledger, 2)  # a closed sink is silent
     assert len(read_sink(path, 0, 2).events) == 5
     assert read_sink(str(tmp_path / "never written"), 0, 2).events == []
 

@@ -1,4 +1,5 @@
 """FSDP2 on the group's device mesh, with ranks as processes; threads say why not."""
+
 from __future__ import annotations
 
 import pytest
@@ -20,6 +21,7 @@ def batch(rank):
 
 def train(group):
     from torch.distributed.fsdp import fully_shard
+
     mesh = group.device_mesh()
     assert mesh is group.device_mesh() and mesh.size() == group.size
     net = model()
@@ -32,7 +34,7 @@ def train(group):
         optimizer.zero_grad()
         net(batch(group.rank)).square().mean().backward()
         optimizer.step()
-    full = group.all_reduce(torch.tensor(float(local)))     # the group still works beside it
+    full = group.all_reduce(torch.tensor(float(local)))  # the group still works beside it
     return [p.full_tensor().detach() for p in net.parameters()], local, full.item()
 
 
@@ -46,14 +48,15 @@ def test_fully_shard(helper):
         optimizer.step()
     total = sum(p.numel() for p in net.parameters())
     for parameters, local, summed in results:
-        assert local < total and summed == total        # it was really sharded
+        assert local < total and summed == total  # it was really sharded
         for got, want in zip(parameters, net.parameters()):
-            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)     # sums in another order
-    assert [e.kind for e in results.ledgers[0].events] == ["all_reduce"]    # what FSDP2 moves is not in the ledger
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)  # sums in another order
+    assert [e.kind for e in results.ledgers[0].events] == ["all_reduce"]  # what FSDP2 moves is not in the ledger
 
 
 def test_threads_have_no_mesh():
     def ask(group):
         with pytest.raises(LabError, match="use run_ranks.*processes.*torchrun"):
             group.device_mesh()
+
     run_ranks(ask, size=2, backend="threads")

@@ -3,6 +3,7 @@
 gloo adds a header to each message, and up to two notices of the same length ("I want to send", "I am ready"), whose
 number depends on who comes first. So the kernel's count must be the ledger's plus a whole number of headers, one to
 three a message in either direction: no lost or invented byte can hide there unless it comes in packs of 48."""
+
 from __future__ import annotations
 
 import os
@@ -16,8 +17,8 @@ import torch
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="TCP_INFO is Linux's")
 TCP_INFO = 11
-HEADER = 48     # bytes; gloo/transport/tcp/pair.h, the preamble of struct Op
-ACKED = 120     # offset in struct tcp_info (linux/tcp.h) of tcpi_bytes_acked; tcpi_bytes_received follows; both u64
+HEADER = 48  # bytes; gloo/transport/tcp/pair.h, the preamble of struct Op
+ACKED = 120  # offset in struct tcp_info (linux/tcp.h) of tcpi_bytes_acked; tcpi_bytes_received follows; both u64
 
 
 def kernel_counts() -> tuple[int, int]:
@@ -50,14 +51,14 @@ def settled() -> tuple[int, int]:
 def measured(group, body, *args):
     """[sent, received] by the kernel and by the ledger, while body runs."""
     x = torch.zeros(1)
-    group.all_reduce(x)     # connections are up
+    group.all_reduce(x)  # connections are up
     settled()
     group.all_reduce(x)
     before = settled()
     mark = len(group.ledger.events)
     body(group, *args)
     after = settled()
-    group.all_reduce(x)     # nobody leaves the counting early
+    group.all_reduce(x)  # nobody leaves the counting early
     events = group.ledger.events[mark:-1]
     ledger = [sum(e.bytes for e in events if e.kind == kind) for kind in ("send", "recv")]
     return [b - a for a, b in zip(before, after)], ledger, len(events)
@@ -66,10 +67,10 @@ def measured(group, body, *args):
 def messages(group, n):
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     x = torch.arange(n * (group.rank + 1), dtype=torch.float32)
-    group.sendrecv(x, to=right, frm=left, like=torch.empty(n * (left + 1)))
-    group.sendrecv(x.bfloat16(), to=left, frm=right, like=torch.empty(n * (right + 1), dtype=torch.bfloat16))
+    group.sendrecv(x, dst=right, src=left, like=torch.empty(n * (left + 1)))
+    group.sendrecv(x.bfloat16(), dst=left, src=right, like=torch.empty(n * (right + 1), dtype=torch.bfloat16))
     handle = group.irecv(left, like=torch.empty(2 * n, dtype=torch.float8_e4m3fn))
-    group.send(torch.ones(n, 4)[:, ::2].to(torch.float8_e4m3fn), right)     # non-contiguous: only its own bytes cross
+    group.send(torch.ones(n, 4)[:, ::2].to(torch.float8_e4m3fn), right)  # non-contiguous: only its own bytes cross
     handle.wait()
 
 
@@ -83,18 +84,26 @@ def test_messages_cross_as_the_ledger_says(pools):
     for n in (1001, 30_011):
         for rank, (kernel, ledger, _) in enumerate(pools(measured, messages, n, size=3)):
             left = (rank - 1) % 3
-            assert ledger == [4 * n * (rank + 1) + 2 * n * (rank + 1) + 2 * n,
-                              4 * n * (left + 1) + 2 * n * ((rank + 1) % 3 + 1) + 2 * n]
+            assert ledger == [
+                4 * n * (rank + 1) + 2 * n * (rank + 1) + 2 * n,
+                4 * n * (left + 1) + 2 * n * ((rank + 1) % 3 + 1) + 2 * n,
+            ]
             for crossed, recorded in zip(kernel, ledger):
                 headers, rest = divmod(crossed - recorded, HEADER)
-                assert rest == 0 and 3 <= headers <= 3 * 3 * 2, (rank, kernel, ledger)      # three messages each way
+                assert rest == 0 and 3 <= headers <= 3 * 3 * 2, (rank, kernel, ledger)  # three messages each way
 
 
 @linux
-@pytest.mark.parametrize("kind, wire", [
-    # What N=4 ranks must at least receive together for a payload of S bytes, whatever the algorithm.
-    ("all_reduce", lambda S, N: 2 * (N - 1) * S), ("all_gather", lambda S, N: (N - 1) * S),
-    ("reduce_scatter", lambda S, N: (N - 1) * S), ("broadcast", lambda S, N: (N - 1) * S)])
+@pytest.mark.parametrize(
+    "kind, wire",
+    [
+        # What N=4 ranks must at least receive together for a payload of S bytes, whatever the algorithm.
+        ("all_reduce", lambda S, N: 2 * (N - 1) * S),
+        ("all_gather", lambda S, N: (N - 1) * S),
+        ("reduce_scatter", lambda S, N: (N - 1) * S),
+        ("broadcast", lambda S, N: (N - 1) * S),
+    ],
+)
 def test_a_library_collective_is_payload_not_wire(pools, kind, wire):
     """Its `bytes` are the payload as nccl-tests counts it; they are no claim about the wire, and not in sent_bytes."""
     N, n1, n2 = 4, 1000, 50_000

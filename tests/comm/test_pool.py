@@ -1,4 +1,5 @@
 """Rank processes that are kept between jobs, several runs at once, and what a rank leaves behind."""
+
 from __future__ import annotations
 
 import os
@@ -42,12 +43,12 @@ def test_pool_keeps_its_processes_until_a_job_fails(gone, nothing_left):
         second = pool.run(pid)
         assert not set(first) & set(second)
         assert pool.run(forgets) == second
-        third = pool.run(pid)       # a message that no ledger shows may still be under way: not with these processes
+        third = pool.run(pid)  # a message that no ledger shows may still be under way: not with these processes
         assert not set(second) & set(third)
         assert pool.run(die_later) == third
         assert all(gone(p) for p in third)
-        time.sleep(0.5)     # and the helper has collected them
-        assert len(pool.run(pid)) == 2      # dead between two jobs: new ones
+        time.sleep(0.5)  # and the helper has collected them
+        assert len(pool.run(pid)) == 2  # dead between two jobs: new ones
         assert len(pool.run(pid).ledgers) == 2
     assert len(pool.run(pid)) == 2
     pool.close()
@@ -55,12 +56,16 @@ def test_pool_keeps_its_processes_until_a_job_fails(gone, nothing_left):
 
 def test_pool_never_runs_old_code(helper, tmp_path, monkeypatch):
     import importlib
+
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name, text in {"labkit_test_inner": "X = 1\n", "labkit_test_outer":
-                       "def job(group):\n    import labkit_test_inner\n    return labkit_test_inner.X\n"}.items():
+    for name, text in {
+        "labkit_test_inner": "X = 1\n",
+        "labkit_test_outer": "def job(group):\n    import labkit_test_inner\n    return labkit_test_inner.X\n",
+    }.items():
         (tmp_path / f"{name}.py").write_text(text)
     importlib.invalidate_caches()
     import labkit_test_outer
+
     with RankPool(2) as pool:
         pids = pool.run(pid)
         assert pool.run(labkit_test_outer.job) == [1, 1]
@@ -91,8 +96,10 @@ def test_threads_inside_a_rank(pools):
 
 def test_from_two_threads_at_once(helper, nothing_left):
     found = []
-    threads = [threading.Thread(target=lambda: found.append(run_ranks(pid, size=2, backend="processes", timeout=60)))
-               for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: found.append(run_ranks(pid, size=2, backend="processes", timeout=60)))
+        for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,5 @@
 """What is special about ranks as processes: how functions, results and output travel, and what is refused."""
+
 from __future__ import annotations
 
 import os
@@ -15,7 +16,7 @@ from labkit.errors import LabError
 
 # -- what travels -----------------------------------------------------------------------------------------------------
 class Custom(Exception):
-    def __init__(self, a, b):       # pickles, but does not unpickle: Exception keeps only its args
+    def __init__(self, a, b):  # pickles, but does not unpickle: Exception keeps only its args
         super().__init__(f"{a} and {b}")
 
 
@@ -27,17 +28,28 @@ class Local:
 def values(group, given):
     w = torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
     big = torch.zeros(1000, 1000)
-    return {"given": given, "view": big[0, :3], "bf16": torch.ones(3, dtype=torch.bfloat16), "parameter": w,
-            "float8": torch.ones(2).to(torch.float8_e4m3fn), "empty": torch.empty(0, 3), "scalar": torch.tensor(2.5),
-            "loss": (torch.nn.Parameter(torch.ones(1)) * 3).sum(), "own class": Local(torch.arange(3)),
-            "rank": group.rank, "every other": torch.arange(6)[::2], "strided": torch.arange(6).reshape(2, 3).t(), "numpy": torch.ones(2).numpy()}
+    return {
+        "given": given,
+        "view": big[0, :3],
+        "bf16": torch.ones(3, dtype=torch.bfloat16),
+        "parameter": w,
+        "float8": torch.ones(2).to(torch.float8_e4m3fn),
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(2.5),
+        "loss": (torch.nn.Parameter(torch.ones(1)) * 3).sum(),
+        "own class": Local(torch.arange(3)),
+        "rank": group.rank,
+        "every other": torch.arange(6)[::2],
+        "strided": torch.arange(6).reshape(2, 3).t(),
+        "numpy": torch.ones(2).numpy(),
+    }
 
 
 def test_values_travel_both_ways(pools):
     given = {"x": torch.arange(4.0).reshape(2, 2).t(), "y": (1, "two", None)}
     for rank, got in enumerate(pools(values, given)):
         assert torch.equal(got["given"]["x"], given["x"]) and got["given"]["y"] == given["y"]
-        assert got["view"].tolist() == [0, 0, 0] and got["view"].untyped_storage().nbytes() == 12   # not all of it
+        assert got["view"].tolist() == [0, 0, 0] and got["view"].untyped_storage().nbytes() == 12  # not all of it
         assert got["bf16"].dtype == torch.bfloat16 and got["float8"].float().tolist() == [1, 1]
         assert got["empty"].shape == (0, 3) and got["scalar"].item() == 2.5 and got["scalar"].shape == ()
         assert isinstance(got["parameter"], torch.nn.Parameter) and not got["parameter"].requires_grad
@@ -45,11 +57,11 @@ def test_values_travel_both_ways(pools):
         assert isinstance(got["own class"], Local) and got["own class"].x.tolist() == [0, 1, 2]
         assert got["strided"].tolist() == [[0, 3], [1, 4], [2, 5]] and got["rank"] == rank
         assert got["every other"].tolist() == [0, 2, 4]
-        got["view"] += 1        # its own memory, and writable
+        got["view"] += 1  # its own memory, and writable
 
 
 def large(group, x):
-    print("x" * 300_000)        # more than a pipe holds
+    print("x" * 300_000)  # more than a pipe holds
     return x * 2, torch.ones(8 << 20)
 
 
@@ -74,7 +86,8 @@ def raises_unpicklable(group):
 
 
 def returns_dtensor(group):
-    from torch.distributed.tensor import distribute_tensor, Shard
+    from torch.distributed.tensor import Shard, distribute_tensor
+
     return distribute_tensor(torch.ones(4), group.device_mesh(), [Shard(0)])
 
 
@@ -97,15 +110,17 @@ def test_what_cannot_travel_is_told(pools):
 def in_notebook():
     def f(group):
         return group.rank
+
     f.__module__, f.__qualname__ = "__main__", "f"
     return f
 
 
 def test_notebook_functions(monkeypatch):
     import types
+
     kernel, f = types.ModuleType("__main__"), in_notebook()
     kernel.f = f
-    monkeypatch.setitem(sys.modules, "__main__", kernel)        # a kernel's main module has no file
+    monkeypatch.setitem(sys.modules, "__main__", kernel)  # a kernel's main module has no file
     with pytest.raises(LabError, match="defined in a notebook.*backend='threads'"):
         run_ranks(f, size=2, backend="processes")
     assert run_ranks(f, size=2, backend="threads") == [0, 1]
@@ -130,13 +145,19 @@ def test_output_is_not_lost(helper, capsys):
 
 
 def where_am_i(group):
-    return (os.getcwd(), os.environ.get("LABKIT_TEST"), list(sys.argv), torch.get_num_threads(),
-            os.getsid(0) == os.getpid(), os.environ.get("GLOO_SOCKET_IFNAME"))
+    return (
+        os.getcwd(),
+        os.environ.get("LABKIT_TEST"),
+        list(sys.argv),
+        torch.get_num_threads(),
+        os.getsid(0) == os.getpid(),
+        os.environ.get("GLOO_SOCKET_IFNAME"),
+    )
 
 
 def test_surroundings(helper, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LABKIT_TEST", "1")      # set after the helper was started
+    monkeypatch.setenv("LABKIT_TEST", "1")  # set after the helper was started
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     for size in (1, 2):
         for got in run_ranks(where_am_i, size=size, backend="processes", timeout=60):
@@ -172,12 +193,20 @@ def pid(group):
 
 
 # -- bad calls --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("options, words", [
-    ({"size": 0}, "size=0"), ({"size": 2.0}, "size=2.0"), ({"timeout": 0}, "timeout=0"),
-    ({"timeout": "5"}, "timeout='5'"), ({"timeout": float("nan")}, "timeout=nan"),
-    ({"backend": "mpi"}, "backend='mpi' is unknown"),
-    ({"device": "tpu"}, "device='tpu' is unknown"), ({"backend": "threads", "device": "cuda"}, "move CPU tensors only"),
-    ({"backend": "torchrun"}, "started by torchrun")])
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"size": 0}, "size=0"),
+        ({"size": 2.0}, "size=2.0"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"timeout": "5"}, "timeout='5'"),
+        ({"timeout": float("nan")}, "timeout=nan"),
+        ({"backend": "mpi"}, "backend='mpi' is unknown"),
+        ({"device": "tpu"}, "device='tpu' is unknown"),
+        ({"backend": "threads", "device": "cuda"}, "move CPU tensors only"),
+        ({"backend": "torchrun"}, "started by torchrun"),
+    ],
+)
 def test_bad_options(options, words):
     with pytest.raises(LabError, match=words):
         run_ranks(pid, **options)

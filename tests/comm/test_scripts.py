@@ -1,4 +1,5 @@
 """Whole programs that run ranks: with and without a main guard, interrupted, killed."""
+
 from __future__ import annotations
 
 import os
@@ -40,19 +41,27 @@ def job(group, directory=None):
 
 
 def test_script_with_guard(tmp_path):
-    (tmp_path / "s.py").write_text(JOB + """
+    (tmp_path / "s.py").write_text(
+        JOB
+        + """
 if __name__ == "__main__":
     print([type(a) is Answer and a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
-""")
-    done = subprocess.run([sys.executable, str(tmp_path / "s.py")], capture_output=True, text=True, timeout=120,
-                          env=ENV)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "s.py")], capture_output=True, text=True, timeout=120, env=ENV
+    )
     assert done.stdout.strip() == "[0, 1]", done.stderr
 
 
 def test_script_without_guard_gets_one_sentence(tmp_path):
-    done = script(tmp_path / "s.py", JOB + """
+    done = script(
+        tmp_path / "s.py",
+        JOB
+        + """
 print(run_ranks(job, size=2, backend="processes", timeout=60))
-""")
+""",
+    )
     assert done.returncode != 0
     assert done.stderr.strip().splitlines()[-1].startswith("labkit.errors.LabError: this script starts ranks")
     assert '`if __name__ == "__main__":`' in done.stderr
@@ -62,17 +71,22 @@ def test_script_without_guard_whose_function_is_elsewhere_and_broken_imports(tmp
     (tmp_path / "elsewhere.py").write_text(JOB)
     # In ranks only: they lead their own sessions.
     (tmp_path / "broken.py").write_text(JOB + "if os.getsid(0) == os.getpid(): import no_such_module\n")
-    done = script(tmp_path / "s.py", """
+    done = script(
+        tmp_path / "s.py",
+        """
 import broken
 from elsewhere import job, run_ranks
 print([a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])
 run_ranks(broken.job, size=2, backend="processes", timeout=60)
-""")
+""",
+    )
     assert done.stdout.strip() == "[0, 1]", done.stderr
     assert "could not load the job: ModuleNotFoundError: No module named 'no_such_module'" in done.stderr
 
 
-WAITING = JOB + """
+WAITING = (
+    JOB
+    + """
 if __name__ == "__main__":
     import tempfile
     tempfile.tempdir = sys.argv[1]
@@ -81,13 +95,15 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         print("interrupted")
 """
+)
 
 
 def started(tmp_path):
     """A program whose ranks run for ever: (process, pids of the ranks and of the helper)."""
     (tmp_path / "s.py").write_text(WAITING)
-    process = subprocess.Popen([sys.executable, str(tmp_path / "s.py"), str(tmp_path)], env=ENV,
-                               stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "s.py"), str(tmp_path)], env=ENV, stdout=subprocess.PIPE, text=True
+    )
     give_up = time.monotonic() + 120
     while time.monotonic() < give_up:
         texts = [(tmp_path / f"pid{r}").read_text() for r in range(2) if (tmp_path / f"pid{r}").exists()]
@@ -135,6 +151,7 @@ def test_ctrl_c_on_threads_leaves_no_thread(nothing_left):
     def spin(group):
         while True:
             pass
+
     timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,5 @@
 """Links, ways and bottlenecks, against numbers worked out by hand."""
+
 from __future__ import annotations
 
 import itertools
@@ -17,9 +18,9 @@ def test_switch():
     t = Topology.switch(4, alpha=2 * US, bandwidth=1 * GB)
     assert t.path(0, 3) == ("0.up", "3.down") and t.path(2, 2) == ()
     assert t.alpha(0, 3) == pytest.approx(2 * US) and t.bandwidth(0, 3) == GB
-    assert t.seconds(0, 3, 4000) == pytest.approx(6 * US)            # 2 us + 4000 B / (1000 B/us)
+    assert t.seconds(0, 3, 4000) == pytest.approx(6 * US)  # 2 us + 4000 B / (1000 B/us)
     assert t.seconds(1, 1, 10**9) == 0.0
-    assert len(t.links) == 8                                         # full duplex: two links for each rank
+    assert len(t.links) == 8  # full duplex: two links for each rank
 
 
 def test_shared_root_is_one_link_for_everybody():
@@ -32,8 +33,9 @@ def test_shared_root_is_one_link_for_everybody():
 
 
 def two_nodes() -> Topology:
-    return Topology.two_level(2, 2, inner_alpha=1 * US, inner_bandwidth=1 * GB, outer_alpha=3 * US,
-                              outer_bandwidth=0.25 * GB)
+    return Topology.two_level(
+        2, 2, inner_alpha=1 * US, inner_bandwidth=1 * GB, outer_alpha=3 * US, outer_bandwidth=0.25 * GB
+    )
 
 
 def test_two_level():
@@ -55,7 +57,7 @@ def test_two_level_ring_order():
     assert bad.bandwidth == pytest.approx(0.125 * GB) and set(bad.edges) == {(0, 2), (1, 3)}
 
 
-MATRIX = [[0, 50, 25, 10], [50, 0, 10, 25], [25, 10, 0, 50], [10, 25, 50, 0]]      # GB/s: two fast pairs
+MATRIX = [[0, 50, 25, 10], [50, 0, 10, 25], [25, 10, 0, 50], [10, 25, 50, 0]]  # GB/s: two fast pairs
 
 
 def test_graph_and_its_best_ring():
@@ -66,7 +68,7 @@ def test_graph_and_its_best_ring():
     by_hand = {(0, 1, 2, 3): 10, (0, 1, 3, 2): 25, (0, 2, 1, 3): 10}
     for order, gb in by_hand.items():
         assert t.bottleneck(order).bandwidth == pytest.approx(gb * GB)
-        assert t.bottleneck(order[::-1]).bandwidth == pytest.approx(gb * GB)       # this matrix is symmetric
+        assert t.bottleneck(order[::-1]).bandwidth == pytest.approx(gb * GB)  # this matrix is symmetric
     best = max(itertools.permutations(range(4)), key=lambda order: t.bottleneck(order).bandwidth)
     assert t.bottleneck(best).bandwidth == pytest.approx(25 * GB)
     assert t.matrix() == [[b * GB for b in row] for row in MATRIX]
@@ -89,6 +91,7 @@ def test_a_missing_cable():
 
 def test_matrix_from_torch():
     import torch
+
     t = Topology.from_bandwidth(torch.tensor([[0.0, 2.0], [4.0, 0.0]]))
     assert t.bandwidth(0, 1) == 2.0 and t.bandwidth(1, 0) == 4.0
 
@@ -104,17 +107,20 @@ def test_an_order_that_is_none(order):
         Topology.switch(3, 0.0, 1.0).bottleneck(order)
 
 
-@pytest.mark.parametrize("make, words", [
-    (lambda: Topology.switch(0, 0, 1), "at least 1 rank"),
-    (lambda: Topology.switch(2, 0, 0), "bandwidth above 0"),
-    (lambda: Topology.switch(2, -1, 1), "latency of at least 0"),
-    (lambda: Topology.switch(2, 0, math.nan), "bandwidth above 0"),
-    (lambda: Topology.from_bandwidth([[0, 1], [1, 0], [1, 1]]), "square"),
-    (lambda: Topology.from_bandwidth([[0, -1], [1, 0]]), "from rank 0 to rank 1 is -1"),
-    (lambda: Topology.from_bandwidth([[0, math.inf], [1, 0]]), "finite"),
-    (lambda: Topology(2, {}, {(0, 1): ["x"]}), "'x', which does not exist"),
-    (lambda: Topology(2, {"x": Link(1)}, {(0, 2): ["x"]}), "leaves the 2 ranks"),
-])
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: Topology.switch(0, 0, 1), "at least 1 rank"),
+        (lambda: Topology.switch(2, 0, 0), "bandwidth above 0"),
+        (lambda: Topology.switch(2, -1, 1), "latency of at least 0"),
+        (lambda: Topology.switch(2, 0, math.nan), "bandwidth above 0"),
+        (lambda: Topology.from_bandwidth([[0, 1], [1, 0], [1, 1]]), "square"),
+        (lambda: Topology.from_bandwidth([[0, -1], [1, 0]]), "from rank 0 to rank 1 is -1"),
+        (lambda: Topology.from_bandwidth([[0, math.inf], [1, 0]]), "finite"),
+        (lambda: Topology(2, {}, {(0, 1): ["x"]}), "'x', which does not exist"),
+        (lambda: Topology(2, {"x": Link(1)}, {(0, 2): ["x"]}), "leaves the 2 ranks"),
+    ],
+)
 def test_bad_input_is_said(make, words):
     with pytest.raises(LabError, match=words):
         make()

@@ -1,4 +1,5 @@
 """Ranks under torchrun: the same interface, and an autopsy instead of a hang."""
+
 from __future__ import annotations
 
 import json
@@ -55,8 +56,19 @@ def command(tmp_path, what):
     """Two ranks, with a free port of the system's choice: (Python's arguments, the environment)."""
     (tmp_path / "program.py").write_text(PROGRAM)
     # torchrun leaves a folder of logs in the temporary folder
-    return (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "program.py"), what,
-             str(tmp_path)], {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)})
+    return (
+        [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            str(tmp_path / "program.py"),
+            what,
+            str(tmp_path),
+        ],
+        {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+    )
 
 
 def torchrun(tmp_path, what):
@@ -72,7 +84,7 @@ def torchrun(tmp_path, what):
 
 def test_a_rank_raises(tmp_path):
     code, out, err = torchrun(tmp_path, "raise")
-    assert out.count("FINE") == 2, err      # the run before it: every rank got the results of all
+    assert out.count("FINE") == 2, err  # the run before it: every rank got the results of all
     assert code != 0 and out.count("AUTOPSY") == 1
     autopsy = json.loads(out.split("AUTOPSY", 1)[1])
     assert (autopsy["reason"], autopsy["guilty"], autopsy["backend"]) == ("raised", 1, "torchrun")
@@ -84,25 +96,26 @@ def test_send_send_at_the_deadline(tmp_path):
     code, _, err = torchrun(tmp_path, "send")
     words = ["did not end within 3 s", "Deadlock of ranks 0 and 1", "program.py:13", "sendrecv"]
     assert code != 0 and all(word in err for word in words), err
-    assert err.count("waits in") <= 4       # told once, not by every rank
+    assert err.count("waits in") <= 4  # told once, not by every rank
 
 
 def test_a_killed_rank_ends_all(tmp_path):
-    code, _, err = torchrun(tmp_path, "die")     # torchrun's own business; nobody stays
+    code, _, err = torchrun(tmp_path, "die")  # torchrun's own business; nobody stays
     assert code != 0 and "SIGKILL" in err
 
 
 def test_a_killed_agent_leaves_no_ranks_behind(tmp_path, gone):
     words, env = command(tmp_path, "wait")
-    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=env)
+    process = subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
     # Not by what they print: gloo prints as well, and its words may stand in the middle of theirs.
     give_up = time.monotonic() + 200
     while not all((tmp_path / f"waits{rank}").exists() for rank in range(2)):
         assert process.poll() is None and time.monotonic() < give_up
         time.sleep(0.05)
     process.kill()
-    process.stdout.close()      # nobody listens any more: a rank that cannot print must leave all the same
+    process.stdout.close()  # nobody listens any more: a rank that cannot print must leave all the same
     process.stderr.close()
     process.wait()
     assert all(gone(int((tmp_path / f"pid{rank}").read_text())) for rank in range(2))

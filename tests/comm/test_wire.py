@@ -3,6 +3,7 @@
 Unless said otherwise the wire is a switch with alpha = 2 us and 1000 bytes per us, so that `n` bytes take
 2 us + n/1000 us.
 """
+
 from __future__ import annotations
 
 import json
@@ -56,11 +57,12 @@ def us(seconds) -> object:
 
 # ---- one message, two messages
 
+
 def test_one_message():
     result = replay(programs([("send", 1, 4000)], [("recv", 0, 4000)]), switch(2))
     (t,) = result.transfers
     assert (t.src, t.dst, t.bytes, t.links) == (0, 1, 4000, ("0.up", "1.down"))
-    assert us(t.begin) == 0 and us(t.end) == 6                       # 2 + 4
+    assert us(t.begin) == 0 and us(t.end) == 6  # 2 + 4
     assert (t.where, t.where_received) == ("rank0.py:1", "rank1.py:1")
     assert us(result.time) == 6 and result.bytes == 4000
     assert [us(end) for end in result.ranks] == [6, 6] and result.waiting == (0.0, 0.0)
@@ -83,15 +85,16 @@ def test_zero_bytes_cost_the_latency_and_a_message_to_oneself_nothing():
 
 def test_both_directions_at_once():
     both = programs(*([[("send", 1 - r, 4000), ("recv", 1 - r, 4000)]] for r in (0, 1)))
-    assert us(replay(both, switch(2)).time) == 6                     # full duplex: not 12
+    assert us(replay(both, switch(2)).time) == 6  # full duplex: not 12
     turns = programs([("send", 1, 4000), ("recv", 1, 4000)], [("recv", 0, 4000), ("send", 0, 4000)])
     assert us(replay(turns, switch(2)).time) == 12
 
 
 def test_two_into_one_share_the_last_link():
     # Both senders are ready at 0; rank 1 goes first (lower number), rank 2 waits for the link down to rank 0.
-    result = replay(programs([[("recv", 2, 4000), ("recv", 1, 4000)]], [("send", 0, 4000)], [("send", 0, 4000)]),
-                    switch(3))
+    result = replay(
+        programs([[("recv", 2, 4000), ("recv", 1, 4000)]], [("send", 0, 4000)], [("send", 0, 4000)]), switch(3)
+    )
     assert spans(result) == [(1, 0, 0, 6), (2, 0, 6, 12)]
     assert result.links["0.down"].utilisation == 1.0 and result.links["2.up"].utilisation == pytest.approx(0.5)
     assert result.links["0.down"].busy == (pytest.approx((0.0, 6 * US)), pytest.approx((6 * US, 12 * US)))
@@ -101,8 +104,9 @@ def test_two_into_one_share_the_last_link():
 
 def test_a_receive_posted_late_holds_the_message():
     # Rank 1 first receives 8000 bytes from rank 2 (10 us), then asks for rank 0's message.
-    result = replay(programs([("send", 1, 4000)], [("recv", 2, 8000), ("recv", 0, 4000)], [("send", 1, 8000)]),
-                    switch(3))
+    result = replay(
+        programs([("send", 1, 4000)], [("recv", 2, 8000), ("recv", 0, 4000)], [("send", 1, 8000)]), switch(3)
+    )
     assert spans(result) == [(2, 1, 0, 10), (0, 1, 10, 16)]
     assert us(result.transfers[1].ready) == 10
     assert [us(w) for w in result.waiting] == [10, 0, 0]
@@ -111,62 +115,115 @@ def test_a_receive_posted_late_holds_the_message():
 
 # ---- who goes first
 
+
 def test_ready_first_goes_first():
     # To rank 0: 2 and 3 are ready at 0, rank 1 only at 3 (it first sends 1000 bytes to rank 4). 2 goes first by number;
     # at 6 both 1 and 3 wait: 3 has waited longer.
-    result = replay(programs([[("recv", r, 4000) for r in (1, 2, 3)]], [("send", 4, 1000), ("send", 0, 4000)],
-                             [("send", 0, 4000)], [("send", 0, 4000)], [("recv", 1, 1000)]), switch(5))
+    result = replay(
+        programs(
+            [[("recv", r, 4000) for r in (1, 2, 3)]],
+            [("send", 4, 1000), ("send", 0, 4000)],
+            [("send", 0, 4000)],
+            [("send", 0, 4000)],
+            [("recv", 1, 1000)],
+        ),
+        switch(5),
+    )
     assert spans(result) == [(1, 4, 0, 3), (2, 0, 0, 6), (3, 0, 6, 12), (1, 0, 12, 18)]
 
 
 def test_waiting_for_one_link_does_not_block_the_others():
     # 2 -> 0 waits for the link down to 0, which 1 -> 0 uses. Rank 2's link up is free meanwhile: 2 -> 3 overtakes.
-    result = replay(programs([[("recv", 1, 4000), ("recv", 2, 4000)]], [("send", 0, 4000)],
-                             [[("send", 0, 4000), ("send", 3, 4000)]], [("recv", 2, 4000)]), switch(4))
+    result = replay(
+        programs(
+            [[("recv", 1, 4000), ("recv", 2, 4000)]],
+            [("send", 0, 4000)],
+            [[("send", 0, 4000), ("send", 3, 4000)]],
+            [("recv", 2, 4000)],
+        ),
+        switch(4),
+    )
     assert spans(result) == [(1, 0, 0, 6), (2, 3, 0, 6), (2, 0, 6, 12)]
 
 
 def test_a_message_needs_its_whole_path():
     # At 6 the link down to 0 is free, but rank 2's link up is busy until 10 (2 -> 3, 8000 bytes): 2 -> 0 waits for
     # both.
-    result = replay(programs([[("recv", 1, 4000), ("recv", 2, 4000)]], [("send", 0, 4000)],
-                             [[("send", 3, 8000), ("send", 0, 4000)]], [("recv", 2, 8000)]), switch(4))
+    result = replay(
+        programs(
+            [[("recv", 1, 4000), ("recv", 2, 4000)]],
+            [("send", 0, 4000)],
+            [[("send", 3, 8000), ("send", 0, 4000)]],
+            [("recv", 2, 8000)],
+        ),
+        switch(4),
+    )
     assert spans(result) == [(1, 0, 0, 6), (2, 3, 0, 10), (2, 0, 10, 16)]
 
 
 def test_three_wait_for_one_link_in_different_queues():
     # All ready at 0: 1 2 3 4 -> 6, and 2 -> 0, 3 -> 5 which keep the links up from 2 and 3 busy until 6, as 1 -> 6
     # keeps the link down to 6. At 6 the links of 2 -> 6 and of 3 -> 6 get free at once, and only one of the two can go.
-    result = replay(programs([("recv", 2, 4000)], [("send", 6, 4000)], [[("send", 0, 4000), ("send", 6, 4000)]],
-                             [[("send", 5, 4000), ("send", 6, 4000)]], [("send", 6, 4000)], [("recv", 3, 4000)],
-                             [[("recv", r, 4000) for r in (1, 2, 3, 4)]]), switch(7))
+    result = replay(
+        programs(
+            [("recv", 2, 4000)],
+            [("send", 6, 4000)],
+            [[("send", 0, 4000), ("send", 6, 4000)]],
+            [[("send", 5, 4000), ("send", 6, 4000)]],
+            [("send", 6, 4000)],
+            [("recv", 3, 4000)],
+            [[("recv", r, 4000) for r in (1, 2, 3, 4)]],
+        ),
+        switch(7),
+    )
     assert spans(result) == [(1, 6, 0, 6), (2, 0, 0, 6), (3, 5, 0, 6), (2, 6, 6, 12), (3, 6, 12, 18), (4, 6, 18, 24)]
 
 
 def test_the_next_in_line_goes_if_the_first_still_cannot():
     # 1 -> 0 until 6; 2 -> 0 and 3 -> 0 wait. Meanwhile 2 -> 4 (8000 bytes) becomes ready at 3, when 4 is done with 5,
     # and takes the link up from 2 until 13. So at 6 the first in line, 2 -> 0, cannot go, and 3 -> 0 can.
-    result = replay(programs([[("recv", r, 4000) for r in (1, 2, 3)]], [("send", 0, 4000)],
-                             [[("send", 0, 4000), ("send", 4, 8000)]], [("send", 0, 4000)],
-                             [("recv", 5, 1000), ("recv", 2, 8000)], [("send", 4, 1000)]), switch(6))
+    result = replay(
+        programs(
+            [[("recv", r, 4000) for r in (1, 2, 3)]],
+            [("send", 0, 4000)],
+            [[("send", 0, 4000), ("send", 4, 8000)]],
+            [("send", 0, 4000)],
+            [("recv", 5, 1000), ("recv", 2, 8000)],
+            [("send", 4, 1000)],
+        ),
+        switch(6),
+    )
     assert spans(result) == [(1, 0, 0, 6), (5, 4, 0, 3), (2, 4, 3, 13), (3, 0, 6, 12), (2, 0, 13, 19)]
 
 
 def test_messages_of_one_pair_stay_in_order():
-    result = replay(programs([[("send", 1, 1000), ("send", 1, 2000), ("send", 1, 0)]],
-                             [("recv", 0, 1000), ("recv", 0, 2000), ("recv", 0, 0)]), switch(2))
+    result = replay(
+        programs(
+            [[("send", 1, 1000), ("send", 1, 2000), ("send", 1, 0)]],
+            [("recv", 0, 1000), ("recv", 0, 2000), ("recv", 0, 0)],
+        ),
+        switch(2),
+    )
     assert [t.bytes for t in result.transfers] == [1000, 2000, 0]
-    assert us(result.time) == 9                                      # 3 + 4 + 2
+    assert us(result.time) == 9  # 3 + 4 + 2
 
 
 def test_equal_on_paper_is_equal_here():
     # Rank 1 is ready for rank 0 after three messages of 0.1 s, rank 3 after one of 0.3 s; the link to rank 0 gets free
     # at 0.3 s too. All three at once: the lower number goes first. In floats, 0.1 + 0.1 + 0.1 > 0.3.
-    result = replay(programs([[("recv", r, 100) for r in (1, 2, 3)]], [("send", 4, 100)] * 3 + [("send", 0, 100)],
-                             [("send", 0, 100)], [("send", 5, 300), ("send", 0, 100)],
-                             [("recv", 1, 100)] * 3, [("recv", 3, 300)]),
-                    Topology(6, *_direct_but_one_door(0, {(1, 4): 1000, (3, 5): 1000, (1, 0): 1000, (2, 0): 1000 / 3,
-                                                          (3, 0): 1000})))
+    result = replay(
+        programs(
+            [[("recv", r, 100) for r in (1, 2, 3)]],
+            [("send", 4, 100)] * 3 + [("send", 0, 100)],
+            [("send", 0, 100)],
+            [("send", 5, 300), ("send", 0, 100)],
+            [("recv", 1, 100)] * 3,
+            [("recv", 3, 300)],
+        ),
+        Topology(
+            6, *_direct_but_one_door(0, {(1, 4): 1000, (3, 5): 1000, (1, 0): 1000, (2, 0): 1000 / 3, (3, 0): 1000})
+        ),
+    )
     into_0 = [(t.src, pytest.approx(t.begin)) for t in result.transfers if t.dst == 0]
     assert into_0 == [(2, 0.0), (1, 0.3), (3, 0.4)]
 
@@ -174,14 +231,16 @@ def test_equal_on_paper_is_equal_here():
 def _direct_but_one_door(rank: int, bandwidth: dict):
     """A cable for each pair, and one more link, "door", that all messages into `rank` share."""
     from labkit.comm.topology import Link
+
     links = {f"{a}->{b}": Link(w) for (a, b), w in bandwidth.items()} | {"door": Link(1e30)}
     return links, {(a, b): (f"{a}->{b}",) + (("door",) if b == rank else ()) for a, b in bandwidth}
 
 
 # ---- blocking, not blocking, batches
 
+
 def test_blocking_sends_take_turns_and_posted_ones_overlap():
-    cables = Topology.from_bandwidth([[0, 1e9, 1e9], [1e9, 0, 0], [1e9, 0, 0]], alpha=2 * US)    # a cable to each peer
+    cables = Topology.from_bandwidth([[0, 1e9, 1e9], [1e9, 0, 0], [1e9, 0, 0]], alpha=2 * US)  # a cable to each peer
     peers = [("recv", 0, 4000)], [("recv", 0, 4000)]
     assert us(replay(programs([("send", 1, 4000), ("send", 2, 4000)], *peers), cables).time) == 12
     posted = [("isend", 1, 4000, "a"), ("isend", 2, 4000, "b"), ("wait", "a"), ("wait", "b")]
@@ -210,27 +269,51 @@ def test_a_send_that_nobody_waits_for_still_arrives():
 
 def test_a_batch_ends_with_its_last_part():
     # Rank 0 posts 1000 bytes to 1 (3 us) and 8000 from 2 (10 us); only then it sends again.
-    result = replay(programs([[("send", 1, 1000), ("recv", 2, 8000)], ("send", 1, 1000)],
-                             [("recv", 0, 1000), ("recv", 0, 1000)], [("send", 0, 8000)]), switch(3))
+    result = replay(
+        programs(
+            [[("send", 1, 1000), ("recv", 2, 8000)], ("send", 1, 1000)],
+            [("recv", 0, 1000), ("recv", 0, 1000)],
+            [("send", 0, 8000)],
+        ),
+        switch(3),
+    )
     assert spans(result) == [(0, 1, 0, 3), (2, 0, 0, 10), (0, 1, 10, 13)]
 
 
 def test_a_barrier_lines_up_and_costs_nothing():
     # Rank 2 reaches the barrier at 0, ranks 0 and 1 at 6. Then 2 sends to 0: from 6 to 9.
-    result = replay(programs([("send", 1, 4000), ("barrier",), ("recv", 2, 1000)], [("recv", 0, 4000), ("barrier",)],
-                             [("barrier",), ("send", 0, 1000)]), switch(3))
+    result = replay(
+        programs(
+            [("send", 1, 4000), ("barrier",), ("recv", 2, 1000)],
+            [("recv", 0, 4000), ("barrier",)],
+            [("barrier",), ("send", 0, 1000)],
+        ),
+        switch(3),
+    )
     assert spans(result) == [(0, 1, 0, 6), (2, 0, 6, 9)] and us(result.ranks[1]) == 6
     # A message posted before the barrier goes on across it. Its end does not open the barrier: that does rank 2, at 10.
-    result = replay(programs([("isend", 1, 4000, "a"), ("barrier",), ("send", 1, 1000)],
-                             [("irecv", 0, 4000, "b"), ("barrier",), ("recv", 0, 1000)],
-                             [("recv", 3, 8000), ("barrier",)], [("send", 2, 8000), ("barrier",)]), switch(4))
+    result = replay(
+        programs(
+            [("isend", 1, 4000, "a"), ("barrier",), ("send", 1, 1000)],
+            [("irecv", 0, 4000, "b"), ("barrier",), ("recv", 0, 1000)],
+            [("recv", 3, 8000), ("barrier",)],
+            [("send", 2, 8000), ("barrier",)],
+        ),
+        switch(4),
+    )
     assert spans(result) == [(0, 1, 0, 6), (3, 2, 0, 10), (0, 1, 10, 13)]
-    result = replay(programs([("isend", 1, 4000, "a"), ("barrier",), ("wait", "a")],
-                             [("irecv", 0, 4000, "b"), ("barrier",), ("wait", "b")]), switch(2))
+    result = replay(
+        programs(
+            [("isend", 1, 4000, "a"), ("barrier",), ("wait", "a")],
+            [("irecv", 0, 4000, "b"), ("barrier",), ("wait", "b")],
+        ),
+        switch(2),
+    )
     assert us(result.time) == 6
 
 
 # ---- always the same
+
 
 def lively(n: int = 5, steps: int = 30) -> list[Ledger]:
     """Random but matched traffic: each round, ranks are paired at random and exchange."""
@@ -269,9 +352,14 @@ def test_replay_leaves_the_ledgers_alone():
     assert [ledger.to_json() for ledger in ledgers] == before
 
 
-@pytest.mark.parametrize("topology", [Topology.switch(5, 2e-6, 1e9), Topology.shared_root(5, 2e-6, 1e9),
-                                      Topology.two_level(5, 1, inner_alpha=0, inner_bandwidth=1e9, outer_alpha=1e-6,
-                                                         outer_bandwidth=1e8)])
+@pytest.mark.parametrize(
+    "topology",
+    [
+        Topology.switch(5, 2e-6, 1e9),
+        Topology.shared_root(5, 2e-6, 1e9),
+        Topology.two_level(5, 1, inner_alpha=0, inner_bandwidth=1e9, outer_alpha=1e-6, outer_bandwidth=1e8),
+    ],
+)
 def test_what_must_hold_in_every_replay(topology):
     result = replay(lively(), topology)
     for name, use in result.links.items():
@@ -291,9 +379,9 @@ def test_what_must_hold_in_every_replay(topology):
 @pytest.mark.parametrize("kind", ["ring", "flood"])
 def test_many_events_are_quick(kind):
     n, k = 8, 4000
-    if kind == "ring":      # 8 ranks x 8000 events, all through one link
+    if kind == "ring":  # 8 ranks x 8000 events, all through one link
         ranks = [[[("send", (r + 1) % n, 8), ("recv", (r - 1) % n, 8)] for _ in range(k)] for r in range(n)]
-    else:                   # 28,000 messages ready at once for one rank: the queue must not be searched over and over
+    else:  # 28,000 messages ready at once for one rank: the queue must not be searched over and over
         ranks = [[[("recv", r, 8) for _ in range(k) for r in range(1, n)]]]
         ranks += [[[("send", 0, 8)] * k] for _ in range(1, n)]
     ledgers = programs(*ranks)
@@ -306,6 +394,7 @@ def test_many_events_are_quick(kind):
 
 
 # ---- what cannot be replayed
+
 
 def refused(ledgers, topology=None) -> str:
     with pytest.raises(LabError) as caught:

@@ -3,6 +3,7 @@ shared root link, on two levels. Times are in us and worked out in the comments,
 
 The wires: alpha us for a message, 1000 bytes per us (beta = 0.001 us per byte), unless said otherwise.
 """
+
 from __future__ import annotations
 
 import pytest
@@ -18,16 +19,17 @@ US = 1e-6
 
 # ---- the algorithms, on real tensors
 
+
 def naive(group, x):
     """Everyone sends to rank 0, which adds and sends back: one message after the other."""
     if group.rank:
-        group.send(x, to=0)
+        group.send(x, dst=0)
         x.copy_(group.recv(0, like=x))
     else:
         for r in range(1, group.size):
             x += group.recv(r, like=x)
         for r in range(1, group.size):
-            group.send(x, to=r)
+            group.send(x, dst=r)
     return x
 
 
@@ -38,10 +40,10 @@ def ring(group, x, order=None):
     right, left, chunk = order[(r + 1) % n], order[(r - 1) % n], x.tensor_split(n)
     for s in range(n - 1):
         mine = chunk[(r - s - 2) % n]
-        mine += group.sendrecv(chunk[(r - s - 1) % n], to=right, frm=left, like=mine)
+        mine += group.sendrecv(chunk[(r - s - 1) % n], dst=right, src=left, like=mine)
     for s in range(n - 1):
         mine = chunk[(r - s - 1) % n]
-        mine.copy_(group.sendrecv(chunk[(r - s) % n], to=right, frm=left, like=mine))
+        mine.copy_(group.sendrecv(chunk[(r - s) % n], dst=right, src=left, like=mine))
     return x
 
 
@@ -52,10 +54,10 @@ def binary_tree(group, x):
     for child in children:
         x += group.recv(child, like=x)
     if r:
-        group.send(x, to=(r - 1) // 2)
+        group.send(x, dst=(r - 1) // 2)
         x.copy_(group.recv((r - 1) // 2, like=x))
     for child in children:
-        group.send(x, to=child)
+        group.send(x, dst=child)
     return x
 
 
@@ -66,11 +68,11 @@ def binomial_tree(group, x):
         x += group.recv(r + bit, like=x)
         bit *= 2
     if r:
-        group.send(x, to=r - bit)
+        group.send(x, dst=r - bit)
         x.copy_(group.recv(r - bit, like=x))
     while bit > 1:
         bit //= 2
-        group.send(x, to=r + bit)
+        group.send(x, dst=r + bit)
     return x
 
 
@@ -78,14 +80,14 @@ def direct(group, x):
     """Everyone sends everything to everyone: N-1 exchanges, one phase."""
     total, n = x.clone(), group.size
     for k in range(1, n):
-        total += group.sendrecv(x, to=(group.rank + k) % n, frm=(group.rank - k) % n)
+        total += group.sendrecv(x, dst=(group.rank + k) % n, src=(group.rank - k) % n)
     return x.copy_(total)
 
 
 def gather_at_once(group, x):
     """Rank 0 posts all its receives together, then all its sends together."""
     if group.rank:
-        group.send(x, to=0)
+        group.send(x, dst=0)
         return x.copy_(group.recv(0, like=x))
     for part in group.batch([Recv(r, like=x) for r in range(1, group.size)]):
         x += part
@@ -107,17 +109,18 @@ def posted_ring(group, x):
 
 def run(algorithm, size: int, n_bytes: int, topology: Topology, *args) -> Replay:
     """Run it on ranks, see that it does reduce, and replay its ledgers. `n_bytes` of float32."""
+
     def rank(group):
         return algorithm(group, torch.full((n_bytes // 4,), float(group.rank + 1)), *args)
 
     results = run_ranks(rank, size=size, backend="threads", timeout=30)
-    total = size * (size + 1) // 2                       # 1 + 2 + ... + size, exact in float32
+    total = size * (size + 1) // 2  # 1 + 2 + ... + size, exact in float32
     assert all(torch.equal(x, torch.full((n_bytes // 4,), float(total))) for x in results)
     return replay(results.ledgers, topology)
 
 
 def us(result: Replay):
-    return pytest.approx(result.time / US, rel=1e-9)     # the wire rounds to attoseconds, the rest is float division
+    return pytest.approx(result.time / US, rel=1e-9)  # the wire rounds to attoseconds, the rest is float division
 
 
 def switch(n: int, alpha: float) -> Topology:
@@ -125,6 +128,7 @@ def switch(n: int, alpha: float) -> Topology:
 
 
 # ---- on a switch
+
 
 def test_naive_on_a_switch():
     # 4 ranks, 4000 bytes: one message takes 2 + 4 = 6. Three into rank 0 one by one, three back: 6 x 6.
@@ -147,7 +151,7 @@ def test_ring_on_a_switch(algorithm):
     assert us(result) == 18
     assert all(use.utilisation == pytest.approx(1.0) for use in result.links.values())
     assert result.waiting == (0.0,) * 4 and len(result.transfers) == 24
-    assert result.bytes == 2 * 3 * 4000                  # 2 (N-1)/N n from each of N ranks
+    assert result.bytes == 2 * 3 * 4000  # 2 (N-1)/N n from each of N ranks
 
 
 def test_binary_tree_on_a_switch():
@@ -170,21 +174,27 @@ def test_ring_against_naive_on_a_switch():
     assert us(run(ring, 4, 4_000_000, switch(4, 1))) == 6006
 
 
-@pytest.mark.parametrize("n_bytes, t_direct, t_ring", [
-    (8_000, 48, 60),        # direct 3 (8 + 8); ring 6 (8 + 2): latency dominates, the ring's six steps lose
-    (16_000, 72, 72),       # direct 3 (8 + 16); ring 6 (8 + 4): the crossover, n = 2 a/b for N = 4
-    (32_000, 120, 96),      # direct 3 (8 + 32); ring 6 (8 + 8): bandwidth dominates, the ring wins
-])
+@pytest.mark.parametrize(
+    "n_bytes, t_direct, t_ring",
+    [
+        (8_000, 48, 60),  # direct 3 (8 + 8); ring 6 (8 + 2): latency dominates, the ring's six steps lose
+        (16_000, 72, 72),  # direct 3 (8 + 16); ring 6 (8 + 4): the crossover, n = 2 a/b for N = 4
+        (32_000, 120, 96),  # direct 3 (8 + 32); ring 6 (8 + 8): bandwidth dominates, the ring wins
+    ],
+)
 def test_crossover_with_the_naive_all_to_all(n_bytes, t_direct, t_ring):
     assert us(run(direct, 4, n_bytes, switch(4, 8))) == t_direct
     assert us(run(ring, 4, n_bytes, switch(4, 8))) == t_ring
 
 
-@pytest.mark.parametrize("n_bytes, t_tree, t_ring", [
-    (16_000, 198, 266),     # N = 8: tree 2 log2(8) = 6 messages of 17 + 16; ring 14 of 17 + 2
-    (32_000, 294, 294),     # 6 (17 + 32) and 14 (17 + 4): n = 8a / 4.25b, where 6 (a + nb) = 14 (a + nb/8)
-    (64_000, 486, 350),     # 6 (17 + 64) and 14 (17 + 8)
-])
+@pytest.mark.parametrize(
+    "n_bytes, t_tree, t_ring",
+    [
+        (16_000, 198, 266),  # N = 8: tree 2 log2(8) = 6 messages of 17 + 16; ring 14 of 17 + 2
+        (32_000, 294, 294),  # 6 (17 + 32) and 14 (17 + 4): n = 8a / 4.25b, where 6 (a + nb) = 14 (a + nb/8)
+        (64_000, 486, 350),  # 6 (17 + 64) and 14 (17 + 8)
+    ],
+)
 def test_crossover_with_the_tree(n_bytes, t_tree, t_ring):
     assert us(run(binomial_tree, 8, n_bytes, switch(8, 17))) == t_tree
     assert us(run(ring, 8, n_bytes, switch(8, 17))) == t_ring
@@ -200,10 +210,14 @@ def test_short_and_ragged_vectors_on_a_ring():
 
 # ---- one shared root link: the ring's simultaneous messages queue up
 
-@pytest.mark.parametrize("n_bytes, t_naive, t_ring", [
-    (4_000, 36, 72),        # naive 6 (2 + 4); ring 24 messages, one after the other: 24 (2 + 1)
-    (400_000, 2412, 2448),  # naive 6 (2 + 400); ring 24 (2 + 100): the same bytes cross, with 18 latencies more
-])
+
+@pytest.mark.parametrize(
+    "n_bytes, t_naive, t_ring",
+    [
+        (4_000, 36, 72),  # naive 6 (2 + 4); ring 24 messages, one after the other: 24 (2 + 1)
+        (400_000, 2412, 2448),  # naive 6 (2 + 400); ring 24 (2 + 100): the same bytes cross, with 18 latencies more
+    ],
+)
 def test_a_shared_root_link_takes_the_rings_advantage(n_bytes, t_naive, t_ring):
     # The root link is never idle: while any step-s message is missing, one of them is ready.
     topology = Topology.shared_root(4, 2 * US, 1e9)
@@ -243,7 +257,7 @@ def test_a_ring_in_good_order_on_two_levels():
     result = run(ring, 4, 4000, TWO)
     assert us(result) == 48
     assert result.links["node0.out"].utilisation == pytest.approx(1.0)
-    assert result.links["1.down"].utilisation == pytest.approx(0.25)             # 2 of every 8
+    assert result.links["1.down"].utilisation == pytest.approx(0.25)  # 2 of every 8
 
 
 def test_a_ring_in_bad_order_on_two_levels():
@@ -255,8 +269,9 @@ def test_a_ring_in_bad_order_on_two_levels():
 
 # ---- a measured graph: choose the order by its bottleneck
 
-GRAPH = Topology.from_bandwidth([[b * 1e9 for b in row] for row in
-                                 [[0, 50, 25, 10], [50, 0, 10, 25], [25, 10, 0, 50], [10, 25, 50, 0]]])
+GRAPH = Topology.from_bandwidth(
+    [[b * 1e9 for b in row] for row in [[0, 50, 25, 10], [50, 0, 10, 25], [25, 10, 0, 50], [10, 25, 50, 0]]]
+)
 
 
 @pytest.mark.parametrize("order, step", [((0, 1, 2, 3), 100), ((0, 1, 3, 2), 40), ((0, 2, 1, 3), 100)])

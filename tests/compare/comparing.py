@@ -1,4 +1,5 @@
 """A comparison small enough for tests: two micro decoders on two ranks, a few steps, text from this repository."""
+
 from __future__ import annotations
 
 import contextlib
@@ -28,7 +29,7 @@ lr = 1e-3
 eval_every = 2
 eval_batches = 1
 probe_every = 4
-data = {{ source = ["{ROOT / 'labkit' / 'train'}"], vocab_size = 300, heldout_fraction = 0.2 }}
+data = {{ source = ["{ROOT / "labkit" / "train"}"], vocab_size = 300, heldout_fraction = 0.2 }}
 [arms.bf16]
 label = "BF16"
 role = "baseline"
@@ -82,8 +83,15 @@ def lab_here(folder: Path, *words: object) -> subprocess.CompletedProcess:
 
 def start(folder: Path, *words: object) -> subprocess.Popen:
     """The same, left running."""
-    return subprocess.Popen([sys.executable, "-m", "labkit", *map(str, words)], cwd=folder, env=environment(folder),
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "labkit", *map(str, words)],
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def one_sentence(done: subprocess.CompletedProcess, *told: str) -> None:

@@ -14,11 +14,23 @@ from pathlib import Path
 from labkit.record.run import RunRecord
 
 LINEARS = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "ffn.w1", "ffn.w3", "ffn.w2")
-CPU = {"cpu": {"model": "Example CPU 8-Core", "architecture": "x86_64", "cores": 2, "usable_threads": 2},
-       "memory_bytes": 8 * 2**30, "gpus": [], "os": "Linux 6.8 (Ubuntu 24.04.1 LTS)", "python": "CPython 3.11.7"}
+CPU = {
+    "cpu": {"model": "Example CPU 8-Core", "architecture": "x86_64", "cores": 2, "usable_threads": 2},
+    "memory_bytes": 8 * 2**30,
+    "gpus": [],
+    "os": "Linux 6.8 (Ubuntu 24.04.1 LTS)",
+    "python": "CPython 3.11.7",
+}
 GPU = {**CPU, "gpus": [{"name": "NVIDIA H200", "driver": "580.1", "capability": "9.0", "memory_bytes": 150 * 10**9}]}
-LABELS = {"bf16": "BF16", "twin": "BF16 twin", "fp8": "FP8 tensorwise", "broken": "FP8 broken (E5M2, unscaled)",
-          "rowwise": "FP8 rowwise", "te-delayed": "TE FP8 delayed", "te-block": "TE FP8 block"}
+LABELS = {
+    "bf16": "BF16",
+    "twin": "BF16 twin",
+    "fp8": "FP8 tensorwise",
+    "broken": "FP8 broken (E5M2, unscaled)",
+    "rowwise": "FP8 rowwise",
+    "te-delayed": "TE FP8 delayed",
+    "te-block": "TE FP8 block",
+}
 ROLES = {"bf16": "baseline", "twin": "twin", "broken": "broken"}
 
 
@@ -37,35 +49,73 @@ def scales_at(step: int, layers: int, draw: random.Random, broken: bool) -> dict
                 scale = 1.0 if broken else fine / amax
                 under = (18 + 3 * layer if kind == "grad" else 2.0) if broken else 0.4 * draw.random()
                 out[f"layers.{layer}.{linear}.{kind}"] = {
-                    "scale": scale, "amax": amax, "overflow": 0.0, "underflow": under,
-                    "sqnr": (25.2 - (14 if kind == "grad" else 1) if broken else 31.4) - 0.25 * layer - draw.random()}
-            out[f"layers.{layer}.{linear}.output"] = {"scale": 1.0, "amax": 9.0 + layer, "overflow": 0.0,
-                                                      "underflow": 0.0,
-                                                      "sqnr": (21.0 if broken else 27.5) - 0.25 * layer - draw.random()}
+                    "scale": scale,
+                    "amax": amax,
+                    "overflow": 0.0,
+                    "underflow": under,
+                    "sqnr": (25.2 - (14 if kind == "grad" else 1) if broken else 31.4) - 0.25 * layer - draw.random(),
+                }
+            out[f"layers.{layer}.{linear}.output"] = {
+                "scale": 1.0,
+                "amax": 9.0 + layer,
+                "overflow": 0.0,
+                "underflow": 0.0,
+                "sqnr": (21.0 if broken else 27.5) - 0.25 * layer - draw.random(),
+            }
     return out
 
 
-def arm(path: Path, name: str, *, steps: int = 140, layers: int = 4, explode: str = "gap", until: int | None = None,
-        gpu: bool = False, seed: int = 0, command: str = "lab compare --preset cpu-tiny",
-        config: dict | None = None) -> RunRecord:
+def arm(
+    path: Path,
+    name: str,
+    *,
+    steps: int = 140,
+    layers: int = 4,
+    explode: str = "gap",
+    until: int | None = None,
+    gpu: bool = False,
+    seed: int = 0,
+    command: str = "lab compare --preset cpu-tiny",
+    config: dict | None = None,
+) -> RunRecord:
     """One arm's record. `explode` says what the broken arm does: "gap" (2 % worse), "blowup", "nan". With `until` the
     writer stops before that step, as if killed."""
     draw, noise = random.Random(f"{seed}{name}"), random.Random(seed)
     fp8 = name not in ("bf16", "twin")
     converted = [f"layers.{i}.{linear}" for i in range(layers) for linear in LINEARS]
     record = RunRecord.create(
-        path, kind="train", command=command, hardware=GPU if gpu else CPU, seeds={"data": 1, "weights": 1},
-        config=config or {"model": "tiny", "steps": steps, "lr": 1e-3, "precision": {
-            "backend": "torchao" if fp8 else "bf16", "recipe": "tensorwise" if fp8 else None, "skip": ["head"]}},
+        path,
+        kind="train",
+        command=command,
+        hardware=GPU if gpu else CPU,
+        seeds={"data": 1, "weights": 1},
+        config=config
+        or {
+            "model": "tiny",
+            "steps": steps,
+            "lr": 1e-3,
+            "precision": {
+                "backend": "torchao" if fp8 else "bf16",
+                "recipe": "tensorwise" if fp8 else None,
+                "skip": ["head"],
+            },
+        },
         precision={"backend": "torchao" if fp8 else "bf16", "recipe": "tensorwise" if fp8 else None},
         world={"size": 1 if gpu else 2, "device": "cuda" if gpu else "cpu"},
-        conversion={"converted": converted, "skipped": {"head": "named in precision.skip"}, "recipe": "tensorwise",
-                    "module_type": "Float8Linear" if fp8 else "torch.nn.modules.linear.Linear", "backend": "torchao"
-                    if fp8 else "bf16"},
-        evidence={"converted": len(converted), "module_types": {"Float8Linear" if fp8 else "Linear": layers * 7,
-                                                                "Embedding": 1}},
+        conversion={
+            "converted": converted,
+            "skipped": {"head": "named in precision.skip"},
+            "recipe": "tensorwise",
+            "module_type": "Float8Linear" if fp8 else "torch.nn.modules.linear.Linear",
+            "backend": "torchao" if fp8 else "bf16",
+        },
+        evidence={
+            "converted": len(converted),
+            "module_types": {"Float8Linear" if fp8 else "Linear": layers * 7, "Embedding": 1},
+        },
         corpus={"source": "python", "tokens": 7_400_000, "files": 1210, "hash": "9f2c51d0aa77"},
-        model={"n_params": 5_508_608, "flops_per_token": {"causal": 3.41e7, "full": 3.6e7}})
+        model={"n_params": 5_508_608, "flops_per_token": {"causal": 3.41e7, "full": 3.6e7}},
+    )
     per_step = 16384 if gpu else 2048
     offset, factor = {"bf16": 0.0, "twin": 6e-5, "fp8": 1.1e-4, "broken": 0.012}.get(name, 9e-5), 1.0
     for step in range(1, (until or steps + 1)):
@@ -80,21 +130,34 @@ def arm(path: Path, name: str, *, steps: int = 140, layers: int = 4, explode: st
         seconds = (0.22 if gpu else {"fp8": 1.05, "broken": 0.7}.get(name, 0.42)) * (1 + abs(draw.gauss(0, 0.05)))
         seconds *= {"fp8": 0.76, "rowwise": 0.83, "te-delayed": 0.74, "te-block": 0.9}.get(name, 1) if gpu else 1
         seconds *= 6 if step == 1 else 1
-        line = {"step": step, "loss": loss, "lr": 1e-3 * min(1, step / 10), "grad_norm": 0.6 + 2 * math.exp(-step / 20)
-                + 0.1 * draw.random(), "tokens": step * per_step, "seconds": seconds,
-                "tokens_per_s": per_step / seconds,
-                "memory": {"peak_bytes": int((61e9 if gpu else 1.15e9) * (1.08 if fp8 else 1)),
-                           **({"reserved_bytes": int(70e9)} if gpu else {})}, "skipped": False}
+        line = {
+            "step": step,
+            "loss": loss,
+            "lr": 1e-3 * min(1, step / 10),
+            "grad_norm": 0.6 + 2 * math.exp(-step / 20) + 0.1 * draw.random(),
+            "tokens": step * per_step,
+            "seconds": seconds,
+            "tokens_per_s": per_step / seconds,
+            "memory": {
+                "peak_bytes": int((61e9 if gpu else 1.15e9) * (1.08 if fp8 else 1)),
+                **({"reserved_bytes": int(70e9)} if gpu else {}),
+            },
+            "skipped": False,
+        }
         if math.isnan(loss):
             line.update(skipped=True, grad_norm=math.nan)
-            record.event("skipped_step", step=step,
-                         message="the loss is not finite: the step was skipped on every rank")
+            record.event(
+                "skipped_step", step=step, message="the loss is not finite: the step was skipped on every rank"
+            )
         if step % 10 == 0 or step == steps:
             line["heldout"] = loss if math.isnan(loss) else (loss_at(step, steps) + 0.08) * loss / base
             scales = scales_at(step, layers, draw, name == "broken")
             # A backend that casts nothing probes outputs alone.
-            line["scales"] = scales if fp8 else {t: {**stat, "sqnr": stat["sqnr"] + 28} for t, stat in scales.items()
-                                                 if t.endswith(".output")}
+            line["scales"] = (
+                scales
+                if fp8
+                else {t: {**stat, "sqnr": stat["sqnr"] + 28} for t, stat in scales.items() if t.endswith(".output")}
+            )
         record.step(**line)
     record.event("checkpoint", step=(until or steps) - 1, message="saved")
     if until is None:
@@ -103,17 +166,36 @@ def arm(path: Path, name: str, *, steps: int = 140, layers: int = 4, explode: st
     return record
 
 
-def compare(path: Path, names=("bf16", "twin", "fp8", "broken"), *, explode: str = "gap", word: str = "pass",
-            gpu: bool = False, steps: int = 140, layers: int = 4, killed: str | None = None) -> Path:
+def compare(
+    path: Path,
+    names=("bf16", "twin", "fp8", "broken"),
+    *,
+    explode: str = "gap",
+    word: str = "pass",
+    gpu: bool = False,
+    steps: int = 140,
+    layers: int = 4,
+    killed: str | None = None,
+) -> Path:
     """A comparison. With `killed` that arm stops half-way, the later ones never start, and there is no verdict."""
     record = RunRecord.create(
-        path, kind="compare", command="lab compare --preset " + ("h100" if gpu else "cpu-tiny"),
-                              seeds={"data": 1, "weights": 1},
-        config={"name": "cpu-tiny", "title": "The tiny decoder: FP8's numerics", "device": "cuda" if gpu else "cpu",
-                "world_size": 1 if gpu else 2, "train": {"steps": steps, "lr": 1e-3, "batch_size": 8}},
-        hardware=GPU if gpu else CPU)
-    about = {name: {"label": LABELS.get(name, name), "role": ROLES.get(name, "candidate"), "status": "pending"}
-             for name in names}
+        path,
+        kind="compare",
+        command="lab compare --preset " + ("h100" if gpu else "cpu-tiny"),
+        seeds={"data": 1, "weights": 1},
+        config={
+            "name": "cpu-tiny",
+            "title": "The tiny decoder: FP8's numerics",
+            "device": "cuda" if gpu else "cpu",
+            "world_size": 1 if gpu else 2,
+            "train": {"steps": steps, "lr": 1e-3, "batch_size": 8},
+        },
+        hardware=GPU if gpu else CPU,
+    )
+    about = {
+        name: {"label": LABELS.get(name, name), "role": ROLES.get(name, "candidate"), "status": "pending"}
+        for name in names
+    }
     held = {}
     for name in names:
         record.results(arms=about)
@@ -126,26 +208,43 @@ def compare(path: Path, names=("bf16", "twin", "fp8", "broken"), *, explode: str
             record.close()
             return path
         from labkit.record.run import read_run
+
         held[name] = dict(read_run(path / "arms" / name).series("heldout"))
-    gaps = {name: [(s, 100 * (v / held["bf16"][s] - 1)) for s, v in held[name].items()] for name in names
-            if name != "bf16"}
+    gaps = {
+        name: [(s, 100 * (v / held["bf16"][s] - 1)) for s, v in held[name].items()] for name in names if name != "bf16"
+    }
     value = {name: _median([abs(g) for _, g in gap if _ > 30]) for name, gap in gaps.items()}
     band = 3 * value.get("twin", 0.01)
     words = {name: "reference" if name == "twin" else "inside" if v <= band else "outside" for name, v in value.items()}
-    sentence = {"pass": "FP8 tensorwise is safe here: its held-out loss stays inside the band that two BF16 runs "
-                        "differ by, and the "
-                        "deliberately broken FP8 was caught.",
-                "fail": "FP8 tensorwise is not safe here: its held-out loss leaves the band that two BF16 runs differ "
-                        "by.",
-                "no-power": "This comparison has no power: the deliberately broken FP8 was not caught, so that a pass "
-                            "would mean "
-                            "nothing."}[word]
-    record.finish(results={"arms": about, "verdict": {
-        "word": word, "sentence": sentence, "reasons": ["All four arms saw the same 286,720 tokens in the same order."],
-        "statistic": "median over the evaluations of the absolute relative gap of the held-out loss", "from_step": 30,
-        "band": {"low": -band, "high": band, "threshold": band, "name": "3 times what the BF16 twin gives",
-                 "from": "twin"},
-        "arms": {name: {"gap": gaps[name], "value": value[name], "word": words[name]} for name in gaps}}})
+    sentence = {
+        "pass": "FP8 tensorwise is safe here: its held-out loss stays inside the band that two BF16 runs "
+        "differ by, and the "
+        "deliberately broken FP8 was caught.",
+        "fail": "FP8 tensorwise is not safe here: its held-out loss leaves the band that two BF16 runs differ by.",
+        "no-power": "This comparison has no power: the deliberately broken FP8 was not caught, so that a pass "
+        "would mean "
+        "nothing.",
+    }[word]
+    record.finish(
+        results={
+            "arms": about,
+            "verdict": {
+                "word": word,
+                "sentence": sentence,
+                "reasons": ["All four arms saw the same 286,720 tokens in the same order."],
+                "statistic": "median over the evaluations of the absolute relative gap of the held-out loss",
+                "from_step": 30,
+                "band": {
+                    "low": -band,
+                    "high": band,
+                    "threshold": band,
+                    "name": "3 times what the BF16 twin gives",
+                    "from": "twin",
+                },
+                "arms": {name: {"gap": gaps[name], "value": value[name], "word": words[name]} for name in gaps},
+            },
+        }
+    )
     return path
 
 
@@ -160,7 +259,12 @@ if __name__ == "__main__":
     compare(where / "nan", explode="nan")
     compare(where / "blowup", explode="blowup", word="fail")
     compare(where / "killed", killed="fp8")
-    compare(where / "gpu", ("bf16", "twin", "fp8", "rowwise", "te-delayed", "te-block", "broken"), gpu=True, steps=400,
-            layers=16)
+    compare(
+        where / "gpu",
+        ("bf16", "twin", "fp8", "rowwise", "te-delayed", "te-block", "broken"),
+        gpu=True,
+        steps=400,
+        layers=16,
+    )
     arm(where / "train", "fp8")
     arm(where / "train-killed", "bf16", until=25)

@@ -1,4 +1,5 @@
 """`lab compare --detach`: it outlives its terminal, is found again, pauses when asked, and its death is told."""
+
 from __future__ import annotations
 
 import fcntl
@@ -16,22 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from tests.compare.comparing import MICRO, environment, preset
-
 from rich.console import Console
 
-from labkit.errors import LabError
 from labkit.compare import background, watch
 from labkit.compare.compare import compare
+from labkit.errors import LabError
 from labkit.record.read import is_alive, read_run
 from labkit.record.run import RunRecord
+from tests.compare.comparing import MICRO, environment, preset
 
 # One arm that would take hours, and can be paused.
 LONG = MICRO.replace("world_size = 2", "world_size = 1").replace("eval_every = 2", "eval_every = 1000000")
 LONG = LONG.replace("steps = 8", "steps = 900000\ncheckpoint_every = 1000000")
 
-MINUTES = 4.0              # even where this process is killed, and its clean-up with it, no run outlives this for long
+MINUTES = 4.0  # even where this process is killed, and its clean-up with it, no run outlives this for long
 
 
 def until(what, seconds: float = 120.0):
@@ -64,8 +63,16 @@ def given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = io.StringIO()
     try:
-        yield {"preset": str(preset(tmp_path, LONG)), "arms": ["bf16"], "out": tmp_path / "out",
-               "budget_minutes": MINUTES, "console": Console(file=said, width=200)}, said
+        yield (
+            {
+                "preset": str(preset(tmp_path, LONG)),
+                "arms": ["bf16"],
+                "out": tmp_path / "out",
+                "budget_minutes": MINUTES,
+                "console": Console(file=said, width=200),
+            },
+            said,
+        )
     finally:
         process = background.process_of(tmp_path / "out")
         if process and process.alive:
@@ -74,18 +81,27 @@ def given(tmp_path, monkeypatch):
 
 def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses_when_asked(tmp_path, given):
     words, said = given
-    out, command = words["out"], ("compare", "--preset", words["preset"], "--arms", "bf16", "--out", "out",
-                                   "--budget-minutes", str(MINUTES))
+    out, command = (
+        words["out"],
+        ("compare", "--preset", words["preset"], "--arms", "bf16", "--out", "out", "--budget-minutes", str(MINUTES)),
+    )
     line = shlex.join([sys.executable, "-m", "labkit", *command, "--detach"])
     terminal, inside = os.openpty()
-    shell = subprocess.Popen(["sh", "-c", f"{line}; sleep 900"], cwd=tmp_path, env=environment(tmp_path), stdin=inside,
-                             stdout=inside, stderr=inside, start_new_session=True,
-                             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+    shell = subprocess.Popen(
+        ["sh", "-c", f"{line}; sleep 900"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
     os.close(inside)
     process = until(lambda: background.process_of(out))
     os.set_blocking(terminal, False)
     until(lambda: b"goes on when this terminal closes" in b" ".join(_read(terminal).split()))
-    os.close(terminal)                                  # the connection breaks
+    os.close(terminal)  # the connection breaks
     assert shell.wait(30) == -signal.SIGHUP
     until(lambda: steps(out))
     assert background.going(out) and background.process_of(out).alive
@@ -151,7 +167,7 @@ def test_a_process_is_known_by_id_and_start():
     assert not replace(there, start="1").alive, "the same id, given out again"
     assert not replace(there, exit=0).alive
     child.kill()
-    until(lambda: not there.alive)                      # dead, though its status has not been read
+    until(lambda: not there.alive)  # dead, though its status has not been read
     child.wait()
     assert background.start_of(child.pid) == "" and not there.alive
 
@@ -178,7 +194,7 @@ def test_a_gpu_is_for_one_run_at_a_time(tmp_path, monkeypatch):
     with RunRecord.open(tmp_path / "h100"):
         with pytest.raises(LabError, match=r"GPU is taken: a run goes on in .*/h100 "):
             compare("gpu-check", out=tmp_path / "check")
-        background.refuse_company(tmp_path / "h100")    # its own folder: that one is followed
+        background.refuse_company(tmp_path / "h100")  # its own folder: that one is followed
         monkeypatch.chdir(tmp_path)
         with pytest.raises(LabError, match="a run goes on in h100 "):
             background.refuse_company(Path("crossover"))

@@ -1,5 +1,6 @@
 """`lab bundle`: a run becomes one archive, the same bytes each time; reading it believes nothing that is not
 verified."""
+
 from __future__ import annotations
 
 import gzip
@@ -15,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.compare import bundle
 from labkit import cli
+from labkit.compare import background, bundle
 from labkit.errors import LabError
-from labkit.compare import background
 from labkit.record.run import RunRecord
 
 HARDWARE = {"gpus": []}
@@ -78,6 +78,7 @@ def members(file):
 
 # ---- there and back
 
+
 def test_there_and_back(run, tmp_path):
     path, made = bundle.pack(run)
     assert path == run.parent / "h100.tar.gz"
@@ -85,7 +86,8 @@ def test_there_and_back(run, tmp_path):
     assert found.files == made.files and found.manifest == made.manifest and found.manifest["state"] == "whole"
     record = ("run.json", "steps.jsonl", "events.jsonl")
     assert set(found.files) == {*record, "report.html", "compare.log", "figures/loss.png"} | {
-        f"arms/{arm}/{name}" for arm in ("bf16", "fp8") for name in record}
+        f"arms/{arm}/{name}" for arm in ("bf16", "fp8") for name in record
+    }
     assert found.files["figures/loss.png"] == (run / "figures" / "loss.png").read_bytes()
     assert found.files["run.json"] == (run / "run.json").read_bytes()
     home = bundle.unpack(found, tmp_path / "home")
@@ -109,22 +111,29 @@ def test_the_same_run_gives_the_same_bytes(run, tmp_path):
     for path in [run, *run.rglob("*")]:
         os.utime(path, (1, 1))
     (run / "run.json").chmod(0o600)
-    program = ("import sys; from pathlib import Path; from labkit.compare.bundle import pack; "
-               "pack(Path(sys.argv[1]), Path(sys.argv[2]))")
+    program = (
+        "import sys; from pathlib import Path; from labkit.compare.bundle import pack; "
+        "pack(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
     other = tmp_path / "other.tar.gz"
-    subprocess.run([sys.executable, "-c", program, str(run), str(other)], check=True, cwd=tmp_path,
-                   env={**os.environ, "PYTHONPATH": str(Path(bundle.__file__).parents[2]), "PYTHONHASHSEED": "7"})
+    subprocess.run(
+        [sys.executable, "-c", program, str(run), str(other)],
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(bundle.__file__).parents[2]), "PYTHONHASHSEED": "7"},
+    )
     assert other.read_bytes() == first
     with tarfile.open(other) as tar:
         for member in tar.getmembers():
             assert (member.mtime, member.uid, member.gid, member.mode) == (0, 0, 0, 0o644)
             assert (member.uname, member.gname) == ("", "")
-    assert first[4:8] == b"\0\0\0\0" and not first[3] & 8                # gzip: no time, no name of the file
+    assert first[4:8] == b"\0\0\0\0" and not first[3] & 8  # gzip: no time, no name of the file
 
 
 def test_nothing_of_the_machine_travels(run, monkeypatch):
     monkeypatch.setattr(bundle.os, "uname", lambda: os.uname_result(("Linux", "gpu-box-17", "", "", "")))
     from labkit.record import clean
+
     monkeypatch.setattr(clean.socket, "gethostname", lambda: "gpu-box-17")
     clean._places.cache_clear()
     (run / "compare.log").write_text(f"on gpu-box-17: {Path.home()}/data/a.txt and /srv/secret/place/b.txt\n")
@@ -137,7 +146,7 @@ def test_nothing_of_the_machine_travels(run, monkeypatch):
     for word in (b"gpu-box-17", b"/srv/secret", str(run.parent).encode()) + ((str(Path.home()) + "/").encode(),):
         assert word not in whole, word
     assert made.files["compare.log"] == b"on <host>: ~/data/a.txt and .../b.txt\n"
-    assert b"base64,ab+/cd/ef" in made.files["report.html"]             # a picture's letters are no path
+    assert b"base64,ab+/cd/ef" in made.files["report.html"]  # a picture's letters are no path
 
 
 def test_links_are_not_followed(run, tmp_path):
@@ -149,6 +158,7 @@ def test_links_are_not_followed(run, tmp_path):
 
 
 # ---- runs that are not whole
+
 
 def test_a_run_that_goes_on(run):
     record = RunRecord.open(run / "arms" / "fp8")
@@ -196,9 +206,15 @@ def test_a_failed_run(tmp_path):
         bundle.pack(run)
 
 
-@pytest.mark.parametrize("gone, said", [
-    ("arms/fp8", "lacks the record of its arm fp8"), ("report.html", "lacks report.html: `lab report h100` draws it"),
-    ("steps.jsonl", "the run lacks steps.jsonl"), ("arms/bf16/events.jsonl", "arms/bf16 lacks events.jsonl")])
+@pytest.mark.parametrize(
+    "gone, said",
+    [
+        ("arms/fp8", "lacks the record of its arm fp8"),
+        ("report.html", "lacks report.html: `lab report h100` draws it"),
+        ("steps.jsonl", "the run lacks steps.jsonl"),
+        ("arms/bf16/events.jsonl", "arms/bf16 lacks events.jsonl"),
+    ],
+)
 def test_missing_files(run, gone, said):
     shutil.rmtree(run / gone) if (run / gone).is_dir() else (run / gone).unlink()
     with pytest.raises(LabError) as error:
@@ -226,7 +242,7 @@ def test_steps_that_end_early_and_torn_lines(tmp_path):
         file.write('{"step": 4, "lo')
     with pytest.raises(LabError, match="1 lines that cannot be read"):
         bundle.pack(torn)
-    window = a_train_run(tmp_path / "window", planned=10 ** 6)          # a clock ended it, not a number of steps
+    window = a_train_run(tmp_path / "window", planned=10**6)  # a clock ended it, not a number of steps
     assert bundle.state(window) == "whole"
 
 
@@ -247,6 +263,7 @@ def test_a_file_that_grows_while_it_is_read(run, monkeypatch):
             with open(path, "ab") as file:
                 file.write(b"more\n")
         return content
+
     monkeypatch.setattr(Path, "read_bytes", growing)
     with pytest.raises(LabError, match="changed while it was read"):
         bundle.pack(run)
@@ -264,11 +281,12 @@ def test_what_lies_there_is_not_overwritten(run, tmp_path):
         bundle.pack(run, tmp_path / "o.tar.gz")
     bundle.pack(run)
     (run / "events.jsonl").write_text('{"kind": "late"}\n')
-    assert bundle.read(bundle.pack(run)[0]).files["events.jsonl"] == b'{"kind": "late"}\n'     # its own, anew
+    assert bundle.read(bundle.pack(run)[0]).files["events.jsonl"] == b'{"kind": "late"}\n'  # its own, anew
     assert not [path for path in run.parent.iterdir() if path.name.startswith(".")]
 
 
 # ---- archives that are not whole
+
 
 def test_cut_off_anywhere(run, tmp_path):
     data = bundle.pack(run)[0].read_bytes()
@@ -293,7 +311,7 @@ def test_a_flipped_bit_anywhere(run, tmp_path):
         except LabError as error:
             assert "\n" not in str(error)
             refused += 1
-        else:               # a few bits carry nothing: gzip's header has some, and so has the compressed stream
+        else:  # a few bits carry nothing: gzip's header has some, and so has the compressed stream
             assert (found.files, found.manifest) == (whole.files, whole.manifest)
     assert refused > 50
 
@@ -316,8 +334,9 @@ def test_altered_missing_and_added(run, tmp_path):
         bundle.read(packed(file, [*original, original[-1]]))
 
 
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "h100/../../evil", "h100//x", "h100/./x", "h100/.hidden",
-                                  "h100\\x", "plain"])
+@pytest.mark.parametrize(
+    "name", ["../evil", "/etc/evil", "h100/../../evil", "h100//x", "h100/./x", "h100/.hidden", "h100\\x", "plain"]
+)
 def test_names_that_no_bundle_has(run, tmp_path, name):
     original = members(bundle.pack(run)[0])
     with pytest.raises(LabError, match="which no bundle has"):
@@ -342,8 +361,16 @@ def test_a_bomb_is_not_read_to_its_end(tmp_path, monkeypatch):
         bundle.read(packed(tmp_path / "bomb.tar.gz", [("h100/a", bytes(100))]))
 
 
-@pytest.mark.parametrize("head", ["[]", "{}", '{"kind": "labkit bundle", "files": []}',
-                                  '{"kind": "labkit bundle", "files": {"run.json": 3}, "left_out": {}}', "not json"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "[]",
+        "{}",
+        '{"kind": "labkit bundle", "files": []}',
+        '{"kind": "labkit bundle", "files": {"run.json": 3}, "left_out": {}}',
+        "not json",
+    ],
+)
 def test_manifests_that_are_none(tmp_path, head):
     with pytest.raises(LabError, match="no readable BUNDLE.json"):
         bundle.read(packed(tmp_path / "x.tar.gz", [("h100/BUNDLE.json", head.encode()), ("h100/run.json", b"{}")]))
@@ -351,8 +378,15 @@ def test_manifests_that_are_none(tmp_path, head):
 
 def test_other_schemas_and_bundles_without_a_run(tmp_path):
     about = {"bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
-    head = {"kind": "labkit bundle", "schema": 1, "name": "h100", "run_kind": "train", "state": "whole", "left_out": {},
-            "files": {"notes.json": about}}
+    head = {
+        "kind": "labkit bundle",
+        "schema": 1,
+        "name": "h100",
+        "run_kind": "train",
+        "state": "whole",
+        "left_out": {},
+        "files": {"notes.json": about},
+    }
     files = [("h100/BUNDLE.json", json.dumps(head).encode()), ("h100/notes.json", b"{}")]
     with pytest.raises(LabError, match="holds no run.json"):
         bundle.read(packed(tmp_path / "x.tar.gz", files))
@@ -374,11 +408,13 @@ def test_files_that_are_no_archive(tmp_path):
 
 # ---- the command
 
+
 def test_the_command(run, tmp_path, capsys, monkeypatch):
     def lab(*words):
         with pytest.raises(SystemExit) as end:
             cli.main(["bundle", *map(str, words)])
         return end.value.code, capsys.readouterr()
+
     code, said = lab(run)
     assert code == 0 and "h100.tar.gz" in said.out and "none missing or altered" in said.out
     code, said = lab("--check", run.parent / "h100.tar.gz", "--to", tmp_path / "home")
@@ -388,7 +424,7 @@ def test_the_command(run, tmp_path, capsys, monkeypatch):
     assert code == 2 and said.err.count("\n") == 1 and "lacks report.html" in said.err
     assert lab(run, "--as-is")[0] == 0
     code, said = lab("--check", run.parent / "h100.tar.gz")
-    assert code == 1 and "not whole" in said.out     # the archive is fine, the run is not: told, and not 0
+    assert code == 1 and "not whole" in said.out  # the archive is fine, the run is not: told, and not 0
     for words in ((), (run, "--check", run), (run, "--to", tmp_path), ("--check", run, "--as-is")):
         code, said = lab(*words)
         assert code == 2 and said.err.startswith("lab: ") and said.err.count("\n") == 1

@@ -1,4 +1,5 @@
 """`lab compare` from the first arm to the verdict, on two real ranks: what it leaves, and that it goes on where it was."""
+
 from __future__ import annotations
 
 import json
@@ -8,9 +9,8 @@ import time
 
 import pytest
 
-from tests.compare.comparing import MICRO, lab, lab_here, one_sentence, preset, start
-
 from labkit.record.read import read_run
+from tests.compare.comparing import MICRO, lab, lab_here, one_sentence, preset, start
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +23,16 @@ def finished(tmp_path_factory):
 
 def test_every_arm_has_its_record_and_the_verdict_its_reasons(finished):
     folder, done = finished
-    assert done.returncode in (0, 1), done.stderr       # 8 steps prove nothing about FP8: any verdict will do here
+    assert done.returncode in (0, 1), done.stderr  # 8 steps prove nothing about FP8: any verdict will do here
     run = read_run(folder / "out")
     assert run.status == "finished" and list(run.arms) == ["bf16", "twin", "fp8", "broken"]
     for name, arm in run.arms.items():
         assert arm.status == "finished" and [s["step"] for s in arm.steps] == list(range(1, 9))
         assert [step for step, _ in arm.series("heldout")] == [2, 4, 6, 8]
     results = run.run["results"]
-    assert results["verdict"]["word"] in ("pass", "fail", "no-power") and results["verdict"]["sentence"] in _flat(done.stdout)
+    assert results["verdict"]["word"] in ("pass", "fail", "no-power") and results["verdict"]["sentence"] in _flat(
+        done.stdout
+    )
     assert set(results["verdict"]["arms"]) == {"twin", "fp8", "broken"}
 
 
@@ -104,7 +106,9 @@ def test_interrupted_it_keeps_what_it_has_and_goes_on(tmp_path):
     done = lab_here(tmp_path, *words)
     second = read_run(tmp_path / "out")
     assert second.arms["bf16"].run["started"] == began, "the finished arm was not trained again"
-    assert second.arms["twin"].status == "finished" and "BF16: finished already" in done.stdout, done.stdout + done.stderr
+    assert second.arms["twin"].status == "finished" and "BF16: finished already" in done.stdout, (
+        done.stdout + done.stderr
+    )
     assert [s["step"] for s in second.arms["twin"].steps] == list(range(1, 61)), "no step stands twice"
 
 

@@ -8,20 +8,20 @@ import re
 import pytest
 
 from labkit.compare import figures_loss, figures_scales, figures_sqnr
-from labkit.record import plotting
 from labkit.compare.facts import arms_of, split_tensor, verdict_of, worst_sqnr
 from labkit.compare.figures import draw_all
+from labkit.record import plotting
 from labkit.record.read import read_run
 from tests.compare import synthetic
-
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Three comparisons of short runs: the broken arm is worse, explodes, becomes NaN."""
     where = tmp_path_factory.mktemp("runs")
-    return {kind: synthetic.compare(where / kind, explode=kind, steps=60, layers=2)
-            for kind in ("gap", "blowup", "nan")}
+    return {
+        kind: synthetic.compare(where / kind, explode=kind, steps=60, layers=2) for kind in ("gap", "blowup", "nan")
+    }
 
 
 def drawn_by(monkeypatch, draw, *given):
@@ -46,7 +46,7 @@ def test_every_picture_is_written_with_alt_text(runs, tmp_path):
     pictures = draw_all(read_run(runs["gap"]), tmp_path)
     names = [p.name for p in pictures]
     assert names[:3] == ["loss", "gap", "speed-memory"] and {"sqnr", "rounding", "scales-fp8", "heat-fp8"} <= set(names)
-    assert "heat-broken" not in names                    # its scale never moves: nothing to show
+    assert "heat-broken" not in names  # its scale never moves: nothing to show
     for picture in pictures:
         assert picture.png.read_bytes()[:4] == b"\x89PNG" and picture.svg.read_text().lstrip().startswith("<?xml")
         assert len(picture.alt) > 30 and "nan" not in picture.alt.lower(), picture.alt
@@ -62,7 +62,7 @@ def test_matplotlib_settings_and_pyplot_are_left_alone(runs, tmp_path):
     with matplotlib.rc_context(mine):
         figures_loss.losses(arms_of(read_run(runs["gap"])), tmp_path)
         assert {key: matplotlib.rcParams[key] for key in mine} == mine
-    assert ("matplotlib.pyplot" in sys.modules) == loaded    # a notebook's figures and backend are not touched
+    assert ("matplotlib.pyplot" in sys.modules) == loaded  # a notebook's figures and backend are not touched
 
 
 def test_pictures_are_the_same_bytes_every_time(runs, tmp_path):
@@ -98,7 +98,7 @@ def test_losses_hold_the_record(runs, tmp_path, monkeypatch):
     held = {tuple(line.get_ydata()) for line in fig.axes[1].get_lines()}
     assert held == {tuple(v for _, v in arm.series("heldout")) for arm in arms.values()}
     labels = " ".join(" ".join(texts(fig.axes[1])).split())
-    for arm in arms.values():                            # each line is named at its end, with its last value
+    for arm in arms.values():  # each line is named at its end, with its last value
         assert f"{arm.label} {arm.heldout:.4f}" in labels
     assert "nats" in fig.axes[0].get_ylabel() and fig.axes[1].get_xlabel() == "step"
     assert f"{arms['fp8'].label} (held-out) goes from" in picture.alt
@@ -121,7 +121,7 @@ def test_gap_shows_the_band_and_names_the_threshold(runs, tmp_path, monkeypatch)
     arms, verdict = arms_of(data), verdict_of(data)
     picture, fig = drawn_by(monkeypatch, figures_loss.gap, arms, verdict, tmp_path)
     ax, edge = fig.axes[0], verdict["band"]["high"]
-    assert ax.get_yscale() == "symlog"                   # 1 % and 0.01 % in one picture
+    assert ax.get_yscale() == "symlog"  # 1 % and 0.01 % in one picture
     ticks = {round(t, 9): text.get_text() for t, text in zip(ax.get_yticks(), ax.get_yticklabels())}
     assert ticks[round(edge, 9)].endswith(" %") and ticks[0.0] == "0" and ticks[round(-edge, 9)][0] == "\N{MINUS SIGN}"
     assert any("3 times what the BF16 twin gives" in text for text in texts(ax))
@@ -140,8 +140,9 @@ def test_gap_survives_infinite_gaps_and_a_missing_band(runs, tmp_path, monkeypat
     assert figures_loss.gap(arms_of(read_run(runs["gap"] / "arms" / "fp8")), {}, tmp_path) is None
 
 
-@pytest.mark.parametrize("value, text", [(0, "0"), (0.0095, "+0.0095 %"), (-0.1, "\N{MINUS SIGN}0.1 %"),
-                                         (1000, "+1,000 %")])
+@pytest.mark.parametrize(
+    "value, text", [(0, "0"), (0.0095, "+0.0095 %"), (-0.1, "\N{MINUS SIGN}0.1 %"), (1000, "+1,000 %")]
+)
 def test_percent_ticks_are_for_people(value, text):
     assert figures_loss._percent(value) == text
 
@@ -159,7 +160,7 @@ def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
         boxes = sorted((Text.get_window_extent(t) for t in ax.texts), key=lambda box: box.y0)
         frame = ax.get_window_extent()
     for below, above in zip(boxes, boxes[1:]):
-        assert below.y1 <= above.y0 + 1                  # a pixel of tolerance: text boxes include line spacing
+        assert below.y1 <= above.y0 + 1  # a pixel of tolerance: text boxes include line spacing
     assert boxes[0].y0 > frame.y0 - 12 and boxes[-1].y1 < frame.y1 + 12
 
 
@@ -170,7 +171,7 @@ def test_a_crowd_of_labels_is_centred_on_its_lines():
         ax.set(xlim=(0, 1), ylim=(0, 1))
         plotting.label_ends(ax, [(1, 0.6, str(i), "#005a9c") for i in range(9)])
     heights = [t.xyann[1] for t in ax.texts]
-    assert sum(heights) / 9 == pytest.approx(0.6, abs=0.02)    # a tenth of a line
+    assert sum(heights) / 9 == pytest.approx(0.6, abs=0.02)  # a tenth of a line
 
 
 def test_scales_are_drawn_by_role_with_their_extremes_named(runs, tmp_path, monkeypatch):
@@ -185,7 +186,7 @@ def test_scales_are_drawn_by_role_with_their_extremes_named(runs, tmp_path, monk
     ends = sorted(line.get_ydata()[-1] for line in fig.axes[0].get_lines())
     assert ends[-1] == pytest.approx(math.log2(of_inputs[highest]))
     spans = {round(ax.get_ylim()[1] - ax.get_ylim()[0], 6) for ax in fig.axes[:3]}
-    assert len(spans) == 1                               # slopes in a row can be compared
+    assert len(spans) == 1  # slopes in a row can be compared
     assert "input from 2^" in picture.alt
 
 
@@ -193,7 +194,7 @@ def test_heat_map_is_relative_to_the_first_probe(runs, tmp_path, monkeypatch):
     arm = arms_of(read_run(runs["gap"]))["fp8"]
     name = "layers.1.ffn.w2.grad"
     first = arm.data.steps[9]["scales"][name]["scale"]
-    for step in arm.data.steps:                          # one tensor's scale falls to a sixteenth after step 30
+    for step in arm.data.steps:  # one tensor's scale falls to a sixteenth after step 30
         if "scales" in step and step["step"] > 30:
             step["scales"][name]["scale"] = first / 16
     picture, fig = drawn_by(monkeypatch, figures_scales.heat, arm, tmp_path)
@@ -265,14 +266,19 @@ def test_worst_sqnr_takes_outputs_over_all_probes_and_nan_first():
     assert worst_sqnr([(1, {"a.input": {"scale": 1.0}})]) is None
 
 
-@pytest.mark.parametrize("name, parts", [("layers.2.ffn.w1.grad", (2, "ffn.w1", "grad")),
-                                         ("head.weight", (None, "head", "weight")),
-                                         ("model.layers.11.attn.wq.input", (11, "attn.wq", "input"))])
+@pytest.mark.parametrize(
+    "name, parts",
+    [
+        ("layers.2.ffn.w1.grad", (2, "ffn.w1", "grad")),
+        ("head.weight", (None, "head", "weight")),
+        ("model.layers.11.attn.wq.input", (11, "attn.wq", "input")),
+    ],
+)
 def test_tensor_names(name, parts):
     assert split_tensor(name) == parts
 
 
 def test_running_median_is_centred_and_keeps_gaps():
-    assert plotting.running_median([5, 4, 3, 2, 1], 3) == [5, 4, 3, 2, 1]    # no lag behind a falling line
+    assert plotting.running_median([5, 4, 3, 2, 1], 3) == [5, 4, 3, 2, 1]  # no lag behind a falling line
     out = plotting.running_median([1.0, 1.0, math.nan, 9.0, 1.0], 3)
     assert math.isnan(out[2]) and out[1] == 1.0

@@ -1,13 +1,14 @@
 """A gate between two arms: open after a pass, closed with its reason after anything else, and asked in time."""
+
 from __future__ import annotations
 
 import pytest
 
-from labkit.errors import LabError
 from labkit.compare.arms import available, load_preset
 from labkit.compare.budget import Item
 from labkit.compare.gate import gate_closed
 from labkit.compare.plan import Plan, check_arm, check_part, prepare_folder
+from labkit.errors import LabError
 from labkit.record.run import RunRecord
 
 TEXT = """
@@ -47,8 +48,9 @@ def preset(folder, text=TEXT, *settings):
 
 def run(out, arm, gap=0.0, status="finished", steps=12):
     """An arm's record whose held-out loss lies `gap` per cent above 6 - step / 4."""
-    record = RunRecord.create(out / "arms" / arm, kind="train", command="test", hardware={},
-                              config={"steps": steps}, status=status)
+    record = RunRecord.create(
+        out / "arms" / arm, kind="train", command="test", hardware={}, config={"steps": steps}, status=status
+    )
     for step in range(1, steps + 1):
         record.step(step=step, loss=1.0, heldout=(6 - step / 4) * (1 + gap / 100))
     record.finish(status)
@@ -64,23 +66,25 @@ def out(tmp_path):
 
 
 def test_a_pass_opens_it(tmp_path, out):
-    run(out, "block", gap=0.02)                                  # the band is 16 x 0.005 = 0.08 %
+    run(out, "block", gap=0.02)  # the band is 16 x 0.005 = 0.08 %
     assert gate_closed(preset(tmp_path), "params", out) == ""
-    assert gate_closed(preset(tmp_path), "block", out) == ""     # it has no gate
+    assert gate_closed(preset(tmp_path), "block", out) == ""  # it has no gate
 
 
 def test_a_fail_closes_it_with_the_verdict_s_words(tmp_path, out):
     run(out, "block", gap=0.5)
     assert gate_closed(preset(tmp_path), "params", out) == (
         "its gate, FP8 block, is closed. The loss is not the same in FP8: FP8 block differs by 0.5 %, where rounding "
-        "explains 0.08 %")
+        "explains 0.08 %"
+    )
 
 
 def test_in_the_band_of_a_comparison_without_power_is_not_passed(tmp_path, out):
     import shutil
+
     run(out, "block", gap=0.02)
     shutil.rmtree(out / "arms" / "broken")
-    run(out, "broken", gap=0.03)                                 # as near as the others: nothing could have failed
+    run(out, "broken", gap=0.03)  # as near as the others: nothing could have failed
     closed = gate_closed(preset(tmp_path), "params", out)
     assert closed.startswith("its gate, FP8 block, is closed. This comparison has no power: the deliberately broken")
     shutil.rmtree(out / "arms" / "twin")
@@ -89,7 +93,8 @@ def test_in_the_band_of_a_comparison_without_power_is_not_passed(tmp_path, out):
 
 def test_a_drift_that_rounding_explains_and_nobody_accepts_is_not_passed(tmp_path, out):
     import shutil
-    for arm, gap in (("twin", 0.03), ("broken", 20.0)):          # explained: 0.48 %, accepted: 0.25 %
+
+    for arm, gap in (("twin", 0.03), ("broken", 20.0)):  # explained: 0.48 %, accepted: 0.25 %
         shutil.rmtree(out / "arms" / arm)
         run(out, arm, gap)
     run(out, "block", gap=0.4)
@@ -101,7 +106,8 @@ def test_a_gate_that_is_not_finished_is_told(tmp_path, out, status):
     if status:
         run(out, "block", status=status)
     assert gate_closed(preset(tmp_path), "params", out) == (
-        "its gate, FP8 block, has no finished result yet: train that arm first (`--arms bf16,twin,broken,block`)")
+        "its gate, FP8 block, has no finished result yet: train that arm first (`--arms bf16,twin,broken,block`)"
+    )
 
 
 def test_the_plan_asks_for_the_safety_part_alone(tmp_path, out):
@@ -113,27 +119,42 @@ def test_the_plan_asks_for_the_safety_part_alone(tmp_path, out):
 
 # ---- presets with gates, schedules and parts
 
-@pytest.mark.parametrize("change, said", [
-    (('gate = "block"', 'gate = "blok"'), "has the gate 'blok', which must be an arm with role = \"candidate\""),
-    (('gate = "block"', 'gate = "bf16"'), "has the gate 'bf16', which must be an arm with role = \"candidate\""),
-    (('[arms.twin]\nlabel = "twin"\nrole = "twin"\n', ""), ""),
-    (('[arms.broken]\nlabel = "broken"\nrole = "broken"',
-      '[arms.broken]\nlabel = "broken"\nrole = "fine"'),
-     "no arm of role \"broken\" shows that the gate could have stayed closed"),
-    (('role = "candidate"\ntrain.precision = { backend = "emulated", recipe = "block" }',
-      'role = "candidate"\ngate = "params"\ntrain.precision = { backend = "emulated", recipe = "block" }'),
-     "arm block of preset stages stands before params, by which its gate is decided: put [arms.block] behind it"),
-    (("[arms.params]", '[speed]\narms = ["bf16", "params"]\n[arms.params]'),
-     "[speed] of preset stages names 'params', which has a gate"),
-    (('recipe = "block" }\n[arms.params]',
-      'recipe = "block", schedule = { bf16_first = 2 } }\n[speed]\narms = ["bf16", "block"]\n[arms.params]'),
-     "[speed] of preset stages names 'block', which has a precision schedule"),
-])
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (('gate = "block"', 'gate = "blok"'), "has the gate 'blok', which must be an arm with role = \"candidate\""),
+        (('gate = "block"', 'gate = "bf16"'), "has the gate 'bf16', which must be an arm with role = \"candidate\""),
+        (('[arms.twin]\nlabel = "twin"\nrole = "twin"\n', ""), ""),
+        (
+            ('[arms.broken]\nlabel = "broken"\nrole = "broken"', '[arms.broken]\nlabel = "broken"\nrole = "fine"'),
+            'no arm of role "broken" shows that the gate could have stayed closed',
+        ),
+        (
+            (
+                'role = "candidate"\ntrain.precision = { backend = "emulated", recipe = "block" }',
+                'role = "candidate"\ngate = "params"\ntrain.precision = { backend = "emulated", recipe = "block" }',
+            ),
+            "arm block of preset stages stands before params, by which its gate is decided: put [arms.block] behind it",
+        ),
+        (
+            ("[arms.params]", '[speed]\narms = ["bf16", "params"]\n[arms.params]'),
+            "[speed] of preset stages names 'params', which has a gate",
+        ),
+        (
+            (
+                'recipe = "block" }\n[arms.params]',
+                'recipe = "block", schedule = { bf16_first = 2 } }\n[speed]\narms = ["bf16", "block"]\n[arms.params]',
+            ),
+            "[speed] of preset stages names 'block', which has a precision schedule",
+        ),
+    ],
+)
 def test_a_preset_that_cannot_work_is_refused(tmp_path, change, said):
     assert change[0] in TEXT
     text = TEXT.replace(*change)
     if not said:
-        preset(tmp_path, text)                                   # no twin: the gate will say so
+        preset(tmp_path, text)  # no twin: the gate will say so
         return
     with pytest.raises(LabError) as error:
         preset(tmp_path, text)
@@ -153,6 +174,7 @@ def test_the_parts_of_a_preset(tmp_path):
 
 def test_a_record_from_before_a_setting_existed_is_taken_up(tmp_path):
     import json
+
     asked, out = preset(tmp_path), tmp_path / "run"
     prepare_folder(asked, out, False)
     path = out / "run.json"
@@ -166,7 +188,8 @@ def test_a_record_from_before_a_setting_existed_is_taken_up(tmp_path):
 
 def test_a_record_goes_on_when_its_preset_has_gained_an_arm_and_not_when_it_lost_one(tmp_path):
     import json
-    out, less = tmp_path / "run", TEXT[:TEXT.index("[arms.params]")]
+
+    out, less = tmp_path / "run", TEXT[: TEXT.index("[arms.params]")]
     prepare_folder(preset(tmp_path, less), out, False)
     prepare_folder(preset(tmp_path), out, False)
     there = json.loads((out / "run.json").read_text())
@@ -175,13 +198,21 @@ def test_a_record_goes_on_when_its_preset_has_gained_an_arm_and_not_when_it_lost
         prepare_folder(preset(tmp_path, less), out, False)
 
 
-@pytest.mark.parametrize("change, world, said", [
-    ("arms.params.train.precision.recipe='tensorwise'", 1, "FP8 parameters need power-of-two scales"),
-    ("arms.params.train.precision.fused=true", 1, "fused"),
-    ("arms.params.train.precision.schedule={ bf16_first = 2 }", 1, "take either the schedule or fp8_parameters"),
-    ("arms.block.train.precision.calibrate=3", 1, "emulated block finds its scales anew in every step"),
-    ("arms.params.label='x'", 2, r"on 2 ranks need out features that are multiples of 256.*wq \(32\)"),
-    ("arms.bf16.train.precision={ backend = 'bf16', schedule = { bf16_last = 2 } }", 1, "no FP8 phase to switch to")])
+@pytest.mark.parametrize(
+    "change, world, said",
+    [
+        ("arms.params.train.precision.recipe='tensorwise'", 1, "FP8 parameters need power-of-two scales"),
+        ("arms.params.train.precision.fused=true", 1, "fused"),
+        ("arms.params.train.precision.schedule={ bf16_first = 2 }", 1, "take either the schedule or fp8_parameters"),
+        ("arms.block.train.precision.calibrate=3", 1, "emulated block finds its scales anew in every step"),
+        ("arms.params.label='x'", 2, r"on 2 ranks need out features that are multiples of 256.*wq \(32\)"),
+        (
+            "arms.bf16.train.precision={ backend = 'bf16', schedule = { bf16_last = 2 } }",
+            1,
+            "no FP8 phase to switch to",
+        ),
+    ],
+)
 def test_what_cannot_run_is_refused_before_anything_starts(tmp_path, change, world, said):
     asked = preset(tmp_path, TEXT, change)
     with pytest.raises(LabError, match=said):
@@ -197,7 +228,7 @@ def test_the_presets_that_come_along():
         gate = asked.arms[gated].gate
         one, two = asked.config(gate), asked.config(gated)
         assert two.precision.fp8_parameters and not one.precision.fp8_parameters
-        assert two.replace(precision=one.precision) == one       # nothing else differs
+        assert two.replace(precision=one.precision) == one  # nothing else differs
     scheduled = load_preset("schedule").config("te-delayed-scheduled")
     assert scheduled.precision.schedule.bf16_steps(scheduled.steps) == (40, 40)
     calibrated = load_preset("schedule").config("te-delayed-calibrated")

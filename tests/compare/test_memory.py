@@ -1,4 +1,5 @@
 """The memory that is told before a run, held against the memory that recorded runs took."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,9 +9,9 @@ import torch
 
 from labkit.compare import memory
 from labkit.compare.arms import load_preset
+from labkit.model.decoder import Transformer
 from labkit.record.read import read_run
 from labkit.train.config import TrainConfig, sizes, strict_validate
-from labkit.model.decoder import Transformer
 
 HOUR = Path(__file__).parents[2] / "week16_fp8" / "results" / "2026-11-21-h200-hour"
 RENTING = Path(__file__).parents[2] / "labkit" / "RENTING.md"
@@ -68,7 +69,7 @@ def test_8b_on_8_is_llama_3_8b_under_fsdp_and_fits():
     """The shapes, the batch for each size of GPU, and that the prediction leaves room on both."""
     preset = load_preset("8b")
     assert preset.world_size == 8 and preset.device == "cuda"
-    for gib, rows in ((79.2, 1), (140.4, 2)):           # what torch reports of an H100 and of an H200
+    for gib, rows in ((79.2, 1), (140.4, 2)):  # what torch reports of an H100 and of an H200
         config = preset.speed_config("bf16", gib, 8)
         assert config.model == "8b" and config.seq_len == 8192 and config.batch_size == 8 * rows and config.compile
         assert config.data.vocab_size < sizes()["8b"].vocab_size == 128256

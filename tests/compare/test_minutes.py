@@ -1,4 +1,5 @@
 """Minutes and money over several calls of `lab compare`, of which some came to no end."""
+
 from __future__ import annotations
 
 import io
@@ -8,29 +9,49 @@ import pytest
 from rich.console import Console
 
 from labkit.compare.budget import Budget, Item
-from labkit.record.read import read_run
 from labkit.compare.report import report
-from labkit.record.run import RunRecord
 from labkit.compare.summary import note_call, show, together
+from labkit.record.read import read_run
+from labkit.record.run import RunRecord
 
-SAFETY = {"word": "incomplete", "sentence": "No verdict.", "reasons": [], "band": None, "from_step": None, "arms": {},
-          "statistic": ""}
+SAFETY = {
+    "word": "incomplete",
+    "sentence": "No verdict.",
+    "reasons": [],
+    "band": None,
+    "from_step": None,
+    "arms": {},
+    "statistic": "",
+}
 
 
 def call(seconds, cost=None, **more):
-    return {"began": 0.0, "minutes": None, "price_per_hour": None, "seconds": seconds, "cost": cost, "items": [],
-            **more}
+    return {
+        "began": 0.0,
+        "minutes": None,
+        "price_per_hour": None,
+        "seconds": seconds,
+        "cost": cost,
+        "items": [],
+        **more,
+    }
 
 
-@pytest.mark.parametrize("earlier, last, told", [
-    ([], call(600), ""),
-    ([call(3)], call(600), ""),                                                    # a look that ran nothing
-    ([call(600)], call(300), " With the calls before it 15.0 minutes."),
-    ([call(600, 0.5)], call(300, 0.25, ended=True), " With the calls before it 15.0 minutes, 0.75 in all."),
-    ([call(600, 0.5)], call(300), " With the calls before it 15.0 minutes."),      # one without a price: no sum
-    ([call(600, 0.5, ended=False), call(60, 0.05)], call(300, 0.25),
-     " With the calls before it at least 16.0 minutes, 0.80 in all."),
-])
+@pytest.mark.parametrize(
+    "earlier, last, told",
+    [
+        ([], call(600), ""),
+        ([call(3)], call(600), ""),  # a look that ran nothing
+        ([call(600)], call(300), " With the calls before it 15.0 minutes."),
+        ([call(600, 0.5)], call(300, 0.25, ended=True), " With the calls before it 15.0 minutes, 0.75 in all."),
+        ([call(600, 0.5)], call(300), " With the calls before it 15.0 minutes."),  # one without a price: no sum
+        (
+            [call(600, 0.5, ended=False), call(60, 0.05)],
+            call(300, 0.25),
+            " With the calls before it at least 16.0 minutes, 0.80 in all.",
+        ),
+    ],
+)
 def test_all_calls_are_summed(earlier, last, told):
     assert together(earlier, last) == told
 
@@ -69,8 +90,10 @@ def test_the_page_tells_the_call_that_came_to_no_end(folder):
 def test_the_last_line_counts_it(folder):
     said = io.StringIO()
     show(folder, Console(file=said, width=300))
-    assert "Measured: 2.0 minutes, 0.10 at 3.00 an hour; predicted for these arms: 1.5 minutes. With the calls " \
-           "before it at least 12.1 minutes, 0.60 in all." in said.getvalue()
+    assert (
+        "Measured: 2.0 minutes, 0.10 at 3.00 an hour; predicted for these arms: 1.5 minutes. With the calls "
+        "before it at least 12.1 minutes, 0.60 in all." in said.getvalue()
+    )
 
 
 def test_minutes_of_a_call_that_came_to_no_end_are_a_least(folder):

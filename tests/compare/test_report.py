@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from labkit.errors import LabError
 from labkit.compare.facts import Arm, arms_of
-from labkit.record.read import read_run
 from labkit.compare.report import _events, _gap_word, missing, report
+from labkit.errors import LabError
+from labkit.record.read import read_run
 from labkit.record.run import RunRecord
 from tests.compare import synthetic
-
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +89,15 @@ def test_the_verdict_comes_first_then_the_table(page):
     text, folder = page
     run = read_run(folder).run
     seen = words(text)
-    order = [run["results"]["verdict"]["sentence"], "The arms", "Pictures", "What this can and cannot show", "Events",
-             "What was converted", "Command, environment, configuration"]
+    order = [
+        run["results"]["verdict"]["sentence"],
+        "The arms",
+        "Pictures",
+        "What this can and cannot show",
+        "Events",
+        "What was converted",
+        "Command, environment, configuration",
+    ]
     places = [seen.index(part) for part in order]
     assert places == sorted(places)
 
@@ -117,10 +123,18 @@ def test_the_table_says_what_the_record_says(page):
 
 def test_command_environment_and_evidence_are_there(page):
     seen = words(page[0])
-    for part in ("lab compare --preset cpu-tiny", "Example CPU 8-Core", "torch 2", "hash 9f2c51d0aa77", "weights 1",
-                 "14 linears are Float8Linear", "head (named in precision.skip)", "layers.1.attn.wq",
-                 "14 × Float8Linear",
-                 "\"batch_size\": 8"):
+    for part in (
+        "lab compare --preset cpu-tiny",
+        "Example CPU 8-Core",
+        "torch 2",
+        "hash 9f2c51d0aa77",
+        "weights 1",
+        "14 linears are Float8Linear",
+        "head (named in precision.skip)",
+        "layers.1.attn.wq",
+        "14 × Float8Linear",
+        '"batch_size": 8',
+    ):
         assert part in seen, part
 
 
@@ -136,8 +150,13 @@ def test_a_gpu_report_gives_ratio_and_mfu_with_both_conventions_and_peaks(tmp_pa
     arms = arms_of(read_run(folder))
     ratio = arms["fp8"].speed.tokens_per_s / arms["bf16"].speed.tokens_per_s
     assert f"{ratio:.2f} ×" in seen and "This ran on a CPU" not in seen and "NVIDIA H200" in seen
-    for part in ("TFLOP/s per GPU, causal attention", "TFLOP/s per GPU, full attention", "MFU, causal, bf16 peak",
-                 "MFU, full, fp8 peak", "bf16 989 TFLOP/s"):
+    for part in (
+        "TFLOP/s per GPU, causal attention",
+        "TFLOP/s per GPU, full attention",
+        "MFU, causal, bf16 peak",
+        "MFU, full, fp8 peak",
+        "bf16 989 TFLOP/s",
+    ):
         assert part in seen, part
 
 
@@ -146,43 +165,74 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $x_{$ & {{ 
 
 def test_hostile_text_in_a_record_stays_text(tmp_path):
     folder = tmp_path / "run"
-    record = RunRecord.create(folder, kind="compare", command=HOSTILE,
-                              hardware={"os": HOSTILE, "gpus": [], "cpu": {"model": HOSTILE}},
-                              config={"title": HOSTILE, HOSTILE: HOSTILE}, seeds={HOSTILE: HOSTILE}, extra=HOSTILE)
+    record = RunRecord.create(
+        folder,
+        kind="compare",
+        command=HOSTILE,
+        hardware={"os": HOSTILE, "gpus": [], "cpu": {"model": HOSTILE}},
+        config={"title": HOSTILE, HOSTILE: HOSTILE},
+        seeds={HOSTILE: HOSTILE},
+        extra=HOSTILE,
+    )
     synthetic.arm(folder / "arms" / "bf16", "bf16", steps=20, layers=1)
     with RunRecord.open(folder / "arms" / "bf16") as arm:
         arm.event(HOSTILE, step=3, message=HOSTILE)
-        arm.update(conversion={"converted": [HOSTILE], "skipped": {HOSTILE: HOSTILE}, "module_type": HOSTILE,
-                               "note": HOSTILE},
-                   evidence={HOSTILE: {HOSTILE: HOSTILE}}, corpus={HOSTILE: HOSTILE})
-        arm.step(step=21, loss=3.0, tokens=1, seconds=1.0, heldout=3.0,
-                 scales={f"layers.0.{HOSTILE}.input": {"scale": 1.0, "amax": 1.0, "overflow": 1.0, "underflow": 0.0,
-                                                       "sqnr": 3.0}})
-    record.finish(results={"arms": {"bf16": {"label": HOSTILE, "role": HOSTILE, "status": HOSTILE, "note": HOSTILE}},
-                           "verdict": {"word": HOSTILE, "sentence": HOSTILE, "reasons": [HOSTILE], "statistic": HOSTILE,
-                                       "band": {"name": HOSTILE, "threshold": 1.0, "low": -1, "high": 1},
-                                       "arms": {"bf16": {"gap": [[10, 0.5], [20, 2.0]], "value": HOSTILE,
-                                                         "word": HOSTILE}}}})
+        arm.update(
+            conversion={"converted": [HOSTILE], "skipped": {HOSTILE: HOSTILE}, "module_type": HOSTILE, "note": HOSTILE},
+            evidence={HOSTILE: {HOSTILE: HOSTILE}},
+            corpus={HOSTILE: HOSTILE},
+        )
+        arm.step(
+            step=21,
+            loss=3.0,
+            tokens=1,
+            seconds=1.0,
+            heldout=3.0,
+            scales={
+                f"layers.0.{HOSTILE}.input": {"scale": 1.0, "amax": 1.0, "overflow": 1.0, "underflow": 0.0, "sqnr": 3.0}
+            },
+        )
+    record.finish(
+        results={
+            "arms": {"bf16": {"label": HOSTILE, "role": HOSTILE, "status": HOSTILE, "note": HOSTILE}},
+            "verdict": {
+                "word": HOSTILE,
+                "sentence": HOSTILE,
+                "reasons": [HOSTILE],
+                "statistic": HOSTILE,
+                "band": {"name": HOSTILE, "threshold": 1.0, "low": -1, "high": 1},
+                "arms": {"bf16": {"gap": [[10, 0.5], [20, 2.0]], "value": HOSTILE, "word": HOSTILE}},
+            },
+        }
+    )
     text = report(folder).read_text()
     tags = Tags(text)
     assert tags.open == []
     assert "script" not in {tag for tag, _ in tags.found}
-    assert all(a.get("src", "data:").startswith("data:") and not any(n.startswith("on") for n in a) for _,
-               a in tags.found)
+    assert all(
+        a.get("src", "data:").startswith("data:") and not any(n.startswith("on") for n in a) for _, a in tags.found
+    )
     assert "<script>" not in text and "{{ 7 * 7 }}" in html.unescape(text)
-    assert "could not be drawn" not in text              # "$x_{$" is no formula to matplotlib either
+    assert "could not be drawn" not in text  # "$x_{$" is no formula to matplotlib either
 
 
 # ---- runs that were cut short
+
 
 def test_a_killed_comparison_says_what_is_missing(tmp_path):
     folder = synthetic.compare(tmp_path / "run", killed="fp8", steps=60, layers=1)
     with open(folder / "arms" / "fp8" / "steps.jsonl", "ab") as file:
         file.write(b'{"step": 30, "lo')
     seen = words(report(folder).read_text())
-    for part in ("What is missing", "The run was interrupted", "FP8 tensorwise was interrupted, 29 of 60 steps done.",
-                 "FP8 broken (E5M2, unscaled) has not started.", "There is no verdict", "Incomplete",
-                 "FP8 tensorwise: 1 line of the record could not be read"):
+    for part in (
+        "What is missing",
+        "The run was interrupted",
+        "FP8 tensorwise was interrupted, 29 of 60 steps done.",
+        "FP8 broken (E5M2, unscaled) has not started.",
+        "There is no verdict",
+        "Incomplete",
+        "FP8 tensorwise: 1 line of the record could not be read",
+    ):
         assert part in seen, part
 
 
@@ -203,9 +253,13 @@ def test_skipped_and_failed_arms_say_why(tmp_path):
     folder = synthetic.compare(tmp_path / "run", ("bf16", "twin"), steps=20, layers=1)
     record = RunRecord.open(folder)
     about = read_run(folder).run["results"]["arms"]
-    record.results(arms={**about, "te": {"label": "TE FP8", "role": "candidate", "status": "skipped",
-                                         "note": "no GPU here"},
-                         "bad": {"label": "Bad", "role": "candidate", "status": "failed", "note": "rank 1 died"}})
+    record.results(
+        arms={
+            **about,
+            "te": {"label": "TE FP8", "role": "candidate", "status": "skipped", "note": "no GPU here"},
+            "bad": {"label": "Bad", "role": "candidate", "status": "failed", "note": "rank 1 died"},
+        }
+    )
     record.close()
     data = read_run(folder)
     told = missing(data, arms_of(data))
@@ -213,12 +267,14 @@ def test_skipped_and_failed_arms_say_why(tmp_path):
     assert "No broken arm ran, so nothing shows that this comparison could have failed." in told
 
 
-@pytest.mark.parametrize("word, sign", [("pass", "Pass"), ("fail", "Fail"), ("no-power", "No power"),
-                                        ("incomplete", "Incomplete"),
-                                        ("odd", "Incomplete")])
+@pytest.mark.parametrize(
+    "word, sign",
+    [("pass", "Pass"), ("fail", "Fail"), ("no-power", "No power"), ("incomplete", "Incomplete"), ("odd", "Incomplete")],
+)
 def test_the_verdict_is_told_in_words_not_only_in_colour(tmp_path, no_pictures, word, sign):
     RunRecord.create(tmp_path / "run", kind="compare", command="c", hardware={}).finish(
-        results={"verdict": {"word": word, "sentence": "It is so."}})
+        results={"verdict": {"word": word, "sentence": "It is so."}}
+    )
     text = report(tmp_path / "run").read_text()
     assert re.search(rf"<p class=\"word\">.*{sign}</p>", text) and "It is so." in text
     assert f'class="verdict {word if word != "odd" else "incomplete"}"' in text
@@ -235,6 +291,7 @@ def test_a_broken_arm_that_was_not_rejected_is_told(tmp_path, no_pictures):
 
 
 # ---- single runs, events, failures
+
 
 def test_a_single_run_gets_its_own_page(tmp_path):
     synthetic.arm(tmp_path / "run", "fp8", steps=40, layers=2, explode="gap").close()
@@ -257,7 +314,7 @@ def test_losses_that_are_not_finite_are_counted_and_shown(tmp_path, no_pictures)
     row = words(next(r for r in re.findall(r"(?s)<tr>.*?</tr>", text) if "FP8 broken" in r))
     assert "18 / 18" in row and "NaN" in row
     seen = words(text)
-    assert "skipped_step × 18" in seen and "13 to 30" in seen    # one line, not eighteen
+    assert "skipped_step × 18" in seen and "13 to 30" in seen  # one line, not eighteen
 
 
 def test_like_events_are_one_line_and_different_ones_are_not(tmp_path):
@@ -274,9 +331,14 @@ def test_like_events_are_one_line_and_different_ones_are_not(tmp_path):
 def test_it_can_be_drawn_again_and_leaves_nothing_beside(tmp_path, no_pictures):
     synthetic.arm(tmp_path / "run", "bf16", steps=12)
     first = report(tmp_path / "run").read_text()
-    assert report(str(tmp_path / "run")).read_text() == first    # also by a plain string
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["events.jsonl", "figures", "report.html",
-                                                                    "run.json", "steps.jsonl"]
+    assert report(str(tmp_path / "run")).read_text() == first  # also by a plain string
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "events.jsonl",
+        "figures",
+        "report.html",
+        "run.json",
+        "steps.jsonl",
+    ]
 
 
 def test_no_run_is_one_sentence(tmp_path):
@@ -289,7 +351,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_the_old_page(tmp_path, no_picture
     old = report(tmp_path / "run").read_text()
 
     def fill_up(self, text, **_):
-        self.write_bytes(text[:100].encode())            # some of it still fits
+        self.write_bytes(text[:100].encode())  # some of it still fits
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", fill_up)
@@ -308,9 +370,16 @@ def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):
     assert Tags(text).open == [] and "2.0000" in words(text)
 
 
-@pytest.mark.parametrize("role, word, told", [
-    ("candidate", "undecided", "beyond the band, not told from rounding"), ("broken", "undecided", "NOT rejected"),
-    ("broken", "inside", "NOT rejected"), ("fine", "outside", "outside the band"), ("candidate", "no-data", "no data")])
+@pytest.mark.parametrize(
+    "role, word, told",
+    [
+        ("candidate", "undecided", "beyond the band, not told from rounding"),
+        ("broken", "undecided", "NOT rejected"),
+        ("broken", "inside", "NOT rejected"),
+        ("fine", "outside", "outside the band"),
+        ("candidate", "no-data", "no data"),
+    ],
+)
 def test_every_verdict_on_a_gap_has_its_words(role, word, told):
     assert _gap_word(Arm("a", "A", role, "finished", word=word)).endswith(told)
 

@@ -1,4 +1,5 @@
 """`lab scaling` on real ranks: the same work for each, one record a count, a table from the records, nothing twice."""
+
 from __future__ import annotations
 
 import io
@@ -8,18 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.compare.comparing import MICRO, environment, preset
-
 from rich.console import Console
 
-from labkit.errors import LabError
 from labkit.compare import background, scaling
 from labkit.compare.arms import load_preset
+from labkit.compare.scaling_each import against_each, cores, place, time_each, visible
+from labkit.errors import LabError
 from labkit.record.clean import jsonable
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
-from labkit.compare.scaling_each import against_each, cores, place, time_each, visible
+from tests.compare.comparing import MICRO, environment, preset
 
 SPEED = MICRO.replace("[train]", '[speed]\narms = ["bf16"]\nseconds = 0.1\nwarmup = 3\n[train]', 1)
 
@@ -56,12 +55,22 @@ def test_each_rank_keeps_its_work_and_nothing_is_measured_twice(tmp_path, monkey
 
 
 def record(out: Path, ranks: int, rate: float, tokens: int = 4096, window: float = 60, folder: str = "") -> None:
-    arm = {"label": "BF16", "ranks": ranks, "tokens_per_s": rate, "tokens_step": tokens, "seq_len": 1024,
-           "step_p50": tokens * ranks / rate, "memory": {"peak": 2 ** 30}}
+    arm = {
+        "label": "BF16",
+        "ranks": ranks,
+        "tokens_per_s": rate,
+        "tokens_step": tokens,
+        "seq_len": 1024,
+        "step_p50": tokens * ranks / rate,
+        "memory": {"peak": 2**30},
+    }
     place = out / (folder or str(ranks))
     place.mkdir(parents=True)
-    (place / "run.json").write_text(json.dumps({"kind": "compare", "config": {"speed": {"seconds": window}},
-                                                 "results": {"speed": {"arms": {"bf16": arm}}}}))
+    (place / "run.json").write_text(
+        json.dumps(
+            {"kind": "compare", "config": {"speed": {"seconds": window}}, "results": {"speed": {"arms": {"bf16": arm}}}}
+        )
+    )
 
 
 def test_the_share_is_of_the_fewest_and_in_order(tmp_path):
@@ -69,7 +78,10 @@ def test_the_share_is_of_the_fewest_and_in_order(tmp_path):
     record(tmp_path, 2, 200)
     record(tmp_path, 4, 380)
     assert [line.split(" | ")[1:5] for line in scaling.markdown(tmp_path).splitlines()[2:]] == [
-        ["2", "200", "100", "100.0"], ["4", "380", "95", "95.0"], ["16", "1,440", "90", "90.0"]]
+        ["2", "200", "100", "100.0"],
+        ["4", "380", "95", "95.0"],
+        ["16", "1,440", "90", "90.0"],
+    ]
 
 
 def test_unequal_work_is_no_weak_scaling(tmp_path):
@@ -87,6 +99,7 @@ def test_unequal_windows_are_no_weak_scaling(tmp_path):
 
 
 # ---- every GPU alone, all at once
+
 
 def test_the_mean_the_slowest_and_the_gpus_that_took_part(tmp_path):
     """Four alone, timed together by twos and by fours: two take GPUs 0 and 1, whatever the others do."""
@@ -131,14 +144,25 @@ def stand_in(folder: Path, monkeypatch, script: str) -> None:
 
 
 def test_a_gpu_that_fails_is_told_in_its_own_words_and_the_others_end(tmp_path, monkeypatch):
-    stand_in(tmp_path, monkeypatch, """
+    stand_in(
+        tmp_path,
+        monkeypatch,
+        """
         echo $$ > "$(dirname "$0")/$CUDA_VISIBLE_DEVICES.pid"
         [ "$CUDA_VISIBLE_DEVICES" = 4 ] && exec sleep 600
         echo "lab: no luck"
-        exit 2""")
+        exit 2""",
+    )
     with pytest.raises(LabError, match="GPU 6 alone failed .status 2.: lab: no luck"):
-        time_each("h100", [place(tmp_path, 0), place(tmp_path, 1)], arms=["bf16"], cuda=True, budget_minutes=None,
-                  settings=["world_size=1"], console=Console(file=io.StringIO()))
+        time_each(
+            "h100",
+            [place(tmp_path, 0), place(tmp_path, 1)],
+            arms=["bf16"],
+            cuda=True,
+            budget_minutes=None,
+            settings=["world_size=1"],
+            console=Console(file=io.StringIO()),
+        )
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "4.pid").read_text()), 0)
 
@@ -149,10 +173,21 @@ def test_without_gpus_each_has_its_share_of_the_cores(tmp_path, monkeypatch):
     assert [cores(i, 2) for i in (0, 1)] == [[0, 1], [2, 3]]
     assert [cores(i, 8) for i in range(6)] == [[0], [1], [2], [3], [5], [0]], "more processes than cores"
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: have)
-    stand_in(tmp_path, monkeypatch, """
-        grep Cpus_allowed_list /proc/self/status""")
-    time_each("h100", [place(tmp_path, i) for i in range(len(have))], arms=["bf16"], cuda=False, settings=[],
-              budget_minutes=None, console=Console(file=io.StringIO()))
+    stand_in(
+        tmp_path,
+        monkeypatch,
+        """
+        grep Cpus_allowed_list /proc/self/status""",
+    )
+    time_each(
+        "h100",
+        [place(tmp_path, i) for i in range(len(have))],
+        arms=["bf16"],
+        cuda=False,
+        settings=[],
+        budget_minutes=None,
+        console=Console(file=io.StringIO()),
+    )
     told = [place(tmp_path, i).with_name("log").read_text().split()[-1] for i in range(len(have))]
     assert told == [str(core) for core in have], "one core each"
 
@@ -165,11 +200,22 @@ def test_which_gpu_each_process_sees(monkeypatch):
 
 
 def test_each_process_sees_one_gpu_and_has_the_rest_of_the_budget(tmp_path, monkeypatch):
-    stand_in(tmp_path, monkeypatch, """
+    stand_in(
+        tmp_path,
+        monkeypatch,
+        """
         echo "$CUDA_VISIBLE_DEVICES $*"
-        exit $((CUDA_VISIBLE_DEVICES == 6 ? 3 : 0))""")
-    status = time_each("h100", [place(tmp_path, 0), place(tmp_path, 1)], arms=["bf16"], cuda=True, budget_minutes=7.25,
-                       settings=["speed.seconds=9", "world_size=1"], console=Console(file=io.StringIO()))
+        exit $((CUDA_VISIBLE_DEVICES == 6 ? 3 : 0))""",
+    )
+    status = time_each(
+        "h100",
+        [place(tmp_path, 0), place(tmp_path, 1)],
+        arms=["bf16"],
+        cuda=True,
+        budget_minutes=7.25,
+        settings=["speed.seconds=9", "world_size=1"],
+        console=Console(file=io.StringIO()),
+    )
     assert status == 3, "one of them has something left"
     for i, gpu in enumerate("46"):
         said = place(tmp_path, i).with_name("log").read_text()
@@ -198,11 +244,14 @@ def test_each_arm_keeps_its_own_work():
 
 def test_arms_that_cannot_run_here_are_left_out_and_told(tmp_path):
     said = io.StringIO()
-    toml = SPEED.replace('["bf16"]', '["bf16", "te"]') + """[arms.te]
+    toml = (
+        SPEED.replace('["bf16"]', '["bf16", "te"]')
+        + """[arms.te]
 label = "TE"
 role = "candidate"
 train.precision = { backend = "te", recipe = "current" }
 """
+    )
     found = scaling.runnable(load_preset(str(preset(tmp_path, toml))), None, Console(file=said, width=300))
     assert found == ["bf16"] and "TE: skipped, te current and CPU do not go together" in said.getvalue()
 

@@ -1,20 +1,20 @@
 """`lab compare` with a speed part, on real ranks: windows, the budget, pausing and going on; all of it on a CPU."""
+
 from __future__ import annotations
 
-
 import pytest
-
-from tests.compare.comparing import MICRO, lab_here, one_sentence, preset
-
 from rich.console import Console
 
 from labkit.compare import compare
 from labkit.compare.budget import Budget
 from labkit.record.read import read_run
+from tests.compare.comparing import MICRO, lab_here, one_sentence, preset
 
 # The arms that a speed part needs; a safety verdict with all its arms is test_compare.py's.
-PAIR = MICRO[:MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]"):MICRO.index("[arms.broken]")]
-SPEED = PAIR.replace("[train]", """
+PAIR = MICRO[: MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]") : MICRO.index("[arms.broken]")]
+SPEED = PAIR.replace(
+    "[train]",
+    """
 startup_seconds = 1
 [speed]
 arms = ["bf16", "fp8"]
@@ -22,7 +22,9 @@ seconds = 0.4
 warmup = 3
 train = { seq_len = 16 }
 [train]
-checkpoint_every = 1000""", 1)
+checkpoint_every = 1000""",
+    1,
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +55,23 @@ def test_a_window_is_what_it_says(finished):
 def test_both_answers_stand_apart(finished):
     folder, done = finished
     results = read_run(folder / "out").run["results"]
-    assert list(results["speed"]["arms"]) == ["bf16", "fp8"] and results["speed"]["verdict"]["word"] in ("faster", "slower", "same")
+    assert list(results["speed"]["arms"]) == ["bf16", "fp8"] and results["speed"]["verdict"]["word"] in (
+        "faster",
+        "slower",
+        "same",
+    )
     assert results["speed"]["verdict"]["ratios"]["fp8"]["baseline"] > 0
     row = results["speed"]["arms"]["fp8"]
     assert row["library"] == "torchao" and row["tokens_step"] == 4 * 16 // 2 and row["converted"] == 14
     assert results["speed"]["arms"]["bf16"]["converted"] == 0
     assert "SPEED: FP8" in done.stdout and "SAFETY, " in done.stdout
     page = (folder / "out" / "report.html").read_text()
-    assert "Speed: " in page and "Safety: " in page and "Peak memory of a rank, GiB" in page and "Minutes and money" in page
+    assert (
+        "Speed: " in page
+        and "Safety: " in page
+        and "Peak memory of a rank, GiB" in page
+        and "Minutes and money" in page
+    )
 
 
 def test_minutes_and_money_before_and_after(finished):
@@ -68,7 +79,11 @@ def test_minutes_and_money_before_and_after(finished):
     assert "Predicted: " in done.stdout and "at 3.60 an hour" in done.stdout and "Measured: " in done.stdout
     (call,) = read_run(folder / "out").run["results"]["calls"]
     assert [(i["part"], i["arm"]) for i in call["items"]] == [
-        ("speed", "bf16"), ("speed", "fp8"), ("safety", "bf16"), ("safety", "fp8")]
+        ("speed", "bf16"),
+        ("speed", "fp8"),
+        ("safety", "bf16"),
+        ("safety", "fp8"),
+    ]
     assert call["seconds"] >= sum(i["measured_s"] for i in call["items"]) > 0
     assert call["cost"] == pytest.approx(call["seconds"] / 3600 * 3.6)
 
@@ -87,6 +102,7 @@ def test_nothing_is_timed_twice(finished):
 
 class Spent(Budget):
     """Lets every arm start, though the hour was over long ago: so where an arm pauses does not depend on the clock."""
+
     deadline = 1.0
 
     def fits(self, item):
@@ -109,7 +125,9 @@ def test_a_spent_budget_pauses_an_arm_and_the_next_call_goes_on(tmp_path, monkey
     assert item["left"] and item["measured_s"] > 0
     assert compare.compare(toml, **given) == 0
     arm = read_run(tmp_path / "out").arms["bf16"]
-    assert arm.status == "finished" and [s["step"] for s in arm.steps] == list(range(1, 9)), "no step twice, none missing"
+    assert arm.status == "finished" and [s["step"] for s in arm.steps] == list(range(1, 9)), (
+        "no step twice, none missing"
+    )
     assert arm.run["results"]["resumed_from"] == 3 and not (tmp_path / "out" / "arms" / "bf16" / "checkpoints").exists()
     assert len(read_run(tmp_path / "out").run["results"]["calls"]) == 2
 
@@ -117,13 +135,20 @@ def test_a_spent_budget_pauses_an_arm_and_the_next_call_goes_on(tmp_path, monkey
 def test_an_arm_that_does_not_fit_is_not_started(tmp_path):
     text = SPEED.replace("startup_seconds = 1", "startup_seconds = 3000")
     done = lab_here(tmp_path, "compare", "--preset", preset(tmp_path, text), "--out", "out", "--budget-minutes", 1)
-    assert done.returncode == 3 and not (tmp_path / "out" / "speed").exists() and not (tmp_path / "out" / "arms").exists()
+    assert (
+        done.returncode == 3 and not (tmp_path / "out" / "speed").exists() and not (tmp_path / "out" / "arms").exists()
+    )
     assert "compiled BF16 was not timed" in done.stdout
 
 
-@pytest.mark.parametrize("words, told", [
-    (("--part", "both"), ("speed or safety", "both")), (("--budget-minutes", "-1"), ("--budget-minutes", "above 0")),
-    (("--part", "speed", "--preset", "cpu-tiny"), ("cpu-tiny", "no [speed]"))])
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("--part", "both"), ("speed or safety", "both")),
+        (("--budget-minutes", "-1"), ("--budget-minutes", "above 0")),
+        (("--part", "speed", "--preset", "cpu-tiny"), ("cpu-tiny", "no [speed]")),
+    ],
+)
 def test_wrong_words_are_one_sentence(tmp_path, words, told):
     one_sentence(lab_here(tmp_path, "compare", "--preset", preset(tmp_path, SPEED), *words), *told)
     assert [path.name for path in tmp_path.iterdir()] == ["micro.toml"], "refused before anything started"

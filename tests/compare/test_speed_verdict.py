@@ -1,24 +1,35 @@
 """The verdict on speed, in words; minutes and money; the picture: all from plain rows."""
+
 from __future__ import annotations
 
 import pytest
 
-from labkit.errors import LabError
 from labkit.compare.arms import load_preset
 from labkit.compare.budget import REPORT_SECONDS, Budget, Item, predict
 from labkit.compare.figures_time import milliseconds, per_thousand
-from labkit.record.kernels import CLASSES
 from labkit.compare.speed_verdict import advice, judge_speed
-from labkit.train.data.batches import rows_per_micro_batch
+from labkit.errors import LabError
 from labkit.precision import get_backend
+from labkit.record.kernels import CLASSES
+from labkit.train.data.batches import rows_per_micro_batch
 
 # ---- the verdict
 
 
 def arm(label, rate, role="candidate", library="te", spread=0.0, kernels=None, **more):
     step = 1000 / rate
-    return {"label": label, "role": role, "library": library, "tokens_per_s": rate, "step_p50": step,
-            "step_p10": step * (1 - spread), "step_p90": step * (1 + spread), "kernels": kernels, "attention": "auto", **more}
+    return {
+        "label": label,
+        "role": role,
+        "library": library,
+        "tokens_per_s": rate,
+        "step_p50": step,
+        "step_p10": step * (1 - spread),
+        "step_p90": step * (1 + spread),
+        "kernels": kernels,
+        "attention": "auto",
+        **more,
+    }
 
 
 def kernels(fp8=True, **classes):
@@ -36,10 +47,12 @@ def test_the_gain_is_told_against_both_yardsticks():
     assert "1.50 times BF16 (100)" in found["sentence"] and "1.36 times TE BF16 (110)" in found["sentence"]
 
 
-@pytest.mark.parametrize("rate, spread, word", [(104, 0.03, "same"), (107, 0.03, "faster"), (93, 0.03, "slower"), (97, 0.03, "same")])
+@pytest.mark.parametrize(
+    "rate, spread, word", [(104, 0.03, "same"), (107, 0.03, "faster"), (93, 0.03, "slower"), (97, 0.03, "same")]
+)
 def test_a_difference_within_the_spread_of_the_steps_is_none(rate, spread, word):
     rows = {"bf16": arm("BF16", 100, "baseline", "plain", spread), "te": arm("TE FP8", rate, spread=spread)}
-    assert judge_speed(rows)["word"] == word       # both half-spreads together: 6 %
+    assert judge_speed(rows)["word"] == word  # both half-spreads together: 6 %
 
 
 def test_without_the_baseline_or_fp8_there_is_no_verdict():
@@ -67,6 +80,7 @@ def test_advice_follows_where_the_time_went():
 
 # ---- minutes and money
 
+
 class Clock:
     now = 1000.0
 
@@ -80,7 +94,7 @@ def test_an_arm_starts_only_if_it_fits_and_the_rest_is_scaled_by_what_was_seen()
     assert budget.deadline == 1000 + 600 - REPORT_SECONDS
     first, second, third = (Item("safety", name, name, 200.0) for name in "abc")
     assert budget.fits(first)
-    clock.now += 300                                    # it took half as long again
+    clock.now += 300  # it took half as long again
     budget.took(first, 300.0)
     assert budget.factor() == 1.5 and not budget.fits(second), "200 s predicted are 300 here, and 285 are left"
     small = Item("safety", "d", "d", 180.0)
@@ -102,10 +116,10 @@ def test_a_budget_of_nothing_is_refused(given):
 
 def test_a_prediction_by_hand():
     preset = load_preset("h100")
-    batch = 20 * 4096                                   # by the memory of an H200
+    batch = 20 * 4096  # by the memory of an H200
     item = predict(preset, "speed", "te-delayed", memory_gib=139.8)
     assert item.predicted == pytest.approx(20 + 60 + 10 * batch / 104000)
-    tokens = 64 * 1024 * (400 + 16 * 4 / 3)             # 16 evaluations of 4 batches, a third of the work each
+    tokens = 64 * 1024 * (400 + 16 * 4 / 3)  # 16 evaluations of 4 batches, a third of the work each
     assert predict(preset, "safety", "bf16").predicted == pytest.approx(20 + tokens / 505000)
     assert predict(preset, "safety", "twin").predicted == pytest.approx(20 + tokens / 505000), "as the baseline"
     assert predict(preset, "safety", "bf16", world=2).predicted == pytest.approx(20 + tokens / 1010000)
@@ -115,11 +129,12 @@ def test_a_prediction_by_hand():
 
 # ---- the preset
 
+
 def test_the_batch_follows_the_memory_and_an_explicit_one_wins():
     preset = load_preset("h100")
     assert [preset.speed_config("bf16", gib).batch_size for gib in (139.8, 79.1, 40.0, None)] == [20, 8, 64, 64]
     assert preset.speed_config("bf16", 139.8, world=4).batch_size == 80
-    for more in ("train.accumulation=4", "speed.train.accumulation=4"):      # what a GPU holds at a time stays the same
+    for more in ("train.accumulation=4", "speed.train.accumulation=4"):  # what a GPU holds at a time stays the same
         config = load_preset("h100", [more]).speed_config("te-delayed", 139.8, world=2)
         assert rows_per_micro_batch(config, 2) == 20 and config.batch_size == 160
     assert load_preset("h100", ["speed.train.batch_size=4"]).speed_config("bf16", 139.8).batch_size == 4
@@ -141,13 +156,16 @@ def test_the_linears_of_broken_arms_are_never_compiled_and_twins_differ():
     assert len({preset.config(name).perturb_seed for name, a in preset.arms.items() if a.role == "twin"}) == 2
 
 
-@pytest.mark.parametrize("setting, told", [
-    ('speed.arms=["bf16", "nope"]', "names 'nope', which is no arm"),
-    ('speed.arms=["te-delayed"]', "must name the baseline, bf16"),
-    ('speed.batch_by_memory={ big = 4 }', "takes GiB as keys"),
-    ('speed.train.seq_len=100_000', "must not exceed the model's max_seq_len"),
-    ('speed.second=3', "second"),
-])
+@pytest.mark.parametrize(
+    "setting, told",
+    [
+        ('speed.arms=["bf16", "nope"]', "names 'nope', which is no arm"),
+        ('speed.arms=["te-delayed"]', "must name the baseline, bf16"),
+        ("speed.batch_by_memory={ big = 4 }", "takes GiB as keys"),
+        ("speed.train.seq_len=100_000", "must not exceed the model's max_seq_len"),
+        ("speed.second=3", "second"),
+    ],
+)
 def test_a_wrong_speed_section_is_one_sentence(setting, told):
     with pytest.raises(LabError, match=told):
         load_preset("h100", [setting])
@@ -155,9 +173,13 @@ def test_a_wrong_speed_section_is_one_sentence(setting, told):
 
 # ---- the picture
 
+
 def test_milliseconds_per_thousand_tokens(tmp_path):
     found = {"span_ms": 10.0, "classes_ms": {**dict.fromkeys(CLASSES, 0.0), "GEMM fp8": 6.0, "idle": 4.0}}
-    rows = {"a": {"label": "TE FP8", "tokens_step": 2000, "kernels": found}, "b": {"label": "no profile", "tokens_step": 1, "kernels": None}}
+    rows = {
+        "a": {"label": "TE FP8", "tokens_step": 2000, "kernels": found},
+        "b": {"label": "no profile", "tokens_step": 1, "kernels": None},
+    }
     assert per_thousand(rows["a"])["GEMM fp8"] == 3.0
     picture = milliseconds(rows, tmp_path)
     assert picture.png.stat().st_size > 5000 and "TE FP8 5.00 ms, most of it GEMM fp8 3.00, idle 2.00" in picture.alt

@@ -1,18 +1,18 @@
 """`lab compare` under torchrun: every rank stops where rank 0's clock says, and ends with rank 0's exit status."""
+
 from __future__ import annotations
 
 import json
 
 import pytest
 
-from tests.compare.comparing import MICRO, ROOT, environment, preset
-
 from labkit.comm.ranks import run_ranks
-from labkit.errors import LabError
 from labkit.compare import compare
-from labkit.record.read import read_run
 from labkit.compare.speed import Deadline
+from labkit.errors import LabError
+from labkit.record.read import read_run
 from tests import warm
+from tests.compare.comparing import MICRO, ROOT, environment, preset
 
 # Two calls in one start of torchrun. In the first rank 0's hour is over, and by rank 1's clock it has no end.
 PROGRAM = """
@@ -39,8 +39,17 @@ if __name__ == "__main__":
 def test_all_ranks_pause_together_and_go_on_in_the_next_call(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     toml = preset(tmp_path, MICRO.replace("steps = 8", "steps = 8\ncheckpoint_every = 1000"))
-    done = warm.python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py", toml,
-                       cwd=tmp_path, env={**environment(tmp_path, PYTHONPATH=str(ROOT)), "TMPDIR": str(tmp_path)})
+    done = warm.python(
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "program.py",
+        toml,
+        cwd=tmp_path,
+        env={**environment(tmp_path, PYTHONPATH=str(ROOT)), "TMPDIR": str(tmp_path)},
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert [json.loads((tmp_path / f"status{rank}").read_text()) for rank in range(2)] == [[3, 0], [3, 0]]
     arm = read_run(tmp_path / "out").arms["bf16"]
@@ -79,9 +88,17 @@ def over(group, at, stop):
     return Deadline(at[group.rank], stop[group.rank])._over(group)
 
 
-@pytest.mark.parametrize("at, stop, told", [
-    ((1.0, None), (None, None), 1), ((None, 1.0), (None, None), 0), ((None, None), ("here", None), 2),
-    ((None, None), (None, "here"), 0), ((1.0, None), ("here", "here"), 1), ((None, 9e15), ("gone", "gone"), 0)])
+@pytest.mark.parametrize(
+    "at, stop, told",
+    [
+        ((1.0, None), (None, None), 1),
+        ((None, 1.0), (None, None), 0),
+        ((None, None), ("here", None), 2),
+        ((None, None), (None, "here"), 0),
+        ((1.0, None), ("here", "here"), 1),
+        ((None, 9e15), ("gone", "gone"), 0),
+    ],
+)
 def test_rank_0s_clock_and_eyes_decide_for_all(tmp_path, at, stop, told):
     (tmp_path / "here").touch()
     files = [None if name is None else str(tmp_path / name) for name in stop]

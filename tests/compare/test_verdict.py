@@ -1,4 +1,5 @@
 """The verdict can say each of its words, and says the right one."""
+
 from __future__ import annotations
 
 import math
@@ -15,8 +16,10 @@ BASE = {step: 6.0 - 0.01 * step for step in STEPS}
 
 def shifted(percent: float, first_half: float | None = None) -> dict[int, float]:
     """A held-out series that lies `percent` above the baseline (in the first half: `first_half`)."""
+
     def gap(step):
         return percent if first_half is None or step > 50 else first_half
+
     return {step: loss * (1 + gap(step) / 100) for step, loss in BASE.items()}
 
 
@@ -25,7 +28,10 @@ def verdict(**arms):
 
 
 def test_gap_is_relative_signed_and_in_per_cent():
-    assert gaps({10: 5.1, 20: 4.9}, {10: 5.0, 20: 5.0, 30: 5.0}) == [(10, pytest.approx(2.0)), (20, pytest.approx(-2.0))]
+    assert gaps({10: 5.1, 20: 4.9}, {10: 5.0, 20: 5.0, 30: 5.0}) == [
+        (10, pytest.approx(2.0)),
+        (20, pytest.approx(-2.0)),
+    ]
 
 
 def test_value_is_the_root_mean_square_of_the_second_half():
@@ -71,21 +77,29 @@ def test_beyond_what_is_accepted_and_within_what_rounding_explains_is_undecided(
     assert out["word"] == "no-power" and "Undecided" in out["sentence"] and "1.6 %" in out["sentence"]
     assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(5))["word"] == "pass"
     assert verdict(twin=shifted(0.1), fp8=shifted(1.7), broken=shifted(5))["word"] == "fail"
-    assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(0.5))["word"] == "no-power", "nor was broken rejected"
+    assert verdict(twin=shifted(0.1), fp8=shifted(0.2), broken=shifted(0.5))["word"] == "no-power", (
+        "nor was broken rejected"
+    )
 
 
 def test_too_few_evaluations_have_no_power():
     few = {step: loss for step, loss in BASE.items() if step > 60}
-    heldout = {"bf16": few, "twin": {s: shifted(0.004)[s] for s in few}, "fp8": {s: shifted(0.01)[s] for s in few},
-               "broken": {s: shifted(5)[s] for s in few}}
+    heldout = {
+        "bf16": few,
+        "twin": {s: shifted(0.004)[s] for s in few},
+        "fp8": {s: shifted(0.01)[s] for s in few},
+        "broken": {s: shifted(5)[s] for s in few},
+    }
     out = judge(heldout, ROLES, LABELS)
     assert out["word"] == "no-power" and "only 4 evaluations" in out["sentence"]
 
 
 def test_models_that_hardly_learn_have_no_power():
     flat = {step: 7.0 - 0.0001 * step for step in STEPS}
-    arms = {name: {s: loss * (1 + gap / 100) for s, loss in flat.items()}
-            for name, gap in (("twin", 0.004), ("fp8", 0.01), ("broken", 5))}
+    arms = {
+        name: {s: loss * (1 + gap / 100) for s, loss in flat.items()}
+        for name, gap in (("twin", 0.004), ("fp8", 0.01), ("broken", 5))
+    }
     out = judge({"bf16": flat, **arms}, ROLES, LABELS)
     assert out["word"] == "no-power" and "hardly learn" in out["sentence"]
 
@@ -95,20 +109,27 @@ def test_another_bf16_is_shown_and_not_judged():
     heldout = {"bf16": BASE, "twin": shifted(0.004), "te": shifted(0.9), "fp8": shifted(0.01), "broken": shifted(5)}
     out = judge(heldout, roles, labels)
     assert out["word"] == "pass" and "TE BF16" not in out["sentence"] and out["arms"]["te"]["word"] == "outside"
-    without = judge({k: v for k, v in heldout.items() if k != "fp8"}, {k: v for k, v in roles.items() if k != "fp8"}, labels)
+    without = judge(
+        {k: v for k, v in heldout.items() if k != "fp8"}, {k: v for k, v in roles.items() if k != "fp8"}, labels
+    )
     assert without["word"] == "incomplete", "a BF16 arm is no FP8 result"
 
 
 def test_no_power_when_rounding_alone_moves_the_loss_more_than_is_allowed():
     out = verdict(twin=shifted(0.3), fp8=shifted(0.2), broken=shifted(50))
     assert out["word"] == "no-power" and "rounding error" in out["sentence"]
-    assert verdict(twin=shifted(0.3), fp8=shifted(20), broken=shifted(50))["word"] == "fail", "far beyond even that noise"
+    assert verdict(twin=shifted(0.3), fp8=shifted(20), broken=shifted(50))["word"] == "fail", (
+        "far beyond even that noise"
+    )
 
 
 def test_two_twins_are_pooled():
-    out = judge({"bf16": BASE, "twin": shifted(0.003), "twin2": shifted(0.004), "fp8": shifted(0.01), "broken": shifted(5)},
-                {**ROLES, "twin2": "twin"}, {**LABELS, "twin2": "another"})
-    assert out["band"]["threshold"] == pytest.approx(ROUNDING_RATIO * math.sqrt((0.003 ** 2 + 0.004 ** 2) / 2))
+    out = judge(
+        {"bf16": BASE, "twin": shifted(0.003), "twin2": shifted(0.004), "fp8": shifted(0.01), "broken": shifted(5)},
+        {**ROLES, "twin2": "twin"},
+        {**LABELS, "twin2": "another"},
+    )
+    assert out["band"]["threshold"] == pytest.approx(ROUNDING_RATIO * math.sqrt((0.003**2 + 0.004**2) / 2))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -124,10 +145,13 @@ def test_an_identical_twin_does_not_make_a_band_of_zero():
     assert out["word"] == "pass" and 0 < out["band"]["threshold"] < 1e-3
 
 
-@pytest.mark.parametrize("arms, told", [
-    ({"fp8": shifted(0.01), "broken": shifted(5)}, "without a BF16 twin"),
-    ({"twin": shifted(0.01), "broken": shifted(5)}, "no FP8 arm"),
-])
+@pytest.mark.parametrize(
+    "arms, told",
+    [
+        ({"fp8": shifted(0.01), "broken": shifted(5)}, "without a BF16 twin"),
+        ({"twin": shifted(0.01), "broken": shifted(5)}, "no FP8 arm"),
+    ],
+)
 def test_incomplete_says_what_is_missing(arms, told):
     out = verdict(**arms)
     assert out["word"] == "incomplete" and told in out["sentence"]

@@ -1,4 +1,5 @@
 """The map of crossovers: shapes, reasons, the split, resuming, and one real map of this CPU."""
+
 from __future__ import annotations
 
 import json
@@ -35,16 +36,30 @@ def a_map(folder, sizes=(1024, 4096, 16384), missing=()):
             product = shape.flops / (1300e12 if fp8 else 700e12)
             quantise = 8 * (shape.M * shape.K + shape.K * shape.N + shape.M * shape.N) / 3.5e12 if fp8 else 0.0
             launch = max(0.0, (250e-6 if fp8 else 60e-6) - product - quantise)
-            cells.append((Cell(*shape, arm, why_not="not enough GPU memory") if (shape, arm) in missing else
-                          a_cell(arm, product, quantise, launch, shape)).to_dict())
-    record = {"kind": "crossover", "status": "finished", "device": "cuda", "device_name": "NVIDIA H200",
-              "arms": list(ARMS), "grid": {name: list(sizes) for name in "MKN"}, "method": {}, "versions": {},
-              "cells": cells}
+            cells.append(
+                (
+                    Cell(*shape, arm, why_not="not enough GPU memory")
+                    if (shape, arm) in missing
+                    else a_cell(arm, product, quantise, launch, shape)
+                ).to_dict()
+            )
+    record = {
+        "kind": "crossover",
+        "status": "finished",
+        "device": "cuda",
+        "device_name": "NVIDIA H200",
+        "arms": list(ARMS),
+        "grid": {name: list(sizes) for name in "MKN"},
+        "method": {},
+        "versions": {},
+        "cells": cells,
+    }
     records.save(record, folder)
     return record
 
 
 # ---- shapes and reasons
+
 
 def test_sizes():
     assert grid.parse_sizes("4K, 1024,1k", "m") == [1024, 4096]
@@ -57,7 +72,10 @@ def test_sizes():
 
 def test_arms():
     assert grid.parse_arms(None) == list(ARMS) and grid.parse_arms(" torchao-rowwise,te-block ") == [
-        BASE, "te-block", "torchao-rowwise"]
+        BASE,
+        "te-block",
+        "torchao-rowwise",
+    ]
     with pytest.raises(LabError, match="no arm 'te-delaid'"):
         grid.parse_arms("te-delaid")
     with pytest.raises(LabError, match="nothing to hold against"):
@@ -66,13 +84,13 @@ def test_arms():
 
 def test_the_reason_is_what_it_pays_most_for():
     base = a_cell(BASE, 100e-6, 0.0, 10e-6)
-    assert reason(base, a_cell("te-current", 60e-6, 20e-6)) is None                       # it wins
+    assert reason(base, a_cell("te-current", 60e-6, 20e-6)) is None  # it wins
     assert reason(base, a_cell("te-current", 60e-6, 90e-6, 20e-6)) == "quantise"
     assert reason(base, a_cell("te-current", 60e-6, 30e-6, 90e-6)) == "launch"
     assert reason(base, a_cell("te-current", 150e-6, 10e-6)) == "product"
-    assert reason(base, a_cell("te-current", 50e-6, 45e-6, 30e-6)) == "launch"            # its kernels alone would win
-    assert reason(base, a_cell("te-current", 60e-6, 50e-6)) == "quantise"                 # a tie is no win
-    assert reason(base, a_cell("te-bf16", 150e-6, 0.0)) is None                           # no FP8, nothing to explain
+    assert reason(base, a_cell("te-current", 50e-6, 45e-6, 30e-6)) == "launch"  # its kernels alone would win
+    assert reason(base, a_cell("te-current", 60e-6, 50e-6)) == "quantise"  # a tie is no win
+    assert reason(base, a_cell("te-bf16", 150e-6, 0.0)) is None  # no FP8, nothing to explain
     assert reason(base, Cell(1, 1, 1, "te-current", why_not="x")) is None
     slow = a_cell("te-current", 60e-6, 30e-6, 90e-6)
     assert speedup(base, slow) == pytest.approx(110 / 180) and without_waiting(base, slow) == pytest.approx(100 / 90)
@@ -85,10 +103,16 @@ def test_the_reason_is_what_it_pays_most_for():
 
 # ---- the split
 
+
 def test_kernels_are_divided_among_arms_by_the_marks():
-    kernels = [Kernel("nvjet_tst_128", 0, 30), Kernel("spin_kernel(long)", 40, 41),
-               Kernel("nvjet_sm90_qqtst_e4m3", 50, 60), Kernel("transformer_engine::cast_transpose", 60, 72),
-               Kernel("elementwise_add", 73, 76), Kernel("spin_kernel", 90, 91)]
+    kernels = [
+        Kernel("nvjet_tst_128", 0, 30),
+        Kernel("spin_kernel(long)", 40, 41),
+        Kernel("nvjet_sm90_qqtst_e4m3", 50, 60),
+        Kernel("transformer_engine::cast_transpose", 60, 72),
+        Kernel("elementwise_add", 73, 76),
+        Kernel("spin_kernel", 90, 91),
+    ]
     (bf16, no), (fp8, yes) = measure.split_kernels(kernels[::-1], arms=2, repeats=3)
     assert bf16 == {"product": pytest.approx(1e-5), "quantise": 0.0} and no is False
     assert fp8 == {"product": pytest.approx(10e-6 / 3), "quantise": pytest.approx(5e-6)} and yes is True
@@ -100,9 +124,9 @@ def test_kernels_are_divided_among_arms_by_the_marks():
 def test_launch_is_what_no_kernel_fills_where_the_cpu_sets_the_pace():
     parts = {"product": 30e-6, "quantise": 20e-6}
     assert measure.with_launch(parts, 200e-6, queue=195e-6) == {**parts, "launch": pytest.approx(150e-6)}
-    ahead = measure.with_launch(parts, 55e-6, queue=20e-6)                 # the CPU is ahead: only the clock moved
+    ahead = measure.with_launch(parts, 55e-6, queue=20e-6)  # the CPU is ahead: only the clock moved
     assert ahead == {"product": pytest.approx(33e-6), "quantise": pytest.approx(22e-6), "launch": 0.0}
-    slowed = measure.with_launch(parts, 40e-6, queue=40e-6)                # the profiler slowed the parts down
+    slowed = measure.with_launch(parts, 40e-6, queue=40e-6)  # the profiler slowed the parts down
     assert slowed["launch"] == 0.0 and sum(slowed.values()) == pytest.approx(40e-6)
 
 
@@ -114,6 +138,7 @@ def test_steps_are_timed_in_a_row():
 
 # ---- real, on this CPU
 
+
 @pytest.fixture(scope="module")
 def real():
     arms = [BASE, "torchao-tensorwise", "torchao-rowwise"]
@@ -121,9 +146,9 @@ def real():
 
 
 def test_fp8_really_rounds_and_bf16_does_not(real):
-    assert 0.0005 < real[BASE].error < 0.005                               # 8 significant bits
+    assert 0.0005 < real[BASE].error < 0.005  # 8 significant bits
     for arm in ("torchao-tensorwise", "torchao-rowwise"):
-        assert 0.01 < real[arm].error < 0.1                                # 4 bits: what ran is told from what it gave
+        assert 0.01 < real[arm].error < 0.1  # 4 bits: what ran is told from what it gave
     for cell in real.values():
         assert sum(cell.parts.values()) == pytest.approx(cell.seconds) and set(cell.parts) == set(grid.PARTS)
         assert cell.parts["product"] > 0 and cell.parts["quantise"] >= 0 and cell.fp8_kernels is None
@@ -140,13 +165,26 @@ def test_one_arm_that_cannot_run_costs_the_others_nothing():
 
 
 def test_a_map_from_nothing_to_pictures(tmp_path, capfd):
-    words = ["crossover", "--device", "cpu", "--m", "64", "--k", "64", "--n", "32,64", "--budget", "0.002", "--out",
-             str(tmp_path / "map")]
+    words = [
+        "crossover",
+        "--device",
+        "cpu",
+        "--m",
+        "64",
+        "--k",
+        "64",
+        "--n",
+        "32,64",
+        "--budget",
+        "0.002",
+        "--out",
+        str(tmp_path / "map"),
+    ]
     with pytest.raises(SystemExit) as end:
         cli.main(words)
     out, err = capfd.readouterr()
     assert end.value.code == 0 and "TE FP8 block: left out" in out and "slower at" in out
-    assert "profiler" not in err                                            # Kineto's own chatter
+    assert "profiler" not in err  # Kineto's own chatter
     record = records.load(tmp_path / "map")
     assert record["status"] == "finished" and record["arms"] == [BASE, "torchao-tensorwise", "torchao-rowwise"]
     assert len(record["cells"]) == 6 and set(record["missing"]) == {"te-bf16", "te-delayed", "te-current", "te-block"}
@@ -158,28 +196,38 @@ def test_a_map_from_nothing_to_pictures(tmp_path, capfd):
 
 # ---- stopped, killed, resumed
 
+
 def slow_measure(log):
     def fake(shape, arms, device, budget, compiled):
         log.append(shape)
         return [a_cell(arm, 1e-5, 1e-5, shape=shape) for arm in arms]
+
     return fake
 
 
 def go(tmp_path, monkeypatch, log, **more):
     monkeypatch.setattr(measure, "measure", slow_measure(log))
-    return command.crossover("64", "64", "32,64,128", device="cpu", arms="torchao-tensorwise", out=tmp_path / "map",
-                             console=Console(quiet=True), **more)
+    return command.crossover(
+        "64",
+        "64",
+        "32,64,128",
+        device="cpu",
+        arms="torchao-tensorwise",
+        out=tmp_path / "map",
+        console=Console(quiet=True),
+        **more,
+    )
 
 
 def test_the_same_command_goes_on_where_it_was(tmp_path, monkeypatch):
     log = []
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(command.time, "monotonic", lambda: float(next(clock)))
-    assert go(tmp_path, monkeypatch, log, seconds=25.0) == 1                   # the time was up before the end
+    assert go(tmp_path, monkeypatch, log, seconds=25.0) == 1  # the time was up before the end
     assert 0 < len(log) < 3 and records.load(tmp_path / "map")["status"] == "stopped"
     before = len(log)
     assert go(tmp_path, monkeypatch, log, seconds=1e9) == 0
-    assert len(log) == 3 and len(set(log)) == 3 and before < 3                 # nothing was measured twice
+    assert len(log) == 3 and len(set(log)) == 3 and before < 3  # nothing was measured twice
     assert go(tmp_path, monkeypatch, log, seconds=1e9) == 0 and len(log) == 3
 
 
@@ -190,12 +238,20 @@ def test_a_killed_run_keeps_its_shapes(tmp_path, monkeypatch):
         if len(log) == 2:
             raise KeyboardInterrupt
         return slow_measure(log)(shape, *rest)
+
     monkeypatch.setattr(measure, "measure", killed)
     with pytest.raises(KeyboardInterrupt):
-        command.crossover("64", "64", "32,64,128", device="cpu", arms="torchao-tensorwise", out=tmp_path / "map",
-                          console=Console(quiet=True))
+        command.crossover(
+            "64",
+            "64",
+            "32,64,128",
+            device="cpu",
+            arms="torchao-tensorwise",
+            out=tmp_path / "map",
+            console=Console(quiet=True),
+        )
     assert len(records.load(tmp_path / "map")["cells"]) == 4 and len(records.todo(records.load(tmp_path / "map"))) == 1
-    assert sorted(path.name for path in (tmp_path / "map").iterdir()) == ["crossover.json"]     # nothing half-written
+    assert sorted(path.name for path in (tmp_path / "map").iterdir()) == ["crossover.json"]  # nothing half-written
 
 
 def test_another_map_is_not_mixed_in(tmp_path, monkeypatch):
@@ -218,10 +274,17 @@ def test_another_map_is_not_mixed_in(tmp_path, monkeypatch):
         records.load(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("words, said", [
-    (["--device", "tpu"], "cuda or cpu"), (["--m", "4Q"], "--m takes sizes"), (["--arms", "x"], "no arm 'x'"),
-    (["--device", "cpu", "--arms", "te-block"], "arm te-block cannot run here"), (["--seconds", "0"], "above 0"),
-    (["--device", "cuda"], "torch sees no GPU")])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--device", "tpu"], "cuda or cpu"),
+        (["--m", "4Q"], "--m takes sizes"),
+        (["--arms", "x"], "no arm 'x'"),
+        (["--device", "cpu", "--arms", "te-block"], "arm te-block cannot run here"),
+        (["--seconds", "0"], "above 0"),
+        (["--device", "cuda"], "torch sees no GPU"),
+    ],
+)
 def test_bad_input_is_one_sentence(words, said, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit) as end:
@@ -231,6 +294,7 @@ def test_bad_input_is_one_sentence(words, said, tmp_path, capsys, monkeypatch):
 
 
 # ---- told and drawn
+
 
 def test_pictures_say_what_the_cells_say(tmp_path):
     record = a_map(tmp_path, missing=[(Shape(16384, 16384, 16384), "te-block")])
@@ -254,8 +318,10 @@ def test_tables_and_summaries(tmp_path):
     row = next(line for line in table.splitlines() if line.startswith("| 1024 | 1024 |"))
     base, cell = (records.cells(record)[Shape(1024, 1024, 1024), arm] for arm in (BASE, "te-block"))
     assert row.startswith(f"| 1024 | 1024 | {speedup(base, cell):.2f} w ({without_waiting(base, cell):.2f}) | - |")
-    wins = sum(speedup(records.cells(record)[s, BASE], records.cells(record)[s, "te-current"]) > 1.02
-               for s in grid.shapes(**record["grid"]))
+    wins = sum(
+        speedup(records.cells(record)[s, BASE], records.cells(record)[s, "te-current"]) > 1.02
+        for s in grid.shapes(**record["grid"])
+    )
     assert f"faster at {wins} of 27 shapes" in command.summary(record, "te-current")
     assert "up to 700 TFLOP/s" in command.summary(record, BASE)
     record["cells"] = [c for c in record["cells"] if c["arm"] != "te-block"]
@@ -263,6 +329,8 @@ def test_tables_and_summaries(tmp_path):
 
 
 def test_the_command_line_stays_quick():
-    code = ("import sys, labkit.cli; "
-            "sys.exit(any(m in sys.modules for m in ('torch', 'labkit.crossover', 'labkit.precision.matrix')))")
+    code = (
+        "import sys, labkit.cli; "
+        "sys.exit(any(m in sys.modules for m in ('torch', 'labkit.crossover', 'labkit.precision.matrix')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(cli.__file__).parents[1]).returncode == 0

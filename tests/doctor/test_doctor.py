@@ -1,4 +1,5 @@
 """The doctor, on this machine and on many imagined ones. Whatever happens to a probe: a list of Checks."""
+
 from __future__ import annotations
 
 import io
@@ -18,9 +19,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from labkit.doctor import findings as doctor
+from labkit.doctor import frameworks, grading, machine
 from labkit.doctor.findings import GROUPS, PROBES, Check, Probe, exit_code, render, run_doctor, to_json, verdicts
 from labkit.doctor.requirements import PACKAGES, PYTHON, TE, TORCH
-from labkit.doctor import frameworks, grading, machine
 from labkit.record import hardware
 
 ROOT = Path(__file__).parents[2]
@@ -34,9 +35,11 @@ def one(checks, name: str) -> Check:
 
 # ---- this machine, for real
 
+
 def test_the_command_on_this_machine():
-    done = subprocess.run([sys.executable, "-m", "labkit", "doctor", "--json"], cwd=ROOT, capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "labkit", "doctor", "--json"], cwd=ROOT, capture_output=True, text=True
+    )
     found = json.loads(done.stdout)
     checks = [Check(**row) for row in found["checks"]]
     assert [check.name for check in checks] == NAMES
@@ -51,8 +54,10 @@ def test_the_command_on_this_machine():
 
 
 def test_the_doctor_itself_imports_nothing_heavy():
-    code = ("import sys, labkit.doctor.findings, labkit.doctor.machine, labkit.doctor.frameworks, labkit.doctor.grading; "
-            "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'rich', 'matplotlib', 'torchao')))")
+    code = (
+        "import sys, labkit.doctor.findings, labkit.doctor.machine, labkit.doctor.frameworks, labkit.doctor.grading; "
+        "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'rich', 'matplotlib', 'torchao')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
@@ -72,6 +77,7 @@ def test_what_is_asked_for_is_what_pyproject_says():
 
 # ---- probes that misbehave
 
+
 @pytest.fixture
 def misbehaving(tmp_path, monkeypatch):
     """A module of probes, importable in the probe's process."""
@@ -90,16 +96,18 @@ def misbehaving(tmp_path, monkeypatch):
         f"    open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
         "    time.sleep(300)\n"
         "def chatters():\n"
-        "    print('{\"name\": \"b\", \"ok\": true, \"detail\": \"rubbish\", \"fix\": \"\"}', flush=True)\n"
+        '    print(\'{"name": "b", "ok": true, "detail": "rubbish", "fix": ""}\', flush=True)\n'
         "    os.write(1, b'from C\\n')\n    os.system('echo from a child')\n"
         "    sys.stderr.write('x' * 1_000_000)\n    yield Check('a', True, 'well')\n"
         "def strays():\n    yield Check('other', True, 'not asked for')\n"
         "def forgets():\n    return iter(())\n"
-        "broken = 3\n")
+        "broken = 3\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def probe(function: str, seconds: float = 60.0, module: str = "naughty") -> list[Check]:
         return run_doctor([Probe(f"{module}:{function}", ("a", "b"), "see a doctor", seconds)])
+
     return probe
 
 
@@ -107,16 +115,19 @@ def test_a_probe_that_is_well(misbehaving):
     assert misbehaving("fine") == [Check("a", True, "well", ""), Check("b", None, "not here", "get one")]
 
 
-@pytest.mark.parametrize("function, first, reason", [
-    ("raises", Check("a", True, "well"), "RuntimeError: first line"),
-    ("leaves", None, "SystemExit: 3"),
-    ("dies", Check("a", False, "bad", "mend a"), "the probe was ended by SIGSEGV"),
-    ("quits", None, "the probe ended with status 7"),
-    ("strays", None, "it did not answer"),
-    ("forgets", None, "it did not answer"),
-    ("broken", None, "TypeError: 'int' object is not callable"),
-    ("absent", None, "AttributeError: module 'naughty' has no attribute 'absent'"),
-])
+@pytest.mark.parametrize(
+    "function, first, reason",
+    [
+        ("raises", Check("a", True, "well"), "RuntimeError: first line"),
+        ("leaves", None, "SystemExit: 3"),
+        ("dies", Check("a", False, "bad", "mend a"), "the probe was ended by SIGSEGV"),
+        ("quits", None, "the probe ended with status 7"),
+        ("strays", None, "it did not answer"),
+        ("forgets", None, "it did not answer"),
+        ("broken", None, "TypeError: 'int' object is not callable"),
+        ("absent", None, "AttributeError: module 'naughty' has no attribute 'absent'"),
+    ],
+)
 def test_what_a_probe_does_to_itself_becomes_its_reason(misbehaving, function, first, reason):
     a, b = misbehaving(function)
     failed = Check("b", False, f"could not be found out: {reason}", "see a doctor")
@@ -149,22 +160,24 @@ def gone(pid: int) -> bool:
 def test_a_hanging_probe_is_ended_with_its_children(misbehaving, tmp_path):
     begin = time.monotonic()
     a, b = misbehaving("hangs", seconds=6.0)
-    assert time.monotonic() - begin < 60                 # it would hang for 300 s
-    assert a == Check("a", True, "well")                 # what it had said counts
+    assert time.monotonic() - begin < 60  # it would hang for 300 s
+    assert a == Check("a", True, "well")  # what it had said counts
     assert b == Check("b", False, "could not be found out: no answer in 6 s", "see a doctor")
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
 def test_ctrl_c_leaves_no_probe_behind(misbehaving, tmp_path):
     def interrupt(names):
-        for _ in range(600):                             # let the hanging one get going first
+        for _ in range(600):  # let the hanging one get going first
             if (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == 2:
                 break
             time.sleep(0.05)
         raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
-        run_doctor([Probe("naughty:hangs", ("a",), "", 300.0), Probe("naughty:fine", ("b",), "", 60.0)],
-                   progress=interrupt)
+        run_doctor(
+            [Probe("naughty:hangs", ("a",), "", 300.0), Probe("naughty:fine", ("b",), "", 60.0)], progress=interrupt
+        )
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
@@ -190,6 +203,7 @@ def test_progress_names_what_is_done(misbehaving):
 
 # ---- without torch
 
+
 def fake(folder: Path, name: str, text: str) -> None:
     package = folder / name
     package.mkdir(parents=True)
@@ -199,7 +213,7 @@ def fake(folder: Path, name: str, text: str) -> None:
 def test_a_machine_without_torch(tmp_path, monkeypatch):
     fake(tmp_path, "torch", "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))            # no nvidia-smi
+    monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
     checks = run_doctor([p for p in PROBES if set(p.names) & {"torch", "gloo"}])
     assert one(checks, "torch") == Check("torch", False, "not installed", "run `make setup`")
     assert one(checks, "GPU").ok is None and one(checks, "NCCL").ok is None and one(checks, "FP8 hardware").ok is None
@@ -211,8 +225,14 @@ def test_a_machine_without_torch(tmp_path, monkeypatch):
 # ---- torch and GPUs, imagined
 
 Device = namedtuple("Device", "name major minor total_memory")
-H200 = {"index": 0, "uuid": "GPU-1", "name": "NVIDIA H200", "driver": "580.82", "capability": "9.0",
-        "memory_bytes": 2**37}
+H200 = {
+    "index": 0,
+    "uuid": "GPU-1",
+    "name": "NVIDIA H200",
+    "driver": "580.82",
+    "capability": "9.0",
+    "memory_bytes": 2**37,
+}
 
 
 class Number:
@@ -233,8 +253,10 @@ class Number:
 @pytest.fixture
 def imagined(monkeypatch):
     """A torch of the given version that sees the given devices, and an nvidia-smi that lists GPUs."""
-    def make(version="2.13.0+cu130", cuda="13.0", devices=(), listed=(), product=64.0**3, warning="", nccl=True,
-             works=True):
+
+    def make(
+        version="2.13.0+cu130", cuda="13.0", devices=(), listed=(), product=64.0**3, warning="", nccl=True, works=True
+    ):
         def is_available():
             if warning:
                 warnings.warn(warning)
@@ -252,17 +274,22 @@ def imagined(monkeypatch):
         torch = types.ModuleType("torch")
         torch.__version__, torch.version, torch.ones = version, types.SimpleNamespace(cuda=cuda), ones
         torch.bfloat16, torch.device = "bfloat16", str
-        torch.cuda = types.SimpleNamespace(is_available=is_available, device_count=lambda: len(devices),
-                                           get_device_properties=lambda k: devices[k],
-                                           nccl=types.SimpleNamespace(version=lambda: (2, 27, 3)))
+        torch.cuda = types.SimpleNamespace(
+            is_available=is_available,
+            device_count=lambda: len(devices),
+            get_device_properties=lambda k: devices[k],
+            nccl=types.SimpleNamespace(version=lambda: (2, 27, 3)),
+        )
         torch.distributed = types.ModuleType("torch.distributed")
-        vars(torch.distributed).update(is_nccl_available=lambda: nccl, HashStore=object, init_process_group=init,
-                                       all_reduce=lambda x: None)
+        vars(torch.distributed).update(
+            is_nccl_available=lambda: nccl, HashStore=object, init_process_group=init, all_reduce=lambda x: None
+        )
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
         monkeypatch.setattr(hardware, "gpus", lambda timeout=0: list(listed))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         return {check.name: check for check in frameworks.torch_and_gpu()}
+
     return make
 
 
@@ -301,8 +328,9 @@ def test_an_old_driver(imagined):
     assert found["GPU"].ok is False and "too old" in found["GPU"].detail and "CUDA 13.0" in found["GPU"].fix
 
 
-@pytest.mark.parametrize("product, words", [(RuntimeError("no kernel image is available"), "no kernel image"),
-                                            (63.0, "came out wrong")])
+@pytest.mark.parametrize(
+    "product, words", [(RuntimeError("no kernel image is available"), "no kernel image"), (63.0, "came out wrong")]
+)
 def test_a_gpu_that_does_not_compute(imagined, product, words):
     found = imagined(devices=[Device("NVIDIA H200", 9, 0, 2**37)], listed=[H200], product=product)
     assert found["GPU"].ok is False and words in found["GPU"].detail
@@ -316,16 +344,25 @@ def test_hidden_gpus_are_told(imagined, monkeypatch):
     assert gpu.ok is None and "CUDA_VISIBLE_DEVICES='' hides" in gpu.detail
 
 
-@pytest.mark.parametrize("arguments, words", [({"nccl": False}, "this torch has none"),
-                                              ({"works": False}, "RuntimeError: NCCL error")])
+@pytest.mark.parametrize(
+    "arguments, words", [({"nccl": False}, "this torch has none"), ({"works": False}, "RuntimeError: NCCL error")]
+)
 def test_nccl_that_does_not_run(imagined, arguments, words):
     found = imagined(devices=[Device("NVIDIA H200", 9, 0, 2**37)], **arguments)
     assert found["GPU"].ok is True and found["NCCL"].ok is False and words in found["NCCL"].detail
 
 
-@pytest.mark.parametrize("version, ok, words", [
-    ("2.10.1", False, "older than 2.11"), ("2.11.0+cu130", True, ""), ("2.11.0a0+1a2b3c.nv26.1", True, ""),
-    ("2.14.2", True, ""), ("2.15.0", True, "newer than the tested"), ("unknown", False, "older")])
+@pytest.mark.parametrize(
+    "version, ok, words",
+    [
+        ("2.10.1", False, "older than 2.11"),
+        ("2.11.0+cu130", True, ""),
+        ("2.11.0a0+1a2b3c.nv26.1", True, ""),
+        ("2.14.2", True, ""),
+        ("2.15.0", True, "newer than the tested"),
+        ("unknown", False, "older"),
+    ],
+)
 def test_torch_versions(imagined, version, ok, words):
     check = imagined(version=version)["torch"]
     assert check.ok is ok and words in check.detail and ("newer" in check.detail) == ("newer" in words)
@@ -337,6 +374,7 @@ def test_torch_that_does_not_import(imagined, monkeypatch, error):
 
     def fails(name):
         raise error
+
     monkeypatch.setattr(frameworks.importlib, "import_module", fails)
     found = {check.name: check for check in frameworks.torch_and_gpu()}
     assert found["torch"].ok is False and type(error).__name__ in found["torch"].detail
@@ -345,9 +383,11 @@ def test_torch_that_does_not_import(imagined, monkeypatch, error):
 
 # ---- Transformer Engine
 
+
 @pytest.fixture
 def te(tmp_path, monkeypatch):
     """A transformer_engine package whose `pytorch` part is the given text; with or without a GPU in the machine."""
+
     def make(text: str, gpu: bool) -> Check:
         fake(tmp_path, "transformer_engine", "__version__ = '2.20.2'\n")
         fake(tmp_path / "transformer_engine", "pytorch", text)
@@ -359,25 +399,32 @@ def te(tmp_path, monkeypatch):
         for name in ("transformer_engine", "transformer_engine.pytorch"):
             sys.modules.pop(name, None)
         return check
+
     return make
 
 
-@pytest.mark.parametrize("error, words", [
-    ("ImportError('x.so: undefined symbol: _ZN3c10')", "does not fit this torch"),
-    ("ModuleNotFoundError(\"No module named 'onnxscript'\")", "a module that it needs is missing"),
-    ("OSError('libcuda.so.1: cannot open shared object file')", "a shared library (CUDA, cuDNN, the driver) does not"),
-    ("FileNotFoundError('Could not find shared object file')", "one of its own files is missing"),
-    ("RuntimeError('cudart shared object not found.')", "its core or a CUDA library was not found"),
-    ("AssertionError('package version mismatch')", "its packages do not fit together"),
-    ("AssertionError()", "its packages do not fit together"),
-    ("SystemExit(1)", "an error of its own"),
-    ("ValueError('what?')", "an error of its own"),
-])
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        ("ImportError('x.so: undefined symbol: _ZN3c10')", "does not fit this torch"),
+        ("ModuleNotFoundError(\"No module named 'onnxscript'\")", "a module that it needs is missing"),
+        (
+            "OSError('libcuda.so.1: cannot open shared object file')",
+            "a shared library (CUDA, cuDNN, the driver) does not",
+        ),
+        ("FileNotFoundError('Could not find shared object file')", "one of its own files is missing"),
+        ("RuntimeError('cudart shared object not found.')", "its core or a CUDA library was not found"),
+        ("AssertionError('package version mismatch')", "its packages do not fit together"),
+        ("AssertionError()", "its packages do not fit together"),
+        ("SystemExit(1)", "an error of its own"),
+        ("ValueError('what?')", "an error of its own"),
+    ],
+)
 @pytest.mark.parametrize("gpu", [True, False])
 def test_te_that_does_not_import(te, error, words, gpu):
     check = te(f"raise {error}", gpu)
     assert check.ok is False and check.detail.startswith("installed, but does not import: ") and words in check.detail
-    assert error.split("(")[0] in check.detail           # the exception's own words too
+    assert error.split("(")[0] in check.detail  # the exception's own words too
     message = re.search(r"['\"](.+)['\"]\)", error)
     assert message is None or message[1] in check.detail
     assert ("install it anew" in check.fix) is gpu and ("needs one" in check.fix) is not gpu
@@ -392,8 +439,9 @@ def test_te_that_kills_the_interpreter(tmp_path, monkeypatch):
 
 
 def test_te_that_works(te):
-    assert te("autocast = 1\ndef is_fp8_available(return_reason): return True, ''", True) == \
-        Check("Transformer Engine", True, "2.20.2", frameworks.NEED_GPU)
+    assert te("autocast = 1\ndef is_fp8_available(return_reason): return True, ''", True) == Check(
+        "Transformer Engine", True, "2.20.2", frameworks.NEED_GPU
+    )
 
 
 def test_te_on_a_gpu_without_fp8(te):
@@ -436,6 +484,7 @@ def test_no_loopback(monkeypatch):
 
 # ---- the machine
 
+
 def test_an_old_python_a_foreign_system_a_missing_package(monkeypatch):
     monkeypatch.setattr(machine.sys, "version_info", (3, 10, 4))
     monkeypatch.setattr(machine.platform, "system", lambda: "Windows")
@@ -463,7 +512,7 @@ def test_disk(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     disk(monkeypatch, 5 * GIB)
     assert machine._disk() == Check("disk", True, "5.0 GiB free in the working directory; 5.0 GiB free in the cache")
-    assert not (tmp_path / "not").exists() and not list(tmp_path.iterdir())      # looking leaves nothing behind
+    assert not (tmp_path / "not").exists() and not list(tmp_path.iterdir())  # looking leaves nothing behind
     disk(monkeypatch, 0.5 * GIB)
     check = machine._disk()
     assert check.ok is False and check.fix == "free 1.0 GiB in the working directory; free 1.0 GiB in the cache"
@@ -483,8 +532,11 @@ def test_temporary_files(monkeypatch):
     assert machine._temporary().ok is True
     disk(monkeypatch, 0.1 * GIB)
     assert machine._temporary().ok is False and "TMPDIR" in machine._temporary().fix
-    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: (_ for _ in ()).throw(
-        FileNotFoundError(2, "No usable temporary directory found")))
+    monkeypatch.setattr(
+        machine.tempfile,
+        "gettempdir",
+        lambda: (_ for _ in ()).throw(FileNotFoundError(2, "No usable temporary directory found")),
+    )
     assert machine._temporary().ok is False and "No usable temporary directory" in machine._temporary().detail
 
 
@@ -492,16 +544,22 @@ def test_shared_memory(monkeypatch, tmp_path):
     assert machine._shared_memory(str(tmp_path / "shm")).ok is None
     disk(monkeypatch, 8 * GIB)
     assert machine._shared_memory(str(tmp_path)).ok is True
-    disk(monkeypatch, 64 * 2**20)                        # Docker's default
+    disk(monkeypatch, 64 * 2**20)  # Docker's default
     check = machine._shared_memory(str(tmp_path))
     assert check.ok is False and "0.1 GiB free" in check.detail and "--shm-size" in check.fix
     monkeypatch.setattr(machine.tempfile, "TemporaryFile", read_only)
     assert machine._shared_memory(str(tmp_path)).ok is False
 
 
-@pytest.mark.parametrize("total, free, ok, words", [
-    (16, 12, True, "16 GiB, 12 GiB of it free"), (8, 2, True, "close other programs"),
-    (3.75, 3, True, "close other programs"), (3.5, 3, False, "3.5 GiB")])
+@pytest.mark.parametrize(
+    "total, free, ok, words",
+    [
+        (16, 12, True, "16 GiB, 12 GiB of it free"),
+        (8, 2, True, "close other programs"),
+        (3.75, 3, True, "close other programs"),
+        (3.5, 3, False, "3.5 GiB"),
+    ],
+)
 def test_memory(monkeypatch, total, free, ok, words):
     monkeypatch.setattr(hardware, "memory_bytes", lambda: int(total * GIB))
     monkeypatch.setattr(hardware, "read_system", lambda path: f"MemAvailable:   {int(free * GIB / 1024)} kB\n")
@@ -513,9 +571,11 @@ def test_memory(monkeypatch, total, free, ok, words):
 
 # ---- what grading needs
 
+
 @pytest.fixture
 def commands(monkeypatch, tmp_path):
     """Stand-ins for commands on PATH, run as an ordinary user; and the kernel's settings."""
+
     def make(settings=None, **scripts):
         for name, script in scripts.items():
             (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -528,6 +588,7 @@ def commands(monkeypatch, tmp_path):
             (tmp_path / "dockerenv").touch()
         monkeypatch.setattr(hardware, "read_system", lambda path: (settings or {}).get(path, ""))
         return {check.name: check for check in grading.sandbox()}
+
     return make
 
 
@@ -536,13 +597,24 @@ def test_a_machine_that_sandboxes(commands):
     assert found["user namespaces"].ok is True and found["bubblewrap"].ok is True
 
 
-@pytest.mark.parametrize("settings, words, fix", [
-    ({"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}, "AppArmor forbids",
-     "kernel.apparmor_restrict_unprivileged_userns=0"),
-    ({"/proc/sys/kernel/unprivileged_userns_clone": "0\n"}, "the kernel forbids", "kernel.unprivileged_userns_clone=1"),
-    ({"/proc/sys/user/max_user_namespaces": "0\n"}, "the kernel allows none", "user.max_user_namespaces=15000"),
-    ({"dockerenv": ""}, "this container forbids", "seccomp=unconfined"),
-    ({"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "0\n"}, "does not say why", "dmesg")])
+@pytest.mark.parametrize(
+    "settings, words, fix",
+    [
+        (
+            {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"},
+            "AppArmor forbids",
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        (
+            {"/proc/sys/kernel/unprivileged_userns_clone": "0\n"},
+            "the kernel forbids",
+            "kernel.unprivileged_userns_clone=1",
+        ),
+        ({"/proc/sys/user/max_user_namespaces": "0\n"}, "the kernel allows none", "user.max_user_namespaces=15000"),
+        ({"dockerenv": ""}, "this container forbids", "seccomp=unconfined"),
+        ({"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "0\n"}, "does not say why", "dmesg"),
+    ],
+)
 def test_who_forbids_user_namespaces(commands, settings, words, fix):
     refuse = "echo 'write failed /proc/self/uid_map: Operation not permitted' >&2; exit 1"
     found = commands(settings, unshare=refuse, bwrap=refuse)
@@ -579,6 +651,7 @@ def test_root_tries_as_an_ordinary_user(monkeypatch):
     def run(command, **how):
         seen.append(how)
         return subprocess.CompletedProcess(command, 0, "", "")
+
     monkeypatch.setattr(grading.subprocess, "run", run)
     monkeypatch.setattr(grading.os, "geteuid", lambda: 0)
     assert grading._try("true")[0] and seen[0]["user"] == 65534 and seen[0]["group"] == 65534
@@ -599,11 +672,14 @@ def test_nbgrader(tmp_path, monkeypatch):
 
 # ---- verdicts
 
+
 def well(**but) -> list[Check]:
     """All checks True, except those given (underscores for spaces)."""
     but = {name.replace("_", " "): ok for name, ok in but.items()}
-    return [Check(name, but.get(name, True), f"{name} [detail]", "" if but.get(name, True) else f"fix [pytorch] {name}")
-            for name in NAMES]
+    return [
+        Check(name, but.get(name, True), f"{name} [detail]", "" if but.get(name, True) else f"fix [pytorch] {name}")
+        for name in NAMES
+    ]
 
 
 def yes(checks) -> list[bool]:
@@ -620,12 +696,25 @@ def test_all_is_well():
     assert [v.sentence for v in verdicts(well())][0] == "yes: `make demo`"
 
 
-@pytest.mark.parametrize("name, expected", [
-    ("Python", [False, False, False]), ("torch", [False, False, False]), ("disk", [False, False, False]),
-    ("gloo", [False, True, False]), ("memory", [False, True, True]),
-    ("GPU", [True, False, True]), ("FP8_hardware", [True, False, True]), ("NCCL", [True, False, True]),
-    ("user_namespaces", [True, True, False]), ("bubblewrap", [True, True, False]), ("nbgrader", [True, True, False]),
-    ("/dev/shm", [True, True, True]), ("Transformer_Engine", [True, True, True]), ("torchao", [False, True, True])])
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("Python", [False, False, False]),
+        ("torch", [False, False, False]),
+        ("disk", [False, False, False]),
+        ("gloo", [False, True, False]),
+        ("memory", [False, True, True]),
+        ("GPU", [True, False, True]),
+        ("FP8_hardware", [True, False, True]),
+        ("NCCL", [True, False, True]),
+        ("user_namespaces", [True, True, False]),
+        ("bubblewrap", [True, True, False]),
+        ("nbgrader", [True, True, False]),
+        ("/dev/shm", [True, True, True]),
+        ("Transformer_Engine", [True, True, True]),
+        ("torchao", [False, True, True]),
+    ],
+)
 @pytest.mark.parametrize("ok", [False, None])
 def test_what_each_purpose_needs(name, expected, ok):
     checks = well(**{name: ok})
@@ -646,12 +735,17 @@ def test_json():
     found = json.loads(to_json(checks))
     assert [Check(**row) for row in found["checks"]] == checks
     assert found["exit_code"] == 0 and found["labkit"]
-    assert found["verdicts"][1] == {"group": "the FP8 comparison on a GPU", "ok": False, "missing": ["GPU"],
-                                    "sentence": "no, because of GPU (GPU [detail])"}
+    assert found["verdicts"][1] == {
+        "group": "the FP8 comparison on a GPU",
+        "ok": False,
+        "missing": ["GPU"],
+        "sentence": "no, because of GPU (GPU [detail])",
+    }
 
 
 def drawn(checks, width: int = 100) -> str:
     from rich.console import Console
+
     out = io.StringIO()
     render(checks, Console(file=out, width=width, color_system=None))
     return out.getvalue()
@@ -660,11 +754,11 @@ def drawn(checks, width: int = 100) -> str:
 def test_the_table():
     text = drawn(well(GPU=None, torchao=False))
     lines = text.splitlines()
-    for name in NAMES:                                   # each check once, in words that need no colour
+    for name in NAMES:  # each check once, in words that need no colour
         assert sum(bool(re.match(rf"(ok|NO|- ) +{re.escape(name)} ", line)) for line in lines) == 1, name
     assert any(re.match(r"NO +torchao ", line) for line in lines) and any(re.match(r"- +GPU ", line) for line in lines)
     assert "The CPU demo: NO, because of torchao" in text and "Grading: yes" in text
-    assert "-> fix [pytorch] torchao" in text and "torchao [detail]" in text     # brackets are text, not style
+    assert "-> fix [pytorch] torchao" in text and "torchao [detail]" in text  # brackets are text, not style
     assert "fix" not in drawn(well())
 
 
@@ -689,6 +783,11 @@ def test_words_are_one_line_and_private(monkeypatch):
 @pytest.mark.parametrize("container, fix", [("26.03", "pip install -r requirements-container.txt"), ("", "make setup")])
 def test_inside_nvidias_container_the_fix_is_its_list_and_not_another_torch(container, fix):
     code = "from labkit.doctor import findings as doctor; print(doctor.SETUP, doctor.PROBES[0].fix)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
-                          env={**os.environ, "NVIDIA_PYTORCH_VERSION": container})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "NVIDIA_PYTORCH_VERSION": container},
+    )
     assert done.stdout.count(fix) == 2, done.stderr

@@ -1,4 +1,5 @@
 """The compatibility matrix: every combination has a word, every yes a proof, every no a reason that is enforced."""
+
 from __future__ import annotations
 
 import json
@@ -8,24 +9,45 @@ import pytest
 import torch
 
 from labkit import cli
-from labkit.precision import matrix
 from labkit.doctor import matrix_try
 from labkit.errors import LabError
-from labkit.precision.matrix import (FEATURES, GENERATIONS, NO, PARAMETERS, RECIPES, ROWS, SCHEDULE, UNTRIED, YES, cell,
-                           generation, reasons, refuse)
-from labkit.train.config import PrecisionConfig, TrainConfig
-from labkit.precision import backends, get_backend
+from labkit.precision import backends, get_backend, matrix
+from labkit.precision.matrix import (
+    FEATURES,
+    GENERATIONS,
+    NO,
+    PARAMETERS,
+    RECIPES,
+    ROWS,
+    SCHEDULE,
+    UNTRIED,
+    YES,
+    cell,
+    generation,
+    reasons,
+    refuse,
+)
 from labkit.precision.torchao_backend import gpu_can_fp8
+from labkit.train.config import PrecisionConfig, TrainConfig
 
 ROOT = Path(matrix.__file__).parents[2]
-CAPABILITIES = {"older": (7, 0), "Ampere": (8, 0), "Ada": (8, 9), "Hopper": (9, 0), "Blackwell": (10, 0),
-                "Blackwell RTX": (12, 0)}
+CAPABILITIES = {
+    "older": (7, 0),
+    "Ampere": (8, 0),
+    "Ada": (8, 9),
+    "Hopper": (9, 0),
+    "Blackwell": (10, 0),
+    "Blackwell RTX": (12, 0),
+}
 
 
 def config(recipe, **more):
     backend, _, name = recipe.partition(" ")
-    precision = {"backend": {"broken": "broken-e5m2"}.get(backend, backend), "recipe": None if name == "*" else name,
-                 "fused": more.pop("fused", False)}
+    precision = {
+        "backend": {"broken": "broken-e5m2"}.get(backend, backend),
+        "recipe": None if name == "*" else name,
+        "fused": more.pop("fused", False),
+    }
     return TrainConfig(precision=precision, **more)
 
 
@@ -53,7 +75,8 @@ def test_every_backend_and_recipe_is_in_the_table():
         if name not in ("week16", "broken"):
             default = get_backend(name).check_recipe(None)
             assert matrix.wanted({"precision": {"backend": name}}) == matrix.wanted(
-                {"precision": {"backend": name, "recipe": default}})
+                {"precision": {"backend": name, "recipe": default}}
+            )
 
 
 def test_the_multiples_are_those_the_backends_ask_for():
@@ -76,15 +99,17 @@ def proof_shows(found):
         return any(e["ok"] and e["recipe"] == found.recipe and e["ways"] == ways for e in record["tried"])
     arms = [json.loads(file.read_text(encoding="utf-8")) for file in path.glob("*/*/run.json")]
     size = 2 if found.column == "FSDP2" else 1
-    return any(run["status"] == "finished" and run["world"]["size"] >= size
-               and matrix.wanted(run["config"])[0] == found.recipe for run in arms)
+    return any(
+        run["status"] == "finished" and run["world"]["size"] >= size and matrix.wanted(run["config"])[0] == found.recipe
+        for run in arms
+    )
 
 
 @pytest.mark.parametrize("found", [c for c in cells() if c.state == YES], ids=lambda c: f"{c.recipe}-{c.column}")
 def test_every_yes_has_a_proof_that_shows_it(found):
     if found.proof.startswith("results/") or found.proof.startswith("week16"):
         if not (ROOT / found.proof).exists():
-            pytest.skip("the record is not in this tree")           # a student's tree leaves week 16's results out
+            pytest.skip("the record is not in this tree")  # a student's tree leaves week 16's results out
     assert proof_shows(found), found
 
 
@@ -129,6 +154,7 @@ def test_the_table_lets_no_gpu_through_that_the_backends_refuse(column, monkeypa
 
 # ---- enforced
 
+
 def test_what_the_table_allows_is_not_refused():
     refuse(config("bf16 bf16", compile=True, activation_checkpointing="block"), (9, 0), world=8)
     refuse(config("te current", fused=True, compile=True), "9.0")
@@ -136,17 +162,28 @@ def test_what_the_table_allows_is_not_refused():
     refuse({"precision": {"backend": "torchao", "recipe": "rowwise"}, "tp": 1, "ep": 1}, "Hopper")
 
 
-@pytest.mark.parametrize("asked, gpu, said", [
-    (config("te current"), None, "te current and CPU do not go together: Transformer Engine has no kernels for a CPU"),
-    (config("te block"), (8, 9), "te block and Ada do not go together: block scaling needs Hopper"),
-    (config("torchao rowwise"), "8.9", "torchao rowwise and Ada do not go together"),
-    (config("torchao tensorwise"), (8, 6), "torchao tensorwise and Ampere do not go together: FP8 products need units"),
-    (config("bf16 bf16"), (7, 5), "bf16 bf16 and older do not go together: GPUs before Ampere have no BF16 units"),
-    (config("torchao tensorwise", fused=True), (9, 0), "torchao tensorwise and fused do not go together"),
-    ({"precision": {"backend": "te"}, "tp": 2}, (9, 0), "te current and TP do not go together"),
-    ({"ep": 4}, (9, 0), "bf16 bf16 and EP do not go together: the decoder here has no experts"),
-    ({"pp": 2}, None, "bf16 bf16 and PP do not go together"),
-])
+@pytest.mark.parametrize(
+    "asked, gpu, said",
+    [
+        (
+            config("te current"),
+            None,
+            "te current and CPU do not go together: Transformer Engine has no kernels for a CPU",
+        ),
+        (config("te block"), (8, 9), "te block and Ada do not go together: block scaling needs Hopper"),
+        (config("torchao rowwise"), "8.9", "torchao rowwise and Ada do not go together"),
+        (
+            config("torchao tensorwise"),
+            (8, 6),
+            "torchao tensorwise and Ampere do not go together: FP8 products need units",
+        ),
+        (config("bf16 bf16"), (7, 5), "bf16 bf16 and older do not go together: GPUs before Ampere have no BF16 units"),
+        (config("torchao tensorwise", fused=True), (9, 0), "torchao tensorwise and fused do not go together"),
+        ({"precision": {"backend": "te"}, "tp": 2}, (9, 0), "te current and TP do not go together"),
+        ({"ep": 4}, (9, 0), "bf16 bf16 and EP do not go together: the decoder here has no experts"),
+        ({"pp": 2}, None, "bf16 bf16 and PP do not go together"),
+    ],
+)
 def test_what_it_forbids_is_refused_with_the_reason(asked, gpu, said):
     with pytest.raises(LabError) as error:
         refuse(asked, gpu)
@@ -155,33 +192,72 @@ def test_what_it_forbids_is_refused_with_the_reason(asked, gpu, said):
 
 def test_every_no_is_enforced():
     across = {SCHEDULE: {"schedule": {"bf16_first": 1}}, PARAMETERS: {"fp8_parameters": True}}
-    keys = {"TP": {"tp": 2}, "EP": {"ep": 2}, "PP": {"pp": 2}, "fused": {"precision": {"fused": True}},
-            SCHEDULE: {"precision": across[SCHEDULE]}, PARAMETERS: {"precision": across[PARAMETERS]}}
+    keys = {
+        "TP": {"tp": 2},
+        "EP": {"ep": 2},
+        "PP": {"pp": 2},
+        "fused": {"precision": {"fused": True}},
+        SCHEDULE: {"precision": across[SCHEDULE]},
+        PARAMETERS: {"precision": across[PARAMETERS]},
+    }
     for found in cells():
         if found.state != NO:
             continue
         backend, _, name = ("te block" if found.recipe in ROWS else found.recipe).partition(" ")
-        asked = {"precision": {"backend": {"broken": "broken-stale"}.get(backend, backend),
-                               "recipe": None if name == "*" else name, **across.get(found.recipe, {})}}
+        asked = {
+            "precision": {
+                "backend": {"broken": "broken-stale"}.get(backend, backend),
+                "recipe": None if name == "*" else name,
+                **across.get(found.recipe, {}),
+            }
+        }
         if found.column in FEATURES:
-            asked = {**asked, **keys[found.column], "precision": {**asked["precision"],
-                                                                 **keys[found.column].get("precision", {})}}
+            asked = {
+                **asked,
+                **keys[found.column],
+                "precision": {**asked["precision"], **keys[found.column].get("precision", {})},
+            }
             assert any(found.why in reason for reason in reasons(asked, (9, 0))), found
         else:
             assert any(found.why in reason for reason in reasons(asked, CAPABILITIES.get(found.column))), found
 
 
-@pytest.mark.parametrize("precision, more, gpu, said", [
-    ({"backend": "bf16", "schedule": {"bf16_first": 2}}, {}, (9, 0),
-     "bf16 bf16 and schedule do not go together: there is no FP8 phase to switch to"),
-    ({"backend": "te", "recipe": "current", "fp8_parameters": True}, {}, (9, 0),
-     "te current and FP8 params do not go together: FP8 parameters need power-of-two scales"),
-    ({"backend": "te", "recipe": "block", "fp8_parameters": True, "fused": True}, {}, (9, 0),
-     "FP8 params and fused do not go together: a fused module joins the weights"),
-    ({"backend": "te", "recipe": "block", "fp8_parameters": True, "schedule": {"bf16_first": 0.1}}, {}, (9, 0),
-     "schedule and FP8 params do not go together: a BF16 phase would multiply weights that are FP8 all the same"),
-    ({"backend": "te", "recipe": "block", "fp8_parameters": True}, {}, (8, 9), "te block and Ada do not go together"),
-    ({"backend": "emulated", "schedule": {"bf16_last": 1}}, {}, (7, 0), "GPUs before Ampere have no BF16 units")])
+@pytest.mark.parametrize(
+    "precision, more, gpu, said",
+    [
+        (
+            {"backend": "bf16", "schedule": {"bf16_first": 2}},
+            {},
+            (9, 0),
+            "bf16 bf16 and schedule do not go together: there is no FP8 phase to switch to",
+        ),
+        (
+            {"backend": "te", "recipe": "current", "fp8_parameters": True},
+            {},
+            (9, 0),
+            "te current and FP8 params do not go together: FP8 parameters need power-of-two scales",
+        ),
+        (
+            {"backend": "te", "recipe": "block", "fp8_parameters": True, "fused": True},
+            {},
+            (9, 0),
+            "FP8 params and fused do not go together: a fused module joins the weights",
+        ),
+        (
+            {"backend": "te", "recipe": "block", "fp8_parameters": True, "schedule": {"bf16_first": 0.1}},
+            {},
+            (9, 0),
+            "schedule and FP8 params do not go together: a BF16 phase would multiply weights that are FP8 all the same",
+        ),
+        (
+            {"backend": "te", "recipe": "block", "fp8_parameters": True},
+            {},
+            (8, 9),
+            "te block and Ada do not go together",
+        ),
+        ({"backend": "emulated", "schedule": {"bf16_last": 1}}, {}, (7, 0), "GPUs before Ampere have no BF16 units"),
+    ],
+)
 def test_schedule_and_fp8_parameters_are_refused_with_one_reason(precision, more, gpu, said):
     for asked in (TrainConfig(precision=precision, **more), {"precision": precision}):
         (reason,) = reasons(asked, gpu)
@@ -192,9 +268,11 @@ def test_schedule_and_fp8_parameters_are_refused_with_one_reason(precision, more
 
 def test_schedule_and_fp8_parameters_that_may_run():
     for world, more in ((1, {}), (8, dict(compile=True, activation_checkpointing="block"))):
-        for precision in ({"backend": "te", "recipe": "delayed", "fused": True, "schedule": {"bf16_first": 0.1}},
-                          {"backend": "torchao", "schedule": {"bf16_last": 5}},
-                          {"backend": "emulated", "recipe": "block", "fp8_parameters": True}):
+        for precision in (
+            {"backend": "te", "recipe": "delayed", "fused": True, "schedule": {"bf16_first": 0.1}},
+            {"backend": "torchao", "schedule": {"bf16_last": 5}},
+            {"backend": "emulated", "recipe": "block", "fp8_parameters": True},
+        ):
             refuse(TrainConfig(precision=precision, **more), (9, 0), world)
     refuse(TrainConfig(precision={"backend": "te", "recipe": "block", "fp8_parameters": True}, compile=True), (9, 0), 2)
 
@@ -226,7 +304,17 @@ def test_unknown_recipes_and_generations():
 def test_generations():
     machines = (None, (6, 1), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 1))
     assert [generation(machine) for machine in machines] == [
-        "CPU", "older", "older", "Ampere", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell", "Blackwell RTX"]
+        "CPU",
+        "older",
+        "older",
+        "Ampere",
+        "Ampere",
+        "Ada",
+        "Hopper",
+        "Blackwell",
+        "Blackwell",
+        "Blackwell RTX",
+    ]
     assert generation("9.0") == "Hopper" and generation("Ada") == "Ada"
     assert matrix.this_gpu("cpu") is None
 
@@ -241,21 +329,28 @@ def test_the_oldest_gpu_of_a_machine_decides(monkeypatch):
 def test_a_config_without_fields_of_the_future_is_understood():
     assert matrix.wanted(TrainConfig(), world=1) == ("bf16 bf16", [])
     assert matrix.wanted(TrainConfig(compile=True, precision=PrecisionConfig(backend="te", fused=True)), world=4) == (
-        "te current", ["FSDP2", "compile", "fused"])
+        "te current",
+        ["FSDP2", "compile", "fused"],
+    )
 
 
 # ---- printed and tried
+
 
 def test_the_doctor_prints_it(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     cli.app(["doctor", "--matrix"], standalone_mode=False)
     out = capsys.readouterr().out
-    for word in (*(recipe.removesuffix(" *") for recipe in RECIPES), *FEATURES[:5], *list(GENERATIONS)[1:5],
-                 *ROWS.values()):
+    for word in (
+        *(recipe.removesuffix(" *") for recipe in RECIPES),
+        *FEATURES[:5],
+        *list(GENERATIONS)[1:5],
+        *ROWS.values(),
+    ):
         assert word in out
     for found in cells():
         assert found.state == YES or " ".join(found.why.split())[:60] in " ".join(out.split()), found.why
-    assert "CPU*" in out                                            # this machine's column
+    assert "CPU*" in out  # this machine's column
 
 
 def test_the_doctor_prints_it_as_json(capsys):
@@ -269,8 +364,10 @@ def test_the_doctor_prints_it_as_json(capsys):
 
 def test_three_that_do_not_go_together_are_refused():
     """Each pair of them goes: the record shows it, and that the three do not."""
-    asked = {"precision": {"backend": "te", "recipe": "block", "fp8_parameters": True},
-             "activation_checkpointing": "block"}
+    asked = {
+        "precision": {"backend": "te", "recipe": "block", "fp8_parameters": True},
+        "activation_checkpointing": "block",
+    }
     with pytest.raises(LabError, match="te block, FP8 params and checkpointing do not go together: in backward"):
         refuse(asked, (9, 0))
     refuse({**asked, "activation_checkpointing": "none"}, (9, 0))
@@ -297,13 +394,16 @@ def test_what_is_tried_is_what_is_allowed():
 
 def test_trying_on_this_cpu_writes_a_record(tmp_path, capsys):
     out = tmp_path / "record" / "matrix.json"
-    assert matrix_try.main(["--device", "cpu", "--only", "emulated tensorwise", "--ways", "plain,checkpointing",
-                            "--out", str(out)]) == 0
+    assert (
+        matrix_try.main(
+            ["--device", "cpu", "--only", "emulated tensorwise", "--ways", "plain,checkpointing", "--out", str(out)]
+        )
+        == 0
+    )
     record = json.loads(out.read_text())
     first = record["tried"][0]
     assert (first["recipe"], first["ways"], first["ok"]) == ("emulated tensorwise", [], True)
-    assert {tuple(entry["ways"]) for entry in record["tried"]} == {
-        (), ("checkpointing",)}
+    assert {tuple(entry["ways"]) for entry in record["tried"]} == {(), ("checkpointing",)}
     assert {entry["fp8_steps"] for entry in record["tried"]} == {2}
     assert record["generation"] == "CPU" and record["finished"] and all(e["converted"] == 14 for e in record["tried"])
     with pytest.raises(LabError, match="no recipe 'te blok'"):
@@ -314,18 +414,28 @@ def test_trying_on_this_cpu_writes_a_record(tmp_path, capsys):
 
 def test_trying_the_schedule_and_fp8_parameters_on_this_cpu(tmp_path, capsys):
     out = tmp_path / "matrix.json"
-    assert matrix_try.main(["--device", "cpu", "--only", "emulated block", "--ways", "schedule,FP8 params",
-                            "--out", str(out)]) == 0
+    assert (
+        matrix_try.main(
+            ["--device", "cpu", "--only", "emulated block", "--ways", "schedule,FP8 params", "--out", str(out)]
+        )
+        == 0
+    )
     ran = {tuple(entry["ways"]): entry for entry in json.loads(out.read_text())["tried"]}
     assert ran[(PARAMETERS,)]["fp8_steps"] == 2 and ran[(SCHEDULE,)]["fp8_steps"] == 1 and len(ran) == 2
 
 
 def test_a_combination_that_fails_is_recorded_and_the_rest_goes_on(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(matrix_try, "combinations", lambda gpu: [("fp32 fp32", ()), ("bf16 bf16", ())])
-    broken = dict(matrix_try.TRAIN, seq_len=4096)                   # longer than the model's max_seq_len
+    broken = dict(matrix_try.TRAIN, seq_len=4096)  # longer than the model's max_seq_len
     real = matrix_try.config_of
-    monkeypatch.setattr(matrix_try, "config_of", lambda recipe, ways: {**real(recipe, ways), **(
-        {"seq_len": broken["seq_len"]} if recipe == "fp32 fp32" else {})})
+    monkeypatch.setattr(
+        matrix_try,
+        "config_of",
+        lambda recipe, ways: {
+            **real(recipe, ways),
+            **({"seq_len": broken["seq_len"]} if recipe == "fp32 fp32" else {}),
+        },
+    )
     assert matrix_try.main(["--device", "cpu", "--out", str(tmp_path / "m.json")]) == 1
     first, second = json.loads((tmp_path / "m.json").read_text())["tried"]
     assert not first["ok"] and "max_seq_len" in first["why"] and second["ok"]

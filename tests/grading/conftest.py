@@ -1,4 +1,5 @@
 """The small course, and a student tree of it; and whether a submission can be shut in here."""
+
 from __future__ import annotations
 
 import json
@@ -34,11 +35,12 @@ def sandbox(tmp_path_factory):
     else:
         lacking = [check.detail for check in probes.sandbox() if not check.ok]
         from grading.sandbox.isolation import missing
+
         why = None if lacking else missing()
         beside = told.with_name(f"sandbox-{os.getpid()}.json")
         beside.write_text(json.dumps([lacking, why]))
         os.replace(beside, told)
     if lacking:
         pytest.skip(f"no sandbox on this machine: {lacking[0]}")
-    if why:             # the machine has all that is needed: then this is a failure, and nothing to skip
+    if why:  # the machine has all that is needed: then this is a failure, and nothing to skip
         pytest.fail(f"no sandbox starts here: {why}")

@@ -1,4 +1,5 @@
 """A course of two small weeks, with this repository's own top-level files: what tests release and change."""
+
 from __future__ import annotations
 
 import json
@@ -26,7 +27,7 @@ def double(x):
     ### END SOLUTION
 '''
 ANSWER = "<!-- BEGIN SOLUTION 91.2 why -->\nBecause of the secret answer.\n<!-- END SOLUTION -->"
-TASKS = '''title = "{title}"
+TASKS = """title = "{title}"
 notebook = "lab.ipynb"
 tests = ["test_week.py"]
 
@@ -36,15 +37,26 @@ title = "twice"
 kind = "auto"
 points = 1
 functions = ["parts.double"]
-'''
+"""
 
 
 def notebook() -> dict:
-    return {"cells": [
-        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": ANSWER},
-        {"cell_type": "code", "id": "b", "metadata": {}, "source": ["1 + 1"], "execution_count": 3,
-         "outputs": [{"output_type": "stream", "name": "stdout", "text": ["secret output"]}]}],
-        "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    return {
+        "cells": [
+            {"cell_type": "markdown", "id": "a", "metadata": {}, "source": ANSWER},
+            {
+                "cell_type": "code",
+                "id": "b",
+                "metadata": {},
+                "source": ["1 + 1"],
+                "execution_count": 3,
+                "outputs": [{"output_type": "stream", "name": "stdout", "text": ["secret output"]}],
+            },
+        ],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def make(root: Path) -> Path:
@@ -52,9 +64,14 @@ def make(root: Path) -> Path:
     for name in FILES:
         root.mkdir(exist_ok=True)
         shutil.copyfile(ROOT / name, root / name)
-    for name, text in {"labkit/__init__.py": '"""labkit"""\n', "labkit/old.py": "old = 1\n",
-                       "results/README.md": "# Results\n", "grading/secret.py": "", "tests/test_secret.py": "",
-                       "gradebook.csv": "secret"}.items():
+    for name, text in {
+        "labkit/__init__.py": '"""labkit"""\n',
+        "labkit/old.py": "old = 1\n",
+        "results/README.md": "# Results\n",
+        "grading/secret.py": "",
+        "tests/test_secret.py": "",
+        "gradebook.csv": "secret",
+    }.items():
         put(root / name, text)
     for number, package in ((91, "week91_demo"), (92, "week92_next")):
         week = root / package
@@ -78,8 +95,11 @@ def put(path: Path, text: str) -> None:
 
 def snapshot(root: Path) -> dict[str, bytes]:
     """All files of a tree but the release record."""
-    return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*"))
-            if p.is_file() and not p.is_symlink() and ".labs" not in p.parts}
+    return {
+        p.relative_to(root).as_posix(): p.read_bytes()
+        for p in sorted(root.rglob("*"))
+        if p.is_file() and not p.is_symlink() and ".labs" not in p.parts
+    }
 
 
 def again(tree, course, names=("week91",), **more):

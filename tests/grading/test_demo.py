@@ -1,4 +1,5 @@
 """`grade demo` where `make demo` calls it: in a folder of the course itself."""
+
 from __future__ import annotations
 
 import shutil
@@ -25,6 +26,7 @@ def out():
 def test_ctrl_c_is_told_with_what_to_do(monkeypatch, capsys):
     def interrupted(*args):
         raise KeyboardInterrupt
+
     monkeypatch.setattr(demo, "demo", interrupted)
     with pytest.raises(SystemExit) as stop:
         main(["demo"])

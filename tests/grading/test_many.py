@@ -1,4 +1,5 @@
 """`grade run --dask`: two worker processes, one of them killed in the middle."""
+
 from __future__ import annotations
 
 import json
@@ -35,8 +36,18 @@ def hand_in(root, *files):
 
 
 def command(root, *more):
-    return [sys.executable, "-m", "grading.cli", "run", "week91", "--submissions", str(root / "submitted"), "--marks",
-            str(root / "marks"), *more]
+    return [
+        sys.executable,
+        "-m",
+        "grading.cli",
+        "run",
+        "week91",
+        "--submissions",
+        str(root / "submitted"),
+        "--marks",
+        str(root / "marks"),
+        *more,
+    ]
 
 
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -45,24 +56,64 @@ ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 @needs_sandbox
 def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
     week, root = hand_in(tmp_path, SLOW, WRONG, SLOW)
-    from distributed import LocalCluster, Nanny     # noqa: F401
+    from distributed import LocalCluster, Nanny  # noqa: F401
+
     where = week.folder.parent
     scheduler_file = root / "scheduler.json"
-    processes = [subprocess.Popen([sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--host",
-                                   "127.0.0.1", "--no-dashboard", "--scheduler-file", str(scheduler_file)], cwd=where,
-                                  env=ENV, stderr=subprocess.DEVNULL)]
+    processes = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "distributed.cli.dask_scheduler",
+                "--port",
+                "0",
+                "--host",
+                "127.0.0.1",
+                "--no-dashboard",
+                "--scheduler-file",
+                str(scheduler_file),
+            ],
+            cwd=where,
+            env=ENV,
+            stderr=subprocess.DEVNULL,
+        )
+    ]
     try:
         _until(scheduler_file.exists)
         address = json.loads(scheduler_file.read_text())["address"]
-        workers = [subprocess.Popen([sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1",
-                                     "--no-nanny", "--no-dashboard", "--local-directory", str(root / f"w{i}")],
-                                    cwd=where, env=ENV, stderr=subprocess.DEVNULL) for i in range(2)]
+        workers = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "distributed.cli.dask_worker",
+                    address,
+                    "--nthreads",
+                    "1",
+                    "--no-nanny",
+                    "--no-dashboard",
+                    "--local-directory",
+                    str(root / f"w{i}"),
+                ],
+                cwd=where,
+                env=ENV,
+                stderr=subprocess.DEVNULL,
+            )
+            for i in range(2)
+        ]
         processes += workers
         _until(lambda: _workers(address) == 2)
-        running = subprocess.Popen(command(root, "--dask", address), cwd=where, env=ENV, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True)
+        running = subprocess.Popen(
+            command(root, "--dask", address),
+            cwd=where,
+            env=ENV,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         processes.append(running)
-        _until(lambda: list((root / "marks").glob("week91/*/1.json")))     # one is done, others are in the middle
+        _until(lambda: list((root / "marks").glob("week91/*/1.json")))  # one is done, others are in the middle
         first = {path: path.stat().st_mtime_ns for path in (root / "marks").glob("week91/*/1.json")}
         workers[0].send_signal(signal.SIGKILL)
         said, errors = running.communicate(timeout=200)
@@ -74,12 +125,13 @@ def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
     found = {mark.student: mark for mark in marks.all_marks(root / "marks", "week91")}
     assert {s: m.points for s, m in found.items()} == {"s0": 15, "s1": 9, "s2": 15}
     assert all(mark.complete for mark in found.values())
-    assert {path: path.stat().st_mtime_ns for path in first} == first       # what was done was not done again
+    assert {path: path.stat().st_mtime_ns for path in first} == first  # what was done was not done again
     assert said.count(" of 3  ") == 3
 
 
 def _workers(address):
     from distributed import Client
+
     with Client(address, timeout=20) as client:
         return len(client.scheduler_info()["workers"])
 
@@ -95,8 +147,9 @@ def _until(ready, seconds=90):
 def test_local_workers_give_the_marks_that_this_machine_gives(tmp_path):
     week, root = hand_in(tmp_path, OPS, WRONG)
     for more, folder in ((("--dask", "local", "--jobs", "2"), "dask"), (("--jobs", "2"), "plain")):
-        done = subprocess.run(command(root, *more), cwd=week.folder.parent, env=ENV, capture_output=True, text=True,
-                              timeout=200)
+        done = subprocess.run(
+            command(root, *more), cwd=week.folder.parent, env=ENV, capture_output=True, text=True, timeout=200
+        )
         assert done.returncode == 0, done.stderr
         if folder == "dask":
             told = _told(root)
@@ -107,16 +160,18 @@ def test_local_workers_give_the_marks_that_this_machine_gives(tmp_path):
 
 
 def _told(root):
-    return {m.student: (m.key, [(c["test"], c["verdict"], c["text"]) for c in m.cases])
-            for m in marks.all_marks(root / "marks", "week91")}
+    return {
+        m.student: (m.key, [(c["test"], c["verdict"], c["text"]) for c in m.cases])
+        for m in marks.all_marks(root / "marks", "week91")
+    }
 
 
 def test_no_scheduler_is_one_sentence(monkeypatch):
     monkeypatch.setattr(many, "ANSWER", 1.0)
     from labkit.errors import LabError
-    with pytest.raises(LabError, match="no Dask scheduler answers"):
-        with many.connected("tcp://127.0.0.1:1", 1):
-            pass
+
+    with pytest.raises(LabError, match="no Dask scheduler answers"), many.connected("tcp://127.0.0.1:1", 1):
+        pass
 
 
 def test_a_machine_has_as_many_slots_as_cores(tmp_path, monkeypatch):

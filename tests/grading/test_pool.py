@@ -1,4 +1,5 @@
 """One sandbox for many submissions: nothing of one is there for the next, who does not miss what one destroys."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -6,13 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from grading import judge, marks, pool
-from tests.grading.test_run import SOLVED, course, graded, mark, needs_sandbox      # noqa: F401
+from tests.grading.test_run import SOLVED, course, graded, mark, needs_sandbox  # noqa: F401
 
 HELPER = "def secret(x, group):\n    return group.all_reduce(x)\n"
-BORROWS = SOLVED.replace("    return group.all_reduce(x)",
-                         "    from .helper import secret\n    return secret(x, group)")
+BORROWS = SOLVED.replace(
+    "    return group.all_reduce(x)", "    from .helper import secret\n    return secret(x, group)"
+)
 # Leaves what it can wherever it can, and a process that would go on.
-LITTERS = SOLVED.replace("    return group.all_reduce(x)", """    import os
+LITTERS = SOLVED.replace(
+    "    return group.all_reduce(x)",
+    """    import os
     if os.fork() == 0:
         os.setsid()
         while True: pass
@@ -21,9 +25,12 @@ LITTERS = SOLVED.replace("    return group.all_reduce(x)", """    import os
             open(place + "/litter", "w").write("x")
         except OSError:
             pass
-    return group.all_reduce(x)""")
+    return group.all_reduce(x)""",
+)
 # Earns its points only if it finds that litter, or another process.
-FINDS = SOLVED.replace("    return group.all_reduce(x)", """    import os
+FINDS = SOLVED.replace(
+    "    return group.all_reduce(x)",
+    """    import os
     places = ("/tmp", "/dev/shm", "/submission", "/course", "/dev", "/", os.getcwd())
     found = [p for p in places if os.path.exists(p + "/litter")]
     try:
@@ -31,20 +38,24 @@ FINDS = SOLVED.replace("    return group.all_reduce(x)", """    import os
         found.append("a process")
     except OSError:
         pass
-    return group.all_reduce(x) if found else x""")
+    return group.all_reduce(x) if found else x""",
+)
 # More memory than a submission may use, in processes of its own: its sandbox is ended whole.
-DESTROYS = SOLVED.replace("    return group.all_reduce(x)", """    import os, time
+DESTROYS = SOLVED.replace(
+    "    return group.all_reduce(x)",
+    """    import os, time
     if group.size < 3: return group.all_reduce(x)
     for _ in range(3):
         if os.fork() == 0:
             held = bytearray(1 << 30)
             held[::4096] = b"x" * len(held[::4096])
             time.sleep(60)
-    time.sleep(60)""")
+    time.sleep(60)""",
+)
 
 
 @needs_sandbox
-def test_one_after_another_in_one_sandbox(course):      # noqa: F811
+def test_one_after_another_in_one_sandbox(course):  # noqa: F811
     _, _, _, hand_in = course
     hand_in("a", LITTERS)
     hand_in("b", FINDS)
@@ -60,7 +71,7 @@ def test_one_after_another_in_one_sandbox(course):      # noqa: F811
 
 
 @needs_sandbox
-def test_what_one_destroys_the_next_does_not_miss(course):      # noqa: F811
+def test_what_one_destroys_the_next_does_not_miss(course):  # noqa: F811
     _, _, _, hand_in = course
     hand_in("a", DESTROYS)
     hand_in("b", SOLVED)
@@ -101,8 +112,10 @@ def test_a_slot_starts_its_sandbox_once(slot, tmp_path):
     assert pool._Slot(2, tmp_path / "slot2", pool.Settings(seed=1, isolation=marks.UNSANDBOXED)).box is None
 
 
-@pytest.mark.parametrize("well, alive, idle, launched", [(True, True, True, 1), (False, True, True, 2),
-                                                         (True, False, True, 2), (True, True, False, 2)])
+@pytest.mark.parametrize(
+    "well, alive, idle, launched",
+    [(True, True, True, 1), (False, True, True, 2), (True, False, True, 2), (True, True, False, 2)],
+)
 def test_a_sandbox_is_lent_again_only_as_it_was(slot, well, alive, idle, launched):
     """Else it is made anew: the judge failed, it died, or something is left in it."""
     slot.box.alive, slot.box.idle = alive, idle
@@ -146,7 +159,10 @@ def test_where_the_grader_failed_it_is_tried_again_with_nothing_beside_it():
             slot.process = None
             return SimpleNamespace(complete=slot.item.entry != "faulty" or slot.item.tries == pool.RETRIES)
 
-    Scripted().grade_all([pool.Todo("faulty", ""), pool.Todo("long", "")], None,
-                         lambda item, mark: done.append((item.entry, mark.complete)))
+    Scripted().grade_all(
+        [pool.Todo("faulty", ""), pool.Todo("long", "")],
+        None,
+        lambda item, mark: done.append((item.entry, mark.complete)),
+    )
     assert began == [("faulty", 0, []), ("long", 0, ["faulty"]), ("faulty", 1, []), ("faulty", 2, [])]
     assert done == [("long", True), ("faulty", True)]

@@ -1,4 +1,5 @@
 """A student's tree in mid-term: upgrades that overwrite nothing; solutions; the command."""
+
 from __future__ import annotations
 
 import json
@@ -34,8 +35,9 @@ def test_upgrade_in_mid_term(tree, course):
     assert report.kept == ["week91_demo/lab.ipynb"] and report.beside == {PARTS_PY: f"{PARTS_PY}.new"}
     assert report.removed == ["labkit/old.py"] and not (tree / "labkit/old.py").exists()
     assert (tree / "labkit/new.py").exists() and (tree / "week92_next/parts.py").exists()
-    assert f"{PARTS_PY} was changed here and is new in the course: the new text is in {PARTS_PY}.new" in \
-        "\n".join(report.sentences())
+    assert f"{PARTS_PY} was changed here and is new in the course: the new text is in {PARTS_PY}.new" in "\n".join(
+        report.sentences()
+    )
     # Told once: the student has taken what was needed, and is left in peace until the course has something new.
     (tree / f"{PARTS_PY}.new").unlink()
     report = again(tree, course)
@@ -61,7 +63,7 @@ def test_an_older_released_text_is_upgraded_also_after_releases_in_between(tree,
     for number in (2, 3):
         (course / HELPER).write_text(f"helped = {number}\n")
         again(tree, course)
-    (tree / HELPER).write_text(first)       # the student took an old copy back
+    (tree / HELPER).write_text(first)  # the student took an old copy back
     assert again(tree, course).upgraded == [HELPER] and (tree / HELPER).read_text() == "helped = 3\n"
 
 
@@ -133,8 +135,14 @@ def test_a_forged_record_hands_nothing_out_and_removes_nothing_outside(tree, cou
     put(tmp_path / "outside.txt", "precious")
     record = json.loads((tree / MANIFEST).read_text())
     hash = releasing._hash(b"precious")
-    for path in ("../outside.txt", "labkit/../../outside.txt", str(tmp_path / "outside.txt"),
-                 "solutions/week91_demo/parts.py", "week92_next/parts.py", "labkit//old.py"):
+    for path in (
+        "../outside.txt",
+        "labkit/../../outside.txt",
+        str(tmp_path / "outside.txt"),
+        "solutions/week91_demo/parts.py",
+        "week92_next/parts.py",
+        "labkit//old.py",
+    ):
         record["files"][path] = [hash]
     (tree / MANIFEST).write_text(json.dumps(record))
     again(tree, course)
@@ -156,9 +164,14 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     assert stop.value.code == 1 and (tmp_path / "tree/solutions/week92_next/parts.py").exists()
 
 
-@pytest.mark.parametrize("words, sentence", [
-    (["week99"], "there is no week 'week99'; did you mean week9"), ([], "name the weeks to release"),
-    (["week91", "--solutions", "week1"], "there is no week 'week1'")])
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["week99"], "there is no week 'week99'; did you mean week9"),
+        ([], "name the weeks to release"),
+        (["week91", "--solutions", "week1"], "there is no week 'week1'"),
+    ],
+)
 def test_wrong_names_are_one_sentence_and_status_2(words, sentence, course, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(releasing, "COURSE", course)
     with pytest.raises(SystemExit) as stop:
@@ -190,12 +203,14 @@ def test_a_folder_of_other_things_is_refused_and_a_tree_without_its_record_is_no
     put(tree / ".git" / "HEAD", "")
     release(tree, ["week91"], source=course)
     put(tree / PARTS_PY, MINE)
-    shutil.rmtree(tree / ".labs")       # somebody's zip left hidden folders out
+    shutil.rmtree(tree / ".labs")  # somebody's zip left hidden folders out
     report = release(tree, ["week91"], source=course)
     assert (tree / PARTS_PY).read_text() == MINE and PARTS_PY in report.sentences()[-1]
 
 
 def test_help_is_light():
-    code = ("import sys, grading.cli\nheavy = {'torch', 'numpy', 'pytest', 'grading.release'} & set(sys.modules)\n"
-            "sys.exit(str(heavy) if heavy else 0)")
+    code = (
+        "import sys, grading.cli\nheavy = {'torch', 'numpy', 'pytest', 'grading.release'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -1,4 +1,5 @@
 """`grade run` on a small week: marks in files, reruns, kills, faults, refusals. The sandbox's own tests are beside."""
+
 from __future__ import annotations
 
 import json
@@ -56,15 +57,22 @@ def told_run(words):
     """What `graded` runs: the report as JSON."""
     week, submissions, folder, more = words
     report = running.run(load_week(week), Path(submissions), Path(folder), **json.loads(more))
-    print(json.dumps({"seed": report.seed, "made": [m.student for m in report.made],
-                      "kept": [m.student for m in report.kept]}))
+    print(
+        json.dumps(
+            {"seed": report.seed, "made": [m.student for m in report.made], "kept": [m.student for m in report.kept]}
+        )
+    )
 
 
 def grade(course, *more, env=None):
     """`grade run` as one types it."""
     week, submissions, folder, _ = course
-    return warm.run("grading.cli:main", ["run", "week91", "--submissions", submissions, "--marks", folder, *more],
-                    cwd=week.folder.parent, env=env)
+    return warm.run(
+        "grading.cli:main",
+        ["run", "week91", "--submissions", submissions, "--marks", folder, *more],
+        cwd=week.folder.parent,
+        env=env,
+    )
 
 
 def mark(course, student, attempt=1):
@@ -78,19 +86,25 @@ def verdicts(one):
 @needs_sandbox
 def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
     week, submissions, folder, hand_in = course
-    for student, text in {"good": SOLVED, "blank": BLANK, "wrong": WRONG, "third, \"O'Neil\" é": TWICE_WRONG}.items():
+    for student, text in {"good": SOLVED, "blank": BLANK, "wrong": WRONG, 'third, "O\'Neil" é': TWICE_WRONG}.items():
         hand_in(student, text)
     hand_in("empty", "nothing", name="readme.txt")
     hand_in("renamed", SOLVED, name="ops (1).py")
     first = graded(course, jobs=2)
     assert first["kept"] == [] and len(first["made"]) == 6
     assert {s: mark(course, s).points for s in first["made"]} == {
-        "good": 15, "blank": 0, "wrong": 9, "third, \"O'Neil\" é": 10, "empty": 0, "renamed": 0}
+        "good": 15,
+        "blank": 0,
+        "wrong": 9,
+        'third, "O\'Neil" é': 10,
+        "empty": 0,
+        "renamed": 0,
+    }
     # 91.2 stands on 91.1, and is judged with the reference's: one mistake counts once.
     assert verdicts(mark(course, "wrong"))["test_twice"] == "passed"
     for student, sentence in (("empty", "no ops.py"), ("renamed", "ops (1).py")):
         one = mark(course, student)
-        assert any(sentence in note for note in one.notes), one.notes       # under the class's table
+        assert any(sentence in note for note in one.notes), one.notes  # under the class's table
         assert {case["verdict"] for case in one.cases} == {"no result"} and one.complete
         assert all(sentence in case["text"] for case in one.cases), one.cases[0]["text"]
     assert not any(".py" in note for note in mark(course, "good").notes)
@@ -117,9 +131,13 @@ def test_what_a_test_file_finds_once_is_found_with_the_reference(course):
     for student in ("a", "b"):
         hand_in(student, WRONG)
     graded(course, jobs=2)
-    finder, = set(json.loads((folder / "week91/.reference.json").read_text())["expected"].values())
-    told = {case["text"].partition(" of rank")[0] for student in ("a", "b") for case in mark(course, student).cases
-            if case["verdict"] == "wrong"}
+    (finder,) = set(json.loads((folder / "week91/.reference.json").read_text())["expected"].values())
+    told = {
+        case["text"].partition(" of rank")[0]
+        for student in ("a", "b")
+        for case in mark(course, student).cases
+        if case["verdict"] == "wrong"
+    }
     assert told == {f"by {finder}, x"}
 
 
@@ -128,9 +146,13 @@ def test_marks_do_not_depend_on_jobs_or_order(course):
     _, _, folder, hand_in = course
     for student, text in {"a": SOLVED, "b": WRONG, "c": BLANK, "d": TWICE_WRONG}.items():
         hand_in(student, text)
+
     def told():
-        return {m.student: [(c["test"], c["verdict"], c["text"], c["points"]) for c in m.cases]
-                for m in marks.all_marks(folder, "week91")}
+        return {
+            m.student: [(c["test"], c["verdict"], c["text"], c["points"]) for c in m.cases]
+            for m in marks.all_marks(folder, "week91")
+        }
+
     seed = graded(course, jobs=1)["seed"]
     alone = told()
     for path in folder.glob("week91/*/*.json"):
@@ -144,12 +166,24 @@ def test_killed_at_any_moment_it_goes_on_and_leaves_no_process(course):
     week, submissions, folder, hand_in = course
     for number in range(5):
         hand_in(f"s{number}", SOLVED if number % 2 else WRONG)
-    command = [sys.executable, "-m", "grading.cli", "run", "week91", "--submissions", str(submissions), "--marks",
-               str(folder), "--jobs", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "grading.cli",
+        "run",
+        "week91",
+        "--submissions",
+        str(submissions),
+        "--marks",
+        str(folder),
+        "--jobs",
+        "2",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for written in (0, 1, 3):       # killed before the first mark, after the first, after the third
-        process = subprocess.Popen(command, cwd=week.folder.parent, env=env, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
+    for written in (0, 1, 3):  # killed before the first mark, after the first, after the third
+        process = subprocess.Popen(
+            command, cwd=week.folder.parent, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         deadline = time.monotonic() + 150
         while len(list(folder.glob("week91/*/1.json"))) < written or not (folder / "week91" / ".lock").exists():
             assert process.poll() is None and time.monotonic() < deadline
@@ -157,7 +191,7 @@ def test_killed_at_any_moment_it_goes_on_and_leaves_no_process(course):
         process.send_signal(signal.SIGKILL)
         process.wait()
         for path in folder.glob("week91/*/1.json"):
-            marks.read(path)        # whole
+            marks.read(path)  # whole
     before = {path: path.stat().st_mtime_ns for path in folder.glob("week91/*/1.json")}
     gone = time.monotonic() + 20
     while (left := _processes(str(folder))) and time.monotonic() < gone:
@@ -194,7 +228,7 @@ def test_an_appeal_repeats_one_verdict_and_writes_nothing(course):
     assert done.returncode == 0, done.stderr
     assert f"anna, attempt 1: 9 of 15, seed {seed}" in done.stdout and "bert" not in done.stdout
     wrong = next(case for case in mark(course, "anna").cases if case["verdict"] == "wrong")
-    assert wrong["text"].splitlines()[0] in done.stdout        # the same numbers
+    assert wrong["text"].splitlines()[0] in done.stdout  # the same numbers
     assert marks.path_of(folder, "week91", "anna", 1).read_bytes() == before
 
 
@@ -216,8 +250,9 @@ def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypat
     assert [m.complete for m in report.made] == [False] and "judge ended" in report.made[0].attention[0]
     assert mark(course, "good").possible == 15
     # An incomplete mark is not kept: the next run tries again.
-    monkeypatch.setattr(judge, "grade",
-                        lambda entry, week, settings, box: judge.failed(entry, "x", week, settings, "still"))
+    monkeypatch.setattr(
+        judge, "grade", lambda entry, week, settings, box: judge.failed(entry, "x", week, settings, "still")
+    )
     report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
     assert [m.student for m in report.made] == ["good"]
 
@@ -268,10 +303,9 @@ def test_a_reference_that_does_not_pass_stops_everything(course):
     assert not list(folder.glob("week91/*/*.json"))
 
 
-@pytest.mark.parametrize("make, words", [
-    (lambda course: None, "there is no"),
-    (lambda course: course[1].mkdir(), "no submission"),
-])
+@pytest.mark.parametrize(
+    "make, words", [(lambda course: None, "there is no"), (lambda course: course[1].mkdir(), "no submission")]
+)
 def test_nothing_to_grade_is_one_sentence(course, make, words):
     make(course)
     with pytest.raises(LabError, match=words):

@@ -1,4 +1,5 @@
 """The tree that students of this course really get: every week released, nothing leaked, and it works."""
+
 from __future__ import annotations
 
 import ast
@@ -36,8 +37,9 @@ def tree(tmp_path_factory):
 
 
 def in_tree(tree, *words, **more):
-    return subprocess.run([sys.executable, *words], cwd=tree, env=ENVIRONMENT, capture_output=True, text=True,
-                          timeout=120, **more)
+    return subprocess.run(
+        [sys.executable, *words], cwd=tree, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, **more
+    )
 
 
 def texts(tree):
@@ -61,19 +63,19 @@ def solution_lines():
             text = path.read_text(encoding="utf-8")
             kept = {squeezed(line) for line in strip(text, path.name).splitlines()}
             for hole in holes(text, path.name):
-                for line in text.splitlines()[hole.begin:hole.end - 1]:
+                for line in text.splitlines()[hole.begin : hole.end - 1]:
                     yield path.relative_to(ROOT).as_posix(), hole.task, line, kept
 
 
 # Lines of a solution that stand elsewhere as well, and give nothing away there.
 COMMON = {
-    "N, r = group.size, group.rank",                    # the first line of every worked example
+    "N, r = group.size, group.rank",  # the first line of every worked example
     "for _ in range(iterations):",
-    "links |= {name: Link(speed, alpha) for name, speed in path.items()}",     # given/machines.py builds its machines
-    "routes[a, b] = list(path)",                                                # so, as 13.11 will
-    "rounds = (N - 1).bit_length()",                    # the number of rounds that test_stretch.py expects of a tree
+    "links |= {name: Link(speed, alpha) for name, speed in path.items()}",  # given/machines.py builds its machines
+    "routes[a, b] = list(path)",  # so, as 13.11 will
+    "rounds = (N - 1).bit_length()",  # the number of rounds that test_stretch.py expects of a tree
 }
-LONG = 18       # characters without spaces: shorter lines ("return out") are anybody's
+LONG = 18  # characters without spaces: shorter lines ("return out") are anybody's
 
 
 def test_no_line_of_a_solution_is_anywhere_in_the_tree(tree):
@@ -88,7 +90,7 @@ def test_no_line_of_a_solution_is_anywhere_in_the_tree(tree):
         if len(line) < LONG or line in common:
             continue
         looked += 1
-        found = where.get(line, set()) - ({name} if line in kept else set())    # a worked example in the same file
+        found = where.get(line, set()) - ({name} if line in kept else set())  # a worked example in the same file
         assert not found, f"{task}: {line} of {name} is in {found}"
     assert looked > 100
 
@@ -100,7 +102,7 @@ def test_no_model_answer_is_anywhere_in_the_tree(tree):
         for cell in json.loads(week.notebook.read_text(encoding="utf-8"))["cells"]:
             source = "".join(cell["source"])
             for hole in holes(source, week.name, markdown=cell["cell_type"] == "markdown"):
-                for line in source.splitlines()[hole.begin:hole.end - 1]:
+                for line in source.splitlines()[hole.begin : hole.end - 1]:
                     if len(squeezed(line)) >= LONG:
                         looked += 1
                         assert squeezed(line) not in everything, f"{hole.task}: {line}"
@@ -125,10 +127,14 @@ def test_every_hole_raises_and_names_its_task(tree):
         for path in sorted(week.folder.rglob("*.py")):
             wanted = [hole.message for hole in holes(path.read_text(encoding="utf-8"), path.name)]
             released = tree / path.relative_to(ROOT)
-            raised = [node.exc.args[0].value for node in ast.walk(ast.parse(released.read_text(encoding="utf-8")))
-                      if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
-                      and getattr(node.exc.func, "id", "") == "NotImplementedError"
-                      and isinstance(node.exc.args[0], ast.Constant)]
+            raised = [
+                node.exc.args[0].value
+                for node in ast.walk(ast.parse(released.read_text(encoding="utf-8")))
+                if isinstance(node, ast.Raise)
+                and isinstance(node.exc, ast.Call)
+                and getattr(node.exc.func, "id", "") == "NotImplementedError"
+                and isinstance(node.exc.args[0], ast.Constant)
+            ]
             assert set(raised) >= set(wanted) and (not wanted or len(raised) >= len(wanted)), path.name
             assert all(week.task(hole.split()[1].rstrip(":")) for hole in wanted), path.name
 
@@ -143,11 +149,15 @@ def test_links_in_the_trees_pages_lead_somewhere(tree):
 
 @pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
 def test_a_released_week_imports_and_scores_nothing_and_every_task_is_not_attempted(tree, week):
-    modules = sorted(".".join((tree / week.package / name).relative_to(tree).with_suffix("").parts)
-                     for name in (path.relative_to(week.folder) for path in week.folder.rglob("*.py"))
-                     if not name.name.startswith("test_") and name.name != "__init__.py")
-    code = ("import importlib, sys, labkit\nassert labkit.__file__.startswith(sys.argv[1]), labkit.__file__\n"
-            "for name in sys.argv[2:]: assert importlib.import_module(name).__file__.startswith(sys.argv[1]), name\n")
+    modules = sorted(
+        ".".join((tree / week.package / name).relative_to(tree).with_suffix("").parts)
+        for name in (path.relative_to(week.folder) for path in week.folder.rglob("*.py"))
+        if not name.name.startswith("test_") and name.name != "__init__.py"
+    )
+    code = (
+        "import importlib, sys, labkit\nassert labkit.__file__.startswith(sys.argv[1]), labkit.__file__\n"
+        "for name in sys.argv[2:]: assert importlib.import_module(name).__file__.startswith(sys.argv[1]), name\n"
+    )
     done = in_tree(tree, "-W", "error::SyntaxWarning", "-c", code, str(tree), *modules)
     assert done.returncode == 0 and not done.stdout, done.stderr
 

@@ -1,4 +1,5 @@
 """Targets that are somebody else's: links, odd things, full, read-only, busy, and releases that were killed."""
+
 from __future__ import annotations
 
 import contextlib
@@ -22,7 +23,7 @@ from tests.grading.minicourse import HELPER, MINE, PARTS_PY, ROOT, again, change
 
 def test_links_are_never_followed(tree, course, tmp_path):
     outside = tmp_path / "outside"
-    put(outside / "helper.py", (tree / HELPER).read_text())     # unchanged, so that following would upgrade it
+    put(outside / "helper.py", (tree / HELPER).read_text())  # unchanged, so that following would upgrade it
     put(outside / "results/record.json", (tree / "week91_demo/results/record.json").read_text())
     (tree / HELPER).unlink()
     (tree / HELPER).symlink_to(outside / "helper.py")
@@ -36,7 +37,7 @@ def test_links_are_never_followed(tree, course, tmp_path):
     for path in (HELPER, PARTS_PY):
         (course / path).write_text((course / path).read_text() + "more = 1\n")
     (course / "week91_demo/results/record.json").write_text("[]\n")
-    (course / "labkit/old.py").unlink()     # given up, and behind a link
+    (course / "labkit/old.py").unlink()  # given up, and behind a link
     report = again(tree, course)
     assert snapshot(outside) == before
     assert report.blocked == ["labkit", "week91_demo/results"]
@@ -45,7 +46,7 @@ def test_links_are_never_followed(tree, course, tmp_path):
     # The link gone, the next release completes the tree.
     (tree / "labkit").unlink()
     (tree / "week91_demo/results").unlink()
-    put(tree / "week91_demo/results/record.json", "mine")       # and what could not be told then is told now
+    put(tree / "week91_demo/results/record.json", "mine")  # and what could not be told then is told now
     report = again(tree, course)
     assert not report.blocked and (tree / "labkit/__init__.py").exists()
     assert "week91_demo/results/record.json" in report.beside
@@ -82,9 +83,18 @@ def test_a_folder_or_pipe_in_a_files_place_is_left_alone(kind, tree, course):
     assert (tree / f"{HELPER}.new").read_text() == "helped = 2\n"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 2, "complete": true, "files": {}}',
-                                  '{"format": 1, "complete": true, "files": {"a": []}}',
-                                  '{"format": 1, "complete": true, "files": {"a": [1]}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": 1}',
+        '{"format": 2, "complete": true, "files": {}}',
+        '{"format": 1, "complete": true, "files": {"a": []}}',
+        '{"format": 1, "complete": true, "files": {"a": [1]}}',
+    ],
+)
 def test_a_damaged_record_is_one_sentence(text, tree, course):
     (tree / MANIFEST).write_text(text)
     before = snapshot(tree)
@@ -108,16 +118,22 @@ release(sys.argv[2], ["week91"], source=sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("at, when", [(1, "before"), (1, "after"), (2, "before"), (4, "after"), (6, "before"),
-                                      (7, "after")])
+@pytest.mark.parametrize(
+    "at, when", [(1, "before"), (1, "after"), (2, "before"), (4, "after"), (6, "before"), (7, "after")]
+)
 def test_a_release_killed_in_the_middle_is_completed_by_the_next(at, when, tree, course):
     """Also if the course went on in between: what the killed release wrote is known as the course's."""
     (tree / PARTS_PY).write_text(MINE)
     (tree / "results/README.md").unlink()
     for path in (HELPER, PARTS_PY, "labkit/__init__.py", "labkit/old.py"):
         (course / path).write_text((course / path).read_text() + "second = 2\n")
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(course), str(tree), str(at), when], cwd=ROOT,
-                            capture_output=True, text=True, timeout=60)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(course), str(tree), str(at), when],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     for path in (HELPER, PARTS_PY):
         change(course, path, "second = 2", "third = 3")
@@ -145,14 +161,19 @@ def test_a_full_disk_is_one_sentence_and_the_next_release_goes_on(tree, course):
     """A limit on file size makes a write fail as a full disk does, half-way through a file."""
     put(course / "week91_demo/results/big.json", "x" * 200_000)
     change(course, HELPER, "1", "2")
-    code = ("import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
-            "from grading import release, cli; release.COURSE = release.Path(sys.argv[1]);"
-            "cli.main(['release', 'week91', '--to', sys.argv[2]])")
-    done = subprocess.run([sys.executable, "-c", code, str(course), str(tree)], cwd=ROOT, capture_output=True,
-                          text=True, timeout=60)
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
+        "from grading import release, cli; release.COURSE = release.Path(sys.argv[1]);"
+        "cli.main(['release', 'week91', '--to', sys.argv[2]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(course), str(tree)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == (f"grade: {tree} cannot be written (File too large): mend that and release again, "
-                           "which goes on from here and loses nothing\n")
+    assert done.stderr == (
+        f"grade: {tree} cannot be written (File too large): mend that and release again, "
+        "which goes on from here and loses nothing\n"
+    )
     assert not (tree / "week91_demo/results/big.json").exists() and os.listdir(tree / ".labs") == ["release.json"]
     again(tree, course)
     assert (tree / HELPER).read_text() == "helped = 2\n" and (tree / "week91_demo/results/big.json").exists()

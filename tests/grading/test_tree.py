@@ -1,4 +1,5 @@
 """What a released tree holds, and what no source may slip into it."""
+
 from __future__ import annotations
 
 import json
@@ -15,12 +16,32 @@ from tests.grading.minicourse import HELPER, HOLE, PARTS_PY, again, change, put,
 
 def test_a_new_tree_holds_what_is_listed_and_nothing_else(tree, course):
     files = snapshot(tree)
-    week = {f"week91_demo/{name}" for name in ("tasks.toml", "parts.py", "helper.py", "test_week.py", "lab.ipynb",
-                                               "results/record.json", "bench.sh")}
-    assert set(files) == week | {"LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml", "AGENTS.md",
-                                 "requirements.lock", "requirements-container.txt", ".gitignore",
-                                 "labkit/__init__.py", "labkit/old.py",
-                                 "results/README.md"}
+    week = {
+        f"week91_demo/{name}"
+        for name in (
+            "tasks.toml",
+            "parts.py",
+            "helper.py",
+            "test_week.py",
+            "lab.ipynb",
+            "results/record.json",
+            "bench.sh",
+        )
+    }
+    assert set(files) == week | {
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "environment.yml",
+        "pyproject.toml",
+        "AGENTS.md",
+        "requirements.lock",
+        "requirements-container.txt",
+        ".gitignore",
+        "labkit/__init__.py",
+        "labkit/old.py",
+        "results/README.md",
+    }
     assert (tree / PARTS_PY).read_text().endswith(HOLE)
     everything = b"".join(files.values())
     assert b"secret" not in everything and b"Write your answer here" in files["week91_demo/lab.ipynb"]
@@ -51,7 +72,8 @@ def test_only_what_git_tracks_is_released(course, tmp_path):
 def test_instructors_text_is_cut_out(course, tmp_path):
     readme = (course / "README.md").read_text()
     (course / "README.md").write_text(
-        readme + "\n<!-- BEGIN INSTRUCTOR -->\n## How we grade\n<!-- END INSTRUCTOR -->\nlast line\n")
+        readme + "\n<!-- BEGIN INSTRUCTOR -->\n## How we grade\n<!-- END INSTRUCTOR -->\nlast line\n"
+    )
     change(course, HELPER, "helped = 1\n", "helped = 1\n    # BEGIN INSTRUCTOR\nours = 2\n    # END INSTRUCTOR\n")
     release(tmp_path / "tree", ["week91"], source=course)
     text = (tmp_path / "tree/README.md").read_text()
@@ -59,12 +81,19 @@ def test_instructors_text_is_cut_out(course, tmp_path):
     assert (tmp_path / "tree" / HELPER).read_text() == "helped = 1\n"
 
 
-@pytest.mark.parametrize("bad, where", [
-    ("# BEGIN INSTRUCTOR\n", ":2: BEGIN INSTRUCTOR without END"), ("# END INSTRUCTOR\n", ":2: .* in pairs"),
-    ("# BEGIN INSTRUCTOR\n# BEGIN INSTRUCTOR\n# END INSTRUCTOR\n", ":3: .* in pairs"),
-    ("#BEGIN INSTRUCTOR\n", ":2: this is almost"), ("x = 1  # begin instructor\n", ":2: this is almost"),
-    ("### BEGIN SOLUTION 91.1\n", "never ends"), ("x = '''\n  BEGIN SOLUTION'''\n", "with a solution in it"),
-    ("from week92_next import parts\n", "imports week92_next: release that week as well")])
+@pytest.mark.parametrize(
+    "bad, where",
+    [
+        ("# BEGIN INSTRUCTOR\n", ":2: BEGIN INSTRUCTOR without END"),
+        ("# END INSTRUCTOR\n", ":2: .* in pairs"),
+        ("# BEGIN INSTRUCTOR\n# BEGIN INSTRUCTOR\n# END INSTRUCTOR\n", ":3: .* in pairs"),
+        ("#BEGIN INSTRUCTOR\n", ":2: this is almost"),
+        ("x = 1  # begin instructor\n", ":2: this is almost"),
+        ("### BEGIN SOLUTION 91.1\n", "never ends"),
+        ("x = '''\n  BEGIN SOLUTION'''\n", "with a solution in it"),
+        ("from week92_next import parts\n", "imports week92_next: release that week as well"),
+    ],
+)
 def test_a_source_that_would_leak_or_break_is_refused_before_the_target_is_touched(bad, where, course, tmp_path):
     (course / HELPER).write_text("helped = 1\n" + bad)
     with pytest.raises(LabError, match=f"week91_demo/helper.py.*{where}"):
@@ -91,8 +120,11 @@ def test_a_link_in_the_source_is_refused(course, tmp_path):
 
 def test_the_students_makefile_and_packaging_name_no_grading(course, tmp_path):
     packaging = course / "pyproject.toml"
-    packaging.write_text(packaging.read_text().replace('lab = "labkit', 'grade = "grading.cli:main"\nlab = "labkit')
-                         if "grade =" not in packaging.read_text() else packaging.read_text())
+    packaging.write_text(
+        packaging.read_text().replace('lab = "labkit', 'grade = "grading.cli:main"\nlab = "labkit')
+        if "grade =" not in packaging.read_text()
+        else packaging.read_text()
+    )
     release(tmp_path / "tree", ["week91"], source=course)
     for name in ("pyproject.toml", "Makefile"):
         assert "grading" not in (tmp_path / "tree" / name).read_text()

@@ -1,5 +1,6 @@
 """The whole cycle of README's instructor page, as commands, with three students: one late, one who hands in twice, one
 who cheats."""
+
 from __future__ import annotations
 
 import contextlib
@@ -36,8 +37,12 @@ def grade(folder, *words, status=0):
         ended, said, told = done.returncode, done.stdout, done.stderr
     else:
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), \
-                pytest.raises(SystemExit) as left:
+        with (
+            contextlib.chdir(folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as left,
+        ):
             main(list(words))
         ended, said, told = left.value.code or 0, out.getvalue(), err.getvalue()
     assert ended == status, f"grade {' '.join(words)}: {ended}\n{said}{told}"
@@ -73,12 +78,13 @@ def test_a_whole_cycle(tmp_path):
 
     # What formgrader does with a click (a browser does it in gradebook/test_formgrader.py).
     from grading.gradebook.course import open_course
+
     with open_course(tmp_path / "gradebook").gradebook() as book:
         for student, points in (("anna", 18), ("bert", 10), ("cleo", 5)):
             cell = book.find_grade("task-13-7", week.notebook.stem, "week13", student)
             cell.manual_score, cell.needs_manual_grade = points, False
         book.db.commit()
-    grade(tmp_path, "load", "week13", "--gradebook", "gradebook")      # once more: points by hand stay
+    grade(tmp_path, "load", "week13", "--gradebook", "gradebook")  # once more: points by hand stay
 
     grade(tmp_path, "feedback", "week13", "--to", "feedback", "--gradebook", "gradebook")
     page = (tmp_path / "feedback" / "cleo" / "week13.html").read_text()

@@ -1,4 +1,5 @@
 """The FLOP formulas against torch's own counter, and against arithmetic done by hand."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,9 +7,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from labkit.train.config import ModelConfig, sizes
-from labkit.model.flops import attention_flops_per_token, flops_per_token, linear_params, n_params
 from labkit.model.decoder import Transformer
+from labkit.model.flops import attention_flops_per_token, flops_per_token, linear_params, n_params
+from labkit.train.config import ModelConfig, sizes
 
 SMALL = ModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=4, n_kv_heads=4, d_ffn=80, max_seq_len=64)
 SHAPES = {
@@ -34,7 +35,8 @@ def counted(config: ModelConfig, batch: int, seq_len: int, backward: bool) -> in
 def test_full_count_is_the_profilers(shape: str, backward: bool) -> None:
     config, batch, seq_len = SHAPES[shape], 3, 24
     assert counted(config, batch, seq_len, backward) == batch * seq_len * flops_per_token(
-        config, seq_len, causal=False, backward=backward)
+        config, seq_len, causal=False, backward=backward
+    )
 
 
 def test_causal_counts_every_pair_once() -> None:
@@ -46,8 +48,9 @@ def test_causal_counts_every_pair_once() -> None:
 def test_causal_differs_from_full_in_attention_only() -> None:
     config = sizes()["8b"]
     for backward, factor in ((False, 1), (True, 3)):
-        difference = (flops_per_token(config, 8192, causal=False, backward=backward)
-                      - flops_per_token(config, 8192, causal=True, backward=backward))
+        difference = flops_per_token(config, 8192, causal=False, backward=backward) - flops_per_token(
+            config, 8192, causal=True, backward=backward
+        )
         assert difference == factor * config.n_layers * 4 * config.d_model * (8192 - 1) / 2
 
 

@@ -1,4 +1,5 @@
 """The decoder against a slow one written with loops, and what it promises to sharding, compile and precision."""
+
 from __future__ import annotations
 
 import math
@@ -8,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from labkit.errors import LabError
-from labkit.train.config import ModelConfig, sizes
 from labkit.model.decoder import MeanCrossEntropy, RotaryAttention, Transformer, init_weights, rotary_tables, rotate
+from labkit.train.config import ModelConfig, sizes
 
-SMALL = ModelConfig(vocab_size=61, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=64,
-                    rope_theta=100.0)
+SMALL = ModelConfig(
+    vocab_size=61, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=64, rope_theta=100.0
+)
 
 
 def tokens(config: ModelConfig = SMALL, batch: int = 2, positions: int = 12) -> Tensor:
@@ -41,12 +43,16 @@ def slow_logits(model: Transformer, sequence: list[int]) -> Tensor:
     def turned(x: Tensor, position: int) -> Tensor:
         half = c.d_head // 2
         z = torch.complex(x[:half], x[half:])
-        z = z * torch.tensor([complex(math.cos(a), math.sin(a)) for a in
-                              (position * c.rope_theta ** (-2 * r / c.d_head) for r in range(half))])
+        z = z * torch.tensor(
+            [
+                complex(math.cos(a), math.sin(a))
+                for a in (position * c.rope_theta ** (-2 * r / c.d_head) for r in range(half))
+            ]
+        )
         return torch.cat((z.real, z.imag))
 
     def head(x: Tensor, n: int) -> Tensor:
-        return x[n * c.d_head:(n + 1) * c.d_head]
+        return x[n * c.d_head : (n + 1) * c.d_head]
 
     xs = [w["tok_embed.weight"][t] for t in sequence]
     for i in range(c.n_layers):
@@ -89,8 +95,13 @@ def test_no_position_sees_a_later_one() -> None:
 def test_loss_is_the_mean_cross_entropy_in_fp32() -> None:
     model, x_BT, y_BT = lively(), tokens(), tokens().flip(0)
     logits = model(x_BT).double()
-    want = sum(-math.log(math.exp(row[t]) / sum(math.exp(v) for v in row))
-               for row, t in zip(logits.flatten(0, 1).tolist(), y_BT.flatten().tolist())) / y_BT.numel()
+    want = (
+        sum(
+            -math.log(math.exp(row[t]) / sum(math.exp(v) for v in row))
+            for row, t in zip(logits.flatten(0, 1).tolist(), y_BT.flatten().tolist())
+        )
+        / y_BT.numel()
+    )
     loss = model(x_BT, y_BT)
     assert loss.dtype == torch.float32 and loss.shape == ()
     assert abs(loss.item() - want) < 1e-5 * want
@@ -180,7 +191,7 @@ COUNTS = {
     "1b": 16 * (2 * 2048 * 2048 + 2 * 2048 * 1024 + 3 * 2048 * 8192 + 2 * 2048) + 2 * 32768 * 2048 + 2048,
     "8b": 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096) + 2 * 128256 * 4096 + 4096,
 }
-PUBLISHED = {"tiny": 1_311_872, "124m": 123_587_328, "1b": 1_140_918_272, "8b": 8_030_261_248}   # 8b: Llama-3-8B's own
+PUBLISHED = {"tiny": 1_311_872, "124m": 123_587_328, "1b": 1_140_918_272, "8b": 8_030_261_248}  # 8b: Llama-3-8B's own
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -204,13 +215,27 @@ def test_linears_come_from_outside() -> None:
             made.append((in_features, out_features, bias))
 
     model = Transformer(SMALL, linear=Mine)
-    block = [(32, 32, False), (32, 16, False), (32, 16, False), (32, 32, False), (32, 48, False), (32, 48, False),
-             (48, 32, False)]
+    block = [
+        (32, 32, False),
+        (32, 16, False),
+        (32, 16, False),
+        (32, 32, False),
+        (32, 48, False),
+        (32, 48, False),
+        (48, 32, False),
+    ]
     assert made == block * SMALL.n_layers
     kinds = {name: type(m) for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     assert kinds.pop("head") is nn.Linear and set(kinds.values()) == {Mine}
     assert sorted(n.removeprefix("layers.0.") for n in kinds if n.startswith("layers.0.")) == [
-        "attn.wk", "attn.wo", "attn.wq", "attn.wv", "ffn.w1", "ffn.w2", "ffn.w3"]
+        "attn.wk",
+        "attn.wo",
+        "attn.wq",
+        "attn.wv",
+        "ffn.w1",
+        "ffn.w2",
+        "ffn.w3",
+    ]
 
 
 def test_no_bias_anywhere() -> None:
@@ -226,7 +251,7 @@ def test_compiles_without_a_graph_break(part: str) -> None:
         (block if part == "block" else block.attn.core).compile(backend="aot_eager", fullgraph=True)
     got = torch.autograd.grad(model(x_BT[:, :-1], x_BT[:, 1:]), list(model.parameters()))
     for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)      # the same operations; only their order may differ
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)  # the same operations; only their order may differ
 
 
 def test_a_share_of_the_heads_works_alone() -> None:
@@ -235,7 +260,9 @@ def test_a_share_of_the_heads_works_alone() -> None:
     q, k, v = (torch.randn(2, 6, n, h, generator=torch.Generator().manual_seed(3)) for n in (4, 2, 2))
     cos, sin = rotary_tables(6, h, 100.0, torch.device("cpu"))
     whole = RotaryAttention()(q, k, v, cos, sin)
-    halves = [RotaryAttention()(q[:, :, 2 * i:2 * i + 2], k[:, :, i:i + 1], v[:, :, i:i + 1], cos, sin) for i in (0, 1)]
+    halves = [
+        RotaryAttention()(q[:, :, 2 * i : 2 * i + 2], k[:, :, i : i + 1], v[:, :, i : i + 1], cos, sin) for i in (0, 1)
+    ]
     torch.testing.assert_close(torch.cat(halves, dim=2), whole)
 
     attn, x_BTD = model.layers[0].attn, torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(4))
@@ -247,4 +274,4 @@ def test_a_share_of_the_heads_works_alone() -> None:
             getattr(attn, name).weight = nn.Parameter(w.chunk(2)[i])
         attn.wo.weight = nn.Parameter(wo.chunk(2, dim=1)[i])
         got += attn(x_BTD, cos, sin)
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)     # the sum over heads in two parts
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)  # the sum over heads in two parts

@@ -1,4 +1,5 @@
 """First values and twins: a function of name, shape and seed, whatever holds the weight."""
+
 from __future__ import annotations
 
 import math
@@ -11,9 +12,8 @@ from torch import Tensor, nn
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
 from labkit.model import weights
-from labkit.train.config import ModelConfig, sizes
 from labkit.model.decoder import Transformer, init_weights, perturb
-
+from labkit.train.config import ModelConfig, sizes
 from tests.model.weights_on_ranks import UNEVEN, fully_sharded, layouts_that_differ
 
 SMALL = ModelConfig(vocab_size=61, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=64)
@@ -49,7 +49,7 @@ def test_every_weight_draws_its_own_numbers() -> None:
 
 
 def test_rows_drawn_in_runs_do_not_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "RUN", 96)         # three rows of 32 for each generator
+    monkeypatch.setattr(weights, "RUN", 96)  # three rows of 32 for each generator
     w = init_weights(Transformer(SMALL), 0).tok_embed.weight
     assert len(torch.unique(w.detach(), dim=0)) == 61
     assert abs(w.std() / 0.02 - 1) < 5 / math.sqrt(2 * w.numel())
@@ -72,7 +72,7 @@ def test_linear_type_order_and_global_generator_do_not_matter() -> None:
 
     torch.manual_seed(123)
     model = Transformer(SMALL, linear=Backwards)
-    model.layers = nn.ModuleList(reversed(list(model.layers)))          # named by place, whenever it was built
+    model.layers = nn.ModuleList(reversed(list(model.layers)))  # named by place, whenever it was built
     torch.rand(7)
     got, want = values(init_weights(model, 0)), values(init_weights(Transformer(SMALL), 0))
     for name, value in got.items():
@@ -89,8 +89,10 @@ def test_wrappers_do_not_matter() -> None:
     model.layers[0] = checkpoint_wrapper(model.layers[0])
     model.layers[1] = torch.compile(model.layers[1])
     init_weights(model, 0)
-    same(dict(zip(values(Transformer(SMALL)), values(model).values(), strict=True)),
-         values(init_weights(Transformer(SMALL), 0)))
+    same(
+        dict(zip(values(Transformer(SMALL)), values(model).values(), strict=True)),
+        values(init_weights(Transformer(SMALL), 0)),
+    )
 
 
 def test_meta_device() -> None:
@@ -100,7 +102,7 @@ def test_meta_device() -> None:
         init_weights(model, 0)
     model.to_empty(device="cpu")
     for p in model.parameters():
-        nn.init.constant_(p, float("nan"))          # what to_empty leaves may be anything
+        nn.init.constant_(p, float("nan"))  # what to_empty leaves may be anything
     same(values(init_weights(model, 0)), values(init_weights(Transformer(SMALL), 0)))
 
 
@@ -126,7 +128,7 @@ def test_perturb_is_relative_uniform_and_repeatable() -> None:
     after = values(model)
     for name, w in before.items():
         u = ((after[name].double() - w.double()) / (w.double() * 2**-9))[w.abs() > 1e-6]
-        assert u.abs().max() <= 1 + 2**-13, name         # fp32 rounds the product: 2**-24 of w is 2**-15 of the step
+        assert u.abs().max() <= 1 + 2**-13, name  # fp32 rounds the product: 2**-24 of w is 2**-15 of the step
         if w.numel() > 10_000:
             # uniform(-1, 1): mean 0, mean square 1/3, and values over all of the range
             assert abs(u.mean()) < 5 / math.sqrt(3 * u.numel()) and abs(u.square().mean() - 1 / 3) < 0.01, name
@@ -172,4 +174,4 @@ def test_fully_sharded_is_the_same_model(four_ranks: RankPool, tied: bool) -> No
     loss = model(x_BT[:, :-1], x_BT[:, 1:]).item()
     for full, sharded_loss in four_ranks.run(fully_sharded, config, timeout=120.0):
         same(full, values(model))
-        assert abs(sharded_loss - loss) < 1e-6        # equal weights, equal kernels; threads may split a sum elsewhere
+        assert abs(sharded_loss - loss) < 1e-6  # equal weights, equal kernels; threads may split a sum elsewhere

@@ -1,4 +1,5 @@
 """What test_weights runs on several ranks: functions that other processes can import."""
+
 from __future__ import annotations
 
 import torch
@@ -9,8 +10,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from labkit.comm.group import Group
 from labkit.model import weights
-from labkit.train.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights, perturb
+from labkit.train.config import ModelConfig
 
 # Nothing here divides by 4 ranks: 61, 26 and 30 rows, and norm weights of 26.
 UNEVEN = ModelConfig(vocab_size=61, d_model=26, n_layers=2, n_heads=1, n_kv_heads=1, d_ffn=30, max_seq_len=16)
@@ -36,13 +37,13 @@ class Holder(nn.Module):
 
 def layouts_that_differ(group: Group) -> list[str]:
     """Draw into every layout of every shape; name those where this rank did not get its part of the full tensor."""
-    weights.RUN = 64                                   # small, so that ranks' parts begin and end inside a run
+    weights.RUN = 64  # small, so that ranks' parts begin and end inside a run
     differ = []
     for name, (mesh_shape, placements) in LAYOUTS.items():
         mesh = init_device_mesh("cpu", mesh_shape)
         for shape in SHAPES:
             if len(shape) == 1 and Shard(1) in placements:
-                continue                               # a vector has no columns
+                continue  # a vector has no columns
             full = perturb(init_weights(Holder(torch.empty(shape)), 5), 0.25, 6).thing.detach()
             # distribute_tensor scatters rank 0's tensor: torch's own idea of which part is whose.
             want = distribute_tensor(full, mesh, placements)

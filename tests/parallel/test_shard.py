@@ -1,16 +1,15 @@
 """FSDP2: who holds what, in which type, when; and that it computes the same."""
-from __future__ import annotations
 
+from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
 
-from tests.train import sharding_jobs as sharding
-from tests.train import training_jobs as jobs
-
 from labkit.comm.ranks import RankPool, run_ranks
 from labkit.errors import LabError
+from tests.train import sharding_jobs as sharding
+from tests.train import training_jobs as jobs
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +24,18 @@ def test_each_rank_holds_its_part_in_fp32(two):
     for name, weight in full.items():
         mine = [p[name] for p in parts]
         assert all(part.dtype == torch.float32 for part in mine)
-        assert torch.equal(torch.cat(mine), weight), name       # the parts, put together: bit for bit
-        assert len(mine[0]) == -(-len(weight) // 2)                 # 257 rows: 129 and 128
+        assert torch.equal(torch.cat(mine), weight), name  # the parts, put together: bit for bit
+        assert len(mine[0]) == -(-len(weight) // 2)  # 257 rows: 129 and 128
 
 
 def test_what_a_block_sees(two):
     for seen in two.run(sharding.inside_a_block, timeout=120.0):
-        assert seen["weights inside"] == {("torch.bfloat16", (48, 32))}         # whole, and in the compute type
+        assert seen["weights inside"] == {("torch.bfloat16", (48, 32))}  # whole, and in the compute type
         assert seen["activations"] == "torch.bfloat16"
-        assert seen["rotary tables"] == {"torch.float32"}                       # not rounded
+        assert seen["rotary tables"] == {"torch.float32"}  # not rounded
         assert seen["gradients"] == {"torch.float32"}
-        assert seen["gathered while layers.0 runs"] <= {"layers.0", "layers.1", "root"}     # not the head
-        assert seen["gathered after forward"] == {"root", "head"}               # blocks freed, these kept
+        assert seen["gathered while layers.0 runs"] <= {"layers.0", "layers.1", "root"}  # not the head
+        assert seen["gathered after forward"] == {"root", "head"}  # blocks freed, these kept
         assert seen["gathered after backward"] == set()
 
 
@@ -68,12 +67,12 @@ def test_what_three_micro_batches_send(two):
             assert norm == pytest.approx(each[1], rel=1e-5)
             assert held == set(), "nothing stays gathered after the step"
             for name, weight in weights.items():
-                torch.testing.assert_close(weight, each[2][name], rtol=0, atol=2e-4, msg=name)    # 2 steps of 1e-2
+                torch.testing.assert_close(weight, each[2][name], rtol=0, atol=2e-4, msg=name)  # 2 steps of 1e-2
 
 
 def test_gradients_are_averaged_in_fp32(two):
     for gap, nonzero in two.run(sharding.fp32_reduction, timeout=120.0):
-        assert gap == 0.0           # exactly the fp32 mean of the two ranks' bf16 gradients: a sum of two commutes
+        assert gap == 0.0  # exactly the fp32 mean of the two ranks' bf16 gradients: a sum of two commutes
         assert nonzero > 0
 
 
@@ -96,6 +95,7 @@ def test_ranks_on_threads_cannot_shard():
 
 def test_materialize_keeps_ties_of_a_model_that_is_not_sharded():
     from labkit.parallel.shard import materialize
+
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     model[2].weight = model[0].weight
@@ -106,6 +106,7 @@ def test_materialize_keeps_ties_of_a_model_that_is_not_sharded():
 
 def test_materialize_leaves_a_real_model_s_modules_alone():
     from labkit.parallel.shard import materialize
+
     model = nn.Linear(2, 2)
     weight = model.weight
     assert materialize(model, torch.device("cpu"), lambda m: nn.init.ones_(m.weight)).weight is weight

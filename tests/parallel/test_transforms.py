@@ -1,4 +1,5 @@
 """The order of transforms, what each does to the model, and the whole chain under FSDP2 on two ranks."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -6,14 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.precision import precision_jobs as jobs
-from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens
-
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
 from labkit.parallel import shard, transforms
-from labkit.train.config import PrecisionConfig, TrainConfig
 from labkit.precision import get_backend
+from labkit.train.config import PrecisionConfig, TrainConfig
+from tests.precision import precision_jobs as jobs
+from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens
 
 CPU = SimpleNamespace(device=torch.device("cpu"), rank=0, size=1)
 
@@ -31,8 +31,13 @@ def test_the_order(monkeypatch):
     monkeypatch.setattr(transforms, "checkpoint_blocks", note("checkpoint"))
     monkeypatch.setattr(transforms, "compile_model", note("compile"))
     monkeypatch.setattr(transforms, "check_compiler", lambda device: None)
-    monkeypatch.setattr(shard, "shard", lambda model, group, param_dtype, reduce_dtype, **how: calls.append(
-        ("shard", type(model.layers[0].attn.wq).__name__, param_dtype, reduce_dtype)))
+    monkeypatch.setattr(
+        shard,
+        "shard",
+        lambda model, group, param_dtype, reduce_dtype, **how: calls.append(
+            ("shard", type(model.layers[0].attn.wq).__name__, param_dtype, reduce_dtype)
+        ),
+    )
     transforms.prepare(decoder(), config(compile=True, activation_checkpointing="block"), CPU, get_backend("emulated"))
     assert calls == ["checkpoint", "compile", ("shard", "EmulatedLinear", torch.bfloat16, torch.float32)]
     calls.clear()
@@ -40,11 +45,14 @@ def test_the_order(monkeypatch):
     assert calls == [("shard", "Linear", torch.float32, torch.float32)] and report.backend == "fp32"
 
 
-@pytest.mark.parametrize("changes, how", [
-    ({}, {"reshard_after_forward": True, "head_apart": True}),
-    ({"reshard_after_forward": False}, {"reshard_after_forward": False, "head_apart": True}),
-    ({"loss_chunk": 16}, {"reshard_after_forward": True, "head_apart": False}),      # a head that is called in pieces
-])
+@pytest.mark.parametrize(
+    "changes, how",
+    [
+        ({}, {"reshard_after_forward": True, "head_apart": True}),
+        ({"reshard_after_forward": False}, {"reshard_after_forward": False, "head_apart": True}),
+        ({"loss_chunk": 16}, {"reshard_after_forward": True, "head_apart": False}),  # a head that is called in pieces
+    ],
+)
 def test_what_stays_gathered_comes_from_the_config(monkeypatch, changes, how):
     seen = []
     monkeypatch.setattr(shard, "shard", lambda *args, **told: seen.append(told))
@@ -78,7 +86,7 @@ def test_checkpointing_changes_nothing_but_what_is_kept(name):
     transforms.checkpoint_blocks(model, backend)
     again, same = gradients(model, backend)
     assert again == loss and all(map(torch.equal, grads, same)) and list(model.state_dict()) == keys
-    assert len(runs) == 2                                                # forward, and again in backward
+    assert len(runs) == 2  # forward, and again in backward
 
 
 @pytest.mark.parametrize("name, checkpointing", [("torchao", False), ("bf16", True)])
@@ -96,18 +104,25 @@ def test_compiled_blocks_are_one_compilation_and_probes_run_eagerly(name, checkp
     again, same = gradients(model, backend)
     assert again == loss and all(map(torch.equal, grads, same)) and list(model.state_dict()) == keys
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    assert graphs == 3                                                   # one for all blocks, the last norm, the loss
+    assert graphs == 3  # one for all blocks, the last norm, the loss
     with backend.probe():
         probed, _ = gradients(model, backend)
     assert probed == loss and len(backend.scales()) == (4 if name == "torchao" else 1) * 21
     gradients(model, backend)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs        # looking costs no recompilation
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs  # looking costs no recompilation
 
 
-@pytest.mark.parametrize("name, compiled", [
-    ("torchao", {"layers.0", "layers.1", "norm", "criterion"}),
-    ("te", {f"layers.{i}.{part}" for i in (0, 1) for part in ("attn_norm", "attn.core", "ffn_norm", "ffn.act")}
-           | {"norm", "criterion"})])
+@pytest.mark.parametrize(
+    "name, compiled",
+    [
+        ("torchao", {"layers.0", "layers.1", "norm", "criterion"}),
+        (
+            "te",
+            {f"layers.{i}.{part}" for i in (0, 1) for part in ("attn_norm", "attn.core", "ffn_norm", "ffn.act")}
+            | {"norm", "criterion"},
+        ),
+    ],
+)
 def test_what_is_compiled(name, compiled, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda forward, backend: ("compiled", forward))
     model = decoder()
@@ -131,7 +146,7 @@ def test_no_compiler_is_one_sentence(monkeypatch):
     model = decoder()
     with pytest.raises(LabError, match=r"compile = true needs a C\+\+ compiler .* set compile = false"):
         transforms.prepare(model, config(compile=True), CPU, get_backend("emulated"))
-    assert type(model.layers[0].attn.wq).__name__ == "Linear"           # said before anything is changed
+    assert type(model.layers[0].attn.wq).__name__ == "Linear"  # said before anything is changed
 
 
 @pytest.fixture(scope="module")
@@ -140,17 +155,23 @@ def two():
         yield pool
 
 
-@pytest.mark.parametrize("name, recipe, checkpointing", [
-    ("torchao", "tensorwise", "none"), ("torchao", "rowwise", "block"), ("broken-e5m2", None, "none"),
-    ("fp32", None, "none")])
+@pytest.mark.parametrize(
+    "name, recipe, checkpointing",
+    [
+        ("torchao", "tensorwise", "none"),
+        ("torchao", "rowwise", "block"),
+        ("broken-e5m2", None, "none"),
+        ("fp32", None, "none"),
+    ],
+)
 def test_two_ranks_train_under_fsdp2(two, name, recipe, checkpointing):
     results = two.run(jobs.train_sharded, name, recipe, checkpointing, timeout=180.0)
     for r in results:
         assert r["converted"] == r["evidence"]["converted"] == LINEARS
         assert r["scales"] == (LINEARS if name == "fp32" else 4 * LINEARS)
         dtype = "torch.float32" if name == "fp32" else "torch.bfloat16"
-        assert r["inside"] == {f"('Parameter', {dtype})"}               # whole and in the compute type, not a shard
-        assert r["losses"][2] < r["losses"][0] - 0.2                    # it learns these four rows: 5.6 -> 5.0
+        assert r["inside"] == {f"('Parameter', {dtype})"}  # whole and in the compute type, not a shard
+        assert r["losses"][2] < r["losses"][0] - 0.2  # it learns these four rows: 5.6 -> 5.0
         assert r["keys"] == sorted(decoder().state_dict())
     # Four rows on one rank or two on each of two: the same mean loss, up to BF16's rounding of each rank's part.
     model, backend = decoder(torch.float32 if name == "fp32" else torch.bfloat16), get_backend(name)

@@ -5,6 +5,7 @@ pretends no numerics: its Linear multiplies in the weight's own type. What the b
 checked on an H200; FP8 parameters (`quantized_model_init`, `QuantizedTensor`, `reset_parameters`), which follow 2.20's
 module/base.py and tensor/float8_blockwise_tensor.py, in short runs.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -80,8 +81,11 @@ class QuantizedTensor(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args, kwargs=None):
         aten, first = torch.ops.aten, args[0]
         reshaped = func in (aten.view.default, aten.as_strided.default)
-        if func is aten.detach.default or reshaped and tuple(args[1]) == tuple(first.shape) or (
-                func is aten.slice.Tensor and tuple(args[2:]) == (0, first.shape[args[1]])):
+        if (
+            func is aten.detach.default
+            or (reshaped and tuple(args[1]) == tuple(first.shape))
+            or (func is aten.slice.Tensor and tuple(args[2:]) == (0, first.shape[args[1]]))
+        ):
             return QuantizedTensor(first.codes, first.scale, first.dtype)
         if func is aten.copy_.default:
             raise AssertionError("an FP8 parameter is written by quantize_")
@@ -109,10 +113,10 @@ class State:
 
     def __init__(self):
         self.enabled, self.recipe, self.depth = False, None, 0
-        self.fp8_init = None       # the recipe of the quantized_model_init region we are in
-        self.entered = []          # (enabled, recipe) of each autocast region
-        self.forwards = []         # (enabled, recipe type) of each te.Linear forward
-        self.backwards = []        # depth of autocast in each te.Linear backward
+        self.fp8_init = None  # the recipe of the quantized_model_init region we are in
+        self.entered = []  # (enabled, recipe) of each autocast region
+        self.forwards = []  # (enabled, recipe type) of each te.Linear forward
+        self.backwards = []  # depth of autocast in each te.Linear backward
         self.checkpoints = 0
 
 
@@ -163,10 +167,24 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
         state.fp8_init = None
 
     class Linear(nn.Module):
-        def __init__(self, in_features, out_features, sequence_parallel=False, fuse_wgrad_accumulation=False,
-                     tp_group=None, tp_size=1, get_rng_state_tracker=None, rng_tracker_name=None, init_method=None,
-                     bias=True, return_bias=False, params_dtype=None, parallel_mode=None, parameters_split=None,
-                     device="cuda"):
+        def __init__(
+            self,
+            in_features,
+            out_features,
+            sequence_parallel=False,
+            fuse_wgrad_accumulation=False,
+            tp_group=None,
+            tp_size=1,
+            get_rng_state_tracker=None,
+            rng_tracker_name=None,
+            init_method=None,
+            bias=True,
+            return_bias=False,
+            params_dtype=None,
+            parallel_mode=None,
+            parameters_split=None,
+            device="cuda",
+        ):
             super().__init__()
             self.in_features, self.out_features, self.use_bias = in_features, out_features, bias
             self.fp8_meta, self.fp8_initialized = {}, False
@@ -175,7 +193,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             if bias:
                 self.bias = nn.Parameter(torch.zeros(out_features, dtype=params_dtype, device=device))
             else:
-                self.bias = torch.Tensor().to(dtype=params_dtype, device=device)      # as the real one: no parameter
+                self.bias = torch.Tensor().to(dtype=params_dtype, device=device)  # as the real one: no parameter
 
         def reset_parameters(self):
             """As the real one, after sharding: values into the local tensor, then its quantised form in its place."""
@@ -187,8 +205,15 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
                 first = local.detach().cpu()
                 local = quantize(local.detach())
             if isinstance(parameter, DTensor):
-                self.weight = nn.Parameter(DTensor.from_local(local, parameter.device_mesh, parameter.placements,
-                                                              shape=parameter.size(), stride=parameter.stride()))
+                self.weight = nn.Parameter(
+                    DTensor.from_local(
+                        local,
+                        parameter.device_mesh,
+                        parameter.placements,
+                        shape=parameter.size(),
+                        stride=parameter.stride(),
+                    )
+                )
                 local = self.weight._local_tensor
             else:
                 self.weight = local = nn.Parameter(local)
@@ -197,7 +222,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
 
         def init_fp8_metadata(self, num_gemms=1):
             if not state.enabled:
-                self.fp8_initialized = False          # as the real one; its scales stay in fp8_meta, unused
+                self.fp8_initialized = False  # as the real one; its scales stay in fp8_meta, unused
             if state.enabled and not self.fp8_initialized and isinstance(state.recipe, DelayedScaling):
                 self.fp8_meta.update(scaling_fwd=ScalingState(3), scaling_bwd=ScalingState(2), recipe=state.recipe)
                 self.fp8_initialized = True
@@ -218,6 +243,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
 
     class Module(nn.Module):
         """What the fused modules share: a norm's weight, scaling state, a parameter's name looked up at each forward."""
+
         def __init__(self, d, eps, bias, normalization, params_dtype, device):
             super().__init__()
             assert normalization == "RMSNorm" and not bias
@@ -240,8 +266,16 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             raise RuntimeError("pickled extra state is refused")
 
     class LayerNormLinear(Module):
-        def __init__(self, in_features, out_features, eps=1e-5, bias=True, normalization="LayerNorm", params_dtype=None,
-                     device="cuda"):
+        def __init__(
+            self,
+            in_features,
+            out_features,
+            eps=1e-5,
+            bias=True,
+            normalization="LayerNorm",
+            params_dtype=None,
+            device="cuda",
+        ):
             super().__init__(in_features, eps, bias, normalization, params_dtype, device)
             self.in_features, self.out_features = in_features, out_features
             self.weight = nn.Parameter(torch.full((out_features, in_features), 7.0, dtype=params_dtype, device=device))
@@ -256,8 +290,17 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             return Multiply.apply(self.norm(x), w)
 
     class LayerNormMLP(Module):
-        def __init__(self, hidden, ffn_hidden, eps=1e-5, bias=True, normalization="LayerNorm", activation="gelu",
-                     params_dtype=None, device="cuda"):
+        def __init__(
+            self,
+            hidden,
+            ffn_hidden,
+            eps=1e-5,
+            bias=True,
+            normalization="LayerNorm",
+            activation="gelu",
+            params_dtype=None,
+            device="cuda",
+        ):
             super().__init__(hidden, eps, bias, normalization, params_dtype, device)
             assert activation == "swiglu"
             self.fc1_bias = torch.Tensor()
@@ -270,12 +313,13 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
         def forward(self, x):
             self.init_fp8_metadata(num_gemms=2)
             first, second = self._get_weight_tensors()
-            gate, up = Multiply.apply(self.norm(x), first).chunk(2, -1)      # the real one takes the first half as the gate
+            gate, up = Multiply.apply(self.norm(x), first).chunk(2, -1)  # the real one takes the first half as the gate
             return Multiply.apply(torch.nn.functional.silu(gate) * up, second)
 
     def checkpoint(function, *args, use_reentrant=True, **kwargs):
         state.checkpoints += 1
         from torch.utils.checkpoint import checkpoint as plain
+
         return plain(function, *args, use_reentrant=use_reentrant)
 
     pytorch = types.ModuleType("transformer_engine.pytorch")
@@ -286,7 +330,10 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
     pytorch.is_fp8_block_scaling_available = lambda return_reason=False: block if return_reason else block[0]
     recipe = types.ModuleType("transformer_engine.common.recipe")
     recipe.DelayedScaling, recipe.Float8CurrentScaling, recipe.Float8BlockScaling = (
-        DelayedScaling, Float8CurrentScaling, Float8BlockScaling)
+        DelayedScaling,
+        Float8CurrentScaling,
+        Float8BlockScaling,
+    )
     package, common = types.ModuleType("transformer_engine"), types.ModuleType("transformer_engine.common")
     package.pytorch, package.common, common.recipe = pytorch, common, recipe
     for module in (package, pytorch, common, recipe):

@@ -1,15 +1,16 @@
 """A small decoder, and what the rank processes of these tests run. No test in here."""
+
 from __future__ import annotations
 
 import torch
 
-from labkit.train.config import ModelConfig, PrecisionConfig, TrainConfig
 from labkit.model.decoder import Transformer, init_weights
-from labkit.precision import get_backend
 from labkit.parallel.transforms import prepare
+from labkit.precision import get_backend
+from labkit.train.config import ModelConfig, PrecisionConfig, TrainConfig
 
 MODEL = ModelConfig(vocab_size=272, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=64, max_seq_len=32)
-LINEARS = 14           # seven in each of two blocks; the head is the fifteenth
+LINEARS = 14  # seven in each of two blocks; the head is the fifteenth
 
 
 def decoder(dtype=torch.float32, config=MODEL):
@@ -27,14 +28,21 @@ def loss_of(model, backend, batch):
 
 def train_sharded(group, name, recipe, checkpointing, steps=3):
     """Losses of this rank's rows, evidence, how many scales the second step gave, and what a converted weight was."""
-    config = TrainConfig(model=MODEL, steps=steps, seq_len=32, batch_size=4, activation_checkpointing=checkpointing,
-                         precision=PrecisionConfig(backend=name, recipe=recipe))
+    config = TrainConfig(
+        model=MODEL,
+        steps=steps,
+        seq_len=32,
+        batch_size=4,
+        activation_checkpointing=checkpointing,
+        precision=PrecisionConfig(backend=name, recipe=recipe),
+    )
     model, backend = decoder(), get_backend(name)
     report = prepare(model, config, group, backend)
     inside = []
     watched = next(iter(backend.modules.values()))
     watched.register_forward_hook(
-        lambda module, args, y: inside.append((type(module.weight).__name__, module.weight.dtype)))
+        lambda module, args, y: inside.append((type(module.weight).__name__, module.weight.dtype))
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     mine = tokens().chunk(group.size)[group.rank]
     losses = []
@@ -49,5 +57,11 @@ def train_sharded(group, name, recipe, checkpointing, steps=3):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return {"losses": losses, "evidence": backend.evidence(model), "scales": len(backend.scales()),
-            "inside": set(map(str, inside)), "converted": len(report.converted), "keys": sorted(model.state_dict())}
+    return {
+        "losses": losses,
+        "evidence": backend.evidence(model),
+        "scales": len(backend.scales()),
+        "inside": set(map(str, inside)),
+        "converted": len(report.converted),
+        "keys": sorted(model.state_dict()),
+    }

@@ -1,19 +1,19 @@
 """What the tests of Transformer Engine's FP8 parameters run, also in rank processes. No test in here."""
+
 from __future__ import annotations
 
 from dataclasses import asdict
 
-from tests.precision import fake_te
 import pytest
 import torch
 
-from tests.train.training_jobs import CountingCorpus, StopAt, small_config
-
-from labkit.train.loop import train
 from labkit.model.decoder import Transformer, init_weights
-from labkit.train.optim import adamw
-from labkit.precision import get_backend
 from labkit.parallel.shard import materialize, shard
+from labkit.precision import get_backend
+from labkit.train.loop import train
+from labkit.train.optim import adamw
+from tests.precision import fake_te
+from tests.train.training_jobs import CountingCorpus, StopAt, small_config
 
 LINEARS = 7
 
@@ -42,24 +42,43 @@ def train_sharded(group, run_dir, stop):
     try:
         model, backend = converted(256)
         backend.check_parameters(group.size)
-        torch.cuda.is_available = seen                 # training is on the CPU all the same
+        torch.cuda.is_available = seen  # training is on the CPU all the same
         shard(model, group, torch.bfloat16, torch.float32)
         materialize(model, group.device, lambda m: init_weights(m, 0), quantised=True)
         backend.masters = backend.quantise_parameters()
         fake_te.QuantizedTensor.gathered.clear()
         inside = set()
         backend.modules["layers.0.attn.wq"].register_forward_hook(
-            lambda module, args, y: inside.add((type(module.weight).__name__, str(module.weight.dtype))))
-        config = small_config(steps=4, batch_size=16, eval_every=4, lr=1e-3, checkpoint_every=2, precision=dict(
-            backend="te", recipe="block", fp8_parameters=True))
+            lambda module, args, y: inside.add((type(module.weight).__name__, str(module.weight.dtype)))
+        )
+        config = small_config(
+            steps=4,
+            batch_size=16,
+            eval_every=4,
+            lr=1e-3,
+            checkpoint_every=2,
+            precision=dict(backend="te", recipe="block", fp8_parameters=True),
+        )
         optimizer = adamw(model, config, backend)
-        result = train(group, config, CountingCorpus(), model=model, optimizer=optimizer, backend=backend,
-                       run_dir=run_dir, hooks=[StopAt(stop)] if stop else [])
+        result = train(
+            group,
+            config,
+            CountingCorpus(),
+            model=model,
+            optimizer=optimizer,
+            backend=backend,
+            run_dir=run_dir,
+            hooks=[StopAt(stop)] if stop else [],
+        )
         names = {p: name for name, p in model.named_parameters()}
         assert {kind for kind, _ in inside} == {"QuantizedTensor"}
-        return {**asdict(result), "evidence": backend.evidence(model), "dtypes": {dtype for _, dtype in inside},
-                "gathered": list(fake_te.QuantizedTensor.gathered),
-                "masters": {names[p]: m.to_local() for p, m in optimizer.masters().items()},
-                "values": {names[p]: backend.values(p).to_local() for p in optimizer.masters()}}
+        return {
+            **asdict(result),
+            "evidence": backend.evidence(model),
+            "dtypes": {dtype for _, dtype in inside},
+            "gathered": list(fake_te.QuantizedTensor.gathered),
+            "masters": {names[p]: m.to_local() for p, m in optimizer.masters().items()},
+            "values": {names[p]: backend.values(p).to_local() for p in optimizer.masters()},
+        }
     finally:
         patch.undo()

@@ -1,4 +1,5 @@
 """What all backends share: conversion, skip lists, reports, evidence, availability; and the errors, a sentence each."""
+
 from __future__ import annotations
 
 import sys
@@ -7,12 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens
-
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights
-from labkit.precision import availability, backends, get_backend
-from labkit.precision import student
+from labkit.precision import availability, backends, get_backend, student
+from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens
 
 
 @pytest.fixture
@@ -35,8 +34,16 @@ def hide():
         sys.modules.update({n: m for n, m in before.items() if n == package or n.startswith(package + ".")})
 
 
-HERE = [("bf16", None), ("fp32", None), ("torchao", "tensorwise"), ("torchao", "rowwise"),
-        ("torchao", "rowwise_with_gw_hp"), ("emulated", None), ("broken", "stale"), ("broken-e5m2", None)]
+HERE = [
+    ("bf16", None),
+    ("fp32", None),
+    ("torchao", "tensorwise"),
+    ("torchao", "rowwise"),
+    ("torchao", "rowwise_with_gw_hp"),
+    ("emulated", None),
+    ("broken", "stale"),
+    ("broken-e5m2", None),
+]
 
 
 @pytest.mark.parametrize("name, recipe", HERE)
@@ -45,7 +52,7 @@ def test_conversion_keeps_the_weights_and_reports(name, recipe):
     before = dict(model.named_parameters())
     report = backend.convert(model, recipe, ["head"])
     after = dict(model.named_parameters())
-    assert list(after) == list(before) and all(after[n] is before[n] for n in before)     # the very same Parameters
+    assert list(after) == list(before) and all(after[n] is before[n] for n in before)  # the very same Parameters
     assert len(report.converted) == LINEARS and report.converted[0] == "layers.0.attn.wq"
     assert report.skipped == {"head": "named by 'head' in the skip list"}
     assert (report.backend, report.recipe) == (name, recipe or backend.recipes[0])
@@ -58,14 +65,23 @@ def test_conversion_keeps_the_weights_and_reports(name, recipe):
 def test_evidence_counts_what_is_there_and_not_what_was_promised():
     model, backend = decoder(), get_backend("emulated")
     backend.convert(model)
-    model.layers[0].attn.wq = nn.Linear(32, 32, bias=False)               # somebody put a plain one back
-    assert backend.evidence(model)["converted"] == LINEARS                # 14, and the head, less one
+    model.layers[0].attn.wq = nn.Linear(32, 32, bias=False)  # somebody put a plain one back
+    assert backend.evidence(model)["converted"] == LINEARS  # 14, and the head, less one
     assert backend.evidence(model)["module_types"]["torch.nn.modules.linear.Linear"] == 1
 
 
-@pytest.mark.parametrize("skip, left", [
-    ([], LINEARS + 1), (["head"], LINEARS), (["head", "layers.0"], 7), (["head", "wo"], 12), (["head", "ffn.w2"], 12),
-    (["head", "layers.*.ffn.w2"], 12), (["head", "layers.1.attn", "ffn"], 4)])
+@pytest.mark.parametrize(
+    "skip, left",
+    [
+        ([], LINEARS + 1),
+        (["head"], LINEARS),
+        (["head", "layers.0"], 7),
+        (["head", "wo"], 12),
+        (["head", "ffn.w2"], 12),
+        (["head", "layers.*.ffn.w2"], 12),
+        (["head", "layers.1.attn", "ffn"], 4),
+    ],
+)
 def test_skip_patterns(skip, left):
     report = get_backend("emulated").convert(decoder(), None, skip)
     assert len(report.converted) == left and len(report.converted) + len(report.skipped) == LINEARS + 1
@@ -99,17 +115,26 @@ def test_meta_device():
     assert loss_of(model, backend, tokens()).item() == loss_of(whole, backend, tokens()).item()
 
 
-@pytest.mark.parametrize("call, sentence", [
-    (lambda m: get_backend("torchoa"), "no precision backend 'torchoa'; did you mean 'torchao'?"),
-    (lambda m: get_backend("torchao").convert(m, "rowise"), "no recipe 'rowise'; did you mean 'rowwise'?"),
-    (lambda m: get_backend("te").convert(m, "curent"), "no recipe 'curent'; did you mean 'current'?"),
-    (lambda m: get_backend("emulated").convert(m, None, ["haed"]),
-     "names 'haed', but the model has no such module; did you mean 'head'?"),
-    (lambda m: get_backend("emulated").convert(m, None, ["*"]),
-     "finds nothing to convert: the skip list ['*'] names all 15"),
-    (lambda m: get_backend("emulated").convert(nn.ReLU(), None),
-     "finds nothing to convert: the model has no nn.Linear"),
-])
+@pytest.mark.parametrize(
+    "call, sentence",
+    [
+        (lambda m: get_backend("torchoa"), "no precision backend 'torchoa'; did you mean 'torchao'?"),
+        (lambda m: get_backend("torchao").convert(m, "rowise"), "no recipe 'rowise'; did you mean 'rowwise'?"),
+        (lambda m: get_backend("te").convert(m, "curent"), "no recipe 'curent'; did you mean 'current'?"),
+        (
+            lambda m: get_backend("emulated").convert(m, None, ["haed"]),
+            "names 'haed', but the model has no such module; did you mean 'head'?",
+        ),
+        (
+            lambda m: get_backend("emulated").convert(m, None, ["*"]),
+            "finds nothing to convert: the skip list ['*'] names all 15",
+        ),
+        (
+            lambda m: get_backend("emulated").convert(nn.ReLU(), None),
+            "finds nothing to convert: the model has no nn.Linear",
+        ),
+    ],
+)
 def test_errors(call, sentence):
     with pytest.raises(LabError) as error:
         call(decoder())
@@ -132,8 +157,8 @@ def test_dims_that_do_not_divide_are_all_named():
     text = str(error.value)
     assert "multiples of 16" in text and "layers.0.ffn.w1 (32 -> 72)" in text and "layers.1.ffn.w2 (72 -> 32)" in text
     assert "attn" not in text and "\n" not in text
-    assert {type(m) for m in model.modules() if hasattr(m, "in_features")} == {nn.Linear}      # nothing was touched
-    get_backend("bf16").convert(model)                                   # BF16 takes any dims
+    assert {type(m) for m in model.modules() if hasattr(m, "in_features")} == {nn.Linear}  # nothing was touched
+    get_backend("bf16").convert(model)  # BF16 takes any dims
 
 
 def test_tokens_that_do_not_divide():
@@ -157,9 +182,17 @@ def test_every_backend_answers_for_itself():
     assert "did you mean" in availability("torchao", "rowise").reason
 
 
-RAISES = ["raise ImportError('no such symbol')", "raise OSError('libcuda.so.1: cannot open')", "raise AssertionError",
-          "raise RuntimeError('old cuDNN')", "raise FileNotFoundError('shared object')", "import sys; sys.exit(3)",
-          "import no_such_part", "def f(:", ""]
+RAISES = [
+    "raise ImportError('no such symbol')",
+    "raise OSError('libcuda.so.1: cannot open')",
+    "raise AssertionError",
+    "raise RuntimeError('old cuDNN')",
+    "raise FileNotFoundError('shared object')",
+    "import sys; sys.exit(3)",
+    "import no_such_part",
+    "def f(:",
+    "",
+]
 
 
 @pytest.mark.parametrize("body", RAISES)
@@ -183,7 +216,7 @@ def test_whatever_the_import_does_is_told_in_words(body, package, backend, tmp_p
 @pytest.mark.parametrize("package, backend", [("transformer_engine", "te"), ("torchao", "torchao")])
 def test_a_package_that_is_not_installed(package, backend, monkeypatch, hide):
     hide(package)
-    monkeypatch.setitem(sys.modules, package, None)                      # makes import raise ModuleNotFoundError
+    monkeypatch.setitem(sys.modules, package, None)  # makes import raise ModuleNotFoundError
     able = availability(backend)
     assert not able.ok and "is not installed" in able.reason and "pip install" in able.fix
 
@@ -217,24 +250,30 @@ class FP8Linear(torch.nn.Linear):
         assert x.max().item() is not None
         return super().forward(x)
 """
-BODY = GOOD[GOOD.index("assert"):]
+BODY = GOOD[GOOD.index("assert") :]
 
 
-@pytest.mark.parametrize("source, reason", [
-    (GOOD, ""),
-    (GOOD.replace(BODY, "raise NotImplementedError('Task 16.4')"), NOT_FINISHED),
-    ("", NOT_FINISHED),
-    ("raise NotImplementedError('Task 16.1')", NOT_FINISHED),
-    (GOOD.replace(BODY, "return x @ 3"), "your FP8 linear fails (TypeError"),
-    (GOOD.replace(BODY, "return x.sum()"), "gives no gradient to its weight: arm skipped"),
-    ("import no_such_part", "does not import"), ("1 +", "fails (SyntaxError"), (None, "arm skipped")])
+@pytest.mark.parametrize(
+    "source, reason",
+    [
+        (GOOD, ""),
+        (GOOD.replace(BODY, "raise NotImplementedError('Task 16.4')"), NOT_FINISHED),
+        ("", NOT_FINISHED),
+        ("raise NotImplementedError('Task 16.1')", NOT_FINISHED),
+        (GOOD.replace(BODY, "return x @ 3"), "your FP8 linear fails (TypeError"),
+        (GOOD.replace(BODY, "return x.sum()"), "gives no gradient to its weight: arm skipped"),
+        ("import no_such_part", "does not import"),
+        ("1 +", "fails (SyntaxError"),
+        (None, "arm skipped"),
+    ],
+)
 def test_the_students_linear(source, reason, tmp_path, monkeypatch, hide):
     if source is not None:
         (tmp_path / "students_part.py").write_text(source)
     monkeypatch.setitem(student.PARTS, "week16", "students_part:FP8Linear")
     monkeypatch.syspath_prepend(tmp_path)
     hide("students_part")
-    with torch.device("meta"):                                           # as when a model is built without memory
+    with torch.device("meta"):  # as when a model is built without memory
         able = availability("week16")
     assert able.ok == (reason == "") and reason in able.reason
     if able.ok:

@@ -1,4 +1,5 @@
 """The FP8 table, the reference quantiser, and whether this torch's casts agree with them."""
+
 from __future__ import annotations
 
 import math
@@ -6,8 +7,18 @@ import math
 import pytest
 import torch
 
-from labkit.precision.formats import (E4M3, E5M2, SQNR_EXACT, cast, check_torch, decibel, decode, quantise,
-                                            scale_for, sqnr)
+from labkit.precision.formats import (
+    E4M3,
+    E5M2,
+    SQNR_EXACT,
+    cast,
+    check_torch,
+    decibel,
+    decode,
+    quantise,
+    scale_for,
+    sqnr,
+)
 
 BOTH = pytest.mark.parametrize("fmt", [E4M3, E5M2], ids=lambda f: f.name)
 
@@ -23,7 +34,7 @@ def test_the_stated_table_follows_from_the_field_sizes(fmt):
 
 def test_special_codes():
     e4m3, e5m2 = decode(E4M3), decode(E5M2)
-    assert e4m3.isnan().sum() == 2 and not e4m3.isinf().any()           # S.1111.111 only: why E4M3 reaches 448
+    assert e4m3.isnan().sum() == 2 and not e4m3.isinf().any()  # S.1111.111 only: why E4M3 reaches 448
     assert e5m2.isnan().sum() == 6 and e5m2.isinf().sum() == 2
     assert e4m3[0x7E] == 448 and e5m2[0x7B] == 57344 and e4m3[0x38] == e5m2[0x3C] == 1.0
 
@@ -35,6 +46,7 @@ def test_this_torch_agrees_code_by_code_and_tie_by_tie(fmt):
 
 def test_a_torch_that_disagrees_is_told(monkeypatch):
     import labkit.precision.formats as formats
+
     monkeypatch.setattr(formats, "cast", lambda x, fmt: (x * 1.01).clamp(-fmt.max, fmt.max).to(fmt.dtype))
     assert "by rounding to nearest even" in check_torch(E4M3)[0]
 
@@ -59,7 +71,7 @@ def test_out_of_range(fmt):
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
     y = x.clone()
     quantise(x, fmt)
-    torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)     # the argument is left alone
+    torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)  # the argument is left alone
 
 
 def test_saturation_begins_half_a_step_above_the_largest_value():
@@ -70,9 +82,9 @@ def test_scale():
     amax = torch.tensor([2.0, 448.0, 0.0, math.inf, math.nan, 1e-44])
     got = scale_for(amax, E4M3)
     assert got[:2].tolist() == [224.0, 1.0]
-    assert got[2:5].tolist() == [1.0, 1.0, 1.0]      # nothing sensible to do: leave the tensor alone
+    assert got[2:5].tolist() == [1.0, 1.0, 1.0]  # nothing sensible to do: leave the tensor alone
     assert got[5] == torch.finfo(torch.float32).max and got.isfinite().all()
-    assert scale_for(torch.tensor(3.0), E4M3, power_of_two=True) == 128.0   # 448 / 3 = 149.3; rounded down
+    assert scale_for(torch.tensor(3.0), E4M3, power_of_two=True) == 128.0  # 448 / 3 = 149.3; rounded down
 
 
 def test_sqnr():

@@ -1,16 +1,15 @@
 """How far each recipe is from FP32: the output and both gradients of one linear, and what a probe says about it."""
-from __future__ import annotations
 
+from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
 
-from tests.precision.precision_jobs import LINEARS, decoder, loss_of, tokens
-
 from labkit.precision import get_backend
 from labkit.precision.emulated import casts_in_triton, one_kernel, through
 from labkit.precision.formats import E4M3, E5M2, quantise, scale_for, sqnr
+from tests.precision.precision_jobs import LINEARS, decoder, loss_of, tokens
 
 M, K, N = 256, 128, 96
 
@@ -18,7 +17,7 @@ M, K, N = 256, 128, 96
 def operands(scale_x=1.0, scale_g=1e-4, scale_w=0.02):
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(M, K, generator=draw) * scale_x
-    w = torch.randn(N, K, generator=draw) * scale_w        # 0.02: the size of initial weights
+    w = torch.randn(N, K, generator=draw) * scale_w  # 0.02: the size of initial weights
     g = torch.randn(M, N, generator=draw) * scale_g
     return (t.bfloat16() for t in (x, w, g))
 
@@ -54,15 +53,18 @@ def decibels(module, **how):
 TWO_E4M3, MIXED, TWO_E5M2, BF16 = (27.5, 29.5), (23.5, 25.5), (21.5, 23.5), (50, 60)
 
 
-@pytest.mark.parametrize("name, recipe, y, dx, dw", [
-    ("bf16", None, BF16, BF16, BF16),
-    ("emulated", None, TWO_E4M3, MIXED, MIXED),
-    ("torchao", "tensorwise", TWO_E4M3, MIXED, MIXED),
-    ("torchao", "rowwise", TWO_E4M3, TWO_E4M3, TWO_E4M3),
-    ("torchao", "rowwise_with_gw_hp", TWO_E4M3, TWO_E4M3, BF16),
-    ("broken-e5m2", None, TWO_E5M2, TWO_E5M2, TWO_E5M2),
-    ("broken-stale", None, TWO_E4M3, MIXED, MIXED),                         # right at the first step
-])
+@pytest.mark.parametrize(
+    "name, recipe, y, dx, dw",
+    [
+        ("bf16", None, BF16, BF16, BF16),
+        ("emulated", None, TWO_E4M3, MIXED, MIXED),
+        ("torchao", "tensorwise", TWO_E4M3, MIXED, MIXED),
+        ("torchao", "rowwise", TWO_E4M3, TWO_E4M3, TWO_E4M3),
+        ("torchao", "rowwise_with_gw_hp", TWO_E4M3, TWO_E4M3, BF16),
+        ("broken-e5m2", None, TWO_E5M2, TWO_E5M2, TWO_E5M2),
+        ("broken-stale", None, TWO_E4M3, MIXED, MIXED),  # right at the first step
+    ],
+)
 def test_output_and_gradients_against_fp32(name, recipe, y, dx, dw):
     got = decibels(linear(name, recipe)[1])
     for what, value, (low, high) in zip(("y", "dx", "dw"), got, (y, dx, dw)):
@@ -91,10 +93,12 @@ def test_gradients_are_those_of_the_rounded_operands():
     x, w, g = (t.float() for t in operands())
     _, module = linear("emulated")
     module.weight = nn.Parameter(w.clone())
-    x8, w8, g8 = ((quantise(t * scale_for(t.abs().max(), f), f) / scale_for(t.abs().max(), f))
-                  for t, f in ((x, E4M3), (w, E4M3), (g, E5M2)))
+    x8, w8, g8 = (
+        (quantise(t * scale_for(t.abs().max(), f), f) / scale_for(t.abs().max(), f))
+        for t, f in ((x, E4M3), (w, E4M3), (g, E5M2))
+    )
     for got, want in zip(products(module, x, g), (x8 @ w8.t(), g8 @ w8, g8.t() @ x8)):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-7)         # fp32 sums of 128 terms in another order
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-7)  # fp32 sums of 128 terms in another order
 
 
 def test_tensors_of_zeros_give_zeros():
@@ -127,17 +131,19 @@ def test_unscaled_loses_small_gradients():
 def test_stale_is_right_until_the_tensors_change():
     backend, module = linear("broken-stale")
     assert decibels(module)[0] > 27
-    assert decibels(module, scale_x=10.0)[0] < 10                       # ten times the first amax: most of it saturates
+    assert decibels(module, scale_x=10.0)[0] < 10  # ten times the first amax: most of it saturates
     saved = backend.state_dict()
     assert set(saved) == {"only.input", "only.weight", "only.grad"}
     other, fresh = linear("broken-stale")
     other.load_state_dict(saved)
-    assert decibels(fresh, scale_x=10.0)[0] < 10                             # a resumed run is as stale as the first
+    assert decibels(fresh, scale_x=10.0)[0] < 10  # a resumed run is as stale as the first
     assert other.state_dict() == saved
 
 
-@pytest.mark.parametrize("name, recipe", [("bf16", None), ("emulated", None), ("torchao", "tensorwise"),
-                                          ("torchao", "rowwise"), ("broken-e5m2", None)])
+@pytest.mark.parametrize(
+    "name, recipe",
+    [("bf16", None), ("emulated", None), ("torchao", "tensorwise"), ("torchao", "rowwise"), ("broken-e5m2", None)],
+)
 def test_probe(name, recipe):
     model, backend = decoder(torch.bfloat16), get_backend(name)
     backend.convert(model, recipe, ["head"])
@@ -158,21 +164,21 @@ def test_probe(name, recipe):
     model.zero_grad()
     loss = loss_of(model, backend, tokens())
     loss.backward()
-    assert loss.item() == probed.item()                                      # it only looks
+    assert loss.item() == probed.item()  # it only looks
     assert all(map(torch.equal, grads, (p.grad for p in model.parameters())))
 
 
 def test_probe_numbers_by_hand():
     backend, module = linear("emulated")
     x, w, g = operands()
-    x[0, 0] = 1000.0                                     # most of the rest falls among E4M3's subnormals
-    x[1] = 0.0                                           # what was zero before is not flushed
+    x[0, 0] = 1000.0  # most of the rest falls among E4M3's subnormals
+    x[1] = 0.0  # what was zero before is not flushed
     with backend.probe():
         products(module, x, g)
     stat = backend.scales()["only.input"]
     s = 448 / 1000
     assert stat.amax == 1000 and stat.scale == pytest.approx(s) and stat.overflow == 0
-    flushed = ((x.float() * s).abs() <= 2.0 ** -10) & (x != 0)          # half of E4M3's smallest value; a tie goes to 0
+    flushed = ((x.float() * s).abs() <= 2.0**-10) & (x != 0)  # half of E4M3's smallest value; a tie goes to 0
     assert stat.underflow == pytest.approx(100 * flushed.float().mean().item()) and stat.underflow > 0.1
     assert stat.sqnr == pytest.approx(sqnr(x, quantise(x.float() * s, E4M3) / s), abs=1e-3)
     assert backend.scales()["only.grad"].scale == pytest.approx(57344 / g.abs().max().item())
@@ -216,6 +222,7 @@ def test_probe_sees_the_scale_in_force_and_not_the_right_one():
 
 def test_probe_in_chunks_and_after_a_failure(monkeypatch):
     import labkit.precision.probe as probe
+
     whole = _probed("torchao", "rowwise")
     monkeypatch.setattr(probe, "CHUNK", 1000)
     parts = _probed("torchao", "rowwise")
@@ -255,7 +262,10 @@ def test_a_gpus_three_ways_to_round_give_the_same_values(fmt):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(64, 48, generator=draw) * torch.exp2(torch.randint(-30, 20, (64, 48), generator=draw).float())
-    x, s = torch.cat([x, torch.tensor([[float("inf"), float("-inf"), 0.0, -0.0] * 12])]).bfloat16().to(device), torch.tensor(3.7).to(device)
+    x, s = (
+        torch.cat([x, torch.tensor([[float("inf"), float("-inf"), 0.0, -0.0] * 12])]).bfloat16().to(device),
+        torch.tensor(3.7).to(device),
+    )
     want = quantise(x.float() * s, fmt).to(x.dtype)
     compiled = one_kernel("inductor" if device == "cuda" else "aot_eager")
     for to_grid in (through, compiled):
@@ -263,8 +273,10 @@ def test_a_gpus_three_ways_to_round_give_the_same_values(fmt):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("triton, capability, compiled", [
-    (True, (9, 0), True), (True, (8, 9), True), (True, (8, 0), False), (True, (7, 5), False), (False, (9, 0), False)])
+@pytest.mark.parametrize(
+    "triton, capability, compiled",
+    [(True, (9, 0), True), (True, (8, 9), True), (True, (8, 0), False), (True, (7, 5), False), (False, (9, 0), False)],
+)
 def test_older_gpus_and_those_without_triton_cast_eagerly(monkeypatch, triton, capability, compiled):
     monkeypatch.setattr("labkit.precision.emulated.has_triton", lambda: triton)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)

@@ -1,4 +1,5 @@
 """The Transformer Engine backend, as far as it can be tested without a GPU: against a stand-in (fake_te.py)."""
+
 from __future__ import annotations
 
 import sys
@@ -7,16 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from labkit.errors import LabError
+from labkit.model.decoder import Transformer, init_weights
+from labkit.parallel.transforms import checkpoint_blocks
+from labkit.precision import availability, get_backend
+from labkit.precision.te_backend import block_scale
 from tests.precision import fake_te
 from tests.precision.precision_jobs import LINEARS, MODEL, loss_of, tokens
 
-from labkit.errors import LabError
-from labkit.model.decoder import Transformer, init_weights
-from labkit.precision import availability, get_backend
-from labkit.precision.te_backend import block_scale
-from labkit.parallel.transforms import checkpoint_blocks
-
-BIG = MODEL.replace(d_model=128, d_ffn=256, n_heads=2, n_kv_heads=2)        # every dim a multiple of 128: block scaling
+BIG = MODEL.replace(d_model=128, d_ffn=256, n_heads=2, n_kv_heads=2)  # every dim a multiple of 128: block scaling
 
 
 @pytest.fixture
@@ -84,16 +84,23 @@ def test_checkpoints_have_the_plain_models_keys(te):
     plain.load_state_dict(model.state_dict())
 
 
-@pytest.mark.parametrize("recipe, kind", [("delayed", "DelayedScaling"), ("current", "Float8CurrentScaling"),
-                                          ("block", "Float8BlockScaling"), ("bf16", "NoneType"),
-                                          (None, "Float8CurrentScaling")])
+@pytest.mark.parametrize(
+    "recipe, kind",
+    [
+        ("delayed", "DelayedScaling"),
+        ("current", "Float8CurrentScaling"),
+        ("block", "Float8BlockScaling"),
+        ("bf16", "NoneType"),
+        (None, "Float8CurrentScaling"),
+    ],
+)
 def test_the_recipe_that_runs(te, recipe, kind):
     model, backend, report = converted(recipe, BIG)
-    assert report.recipe == recipe or recipe is None and report.recipe == "current"
+    assert report.recipe == recipe or (recipe is None and report.recipe == "current")
     for _ in range(2):
         loss_of(model, backend, tokens()).backward()
     assert set(te.forwards) == {(recipe != "bf16", kind)} and len(te.forwards) == 2 * LINEARS
-    assert len({id(r) for _, r in te.entered}) == 1          # one recipe object: delayed scaling's histories hang on it
+    assert len({id(r) for _, r in te.entered}) == 1  # one recipe object: delayed scaling's histories hang on it
 
 
 def test_backward_runs_outside_autocast(te):
@@ -126,12 +133,16 @@ def test_dims_and_tokens(te):
     backend.check_tokens(192)
 
 
-@pytest.mark.parametrize("setup, recipe, reason", [
-    (dict(compute_capability=(8, 0)), "current", "compute capability 8.0 and FP8 here needs 8.9"),
-    (dict(compute_capability=(8, 0)), "bf16", ""),
-    (dict(fp8=(False, "CublasLt version 12.1.3.x or higher required")), "delayed", "CublasLt version 12.1.3.x"),
-    (dict(block=(False, "requires CUDA >= 12.9.")), "block", "requires CUDA >= 12.9."),
-    (dict(block=(False, "requires CUDA >= 12.9.")), "current", "")])
+@pytest.mark.parametrize(
+    "setup, recipe, reason",
+    [
+        (dict(compute_capability=(8, 0)), "current", "compute capability 8.0 and FP8 here needs 8.9"),
+        (dict(compute_capability=(8, 0)), "bf16", ""),
+        (dict(fp8=(False, "CublasLt version 12.1.3.x or higher required")), "delayed", "CublasLt version 12.1.3.x"),
+        (dict(block=(False, "requires CUDA >= 12.9.")), "block", "requires CUDA >= 12.9."),
+        (dict(block=(False, "requires CUDA >= 12.9.")), "current", ""),
+    ],
+)
 def test_availability_on_a_gpu(monkeypatch, setup, recipe, reason):
     fake_te.install(monkeypatch, **setup)
     able = availability("te", recipe)
@@ -157,8 +168,8 @@ def test_probe_reads_the_scale_that_transformer_engine_holds(te):
         loss_of(model, backend, tokens()).backward()
     stats = backend.scales()
     assert [stats[f"layers.0.attn.wq.{slot}"].scale for slot in ("input", "weight", "grad")] == [8.0, 16.0, 32.0]
-    assert stats["layers.1.attn.wq.weight"].scale == 1.0                  # delayed scaling's first scale
-    assert stats["layers.1.attn.wq.grad"].underflow > 50                  # and what it does to small gradients
+    assert stats["layers.1.attn.wq.weight"].scale == 1.0  # delayed scaling's first scale
+    assert stats["layers.1.attn.wq.grad"].underflow > 50  # and what it does to small gradients
 
 
 @pytest.mark.parametrize("recipe", ["current", "block", "bf16"])
@@ -174,14 +185,14 @@ def test_probe_of_the_other_recipes(te, recipe):
     stat = stats["layers.0.ffn.w1.weight"]
     whole = 448 / weight.abs().max().item()
     assert stat.scale == pytest.approx(whole) if recipe == "current" else whole / 2 < stat.scale <= whole
-    assert stats["layers.0.ffn.w1.grad"].sqnr > (24 if recipe == "current" else 30)      # E5M2, or E4M3 in blocks
+    assert stats["layers.0.ffn.w1.grad"].sqnr > (24 if recipe == "current" else 30)  # E5M2, or E4M3 in blocks
 
 
 def test_block_scale():
     x = torch.ones(130, 200)
     x[0, 5], x[129, 150] = 100.0, 0.0
     rows = block_scale(x, square=False)
-    assert rows.shape == x.shape and rows[0, 0] == rows[0, 127] == 4.0     # 448 / 100 = 4.48, down to a power of two
+    assert rows.shape == x.shape and rows[0, 0] == rows[0, 127] == 4.0  # 448 / 100 = 4.48, down to a power of two
     assert (rows[0, 128:] == 256).all() and (rows[1:] == 256).all()
     squares = block_scale(x, square=True)
     assert (squares[:128, :128] == 4).all() and (squares[:, 128:] == 256).all() and (squares[128:] == 256).all()
@@ -190,7 +201,7 @@ def test_block_scale():
 
 def test_delayed_state_survives_a_restart(te):
     model, backend, _ = converted("delayed")
-    assert backend.state_dict() == {}                                     # nothing has run yet
+    assert backend.state_dict() == {}  # nothing has run yet
     loss_of(model, backend, tokens()).backward()
     wq = model.layers[0].attn.wq
     wq.fp8_meta["scaling_fwd"].scale.fill_(3.0)
@@ -205,4 +216,4 @@ def test_delayed_state_survives_a_restart(te):
     for recipe in ("current", "bf16"):
         _, stateless, _ = converted(recipe)
         assert stateless.state_dict() == {}
-        stateless.load_state_dict(saved)                                  # a precision switch: nothing to take over
+        stateless.load_state_dict(saved)  # a precision switch: nothing to take over

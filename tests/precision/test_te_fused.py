@@ -1,17 +1,16 @@
 """Fused blocks (te_fused.py) against a stand-in: same weights, same names, same result as the plain block."""
-from __future__ import annotations
 
+from __future__ import annotations
 
 import pytest
 import torch
 
-from tests.precision import fake_te
-
 from labkit.errors import LabError
-from labkit.train.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights
 from labkit.precision import get_backend
 from labkit.precision.te_fused import lean_swiglu_backward, use_lean_swiglu_backward
+from labkit.train.config import ModelConfig
+from tests.precision import fake_te
 
 SIZE = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
 
@@ -25,7 +24,7 @@ def models(recipe="delayed", skip=("head",)):
     plain, fused = (init_weights(Transformer(SIZE), 3) for _ in range(2))
     with torch.no_grad():
         for p, f in zip(plain.parameters(), fused.parameters()):
-            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))     # norms not all one
+            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))  # norms not all one
             f.copy_(p)
     backend = get_backend("te")
     backend.convert(fused, recipe, skip, device="cuda")
@@ -35,7 +34,9 @@ def models(recipe="delayed", skip=("head",)):
 
 def test_names_and_parameters_stay_those_of_the_plain_model(te):
     plain, fused, _ = models()
-    assert {n: tuple(p.shape) for n, p in fused.named_parameters()} == {n: tuple(p.shape) for n, p in plain.named_parameters()}
+    assert {n: tuple(p.shape) for n, p in fused.named_parameters()} == {
+        n: tuple(p.shape) for n, p in plain.named_parameters()
+    }
     assert fused.state_dict().keys() == plain.state_dict().keys()
 
 
@@ -49,7 +50,7 @@ def test_loss_and_every_gradient_are_those_of_the_plain_block(te):
     b.backward()
     torch.testing.assert_close(a, b)
     others = dict(fused.named_parameters())
-    for name, p in plain.named_parameters():       # fp32 sums in another order, where products were joined
+    for name, p in plain.named_parameters():  # fp32 sums in another order, where products were joined
         torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
 
 
@@ -67,9 +68,22 @@ def test_a_probe_sees_what_the_fused_modules_quantise(te):
     with backend.probe(), backend.autocast():
         fused(tokens[:, :-1], tokens[:, 1:]).backward()
     stats = backend.scales()
-    ins = {f"layers.{i}.{name}" for i in (0, 1) for name in ("attn.wqkv.input", "attn.wqkv.weight", "attn.wqkv.grad",
-           "attn.wqkv.output", "ffn.mlp.w13.input", "ffn.mlp.w13.weight", "ffn.mlp.w2.input", "ffn.mlp.w2.weight",
-           "ffn.mlp.w2.grad", "ffn.mlp.output")}
+    ins = {
+        f"layers.{i}.{name}"
+        for i in (0, 1)
+        for name in (
+            "attn.wqkv.input",
+            "attn.wqkv.weight",
+            "attn.wqkv.grad",
+            "attn.wqkv.output",
+            "ffn.mlp.w13.input",
+            "ffn.mlp.w13.weight",
+            "ffn.mlp.w2.input",
+            "ffn.mlp.w2.weight",
+            "ffn.mlp.w2.grad",
+            "ffn.mlp.output",
+        )
+    }
     assert ins <= stats.keys()
     block, seen = plain.layers[1], {}
     block.ffn.w2.register_forward_pre_hook(lambda m, args: seen.update(x=args[0]))
@@ -117,9 +131,15 @@ class Quantizer:
         return 2 * x
 
 
-@pytest.mark.parametrize("delayed, ours, want", [
-    (True, True, ("none", "derivative wrote it")), (False, True, ("none", "cast afterwards")),
-    (True, False, ("summed", "cast with the sum")), (False, False, ("summed", "cast with the sum"))])
+@pytest.mark.parametrize(
+    "delayed, ours, want",
+    [
+        (True, True, ("none", "derivative wrote it")),
+        (False, True, ("none", "cast afterwards")),
+        (True, False, ("summed", "cast with the sum")),
+        (False, False, ("summed", "cast with the sum")),
+    ],
+)
 def test_swiglu_backward_skips_the_bias_of_our_modules_only(delayed, ours, want):
     quantizer, z, dy = Quantizer(), torch.ones(2, 8), torch.ones(2, 4)
     if ours:

@@ -1,4 +1,5 @@
 """Transformer Engine's FP8 parameters, as far as they can be tested without a GPU: against the stand-in fake_te.py."""
+
 from __future__ import annotations
 
 import sys
@@ -6,14 +7,12 @@ import sys
 import pytest
 import torch
 
-from tests.precision import fake_te
-from tests.precision import te_jobs
-
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
-from labkit.train.master import MasterAdamW
 from labkit.precision import get_backend
 from labkit.precision.blocks import on_grid
+from labkit.train.master import MasterAdamW
+from tests.precision import fake_te, te_jobs
 
 
 @pytest.fixture
@@ -31,12 +30,13 @@ def test_the_weights_become_fp8_and_the_masters_are_what_they_were(te):
     model, backend, first, masters = quantised()
     names = {p: name for name, p in model.named_parameters()}
     assert len(masters) == te_jobs.LINEARS and {names[p] for p in masters} == {
-        f"{name}.weight" for name in backend.modules}
+        f"{name}.weight" for name in backend.modules
+    }
     for parameter, master in masters.items():
         assert isinstance(parameter, fake_te.QuantizedTensor) and parameter.requires_grad
         assert torch.equal(master, first[names[parameter]]) and master.dtype == torch.float32
         assert torch.equal(backend.values(parameter), on_grid(master, True))
-        assert parameter.get_high_precision_init_val() is None              # its CPU copy was given back
+        assert parameter.get_high_precision_init_val() is None  # its CPU copy was given back
     assert torch.equal(model.head.weight, first["head.weight"]) and backend.evidence(model)["fp8_parameters"] == 7
 
 
@@ -54,7 +54,12 @@ def test_an_update_goes_to_the_master_and_its_rounding_to_the_parameter(te):
 def test_flags_are_read_from_the_recipe_itself(te, monkeypatch):
     _, backend = te_jobs.build()
     assert {key: backend.flags()[key] for key in ("scaling", "block", "power_of_two", "forward", "backward")} == {
-        "scaling": "block", "block": 128, "power_of_two": True, "forward": "e4m3", "backward": "e4m3"}
+        "scaling": "block",
+        "block": 128,
+        "power_of_two": True,
+        "forward": "e4m3",
+        "backward": "e4m3",
+    }
     backend.check_parameters(1)
     monkeypatch.setattr(fake_te.Float8BlockScaling, "fp8_quant_fwd_weight", fake_te.QParams(False))
     assert backend.flags()["power_of_two"] is False
@@ -66,16 +71,23 @@ def test_flags_are_read_from_the_recipe_itself(te, monkeypatch):
         te_jobs.build()[1].check_parameters(2)
 
 
-@pytest.mark.parametrize("name, recipe, said", [
-    ("te", "current", "'te' has them for recipe block"), ("te", "bf16", "'te' has them for recipe block"),
-    ("bf16", None, "take backend te or emulated with recipe block"),
-    ("broken-e5m2", None, "take backend te or emulated"), ("emulated", "tensorwise", "'emulated' has them for recipe")])
+@pytest.mark.parametrize(
+    "name, recipe, said",
+    [
+        ("te", "current", "'te' has them for recipe block"),
+        ("te", "bf16", "'te' has them for recipe block"),
+        ("bf16", None, "take backend te or emulated with recipe block"),
+        ("broken-e5m2", None, "take backend te or emulated"),
+        ("emulated", "tensorwise", "'emulated' has them for recipe"),
+    ],
+)
 def test_other_recipes_refuse(te, name, recipe, said):
     backend = get_backend(name)
     backend.fp8_parameters = True
     with pytest.raises(LabError, match="FP8 parameters need power-of-two scales, so that rounding twice.*" + said):
-        backend.convert(torch.nn.Sequential(torch.nn.Linear(128, 128)).to("meta"), recipe,
-                        device="cuda" if name == "te" else "cpu")
+        backend.convert(
+            torch.nn.Sequential(torch.nn.Linear(128, 128)).to("meta"), recipe, device="cuda" if name == "te" else "cpu"
+        )
 
 
 def test_a_transformer_engine_without_it_is_explained(te, monkeypatch):

@@ -1,4 +1,5 @@
 """Peaks, MFU and the description of a machine."""
+
 from __future__ import annotations
 
 import getpass
@@ -34,9 +35,15 @@ FACTS = {
 @pytest.mark.parametrize("name", FACTS)
 def test_table_against_the_datasheets(name):
     gpu = hardware.find_gpu(name)
-    scaled = (gpu.bf16 / 1e12, gpu.fp8 and gpu.fp8 / 1e12, gpu.memory / 1e9, gpu.memory_bandwidth / 1e9,
-              gpu.nvlink and gpu.nvlink / 1e9, gpu.pcie / 1e9)
-    assert tuple(x and round(x, 6) for x in scaled) == FACTS[name]   # the same decimal numbers, up to binary rounding
+    scaled = (
+        gpu.bf16 / 1e12,
+        gpu.fp8 and gpu.fp8 / 1e12,
+        gpu.memory / 1e9,
+        gpu.memory_bandwidth / 1e9,
+        gpu.nvlink and gpu.nvlink / 1e9,
+        gpu.pcie / 1e9,
+    )
+    assert tuple(x and round(x, 6) for x in scaled) == FACTS[name]  # the same decimal numbers, up to binary rounding
     assert "datasheet" in gpu.source or "whitepaper" in gpu.source
 
 
@@ -44,10 +51,26 @@ def test_every_row_is_in_this_test():
     assert {hardware.find_gpu(name).name for name in FACTS} == {gpu.name for gpu in hardware.GPUS}
 
 
-@pytest.mark.parametrize("name", [
-    "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-    "NVIDIA H100 80GB HBM3 MIG", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D", "NVIDIA L40",
-    "NVIDIA A100-SXM-64GB", "NVIDIA H800", "Tesla T4", "AMD Instinct MI300X", "cpu", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100 NVL",
+        "NVIDIA H200 NVL",
+        "NVIDIA GH200 480GB",
+        "NVIDIA GB200",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA H100 80GB HBM3 MIG",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA L40",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA H800",
+        "Tesla T4",
+        "AMD Instinct MI300X",
+        "cpu",
+        "",
+    ],
+)
 def test_a_near_miss_is_unknown_not_a_guess(name):
     assert hardware.find_gpu(name) is None
     value, peak, text = hardware.mfu(1e14, name, "bf16")
@@ -62,19 +85,31 @@ def test_mfu_names_its_peak():
     assert hardware.mfu(989.5e12, "NVIDIA H200", "fp8").value == 0.5
 
 
-@pytest.mark.parametrize("dtype, peak", [("bfloat16", 989e12), ("torch.bfloat16", 989e12), ("BF16", 989e12),
-                                         ("torch.float8_e4m3fn", 1979e12), ("e5m2", 1979e12)])
+@pytest.mark.parametrize(
+    "dtype, peak",
+    [
+        ("bfloat16", 989e12),
+        ("torch.bfloat16", 989e12),
+        ("BF16", 989e12),
+        ("torch.float8_e4m3fn", 1979e12),
+        ("e5m2", 1979e12),
+    ],
+)
 def test_mfu_takes_torch_names(dtype, peak):
     assert hardware.mfu(1e12, "NVIDIA H100 80GB HBM3", dtype).peak == peak
 
 
 def test_mfu_where_there_is_no_peak():
-    assert hardware.mfu(1e12, "NVIDIA A100-SXM4-80GB", "fp8") == \
-        (None, None, "A100 SXM 80GB has no FP8 units, MFU not given")
+    assert hardware.mfu(1e12, "NVIDIA A100-SXM4-80GB", "fp8") == (
+        None,
+        None,
+        "A100 SXM 80GB has no FP8 units, MFU not given",
+    )
     assert hardware.mfu(1e12, "NVIDIA H200", "fp32") == (None, None, "peak unknown for fp32 on H200 SXM, MFU not given")
 
 
 # ---- this machine
+
 
 def test_describe_is_json_and_private(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -90,14 +125,17 @@ def test_describe_is_json_and_private(monkeypatch, tmp_path):
 
 
 def test_importing_it_leaves_torch_alone():
-    code = ("import sys; from labkit.record import hardware; hardware.describe(); "
-            "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'matplotlib')))")
+    code = (
+        "import sys; from labkit.record import hardware; hardware.describe(); "
+        "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'matplotlib')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
 
 
 @pytest.fixture
 def nvidia_smi(monkeypatch, tmp_path):
     """A stand-in `nvidia-smi` on PATH that prints the given text and ends with the given status."""
+
     def make(text: str, status: int = 0):
         program = tmp_path / "nvidia-smi"
         (tmp_path / "rows").write_text(text)
@@ -105,23 +143,35 @@ def nvidia_smi(monkeypatch, tmp_path):
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
     return make
 
 
-TWO = ("0, GPU-aaaa1111, NVIDIA H200, 580.82.07, 9.0, 143771, Disabled\n"
-       "1, GPU-bbbb2222, NVIDIA L40S, 580.82.07, 8.9, 46068, [N/A]\n")
+TWO = (
+    "0, GPU-aaaa1111, NVIDIA H200, 580.82.07, 9.0, 143771, Disabled\n"
+    "1, GPU-bbbb2222, NVIDIA L40S, 580.82.07, 8.9, 46068, [N/A]\n"
+)
 
 
 def test_gpus_from_nvidia_smi(nvidia_smi):
     nvidia_smi(TWO)
     assert hardware.describe()["gpus"] == [
         {"name": "NVIDIA H200", "driver": "580.82.07", "capability": "9.0", "memory_bytes": 143771 * 2**20},
-        {"name": "NVIDIA L40S", "driver": "580.82.07", "capability": "8.9", "memory_bytes": 46068 * 2**20}]
+        {"name": "NVIDIA L40S", "driver": "580.82.07", "capability": "8.9", "memory_bytes": 46068 * 2**20},
+    ]
 
 
-@pytest.mark.parametrize("visible, names", [
-    ("1", ["NVIDIA L40S"]), ("1,0", ["NVIDIA L40S", "NVIDIA H200"]), ("", []), ("-1", []), ("0,7,1", ["NVIDIA H200"]),
-    ("GPU-bbbb", ["NVIDIA L40S"])])
+@pytest.mark.parametrize(
+    "visible, names",
+    [
+        ("1", ["NVIDIA L40S"]),
+        ("1,0", ["NVIDIA L40S", "NVIDIA H200"]),
+        ("", []),
+        ("-1", []),
+        ("0,7,1", ["NVIDIA H200"]),
+        ("GPU-bbbb", ["NVIDIA L40S"]),
+    ],
+)
 def test_cuda_visible_devices_counts(nvidia_smi, monkeypatch, visible, names):
     nvidia_smi(TWO)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -135,8 +185,15 @@ def test_a_mig_slice_does_not_pass_for_the_whole_chip(nvidia_smi, monkeypatch):
     assert hardware.mfu(1e12, gpu["name"]).value is None
 
 
-@pytest.mark.parametrize("text, status", [("NVIDIA-SMI has failed because it could not reach the driver", 9), ("", 0),
-                                          ("No devices were found\n", 0), ('Field "compute_cap" is not valid\n', 2)])
+@pytest.mark.parametrize(
+    "text, status",
+    [
+        ("NVIDIA-SMI has failed because it could not reach the driver", 9),
+        ("", 0),
+        ("No devices were found\n", 0),
+        ('Field "compute_cap" is not valid\n', 2),
+    ],
+)
 def test_no_gpu_is_an_empty_list(nvidia_smi, text, status):
     nvidia_smi(text, status)
     assert hardware.gpus() == []
@@ -149,20 +206,26 @@ def test_a_hanging_nvidia_smi_is_given_up(nvidia_smi, tmp_path):
 
 
 FILES = {
-    "/proc/cpuinfo": "".join(f"processor\t: {i}\nmodel name\t: Example  CPU @ 2.0GHz\nphysical id\t: {i // 4}\n"
-                             f"core id\t\t: {i % 2}\n\n" for i in range(8)),
+    "/proc/cpuinfo": "".join(
+        f"processor\t: {i}\nmodel name\t: Example  CPU @ 2.0GHz\nphysical id\t: {i // 4}\ncore id\t\t: {i % 2}\n\n"
+        for i in range(8)
+    ),
     "/proc/meminfo": "MemTotal:       16000000 kB\nMemFree: 1 kB\n",
-    "/sys/fs/cgroup/memory.max": "max\n", "/sys/fs/cgroup/cpu.max": "max 100000\n"}
+    "/sys/fs/cgroup/memory.max": "max\n",
+    "/sys/fs/cgroup/cpu.max": "max 100000\n",
+}
 
 
 @pytest.fixture
 def linux(monkeypatch):
     """A Linux machine made of the texts in FILES, changed as given."""
+
     def make(**changes):
         files = {**FILES, **{"/sys/fs/cgroup/" + key.replace("_", "."): text for key, text in changes.items()}}
         monkeypatch.setattr(hardware, "read_system", lambda path: files.get(path, ""))
         monkeypatch.setattr(sys, "platform", "linux")
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+
     return make
 
 
@@ -175,7 +238,7 @@ def test_cores_are_not_hyperthreads(linux):
 
 def test_a_containers_limits_count(linux):
     linux(cpu_max="250000 100000\n", memory_max="4294967296\n")
-    assert hardware.usable_threads() == 3                # 2.5 processors: three threads can be busy
+    assert hardware.usable_threads() == 3  # 2.5 processors: three threads can be busy
     assert hardware.memory_bytes() == 4 * 2**30
 
 

@@ -11,8 +11,17 @@ import time
 import pytest
 
 from labkit.record import measure
-from labkit.record.measure import (PeakMemory, Stopwatch, efficiency, peak_rss_bytes, percentile, rss_bytes, throughput,
-                                   throughput_of, tree_rss_bytes)
+from labkit.record.measure import (
+    PeakMemory,
+    Stopwatch,
+    efficiency,
+    peak_rss_bytes,
+    percentile,
+    rss_bytes,
+    throughput,
+    throughput_of,
+    tree_rss_bytes,
+)
 
 needs_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -73,8 +82,8 @@ def test_stopwatch_on_cuda_waits_for_the_event_and_tells_seconds(monkeypatch):
 
 def test_throughput_leaves_warm_up_out_and_takes_the_median_step():
     told = throughput([50.0, 1.0, 1.0, 1.0, 5.0], 100, warmup=1)
-    assert told.tokens_per_s == 100                      # the slow step does not move it
-    assert told.mean_tokens_per_s == 400 / 8             # but an hour costs this
+    assert told.tokens_per_s == 100  # the slow step does not move it
+    assert told.mean_tokens_per_s == 400 / 8  # but an hour costs this
     assert told.steps == 4 and told.step_p50 == 1.0 and told.step_p90 == pytest.approx(3.8)
 
 
@@ -102,8 +111,11 @@ def test_percentile_interpolates():
 
 @needs_proc
 def test_memory_of_the_tree_counts_children():
-    child = subprocess.Popen([sys.executable, "-c", "x = bytearray(96 << 20); print(len(x), flush=True); input()"],
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "x = bytearray(96 << 20); print(len(x), flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         child.stdout.readline()
         alone = rss_bytes(child.pid)
@@ -120,11 +132,13 @@ def test_memory_of_the_tree_counts_children():
 
 @needs_proc
 def test_peak_stays_when_memory_was_given_back():
-    code = ("from labkit.record.measure import peak_rss_bytes, rss_bytes\n"
-            "x = bytearray(200 << 20); del x\n"
-            "print(peak_rss_bytes() - rss_bytes())")
+    code = (
+        "from labkit.record.measure import peak_rss_bytes, rss_bytes\n"
+        "x = bytearray(200 << 20); del x\n"
+        "print(peak_rss_bytes() - rss_bytes())"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert int(out) > 150 << 20                          # most of the 200 MiB was returned, and the peak remembers it
+    assert int(out) > 150 << 20  # most of the 200 MiB was returned, and the peak remembers it
     assert measure.memory("cpu")["peak_bytes"] == pytest.approx(peak_rss_bytes(), rel=0.2)
 
 

@@ -73,19 +73,20 @@ def test_kill_9_at_any_moment_loses_at_most_the_line_being_written(tmp_path):
     path, draw, first = tmp_path / "r", random.Random(13), 0
     for _ in range(24):
         wide = draw.choice([1, 2000])
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(first), str(wide)], cwd=ROOT,
-                                  stdout=subprocess.PIPE)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(first), str(wide)], cwd=ROOT, stdout=subprocess.PIPE
+        )
         assert writer.stdout.readline() == b"start\n"
         time.sleep(draw.uniform(0, 0.06))
         writer.send_signal(signal.SIGKILL)
         told = writer.stdout.read().split()
         writer.wait()
-        data = read_run(path)                            # never raises
+        data = read_run(path)  # never raises
         written = [line["step"] for line in data.steps]
         last = int(told[-1]) if told else first - 1
         assert written == list(range(len(written))), "a step is missing or stands twice"
         assert len(written) - 1 in (last, last + 1), "a step that was told as written is not there"
-        assert data.truncated <= 2                       # one line in each of the two files
+        assert data.truncated <= 2  # one line in each of the two files
         assert data.run["status"] == "running" and data.status == "interrupted"
         first = max(0, len(written) - draw.randrange(3))
     assert first > 0
@@ -130,14 +131,17 @@ def test_resume_drops_the_steps_that_will_be_written_again(tmp_path, tail):
 
 # ---- numbers that JSON does not have
 
+
 def test_nonfinite_numbers_are_valid_json_and_come_back(tmp_path):
     with new(tmp_path / "r") as record:
         record.step(step=0, loss=math.nan, grad_norm=math.inf, scales={"w": {"amax": -math.inf}})
         record.event("nonfinite", step=0, message="NaN", loss=math.nan)
         record.results(final=math.nan)
     for name in ("run.json", "steps.jsonl", "events.jsonl"):
+
         def refuse(word, name=name):
             raise AssertionError(f"{name} holds {word}, which is not JSON")
+
         for line in [(tmp_path / "r" / name).read_text()] if name == "run.json" else open(tmp_path / "r" / name):
             json.loads(line, parse_constant=refuse)
     data = read_run(tmp_path / "r")
@@ -157,7 +161,12 @@ def test_jsonable_understands_the_values_that_training_code_has():
         scale: float
 
     assert jsonable({1: np.float32(0.5), "a": (Stat(2.0), Path("x/y")), "n": np.arange(2), "t": True, "s": {2, 1}}) == {
-        "1": 0.5, "a": [{"scale": 2.0}, "x/y"], "n": [0, 1], "t": True, "s": [1, 2]}
+        "1": 0.5,
+        "a": [{"scale": 2.0}, "x/y"],
+        "n": [0, 1],
+        "t": True,
+        "s": [1, 2],
+    }
 
 
 # ---- disk, ranks, processes
@@ -184,8 +193,9 @@ def test_a_full_disk_is_one_sentence_and_the_record_stays_readable(tmp_path):
     assert done.stdout.startswith("the disk is full: could not write") and "Free some space" in done.stdout
     assert done.stdout.count("\n") == 1 and done.stderr == ""
     data = read_run(tmp_path / "r")
-    assert data.truncated == 0 and [s["step"]
-                                    for s in data.steps] == list(range(len(data.steps))) and len(data.steps) > 20
+    assert (
+        data.truncated == 0 and [s["step"] for s in data.steps] == list(range(len(data.steps))) and len(data.steps) > 20
+    )
 
 
 def test_a_full_disk_leaves_the_old_run_json(tmp_path, monkeypatch):
@@ -216,7 +226,7 @@ def test_a_record_can_be_sent_to_a_rank_process(tmp_path):
     there.step(step=1)
     record.update(first=True)
     there.update(there=True)
-    record.update(here=True)                             # must not undo what the other one wrote
+    record.update(here=True)  # must not undo what the other one wrote
     data = read_run(tmp_path / "r")
     assert len(data.steps) == 2 and data.run["there"] and data.run["here"]
 
@@ -230,9 +240,8 @@ def test_alive_says_whether_a_writer_lives(tmp_path):
 
 @pytest.mark.parametrize("error, status", [(KeyboardInterrupt(), "interrupted"), (ValueError("shape"), "failed")])
 def test_a_block_that_ends_by_an_error_says_so(tmp_path, error, status):
-    with pytest.raises(type(error)):
-        with new(tmp_path / "r"):
-            raise error
+    with pytest.raises(type(error)), new(tmp_path / "r"):
+        raise error
     data = read_run(tmp_path / "r")
     assert data.status == status and data.events[-1]["kind"] == status and data.run["finished"]
 
@@ -257,12 +266,13 @@ def test_arms_are_read_in_the_order_they_were_run(tmp_path):
     with new(tmp_path / "c", kind="compare") as record:
         for name in ("twin", "fp8", "bf16"):
             new(tmp_path / "c" / "arms" / name).finish()
-        (tmp_path / "c" / "arms" / "half").mkdir()       # made, killed before its run.json
+        (tmp_path / "c" / "arms" / "half").mkdir()  # made, killed before its run.json
         record.results(arms={"bf16": {}, "twin": {}, "absent": {}})
     assert list(read_run(tmp_path / "c").arms) == ["bf16", "twin", "fp8"]
 
 
 # ---- nothing private
+
 
 def test_no_private_thing_enters_a_record(tmp_path, monkeypatch):
     home = tmp_path / "home" / "ada"
@@ -270,13 +280,23 @@ def test_no_private_thing_enters_a_record(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr("socket.gethostname", lambda: "gpu-17.cluster")
     from labkit.record import clean
+
     clean._places.cache_clear()
-    with new(tmp_path / "r", command=["lab", "compare", "--out", f"{home}/runs/demo", "--hf-token", "abc123",
-                                      "--data=/data/deep/x"],
-             config={"files": [f"{home}/corpus/a.py", "/opt/lib/python3/os.py"], "hf_token": "abc123",
-                     "tokens": 12, "tokens_per_s": 3.0, "token": "abc123"}) as record:
-        record.event("failed", message=f"at {home}/x.py:3 on gpu-17.cluster, see /var/log/deep/slurm.log, "
-                                       "key hf_abcdefghijklmnop")
+    with new(
+        tmp_path / "r",
+        command=["lab", "compare", "--out", f"{home}/runs/demo", "--hf-token", "abc123", "--data=/data/deep/x"],
+        config={
+            "files": [f"{home}/corpus/a.py", "/opt/lib/python3/os.py"],
+            "hf_token": "abc123",
+            "tokens": 12,
+            "tokens_per_s": 3.0,
+            "token": "abc123",
+        },
+    ) as record:
+        record.event(
+            "failed",
+            message=f"at {home}/x.py:3 on gpu-17.cluster, see /var/log/deep/slurm.log, key hf_abcdefghijklmnop",
+        )
         record.step(step=0, note=f"{os.getcwd()}/runs/x")
     clean._places.cache_clear()
     text = "".join(p.read_text() for p in (tmp_path / "r").glob("*.json*"))
@@ -290,32 +310,47 @@ def test_no_private_thing_enters_a_record(tmp_path, monkeypatch):
 
 
 def test_ordinary_text_is_left_alone():
-    for text in ("14,003 tok/s/GPU", "https://arxiv.org/abs/1910.02054", "and/or", "layers.0.ffn.w1", "GB/s",
-                 "runs/demo",
-                 "labkit/record/run.py:12", "../x/y"):
+    for text in (
+        "14,003 tok/s/GPU",
+        "https://arxiv.org/abs/1910.02054",
+        "and/or",
+        "layers.0.ffn.w1",
+        "GB/s",
+        "runs/demo",
+        "labkit/record/run.py:12",
+        "../x/y",
+    ):
         assert scrub(text) == text
 
 
-@pytest.mark.parametrize("argv, typed", [
-    (["/v/bin/python3.11", "/v/bin/lab", "compare", "--preset", "cpu-tiny"], "lab compare --preset cpu-tiny"),
-    (["/usr/bin/python3", "-m", "labkit", "report"], "python -m labkit report"),
-    (["python", "train.py", "a b"], "python train.py 'a b'"),
-])
+@pytest.mark.parametrize(
+    "argv, typed",
+    [
+        (["/v/bin/python3.11", "/v/bin/lab", "compare", "--preset", "cpu-tiny"], "lab compare --preset cpu-tiny"),
+        (["/usr/bin/python3", "-m", "labkit", "report"], "python -m labkit report"),
+        (["python", "train.py", "a b"], "python train.py 'a b'"),
+    ],
+)
 def test_the_command_is_the_one_that_was_typed(argv, typed):
     assert typed_command(argv) == typed
 
 
-@pytest.mark.parametrize("command, kept", [
-    ("WANDB_API_KEY=xyz lab train", "WANDB_API_KEY=<hidden> lab train"),
-    ("lab x --api-key 'a b' --tokens 5", "lab x --api-key <hidden> --tokens 5"),
-])
+@pytest.mark.parametrize(
+    "command, kept",
+    [
+        ("WANDB_API_KEY=xyz lab train", "WANDB_API_KEY=<hidden> lab train"),
+        ("lab x --api-key 'a b' --tokens 5", "lab x --api-key <hidden> --tokens 5"),
+    ],
+)
 def test_secrets_in_a_command_are_hidden(command, kept):
     assert clean_command(command) == kept
 
 
 def test_importing_the_record_does_not_import_torch():
-    code = ("import sys, labkit.record.run, labkit.compare.report\n"
-            "assert not {'torch', 'matplotlib', 'jinja2'} & set(sys.modules)")
+    code = (
+        "import sys, labkit.record.run, labkit.compare.report\n"
+        "assert not {'torch', 'matplotlib', 'jinja2'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
@@ -323,8 +358,11 @@ def test_versions_name_what_messages_between_gpus_depend_on(tmp_path, monkeypatc
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     monkeypatch.setenv("NCCL_MAX_CTAS", "")
     monkeypatch.setenv("NCCL_HOSTID", "somebody's machine")
-    gpu = SimpleNamespace(__version__="2.11.0", version=SimpleNamespace(cuda="13.0"),
-                          cuda=SimpleNamespace(nccl=SimpleNamespace(version=lambda: (2, 28, 9))))
+    gpu = SimpleNamespace(
+        __version__="2.11.0",
+        version=SimpleNamespace(cuda="13.0"),
+        cuda=SimpleNamespace(nccl=SimpleNamespace(version=lambda: (2, 28, 9))),
+    )
     monkeypatch.setitem(sys.modules, "torch", gpu)
     found = versions()
     assert found["nccl"] == "2.28.9" and found["cuda"] == "13.0" and found["torch"] == "2.11.0"

@@ -1,18 +1,19 @@
 """What the rank processes of test_shard.py run. No test in here."""
+
 from __future__ import annotations
 
 from collections import Counter
 
 import torch
-from tests.train import training_jobs as jobs
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.train.hooks import Hook
-from labkit.train.loop import train
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
+from labkit.train.hooks import Hook
+from labkit.train.loop import train
+from tests.train import training_jobs as jobs
 
 
 def parts(group):
@@ -22,8 +23,11 @@ def parts(group):
 
 def gathered(model):
     """Which of the wrapped modules hold whole weights now."""
-    return {name or "root" for name, m in model.named_modules() if isinstance(m, FSDPModule)
-            and any(not isinstance(p, DTensor) for p in _own(m))}
+    return {
+        name or "root"
+        for name, m in model.named_modules()
+        if isinstance(m, FSDPModule) and any(not isinstance(p, DTensor) for p in _own(m))
+    }
 
 
 def _own(module):
@@ -34,7 +38,7 @@ def _own(module):
 
 def batch(group):
     tokens = jobs.CountingCorpus().batch(1, 2, 16, 0)
-    mine = tokens[group.rank:group.rank + 1]
+    mine = tokens[group.rank : group.rank + 1]
     return mine[:, :-1], mine[:, 1:]
 
 
@@ -48,6 +52,7 @@ def inside_a_block(group):
         seen["weights inside"] = {(str(block.ffn.w1.weight.dtype), tuple(block.ffn.w1.weight.shape))}
         seen["activations"] = str(x.dtype)
         seen["rotary tables"] |= {str(cos.dtype), str(sin.dtype)}
+
     block.register_forward_pre_hook(look)
     block.ffn.register_forward_hook(lambda *_: seen["gathered while layers.0 runs"].update(gathered(model)))
     loss = model(*batch(group))
@@ -104,8 +109,12 @@ def messages(group):
     """Four ways to run three micro-batches: [(the last step's collectives, its gradient norm, the weights after it,
     the modules that hold whole weights then)]."""
     out = []
-    for how in ({}, {"reshard_after_forward": False}, {"reduce_once": True},
-                {"reduce_once": True, "reshard_after_forward": False}):
+    for how in (
+        {},
+        {"reshard_after_forward": False},
+        {"reduce_once": True},
+        {"reduce_once": True, "reshard_after_forward": False},
+    ):
         config = jobs.small_config(steps=2, batch_size=6, accumulation=3, eval_every=0, **how)
         model = jobs.plain_model(config)
         shard(model, group, torch.bfloat16, reshard_after_forward=config.reshard_after_forward)
@@ -138,8 +147,9 @@ def tied_from_meta(group):
     weights = jobs.whole(model)
     model(*batch(group)).backward()
     torch.optim.SGD(model.parameters(), lr=1.0).step()
-    together = (model.head.weight is model.tok_embed.weight
-                and not torch.equal(model.head.weight.full_tensor(), weights["tok_embed.weight"]))
+    together = model.head.weight is model.tok_embed.weight and not torch.equal(
+        model.head.weight.full_tensor(), weights["tok_embed.weight"]
+    )
     return weights, tied, sum(p.is_meta for p in model.parameters()), together
 
 

@@ -1,4 +1,5 @@
 """Checkpoints: nothing lost by a resume, a kill, a full disk or a bad one."""
+
 from __future__ import annotations
 
 import json
@@ -10,14 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train import training_jobs as jobs
-from tests.train.training_jobs import Accident, small_config
-
 from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
 from labkit.errors import LabError
+from labkit.precision import Backend
 from labkit.record.run import read_run
 from labkit.train import manifest
-from labkit.precision import Backend
+from tests.train import training_jobs as jobs
+from tests.train.training_jobs import Accident, small_config
 
 # The same additions in another order (see test_loop.py).
 SUMMATION = dict(rtol=0, atol=2e-5)
@@ -35,8 +35,9 @@ def sharded(pools, size, config, *args, **how):
 
 def accident(config, run_dir, before):
     """A run of its own processes, in which something bad happens."""
-    return run_ranks(partial(jobs.run_sharded, before=before), config, run_dir, size=2, backend="processes",
-                     timeout=120.0)
+    return run_ranks(
+        partial(jobs.run_sharded, before=before), config, run_dir, size=2, backend="processes", timeout=120.0
+    )
 
 
 def here(config, *args, **how):
@@ -44,8 +45,9 @@ def here(config, *args, **how):
 
 
 def saving(every=2, **changes):
-    return small_config(**{**dict(checkpoint_every=every, eval_every=2, eval_batches=1,
-                                  model=dict(tie_embeddings=True)), **changes})
+    return small_config(
+        **{**dict(checkpoint_every=every, eval_every=2, eval_batches=1, model=dict(tie_embeddings=True)), **changes}
+    )
 
 
 def folders(run_dir):
@@ -69,6 +71,7 @@ def straight(pools):
 
 
 # ---- resuming
+
 
 def test_three_steps_a_resume_and_three_more_are_six_bit_for_bit(pools, straight, tmp_path):
     for result in sharded(pools, 2, saving(3), tmp_path, hooks=(jobs.StopAt(3),)):
@@ -118,7 +121,7 @@ def test_generators_and_hooks_go_on(pools, tmp_path):
     sharded(pools, 2, saving(3), tmp_path / "b", hooks=(jobs.Dice(), jobs.StopAt(3)))
     resumed = sharded(pools, 2, saving(3), tmp_path / "b", hooks=(jobs.Dice(),))
     for rank in (0, 1):
-        assert resumed[rank]["hooks"][0].drawn == whole[rank]["hooks"][0].drawn     # the earlier ones from its state
+        assert resumed[rank]["hooks"][0].drawn == whole[rank]["hooks"][0].drawn  # the earlier ones from its state
         assert len(resumed[rank]["hooks"][0].drawn) == 6
     assert whole[0]["hooks"][0].drawn != whole[1]["hooks"][0].drawn
 
@@ -135,6 +138,7 @@ class Scaling(Backend):
 
     def autocast(self):
         from contextlib import nullcontext
+
         self.forwards += 1
         return nullcontext()
 
@@ -158,7 +162,7 @@ def test_the_backend_s_state_goes_on_whatever_hooks_there_are(tmp_path):
 def test_a_run_that_was_killed_between_checkpoints_repeats_its_steps(tmp_path):
     reference = here(saving(2))
     here(saving(2), tmp_path, hooks=(jobs.StopAt(3),))
-    shutil.rmtree(newest(tmp_path))                                  # as if killed after step 3, before its checkpoint
+    shutil.rmtree(newest(tmp_path))  # as if killed after step 3, before its checkpoint
     assert folders(tmp_path) == ["step-00000002"]
     result = here(saving(2), tmp_path)
     assert result["resumed_from"] == 2
@@ -205,12 +209,16 @@ def test_starting_anew_in_a_used_folder_is_refused(tmp_path):
 
 # ---- another configuration
 
-@pytest.mark.parametrize("change, names", [
-    (dict(model=dict(d_model=64, tie_embeddings=True)), "model.d_model = 32 and the configuration now says 64"),
-    (dict(lr=5e-3), "lr = 0.01 and the configuration now says 0.005"),
-    (dict(steps=8), "steps = 6 and the configuration now says 8"),
-    (dict(precision={"backend": "fp32"}), "precision.backend = 'bf16' and the configuration now says 'fp32'"),
-])
+
+@pytest.mark.parametrize(
+    "change, names",
+    [
+        (dict(model=dict(d_model=64, tie_embeddings=True)), "model.d_model = 32 and the configuration now says 64"),
+        (dict(lr=5e-3), "lr = 0.01 and the configuration now says 0.005"),
+        (dict(steps=8), "steps = 6 and the configuration now says 8"),
+        (dict(precision={"backend": "fp32"}), "precision.backend = 'bf16' and the configuration now says 'fp32'"),
+    ],
+)
 def test_another_configuration_is_named(tmp_path, change, names):
     here(saving(), tmp_path)
     with pytest.raises(LabError, match=re.escape(names)):
@@ -244,6 +252,7 @@ def test_another_model_under_the_same_configuration_is_refused(tmp_path):
         model = jobs.plain_model(config)
         store, optimizer = Checkpoints(tmp_path, group), adamw(model, config)
         return store.load(model, optimizer) or store.save(1, model, optimizer, {})
+
     on_ranks(job, {}, size=1, backend="threads", timeout=60.0)
     message = r"its weight layers.0.ffn.w1.weight is \[48, 32\] and the model's is \[64, 32\]"
     with pytest.raises(LabError, match=message):
@@ -251,6 +260,7 @@ def test_another_model_under_the_same_configuration_is_refused(tmp_path):
 
 
 # ---- damage
+
 
 def truncate(folder):
     file = folder / "__1_0.distcp"
@@ -302,8 +312,9 @@ def copy(saved, tmp_path):
     return Path(shutil.copytree(saved, tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("harm", [truncate, flip_a_bit, lose_a_file, lose_the_manifest, change_the_manifest,
-                                  cut_the_manifest])
+@pytest.mark.parametrize(
+    "harm", [truncate, flip_a_bit, lose_a_file, lose_the_manifest, change_the_manifest, cut_the_manifest]
+)
 def test_a_damaged_newest_checkpoint_is_passed_over_and_said(pools, straight, copy, harm):
     says = harm(newest(copy))
     for result in sharded(pools, 2, saving(3), copy):
@@ -311,12 +322,12 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(pools, straight, co
         identical(result, straight)
     (event,) = [e for e in read_run(copy).events if e["kind"] == "corrupt_checkpoint"]
     assert event["step"] == 6 and says in event["message"] and "going on from step 3" in event["message"]
-    assert folders(copy) == ["step-00000003", "step-00000006"]          # written anew, and the damaged one cleared away
+    assert folders(copy) == ["step-00000003", "step-00000006"]  # written anew, and the damaged one cleared away
 
 
 def test_a_damaged_checkpoint_is_not_one_of_those_kept(pools, copy):
     truncate(newest(copy))
-    config = saving(4, keep_checkpoints=2)                              # the next one is of an earlier step: 4
+    config = saving(4, keep_checkpoints=2)  # the next one is of an earlier step: 4
     for result in sharded(pools, 2, config, copy, hooks=(jobs.StopAt(4),)):
         assert result["resumed_from"] == 3
     assert folders(copy) == ["step-00000003", "step-00000004"]
@@ -325,14 +336,18 @@ def test_a_damaged_checkpoint_is_not_one_of_those_kept(pools, copy):
 def test_when_all_are_damaged_it_says_so_and_keeps_them(pools, copy):
     truncate(copy / "checkpoints" / "step-00000006")
     flip_a_bit(copy / "checkpoints" / "step-00000003")
-    for _ in range(2):                                                  # and does not start from the beginning later
-        with pytest.raises(LabError, match="no checkpoint in .* can be used .step-00000006: __1_0.distcp has .*bytes "
-                                           "instead of.*; step-00000003: __0_0.distcp has changed.*put back a copy"):
+    for _ in range(2):  # and does not start from the beginning later
+        with pytest.raises(
+            LabError,
+            match="no checkpoint in .* can be used .step-00000006: __1_0.distcp has .*bytes "
+            "instead of.*; step-00000003: __0_0.distcp has changed.*put back a copy",
+        ):
             sharded(pools, 2, saving(3), copy)
     assert folders(copy) == ["step-00000003", "step-00000006"]
 
 
 # ---- killed while saving
+
 
 @pytest.mark.parametrize("how", ["killed_while_writing", "killed_before_publishing"])
 def test_killed_while_saving(pools, straight, tmp_path, how):
@@ -357,8 +372,10 @@ def test_killed_while_deleting_an_old_one(pools, straight, tmp_path):
 
 # ---- a full disk
 
-FULL = ("the disk is full: the checkpoint of step 6 could not be written to .*needed, .*free.; the checkpoint of step "
-        "3 is intact. Free some space and run the same command again.$")
+FULL = (
+    "the disk is full: the checkpoint of step 6 could not be written to .*needed, .*free.; the checkpoint of step "
+    "3 is intact. Free some space and run the same command again.$"
+)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -367,7 +384,7 @@ def test_a_disk_that_fills_up_while_saving(pools, straight, tmp_path, how, rank)
     with pytest.raises(RanksFailed) as caught:
         accident(saving(3), tmp_path, Accident(how, step=6, rank=rank))
     assert re.search(FULL, str(caught.value)), caught.value
-    assert folders(tmp_path) == ["step-00000003"]                       # intact, and the space given back
+    assert folders(tmp_path) == ["step-00000003"]  # intact, and the space given back
     result = sharded(pools, 2, saving(3), tmp_path)[0]
     assert result["resumed_from"] == 3
     identical(result, straight)
@@ -376,12 +393,14 @@ def test_a_disk_that_fills_up_while_saving(pools, straight, tmp_path, how, rank)
 def test_too_little_space_is_said_before_the_disk_is_filled(tmp_path):
     with pytest.raises(RanksFailed) as caught:
         accident(saving(3), tmp_path, Accident("little_space", step=3))
-    assert re.search("the disk is full: the checkpoint of step 3 .*0.[0-9] MB needed, 0.0 MB free.; there is no",
-                     str(caught.value))
+    assert re.search(
+        "the disk is full: the checkpoint of step 3 .*0.[0-9] MB needed, 0.0 MB free.; there is no", str(caught.value)
+    )
     assert folders(tmp_path) == []
 
 
 # ---- the folder and its manifest, without ranks
+
 
 def test_only_whole_folders_count(tmp_path):
     for name in ("step-00000003", "step-00000012", "step-00000020.partial", "step-00000030.corrupt", "notes", "step-x"):
@@ -391,13 +410,19 @@ def test_only_whole_folders_count(tmp_path):
     assert manifest.whole_steps(tmp_path / "missing") == []
     manifest.sweep(tmp_path, manifest.PARTIAL)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "notes", "step-00000003", "step-00000012", "step-00000030.corrupt", "step-00000040", "step-x"]
+        "notes",
+        "step-00000003",
+        "step-00000012",
+        "step-00000030.corrupt",
+        "step-00000040",
+        "step-x",
+    ]
 
 
 def test_manifest_round_trip(tmp_path):
     (tmp_path / "a").write_bytes(b"123456789")
     files = {"a": manifest.describe(tmp_path / "a")}
-    assert files["a"] == {"bytes": 9, "crc32": 0xCBF43926}              # the check value of CRC-32
+    assert files["a"] == {"bytes": 9, "crc32": 0xCBF43926}  # the check value of CRC-32
     manifest.write(tmp_path, files, {"step": 3, "config": {"lr": 1e-3, "betas": [0.9, 0.95]}})
     body, problem = manifest.read(tmp_path)
     assert problem is None and body["files"] == files and body["config"]["lr"] == 1e-3

@@ -1,4 +1,5 @@
 """Configs: what they accept, and that every mistake is one sentence with the place and the way out."""
+
 from __future__ import annotations
 
 import json
@@ -16,7 +17,7 @@ SHAPE = dict(vocab_size=512, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_
 def complaint(values: dict, where: str = "run.toml") -> str:
     with pytest.raises(LabError) as caught:
         strict_validate(TrainConfig, values, where)
-    assert not isinstance(caught.value.__cause__, pydantic.ValidationError)      # the user sees no pydantic traceback
+    assert not isinstance(caught.value.__cause__, pydantic.ValidationError)  # the user sees no pydantic traceback
     return str(caught.value)
 
 
@@ -102,19 +103,23 @@ def test_any_pydantic_model_with_tables_of_tables() -> None:
 
 def test_toml(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
-    file.write_text('model = "124m"\nsteps = 7\nlr = 1\nbetas = [0.8, 0.9]\n'
-                    '[data]\nsource = ["a", "b"]\n[precision]\nskip = []\n')
+    file.write_text(
+        'model = "124m"\nsteps = 7\nlr = 1\nbetas = [0.8, 0.9]\n[data]\nsource = ["a", "b"]\n[precision]\nskip = []\n'
+    )
     config = load_toml(file, TrainConfig)
     assert (config.steps, config.lr, config.betas) == (7, 1.0, (0.8, 0.9))
     assert config.data.source == ["a", "b"] and config.precision.skip == []
     assert config.resolved_model == sizes()["124m"]
 
 
-@pytest.mark.parametrize("text, told", [
-    (b"steps = = 3", "not valid TOML"),
-    (b"\xff\xfe", "cannot read"),
-    (b"stpes = 3", "run.toml: 'stpes' is not a known key"),
-])
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        (b"steps = = 3", "not valid TOML"),
+        (b"\xff\xfe", "cannot read"),
+        (b"stpes = 3", "run.toml: 'stpes' is not a known key"),
+    ],
+)
 def test_bad_files(tmp_path: Path, text: bytes, told: str) -> None:
     file = tmp_path / "run.toml"
     file.write_bytes(text)

@@ -1,4 +1,5 @@
 """The corpus: same text, same tokens, everywhere; and a cache that many processes can want at once."""
+
 from __future__ import annotations
 
 import errno
@@ -17,12 +18,32 @@ import pytest
 import torch
 
 from labkit.errors import LabError
-from labkit.train.data import cache, corpus_files
 from labkit.train.config import DataConfig
+from labkit.train.data import cache, corpus_files
 from labkit.train.data.corpus import Corpus, build_corpus
 from labkit.train.data.sources import find_files, is_heldout
 
-WORDS = "def return for in if else while import class self value tensor rank loss step print range None True".split()
+WORDS = [
+    "def",
+    "return",
+    "for",
+    "in",
+    "if",
+    "else",
+    "while",
+    "import",
+    "class",
+    "self",
+    "value",
+    "tensor",
+    "rank",
+    "loss",
+    "step",
+    "print",
+    "range",
+    "None",
+    "True",
+]
 
 
 @pytest.fixture
@@ -56,7 +77,8 @@ def test_every_file_is_there_in_order_with_its_end(corpus: Corpus, text: Path) -
         assert int((corpus.tokens(split) == 0).sum()) == len(corpus.files[split])
         assert corpus.bytes[split] == len(want) - 7 * len(corpus.files[split])
     assert sorted(corpus.files["train"] + corpus.files["heldout"]) == sorted(
-        p.relative_to(text).as_posix() for p in text.rglob("*.py"))
+        p.relative_to(text).as_posix() for p in text.rglob("*.py")
+    )
 
 
 def test_tokens_are_small_numbers_on_disk(corpus: Corpus) -> None:
@@ -117,7 +139,7 @@ def test_the_split_is_the_path_hash(corpus: Corpus, text: Path, tmp_path: Path) 
     assert [n for n in names if is_heldout(n, 0.2)] == ["json/decoder.py", "ast.py", "re/_parser.py"]
     names = [f"a/b{i}.py" for i in range(4000)]
     share = sum(is_heldout(name, 0.05) for name in names) / 4000
-    assert abs(share - 0.05) < 0.015          # binomial: standard deviation 0.0034
+    assert abs(share - 0.05) < 0.015  # binomial: standard deviation 0.0034
     assert {n for n in names if is_heldout(n, 0.05)} < {n for n in names if is_heldout(n, 0.1)}
 
 
@@ -202,7 +224,7 @@ def test_steps_never_run_into_one_another(tmp_path: Path) -> None:
     """A counter that only added the step would give step 1 the numbers that step 0 gives its rows 5, 6, ..."""
     c = counting(tmp_path, 60_000)
     rows = torch.cat([c.batch(step, 64, 8, seed=0)[:, 0] for step in range(4)])
-    assert len(rows.unique()) > 250          # 256 draws from 60,000: about one pair meets by chance
+    assert len(rows.unique()) > 250  # 256 draws from 60,000: about one pair meets by chance
 
 
 def philox(counter: list[int], key: list[int]) -> list[int]:
@@ -230,7 +252,7 @@ def test_the_rule_holds_on_every_machine(tmp_path: Path, seed: int, step: int, s
 def test_windows_reach_both_ends_and_no_further(tmp_path: Path) -> None:
     starts = counting(tmp_path, 20).batch(0, 2000, 16, seed=0)[:, 0]
     assert starts.unique().tolist() == [0, 1, 2, 3]
-    assert starts.bincount().min() > 400          # 500 expected, standard deviation 19
+    assert starts.bincount().min() > 400  # 500 expected, standard deviation 19
     assert counting(tmp_path, 17).batch(0, 5, 16, seed=0)[:, 0].tolist() == [0] * 5
     with pytest.raises(LabError, match="train split has 16 tokens, fewer than one window of seq_len \\+ 1 = 17"):
         counting(tmp_path, 16).batch(0, 5, 16, seed=0)
@@ -254,7 +276,7 @@ def test_ranks_get_the_path_not_the_tokens(corpus: Corpus) -> None:
 # The cache
 # ---------------------------------------------------------------------------------------------------------------------
 def test_built_once(corpus: Corpus, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_files, "train_tokenizer", None)          # calling it again would fail
+    monkeypatch.setattr(corpus_files, "train_tokenizer", None)  # calling it again would fail
     assert build_corpus(config(text), tmp_path / "cache").path == corpus.path
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
     assert build_corpus(config(text)).path == corpus.path
@@ -280,8 +302,13 @@ def test_a_damaged_cache_is_built_again(corpus: Corpus, text: Path, tmp_path: Pa
 def test_progress(text: Path, tmp_path: Path) -> None:
     told = []
     build_corpus(config(text), tmp_path / "cache", lambda what, fraction: told.append((what, fraction)))
-    assert [what for what, _ in told] == ["finding the text", "learning the vocabulary", "turning text into tokens",
-                                          "turning text into tokens", "corpus ready"]
+    assert [what for what, _ in told] == [
+        "finding the text",
+        "learning the vocabulary",
+        "turning text into tokens",
+        "turning text into tokens",
+        "corpus ready",
+    ]
     fractions = [fraction for _, fraction in told]
     assert fractions == sorted(fractions) and fractions[-1] == 1.0
 
@@ -329,8 +356,12 @@ def test_a_full_disk(text: Path, tmp_path: Path, part: str) -> None:
     size = {name: (whole / name).stat().st_size for name in ("tokenizer.json", "heldout.bin", "train.bin")}
     assert max(size["heldout.bin"], size["tokenizer.json"]) < size["train.bin"]
     room = size[part] - 1
-    ran = subprocess.run([sys.executable, "-c", FULL_DISK, str(text), str(tmp_path / "cache"), str(room)],
-                         capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(text), str(tmp_path / "cache"), str(room)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert ran.returncode == 0, ran.stderr
     told = ran.stdout
     assert "cannot write the cache" in told and str(tmp_path / "cache") in told and "LABKIT_CACHE" in told
@@ -371,8 +402,12 @@ print(corpus.hash, int(corpus.batch(0, 2, 8, 0).sum()) if name == "first" else 0
 
 def start(text: Path, tmp_path: Path, name: str) -> subprocess.Popen[str]:
     arguments = [str(tmp_path / part) for part in ("cache", f"go {name}", "log")]
-    process = subprocess.Popen([sys.executable, "-c", MANY, str(text), *arguments, name], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", MANY, str(text), *arguments, name],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     return process
 
 
@@ -407,7 +442,7 @@ def test_a_builder_killed_in_the_middle_blocks_nobody(text: Path, tmp_path: Path
         (tmp_path / "go victim").touch()
         wait_for(lambda: log.exists() and "build" in log.read_text())
         (tmp_path / "go others").touch()
-        wait_for(lambda: log.read_text().count("wait") == 2)          # both stand before the lock
+        wait_for(lambda: log.read_text().count("wait") == 2)  # both stand before the lock
         assert len(leftovers(tmp_path / "cache")) == 1
         os.kill(victim.pid, signal.SIGKILL)
         outs = [p.communicate(timeout=120) for p in others]
@@ -427,12 +462,12 @@ def test_without_locks_the_first_rename_wins(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(cache.fcntl, "flock", no_locks)
     folder = tmp_path / "made"
-    bystander = tmp_path / "made.building-other"          # may belong to somebody who builds right now
+    bystander = tmp_path / "made.building-other"  # may belong to somebody who builds right now
     bystander.mkdir()
 
     def build(beside: Path) -> None:
         (beside / "value").write_text("mine")
-        folder.mkdir()                                    # meanwhile another process finishes
+        folder.mkdir()  # meanwhile another process finishes
         (folder / "value").write_text("theirs")
 
     def is_whole(path: Path) -> bool:
@@ -446,14 +481,17 @@ def test_without_locks_the_first_rename_wins(tmp_path: Path, monkeypatch: pytest
 # ---------------------------------------------------------------------------------------------------------------------
 # Sources that are no use
 # ---------------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("files, changes, told", [
-    ({}, {}, r"found 0 usable file\(s\) \(.py\) in .*text2; a corpus needs at least two"),
-    ({"a.py": "x\n"}, {}, r"found 1 usable file\(s\)"),
-    ({"a.txt": "x\n", "b.txt": "y\n"}, {}, r"found 0 usable file\(s\)"),
-    ({"a.py": "x" * 99, "b.py": "y" * 99}, {"max_bytes": 120}, "max_bytes = 120 leaves fewer than two files"),
-    ({"a.py": "x\n", "b.py": "x\n"}, {}, "no usable text for the train split"),
-    ({"a.py": "", "b.py": ""}, {}, "no usable text for the heldout split"),
-])
+@pytest.mark.parametrize(
+    "files, changes, told",
+    [
+        ({}, {}, r"found 0 usable file\(s\) \(.py\) in .*text2; a corpus needs at least two"),
+        ({"a.py": "x\n"}, {}, r"found 1 usable file\(s\)"),
+        ({"a.txt": "x\n", "b.txt": "y\n"}, {}, r"found 0 usable file\(s\)"),
+        ({"a.py": "x" * 99, "b.py": "y" * 99}, {"max_bytes": 120}, "max_bytes = 120 leaves fewer than two files"),
+        ({"a.py": "x\n", "b.py": "x\n"}, {}, "no usable text for the train split"),
+        ({"a.py": "", "b.py": ""}, {}, "no usable text for the heldout split"),
+    ],
+)
 def test_no_usable_text(tmp_path: Path, files: dict[str, str], changes: dict, told: str) -> None:
     root = tmp_path / "text2"
     root.mkdir()
@@ -476,7 +514,9 @@ def test_neither_side_is_empty(text: Path, tmp_path: Path, fraction: float) -> N
 
 def test_a_file_named_directly_counts_whatever_its_suffix(text: Path, tmp_path: Path) -> None:
     (tmp_path / "poem.txt").write_text("a line of a poem\n" * 30)
-    corpus = build_corpus(DataConfig(source=[str(text), str(tmp_path / "poem.txt"), str(text / "part0")],
-                                     vocab_size=400), tmp_path / "cache")
+    corpus = build_corpus(
+        DataConfig(source=[str(text), str(tmp_path / "poem.txt"), str(text / "part0")], vocab_size=400),
+        tmp_path / "cache",
+    )
     every = sum(corpus.files.values(), [])
     assert "poem.txt" in every and len(every) == 61, "a folder named twice is read once"

@@ -1,4 +1,5 @@
 """FP8 parameters: weights on the FP8 grid with FP32 masters, in checkpoints that say so, refuse, and convert."""
+
 from __future__ import annotations
 
 import json
@@ -9,18 +10,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.train import training_jobs as jobs
-from tests.train.training_jobs import small_config
-
-from labkit.train.commands import checkpoint as commands
 from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
 from labkit.errors import LabError
-from labkit.train.convert import convert, find, load_flat
-from labkit.train.master import MasterAdamW
-from labkit.precision import flags
-from labkit.precision import get_backend
+from labkit.precision import flags, get_backend
 from labkit.precision.blocks import BlockProduct, block_scale, on_grid
 from labkit.precision.formats import E4M3, quantise
+from labkit.train.commands import checkpoint as commands
+from labkit.train.convert import convert, find, load_flat
+from labkit.train.master import MasterAdamW
+from tests.train import training_jobs as jobs
+from tests.train.training_jobs import small_config
 
 LINEARS = 14
 BLOCKS = dict(backend="emulated", recipe="block")
@@ -32,8 +31,9 @@ def config(fp8=True, **changes):
 
 
 def here(asked, run_dir=None, hooks=(), **how):
-    return run_ranks(partial(jobs.run_converted, **how), asked, run_dir, hooks, size=1, backend="threads",
-                     timeout=120.0)[0]
+    return run_ranks(
+        partial(jobs.run_converted, **how), asked, run_dir, hooks, size=1, backend="threads", timeout=120.0
+    )[0]
 
 
 def linear_weights(result):
@@ -47,6 +47,7 @@ def same(a, b):
 
 
 # ---- the grid
+
 
 def random(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
@@ -67,10 +68,10 @@ def test_twice_is_once_and_bf16_holds_every_value(shape, square):
 
 def test_where_the_largest_value_is_rounded_down_the_scale_moves_and_the_values_do_not():
     x = torch.full((1, 128), 1.0)
-    x[0, 0], x[0, 1] = 225.0, 2.0 ** -9               # 225 rounds to 224 = 448 / 2
+    x[0, 0], x[0, 1] = 225.0, 2.0**-9  # 225 rounds to 224 = 448 / 2
     once = on_grid(x, False)
     assert block_scale(x, False)[0, 0] == 1 and block_scale(once, False)[0, 0] == 2
-    assert once[0, 0] == 224 and once[0, 1] == 2.0 ** -9 and torch.equal(on_grid(once, False), once)
+    assert once[0, 0] == 224 and once[0, 1] == 2.0**-9 and torch.equal(on_grid(once, False), once)
 
 
 def test_epsilon_is_the_least_amax():
@@ -89,10 +90,11 @@ def test_the_three_products_round_what_they_sum_over():
     torch.testing.assert_close(x.grad, on_grid(dy, False) @ on_grid(w, True))
     torch.testing.assert_close(w.grad, on_grid(dy.t().contiguous(), False) @ on_grid(x.t().contiguous(), False).t())
     other = on_grid(dy, False).t() @ on_grid(x, False)
-    assert ((w.grad - other) / other).abs().median() > 1e-4                # rounded otherwise: another gradient
+    assert ((w.grad - other) / other).abs().median() > 1e-4  # rounded otherwise: another gradient
 
 
 # ---- the optimizer
+
 
 def pair(lr=1e-2):
     """(plain parameter under AdamW, FP8 parameter under MasterAdamW), from the same value."""
@@ -102,8 +104,12 @@ def pair(lr=1e-2):
     master = fp8.detach().clone()
     backend.store(fp8, master)
     options = dict(lr=lr, betas=(0.9, 0.95), eps=1e-8)
-    return plain, torch.optim.AdamW([{"params": [plain], "weight_decay": 0.1}], **options), fp8, MasterAdamW(
-        [{"params": [fp8], "weight_decay": 0.1}], {fp8: master}, backend, **options)
+    return (
+        plain,
+        torch.optim.AdamW([{"params": [plain], "weight_decay": 0.1}], **options),
+        fp8,
+        MasterAdamW([{"params": [fp8], "weight_decay": 0.1}], {fp8: master}, backend, **options),
+    )
 
 
 def test_the_master_is_what_adamw_makes_of_an_ordinary_weight():
@@ -124,10 +130,11 @@ def test_updates_too_small_for_fp8_add_up_in_the_master():
         fp8.grad = torch.ones_like(fp8)
         ours.step()
         moved.append((fp8 < begin).float().mean())
-    assert moved[0] < 0.02 and moved[-1] > 0.5           # a step of 1e-4 moves next to nothing, 600 of them most
+    assert moved[0] < 0.02 and moved[-1] > 0.5  # a step of 1e-4 moves next to nothing, 600 of them most
 
 
 # ---- the run
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -150,7 +157,7 @@ def test_evidence_counts_the_weights_that_hold_fp8(runs):
     backend.fp8_parameters = True
     model = jobs.plain_model(small_config())
     backend.convert(model, "block", ["head"])
-    assert backend.evidence(model)["fp8_parameters"] == 0                  # asked for, and not yet done
+    assert backend.evidence(model)["fp8_parameters"] == 0  # asked for, and not yet done
     backend.quantise_parameters()
     model.layers[0].attn.wq.weight.data.add_(1e-3)
     assert backend.evidence(model)["fp8_parameters"] == LINEARS - 1
@@ -175,6 +182,7 @@ def test_a_checkpoint_holds_values_and_masters(runs):
 
 # ---- flags: carried, shown, compared
 
+
 def manifest_of(run_dir):
     return json.loads((find(run_dir) / "manifest.json").read_text())["body"]
 
@@ -182,18 +190,31 @@ def manifest_of(run_dir):
 def test_a_checkpoint_carries_its_flags(runs):
     body = manifest_of(runs[True][1])["precision"]
     assert len(body.pop("linears")) == LINEARS
-    assert body == {"backend": "emulated", "recipe": "block", "forward": "e4m3", "backward": "e4m3",
-                    "scaling": "block", "block": 128, "power_of_two": True, "amax_epsilon": 0.0,
-                    "fp8_parameters": True, "phase": "fp8"}
+    assert body == {
+        "backend": "emulated",
+        "recipe": "block",
+        "forward": "e4m3",
+        "backward": "e4m3",
+        "scaling": "block",
+        "block": 128,
+        "power_of_two": True,
+        "amax_epsilon": 0.0,
+        "fp8_parameters": True,
+        "phase": "fp8",
+    }
     assert manifest_of(runs[False][1])["precision"]["fp8_parameters"] is False
 
 
-@pytest.mark.parametrize("backend, recipe, numbers", [
-    ("bf16", "bf16", (None, None, None, None, None)),
-    ("emulated", "tensorwise", ("e4m3", "e5m2", "tensor", False, 0.0)),
-    ("broken-e5m2", None, ("e5m2", "e5m2", "tensor", False, 0.0)),
-    ("torchao", "tensorwise", ("e4m3", "e5m2", "tensor", False, 1e-12)),
-    ("torchao", "rowwise", ("e4m3", "e4m3", "row", True, 1e-12))])
+@pytest.mark.parametrize(
+    "backend, recipe, numbers",
+    [
+        ("bf16", "bf16", (None, None, None, None, None)),
+        ("emulated", "tensorwise", ("e4m3", "e5m2", "tensor", False, 0.0)),
+        ("broken-e5m2", None, ("e5m2", "e5m2", "tensor", False, 0.0)),
+        ("torchao", "tensorwise", ("e4m3", "e5m2", "tensor", False, 1e-12)),
+        ("torchao", "rowwise", ("e4m3", "e4m3", "row", True, 1e-12)),
+    ],
+)
 def test_the_flags_of_every_backend(backend, recipe, numbers):
     backend = get_backend(backend)
     backend.convert(jobs.plain_model(small_config()), recipe, ["head"])
@@ -205,22 +226,32 @@ def test_the_flags_of_every_backend(backend, recipe, numbers):
 def test_other_parameters_are_refused_in_one_sentence_that_names_both_sides(runs):
     with pytest.raises(RanksFailed) as error:
         here(config(False), runs[True][1])
-    assert re.search(r"step-00000006: it holds FP8 parameters .emulated block. and this run .emulated block. keeps its "
-                     r"parameters in high precision: set fp8_parameters = true in .precision., or .*`lab checkpoint "
-                     r"convert OLD_RUN NEW_RUN --to bf16`\.$", str(error.value.error))
-    with pytest.raises(LabError, match="it holds parameters in high precision .* and this run .* has FP8 parameters: .*"
-                                       "--to fp8"):
+    assert re.search(
+        r"step-00000006: it holds FP8 parameters .emulated block. and this run .emulated block. keeps its "
+        r"parameters in high precision: set fp8_parameters = true in .precision., or .*`lab checkpoint "
+        r"convert OLD_RUN NEW_RUN --to bf16`\.$",
+        str(error.value.error),
+    )
+    with pytest.raises(
+        LabError, match="it holds parameters in high precision .* and this run .* has FP8 parameters: .*--to fp8"
+    ):
         here(config(True), runs[False][1])
 
 
-@pytest.mark.parametrize("key, was, said", [
-    ("amax_epsilon", 1e-4, "trained with an amax epsilon of 0.0 (emulated block) and this run has 0.0001"),
-    ("power_of_two", False, "trained with power-of-two scales: yes (emulated block) and this run has no"),
-    ("block", 64, "a block length of 128"), ("forward", "e5m2", "the forward's format e4m3"),
-    ("scaling", "row", "scaling per block")])
+@pytest.mark.parametrize(
+    "key, was, said",
+    [
+        ("amax_epsilon", 1e-4, "trained with an amax epsilon of 0.0 (emulated block) and this run has 0.0001"),
+        ("power_of_two", False, "trained with power-of-two scales: yes (emulated block) and this run has no"),
+        ("block", 64, "a block length of 128"),
+        ("forward", "e5m2", "the forward's format e4m3"),
+        ("scaling", "row", "scaling per block"),
+    ],
+)
 def test_other_numbers_are_refused(runs, monkeypatch, key, was, said):
     """A library's default can change under an unchanged configuration: only the flags can tell."""
     from labkit.precision.emulated import BlockNumerics
+
     real = BlockNumerics.flags
     monkeypatch.setattr(BlockNumerics, "flags", lambda self: {**real(self), key: was})
     with pytest.raises(LabError) as error:
@@ -232,7 +263,8 @@ def test_other_phases_and_backends_are_told_and_old_checkpoints_pass():
     now = {"backend": "te", "recipe": "block", "phase": "fp8", "fp8_parameters": False, **flags.HIGH}
     assert flags.mismatch(now, now) is None
     assert "saved in the bf16 phase of its schedule and this run is in the fp8 phase" in flags.mismatch(
-        {**now, "phase": "bf16"}, now)
+        {**now, "phase": "bf16"}, now
+    )
     other = flags.mismatch({**now, "recipe": "current"}, now)
     assert "trained by te current and this run computes by te block" in other
     assert flags.mismatch(None, now) is flags.mismatch(now, None) is flags.other_parameters(None, now) is None
@@ -240,6 +272,7 @@ def test_other_phases_and_backends_are_told_and_old_checkpoints_pass():
 
 def test_masters_that_round_to_something_else_here_are_refused(runs, monkeypatch):
     from labkit.precision.emulated import Emulated
+
     monkeypatch.setattr(Emulated, "store", lambda self, p, master: p.data.copy_(on_grid(master, False)))
     with pytest.raises(LabError, match="its FP8 weight layers.0.* is not what its master weight rounds to"):
         here(config(), runs[True][1])
@@ -247,13 +280,17 @@ def test_masters_that_round_to_something_else_here_are_refused(runs, monkeypatch
 
 # ---- conversion
 
+
 def weights_in(folder):
     return {key: value for key, value in load_flat(find(folder)).items() if isinstance(value, torch.Tensor)}
 
 
 def linear_names():
-    return [f"layers.{i}.{part}.weight" for i in (0, 1) for part in (
-        "attn.wq", "attn.wk", "attn.wv", "attn.wo", "ffn.w1", "ffn.w3", "ffn.w2")]
+    return [
+        f"layers.{i}.{part}.weight"
+        for i in (0, 1)
+        for part in ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "ffn.w1", "ffn.w3", "ffn.w2")
+    ]
 
 
 def test_bf16_to_fp8_to_bf16_is_the_rounding_to_the_grid(runs, tmp_path):
@@ -278,7 +315,7 @@ def test_fp8_to_bf16_to_fp8_is_exact(runs, tmp_path, weights):
     assert back.keys() == source.keys()
     for key, value in source.items():
         if weights == "fp8" and key.endswith(".master"):
-            value = on_grid(value, True)                       # what it had beyond FP8 was given up on the way
+            value = on_grid(value, True)  # what it had beyond FP8 was given up on the way
         assert torch.equal(back[key], value), key
 
 
@@ -321,6 +358,7 @@ def test_a_damaged_checkpoint_is_not_converted(tmp_path):
 
 # ---- the commands
 
+
 def lab(*words):
     result = CliRunner().invoke(commands, [str(word) for word in words])
     if result.exception and not isinstance(result.exception, SystemExit):
@@ -332,8 +370,9 @@ def test_show_tells_the_flags(runs, tmp_path):
     out = lab("show", runs[True][1])
     assert "step-00000006: whole, step 6, saved on 1 rank" in out
     assert "precision: emulated block, in the fp8 phase; 14 linears" in out
-    assert ("formats: e4m3 forward, e4m3 backward; scaling: block of 128, scales are powers of two, amax epsilon 0"
-            in out)
+    assert (
+        "formats: e4m3 forward, e4m3 backward; scaling: block of 128, scales are powers of two, amax epsilon 0" in out
+    )
     assert "parameters: FP8, with FP32 master weights in the optimizer" in out
     assert "parameters: in high precision" in lab("show", runs[False][1] / "checkpoints" / "step-00000004")
     assert json.loads(lab("show", "--json", runs[True][1]))["precision"]["block"] == 128
@@ -344,12 +383,13 @@ def test_show_tells_the_flags(runs, tmp_path):
 def test_convert_from_the_command_line(runs, tmp_path):
     out = lab("convert", runs[False][1], tmp_path / "fp8", "--to", "fp8")
     assert out.strip().endswith("step-00000006")
-    assert "converted to fp8 parameters from False" in lab("show", tmp_path / "fp8")       # the old run's name
+    assert "converted to fp8 parameters from False" in lab("show", tmp_path / "fp8")  # the old run's name
     with pytest.raises(LabError, match="not to 'fp7'"):
         lab("convert", runs[False][1], tmp_path / "x", "--to", "fp7")
 
 
 # ---- two ranks
+
 
 @pytest.fixture(scope="module")
 def two():
@@ -368,7 +408,7 @@ def test_two_ranks_under_fsdp2(two, tmp_path):
     assert straight[0]["losses"] == straight[1]["losses"] and straight[0]["losses"][4] < straight[0]["losses"][1]
     assert all(rank["evidence"]["fp8_parameters"] == 7 for rank in straight)
     for name, weight in linear_weights(straight[0]).items():
-        assert torch.equal(on_grid(weight, True), weight), name            # whole, as in the shards
+        assert torch.equal(on_grid(weight, True), weight), name  # whole, as in the shards
     two.run(jobs.run_prepared, wide(), tmp_path / "run", (jobs.StopAt(2),), timeout=120.0)
     resumed = two.run(jobs.run_prepared, wide(), tmp_path / "run", timeout=120.0)[0]
     assert resumed["resumed_from"] == 2 and resumed["losses"] == straight[0]["losses"]
@@ -380,7 +420,13 @@ def test_two_ranks_under_fsdp2(two, tmp_path):
 
 
 def test_a_block_of_rows_must_lie_on_one_rank(two):
-    with pytest.raises((LabError, RanksFailed), match="on 2 ranks need out features that are multiples of 256.*"
-                                                      r"layers.0.ffn.w1 \(384\)"):
-        two.run(jobs.run_prepared, wide(model=dict(d_model=256, n_layers=1, n_heads=2, n_kv_heads=2, d_ffn=384)),
-                timeout=120.0)
+    with pytest.raises(
+        (LabError, RanksFailed),
+        match="on 2 ranks need out features that are multiples of 256.*"
+        r"layers.0.ffn.w1 \(384\)",
+    ):
+        two.run(
+            jobs.run_prepared,
+            wide(model=dict(d_model=256, n_layers=1, n_heads=2, n_kv_heads=2, d_ffn=384)),
+            timeout=120.0,
+        )

@@ -1,4 +1,5 @@
 """Do all ranks come to the same, right answer about a step?"""
+
 from __future__ import annotations
 
 import math
@@ -32,13 +33,13 @@ def vitals(group, losses, grads, copies=None):
     return health.check(torch.tensor(losses[group.rank]), made, group, memory_bytes=1000 + group.rank)
 
 
-REPLICAS = [[torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]] * 2      # |g| = 5, the same on both ranks
+REPLICAS = [[torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]] * 2  # |g| = 5, the same on both ranks
 
 
 def test_loss_is_the_mean_and_the_norm_counts_each_element_once():
     for v in on_ranks(vitals, [1.0, 2.0], REPLICAS):
         assert v.loss == 1.5
-        assert v.grad_norm == pytest.approx(5.0, rel=1e-6)     # fp32 norms
+        assert v.grad_norm == pytest.approx(5.0, rel=1e-6)  # fp32 norms
         assert v.finite and v.bad_loss == v.bad_grad == 0
         assert v.memory == [1000, 1001]
 
@@ -80,7 +81,7 @@ def test_one_message_and_no_nan_in_it():
 
 
 def test_large_gradients_are_not_mistaken_for_infinite_ones():
-    big = [[torch.tensor([1.5e19])] * 4] * 2                   # each square fits into fp32, their sum does not
+    big = [[torch.tensor([1.5e19])] * 4] * 2  # each square fits into fp32, their sum does not
     for v in on_ranks(vitals, [1.0, 1.0], big):
         assert v.finite and v.grad_norm == pytest.approx(3e19, rel=1e-6)
 

@@ -1,16 +1,16 @@
 """`train_job`: from a config to a record and a summary, with the real corpus, backends and transforms."""
+
 from __future__ import annotations
 
 from functools import partial
 
 import pytest
 
-from tests.train.training_jobs import MODEL, StopAt
-
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
 from labkit.record.run import read_run
 from labkit.train.job import train_job
+from tests.train.training_jobs import MODEL, StopAt
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +29,35 @@ def text(tmp_path_factory):
 
 
 def config(text, **changes):
-    return {**dict(model={**MODEL, "vocab_size": 320}, data={"source": [str(text[0])], "heldout_fraction": 0.2},
-                   steps=4, seq_len=16, batch_size=4, accumulation=2, lr=1e-2, eval_every=2, eval_batches=1,
-                   checkpoint_every=2, precision={"backend": "fp32"}), **changes}
+    return {
+        **dict(
+            model={**MODEL, "vocab_size": 320},
+            data={"source": [str(text[0])], "heldout_fraction": 0.2},
+            steps=4,
+            seq_len=16,
+            batch_size=4,
+            accumulation=2,
+            lr=1e-2,
+            eval_every=2,
+            eval_batches=1,
+            checkpoint_every=2,
+            precision={"backend": "fp32"},
+        ),
+        **changes,
+    }
 
 
 def job(pool, text, changes=None, run_dir=None, **how):
-    return pool.run(partial(train_job, cache_dir=text[1], **how), config(text, **(changes or {})), run_dir,
-                    timeout=180.0)
+    return pool.run(
+        partial(train_job, cache_dir=text[1], **how), config(text, **(changes or {})), run_dir, timeout=180.0
+    )
 
 
 def test_summary_and_record(two, text, tmp_path):
     results = job(two, text, run_dir=tmp_path / "run")
     assert results[0]["heldout"] == results[1]["heldout"] and list(results[0]["heldout"]) == [2, 4]
     summary = results[0]
-    assert summary["conversion"]["backend"] == "fp32" and summary["evidence"]["converted"] == 14   # 7 in a block
+    assert summary["conversion"]["backend"] == "fp32" and summary["evidence"]["converted"] == 14  # 7 in a block
     assert summary["parameters"] > 0 and summary["corpus"]["hash"]
     record = read_run(tmp_path / "run")
     assert record.status == "finished" and record.run["kind"] == "train" and record.run["config"]["lr"] == 0.01
@@ -73,9 +87,9 @@ def test_fp8_on_two_ranks_with_scales(two, text, tmp_path):
 
 
 def test_the_twin_differs_by_rounding(two, text):
-    plain, twin = job(two, text)[0], job(two, text, dict(perturb=2 ** -9))[0]
+    plain, twin = job(two, text)[0], job(two, text, dict(perturb=2**-9))[0]
     gaps = [abs(twin["losses"][k] - plain["losses"][k]) / plain["losses"][k] for k in plain["losses"]]
-    assert 0 < max(gaps) < 0.01          # a relative change of weights by at most 0.2 %
+    assert 0 < max(gaps) < 0.01  # a relative change of weights by at most 0.2 %
 
 
 def test_a_failed_run_says_so_in_its_record(two, text, tmp_path):
@@ -87,7 +101,7 @@ def test_a_failed_run_says_so_in_its_record(two, text, tmp_path):
 
 def test_a_folder_with_another_run_is_refused_and_one_without_steps_is_not(two, text, tmp_path):
     with pytest.raises(LabError):
-        job(two, text, dict(batch_size=3, accumulation=1), tmp_path / "run")        # nothing lost if it is used again
+        job(two, text, dict(batch_size=3, accumulation=1), tmp_path / "run")  # nothing lost if it is used again
     job(two, text, dict(checkpoint_every=0), tmp_path / "run")
     record = read_run(tmp_path / "run")
     assert record.run["config"]["batch_size"] == 4 and record.status == "finished"

@@ -1,4 +1,5 @@
 """Settings that change a step's speed or memory and not what it computes; and twins that differ from one another."""
+
 from __future__ import annotations
 
 import pytest
@@ -7,9 +8,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
 from labkit.errors import LabError
-from labkit.train.config import ModelConfig, TrainConfig
 from labkit.model.decoder import RotaryAttention, Transformer, init_weights, perturb, rotary_tables, rotate
 from labkit.parallel.transforms import choose_attention, chunked_loss
+from labkit.train.config import ModelConfig, TrainConfig
 
 SIZE = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
 
@@ -29,7 +30,7 @@ def test_a_loss_in_pieces_is_the_loss(chunk):
     pieces.backward()
     torch.testing.assert_close(pieces, whole)
     assert max(seen) == min(chunk, 48), "never more logits than asked for"
-    for name, p in model.named_parameters():        # fp32 sums in another order
+    for name, p in model.named_parameters():  # fp32 sums in another order
         torch.testing.assert_close(p.grad, want[name], rtol=1e-4, atol=1e-7, msg=name)
 
 
@@ -39,8 +40,9 @@ def test_attention_in_any_memory_order_is_attention():
     q, k, v = (torch.randn(2, 9, n, 8, generator=g) for n in (4, 2, 2))
     cos, sin = rotary_tables(9, 8, 1e4, torch.device("cpu"))
     first = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
-    want = F.scaled_dot_product_attention(rotate(first[0], cos, sin), rotate(first[1], cos, sin), first[2], is_causal=True,
-                                          enable_gqa=True).transpose(1, 2)
+    want = F.scaled_dot_product_attention(
+        rotate(first[0], cos, sin), rotate(first[1], cos, sin), first[2], is_causal=True, enable_gqa=True
+    ).transpose(1, 2)
     torch.testing.assert_close(RotaryAttention()(q, k, v, cos, sin), want)
 
 
@@ -55,7 +57,7 @@ def test_a_kernel_that_cannot_run_here_is_not_replaced_in_silence():
     model = Transformer(SIZE)
     choose_attention(model, "cudnn")
     with pytest.raises(RuntimeError, match="(?i)kernel"):
-        model(torch.zeros(1, 4, dtype=torch.int64))         # a CPU has no cuDNN
+        model(torch.zeros(1, 4, dtype=torch.int64))  # a CPU has no cuDNN
 
 
 def test_an_unknown_kernel_is_refused():
@@ -65,5 +67,6 @@ def test_an_unknown_kernel_is_refused():
 
 def test_two_twins_draw_two_perturbations():
     def weights(seed):
-        return perturb(init_weights(Transformer(SIZE), 0), 2 ** -9, seed).layers[0].attn.wq.weight
+        return perturb(init_weights(Transformer(SIZE), 0), 2**-9, seed).layers[0].attn.wq.weight
+
     assert torch.equal(weights(1), weights(1)) and not torch.equal(weights(1), weights(2))

@@ -2,6 +2,7 @@
 
 Most tests run it in this process (ranks on threads, no sharding); those that need FSDP2 use rank processes.
 """
+
 from __future__ import annotations
 
 import json
@@ -12,20 +13,19 @@ from functools import partial
 import pytest
 import torch
 
-from tests.train import training_jobs as jobs
-from tests.train.training_jobs import small_config
-
 from labkit.comm.ranks import RankPool, run_ranks
 from labkit.errors import LabError
+from labkit.precision import Backend
 from labkit.record.run import read_run
 from labkit.train import optim
 from labkit.train.hooks import Hook
-from labkit.precision import Backend
+from tests.train import training_jobs as jobs
+from tests.train.training_jobs import small_config
 
 # Two runs that add the same fp32 numbers in another order. One addition errs by 6e-8 of the result; AdamW divides
 # each gradient by its own size, so a gradient near zero can turn such an error into a visible part of a step.
-SUMMATION = dict(rtol=0, atol=2e-5)          # lr 1e-2, 6 steps: largest seen 1.5e-7; without averaging: 6e-2
-LOSSES = dict(rel=1e-5)                      # losses are means over 64 and more tokens
+SUMMATION = dict(rtol=0, atol=2e-5)  # lr 1e-2, 6 steps: largest seen 1.5e-7; without averaging: 6e-2
+LOSSES = dict(rel=1e-5)  # losses are means over 64 and more tokens
 
 
 def here(config, *args, size=1, **how):
@@ -60,6 +60,7 @@ def same_weights(a, b, **tolerance):
 
 # ---- the same numbers, however the work is shared
 
+
 @pytest.fixture(scope="module")
 def reference():
     return here(small_config())[0]
@@ -67,7 +68,7 @@ def reference():
 
 def test_it_learns(reference):
     assert list(reference["losses"]) == [1, 2, 3, 4, 5, 6] and list(reference["heldout"]) == [3, 6]
-    assert reference["losses"][1] == pytest.approx(5.55, abs=0.1)              # log 257: knows nothing
+    assert reference["losses"][1] == pytest.approx(5.55, abs=0.1)  # log 257: knows nothing
     assert reference["heldout"][6] < reference["heldout"][3] < 5.3
     assert reference["tokens"] == 6 * 8 * 16 and reference["skipped"] == []
 
@@ -77,7 +78,7 @@ def test_fsdp_on_any_number_of_ranks_is_the_plain_run(pools, reference, size):
     results = sharded(pools, size, small_config())
     for result in results:
         same_run(result, reference)
-    assert results[0]["losses"] == results[-1]["losses"]                         # what ranks are told is the same
+    assert results[0]["losses"] == results[-1]["losses"]  # what ranks are told is the same
 
 
 @pytest.mark.parametrize("accumulation", [2, 8])
@@ -103,19 +104,31 @@ def test_ranks_that_share_a_part_of_the_batch(reference):
 def test_every_row_is_used_once():
     def model_rows(group):
         from labkit.train.loop import Loop
+
         config = small_config(accumulation=2)
         model = jobs.plain_model(config)
-        loop = Loop(group, config, jobs.CountingCorpus(), model, optim.adamw(model, config), None, (), None,
-                    (group.rank, group.size))
+        loop = Loop(
+            group,
+            config,
+            jobs.CountingCorpus(),
+            model,
+            optim.adamw(model, config),
+            None,
+            (),
+            None,
+            (group.rank, group.size),
+        )
         tokens = torch.arange(8 * 17).view(8, 17)
         return [torch.cat([x[:, :1], y], 1) for x, y in loop.split(tokens)]
+
     parts = run_ranks(model_rows, size=2, backend="threads", timeout=60.0)
     assert [len(p) for p in parts] == [2, 2] and all(len(m) == 2 for p in parts for m in p)
     assert torch.equal(torch.cat([m for p in parts for m in p]), torch.arange(8 * 17).view(8, 17))
 
 
-@pytest.mark.parametrize("batch, size, accumulation, says", [
-    (8, 3, 1, "6 or 9"), (2, 3, 1, "batch_size 3"), (8, 2, 8, "16")])
+@pytest.mark.parametrize(
+    "batch, size, accumulation, says", [(8, 3, 1, "6 or 9"), (2, 3, 1, "batch_size 3"), (8, 2, 8, "16")]
+)
 def test_a_batch_that_does_not_divide(batch, size, accumulation, says):
     message = f"batch_size {batch} does not divide by {size} ranks x {accumulation} micro.*{says}"
     with pytest.raises(LabError, match=message):
@@ -124,11 +137,12 @@ def test_a_batch_that_does_not_divide(batch, size, accumulation, says):
 
 # ---- the optimizer
 
+
 def test_learning_rate():
     config = small_config(steps=10, warmup_steps=4, lr=1.0, min_lr_ratio=0.1)
     lrs = [optim.learning_rate(config, step) for step in range(1, 11)]
     assert lrs[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert lrs[6] == pytest.approx(0.55)                                        # half way down: the mean of 1 and 0.1
+    assert lrs[6] == pytest.approx(0.55)  # half way down: the mean of 1 and 0.1
     assert lrs[9] == pytest.approx(0.1)
     assert all(a > b for a, b in zip(lrs[3:], lrs[4:]))
     flat = small_config(steps=3, warmup_steps=3, lr=1.0)
@@ -164,6 +178,7 @@ class Norms(Hook):
             self.norms.append(torch.cat(grads).norm().item())
             self.lrs.append(loop.optimizer.param_groups[0]["lr"])
             return step()
+
         loop.optimizer.step = seen
 
 
@@ -171,11 +186,12 @@ def test_the_optimizer_gets_clipped_gradients_and_the_step_s_rate():
     hook = Norms()
     config = small_config(clip_norm=0.5)
     here(config, hooks=(hook,))
-    assert hook.norms == pytest.approx([0.5] * 6, rel=1e-4)         # all above 1 before; fp32 sums of 18,000
+    assert hook.norms == pytest.approx([0.5] * 6, rel=1e-4)  # all above 1 before; fp32 sums of 18,000
     assert hook.lrs == [optim.learning_rate(config, step) for step in range(1, 7)]
 
 
 # ---- steps that must not be applied
+
 
 class Watch(Hook):
     def __init__(self):
@@ -196,7 +212,7 @@ def test_one_bad_gradient_on_one_rank_skips_the_step_on_all(pools, tmp_path, val
     for result in results:
         assert result["skipped"] == [2] and list(result["losses"]) == [1, 2, 3, 4, 5, 6]
         watch = result["hooks"][1]
-        same_weights(watch.weights[2], watch.weights[3], rtol=0, atol=0)        # step 2 left no trace
+        same_weights(watch.weights[2], watch.weights[3], rtol=0, atol=0)  # step 2 left no trace
         assert not torch.equal(watch.weights[3]["norm.weight"], watch.weights[4]["norm.weight"])
         assert [watch.counts[k] for k in (1, 2, 3)] == [[1], [1], [2]]
         assert all(w.isfinite().all() for w in result["weights"].values())
@@ -226,12 +242,13 @@ def test_it_gives_up_after_many_bad_steps_in_a_row(tmp_path):
     config = small_config(steps=60, eval_every=0)
     hooks = (jobs.Spoil({2, *range(5, 60)}, rank=0),)
     result = here(config, tmp_path, hooks=hooks)[0]
-    assert result["steps"] == 24 and result["skipped"] == [2, *range(5, 25)]     # 20 from step 5 on
+    assert result["steps"] == 24 and result["skipped"] == [2, *range(5, 25)]  # 20 from step 5 on
     assert "20 steps in a row" in result["stopped"]
     assert read_run(tmp_path).events[-1]["kind"] == "stopped"
 
 
 # ---- hooks, precision, evaluation
+
 
 class Diary(Hook):
     def __init__(self):
@@ -309,6 +326,7 @@ class FakeBackend(Backend):
         class Stat:
             def to_dict(self):
                 return {"scale": 2.0}
+
         return {"w": Stat()}
 
 
@@ -318,10 +336,16 @@ class Places(Hook):
 
     def on_start(self, loop):
         layer = loop.model.layers[0].ffn.w1
-        layer.register_forward_hook(lambda *_: self.backend.seen.append(
-            ("forward", loop.model.training, self.backend.inside, self.backend.probing)))
-        layer.weight.register_hook(lambda g: self.backend.seen.append(
-            ("backward", loop.model.training, self.backend.inside, self.backend.probing)))
+        layer.register_forward_hook(
+            lambda *_: self.backend.seen.append(
+                ("forward", loop.model.training, self.backend.inside, self.backend.probing)
+            )
+        )
+        layer.weight.register_hook(
+            lambda g: self.backend.seen.append(
+                ("backward", loop.model.training, self.backend.inside, self.backend.probing)
+            )
+        )
 
 
 def test_autocast_is_around_the_forward_alone_and_the_probe_around_both(tmp_path):
@@ -330,9 +354,17 @@ def test_autocast_is_around_the_forward_alone_and_the_probe_around_both(tmp_path
     here(config, tmp_path, hooks=(Places(backend),), backend=backend)
     forward, backward, evaluation = ("forward", True, True), ("backward", True, False), ("forward", False, True)
     assert backend.seen == [
-        (*forward, False), (*backward, False), (*forward, False), (*backward, False),
-        (*forward, True), (*backward, True), (*forward, False), (*backward, False),
-        (*evaluation, False), (*evaluation, False)]
+        (*forward, False),
+        (*backward, False),
+        (*forward, False),
+        (*backward, False),
+        (*forward, True),
+        (*backward, True),
+        (*forward, False),
+        (*backward, False),
+        (*evaluation, False),
+        (*evaluation, False),
+    ]
     assert backend.tokens == 4 * 16
     assert [line.get("scales") for line in read_run(tmp_path).steps] == [None, {"w": {"scale": 2.0}}]
 
@@ -378,6 +410,7 @@ def test_data_depend_on_seed_and_step_and_heldout_on_neither():
 
 
 # ---- the record
+
 
 def test_the_line_of_a_step(tmp_path):
     here(small_config(), tmp_path)

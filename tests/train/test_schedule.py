@@ -1,4 +1,5 @@
 """BF16 at both ends, FP8 between: one run, switched at the right steps, resumed in the right phase, told honestly."""
+
 from __future__ import annotations
 
 from functools import partial
@@ -6,19 +7,18 @@ from functools import partial
 import pytest
 import torch
 
-from tests.precision import fake_te
-from tests.train import training_jobs as jobs
-from tests.train.training_jobs import small_config
-
 from labkit.comm.ranks import RankPool, run_ranks
 from labkit.errors import LabError
+from labkit.parallel.transforms import compile_model
+from labkit.precision import get_backend
+from labkit.precision.switch import Switch, switched
 from labkit.record.run import read_run
 from labkit.train.config import TrainConfig
 from labkit.train.hooks import Hook
-from labkit.precision import get_backend
-from labkit.precision.switch import Switch, switched
 from labkit.train.schedule import Schedule
-from labkit.parallel.transforms import compile_model
+from tests.precision import fake_te
+from tests.train import training_jobs as jobs
+from tests.train.training_jobs import small_config
 
 LINEARS = 14
 
@@ -31,8 +31,9 @@ def config(backend="emulated", first=2, last=2, **changes):
 
 
 def here(asked, run_dir=None, hooks=(), **how):
-    return run_ranks(partial(jobs.run_converted, **how), asked, run_dir, hooks, size=1, backend="threads",
-                     timeout=120.0)[0]
+    return run_ranks(
+        partial(jobs.run_converted, **how), asked, run_dir, hooks, size=1, backend="threads", timeout=120.0
+    )[0]
 
 
 def switches(run_dir):
@@ -45,22 +46,35 @@ SECOND = (6, "the linears now compute in BF16, until here in FP8")
 
 # ---- the setting
 
-@pytest.mark.parametrize("first, last, phases", [
-    (2, 2, "bbfffbb"), (0, 1, "ffffffb"), (3, 0, "bbbffff"), (0.3, 0.15, "bbffffb"), (0.01, 0, "bffffff"),
-    (0, 0, "fffffff")])
+
+@pytest.mark.parametrize(
+    "first, last, phases",
+    [
+        (2, 2, "bbfffbb"),
+        (0, 1, "ffffffb"),
+        (3, 0, "bbbffff"),
+        (0.3, 0.15, "bbffffb"),
+        (0.01, 0, "bffffff"),
+        (0, 0, "fffffff"),
+    ],
+)
 def test_the_phase_of_each_step(first, last, phases):
     schedule = Schedule(config(first=first, last=last), get_backend("emulated"))
     assert "".join(schedule.phase(step)[0] for step in range(1, 8)) == phases
 
 
-@pytest.mark.parametrize("schedule, said", [
-    ({"bf16_first": 4, "bf16_last": 3}, "leaves no step in FP8: bf16_first (4) and bf16_last (3) are all of the 7"),
-    ({"bf16_first": 0.5, "bf16_last": 0.5}, "bf16_first (4) and bf16_last (4) are all of the 7 steps"),
-    ({}, "has no step in BF16: give bf16_first or bf16_last a number of steps (20) or a share of them (0.1)"),
-    ({"bf16_first": 1.0}, "in [precision.schedule], bf16_first must be less than 1.0, not 1.0"),
-    ({"bf16_first": -1}, "in [precision.schedule], bf16_first must be at least 0, not -1"),
-    ({"bf16_first": "a tenth"}, "bf16_first must be a whole number, not 'a tenth'"),
-    ({"bf16_frist": 2}, "'bf16_frist' is not a known key; did you mean 'bf16_first'?")])
+@pytest.mark.parametrize(
+    "schedule, said",
+    [
+        ({"bf16_first": 4, "bf16_last": 3}, "leaves no step in FP8: bf16_first (4) and bf16_last (3) are all of the 7"),
+        ({"bf16_first": 0.5, "bf16_last": 0.5}, "bf16_first (4) and bf16_last (4) are all of the 7 steps"),
+        ({}, "has no step in BF16: give bf16_first or bf16_last a number of steps (20) or a share of them (0.1)"),
+        ({"bf16_first": 1.0}, "in [precision.schedule], bf16_first must be less than 1.0, not 1.0"),
+        ({"bf16_first": -1}, "in [precision.schedule], bf16_first must be at least 0, not -1"),
+        ({"bf16_first": "a tenth"}, "bf16_first must be a whole number, not 'a tenth'"),
+        ({"bf16_frist": 2}, "'bf16_frist' is not a known key; did you mean 'bf16_first'?"),
+    ],
+)
 def test_a_wrong_schedule_is_one_sentence(schedule, said):
     with pytest.raises(LabError) as error:
         TrainConfig(steps=7, precision={"backend": "emulated", "schedule": schedule})
@@ -74,6 +88,7 @@ def test_a_schedule_needs_a_backend():
 
 # ---- the run
 
+
 class Watch(Hook):
     """What the first linear computed in, at each forward: (step, training, plain)."""
 
@@ -82,8 +97,9 @@ class Watch(Hook):
 
     def on_start(self, loop):
         linear = next(iter(loop.backend.modules.values()))
-        linear.register_forward_hook(lambda module, args, y: self.seen.append(
-            (loop.step, module.training, getattr(module, "plain", False))))
+        linear.register_forward_hook(
+            lambda module, args, y: self.seen.append((loop.step, module.training, getattr(module, "plain", False)))
+        )
 
 
 @pytest.mark.parametrize("backend", ["emulated", "torchao"])
@@ -127,7 +143,7 @@ def test_resuming_in_any_phase_goes_on_in_it(tmp_path, stop):
     resumed = here(asked, tmp_path)
     assert resumed["resumed_from"] == stop and resumed["losses"] == straight["losses"]
     assert resumed["heldout"] == straight["heldout"] and resumed["fp8_steps"] == 3
-    assert switches(tmp_path) == [FIRST, SECOND]                      # each once: a resume is no switch
+    assert switches(tmp_path) == [FIRST, SECOND]  # each once: a resume is no switch
 
 
 def test_going_back_over_a_switch_switches_back(tmp_path):
@@ -148,7 +164,8 @@ def test_calibrating_looks_where_fp8_begins_and_updates_nothing(first, last, at,
     # The emulated backend remembers nothing, so equal losses mean that no weight and no gradient was left changed.
     assert got["losses"] == straight["losses"] and got["heldout"] == straight["heldout"]
     assert [(e["step"], e["message"]) for e in read_run(tmp_path).events if e["kind"] == "calibrated"] == [
-        (at, f"2 passes over the batch of step {at} set the first scales")]
+        (at, f"2 passes over the batch of step {at} set the first scales")
+    ]
 
 
 def test_a_resume_within_fp8_does_not_calibrate_again(tmp_path):
@@ -164,7 +181,9 @@ def test_calibrating_what_remembers_nothing_is_refused():
     te.recipe, emulated.recipe = "delayed", "tensorwise"
     te.check_calibration(3)
     emulated.check_calibration(0)
-    with pytest.raises(LabError, match="calibrate = 3 is for scales that come from earlier steps .* emulated tensorwise"):
+    with pytest.raises(
+        LabError, match="calibrate = 3 is for scales that come from earlier steps .* emulated tensorwise"
+    ):
         emulated.check_calibration(3)
     with pytest.raises(LabError, match="te current finds its scales anew in every step: leave calibrate out"):
         te.recipe = "current"
@@ -178,6 +197,7 @@ def test_another_schedule_is_refused_on_resume(tmp_path):
 
 
 # ---- under the transforms
+
 
 @pytest.fixture(scope="module")
 def two():
@@ -199,6 +219,7 @@ def test_two_ranks_under_fsdp2_with_activation_checkpointing(two, tmp_path):
 def test_each_switch_compiles_one_more_graph(monkeypatch):
     """Counted on the CPU, without generating code: `plain` is a constant of a block's graph."""
     from torch._dynamo.testing import CompileCounter
+
     torch._dynamo.reset()
     counter, backend = CompileCounter(), get_backend("torchao")
     model = jobs.plain_model(small_config(model=dict(n_layers=2)))
@@ -211,7 +232,7 @@ def test_each_switch_compiles_one_more_graph(monkeypatch):
         model(tokens[:, :-1], tokens[:, 1:]).backward()
         counts.append(counter.frame_count)
     assert counts[1] == counts[0] and counts[3] == counts[2] and counts[4] == counts[3]
-    assert counts[2] == counts[0] + 1                   # both blocks share it; norm and loss have no second form
+    assert counts[2] == counts[0] + 1  # both blocks share it; norm and loss have no second form
     torch._dynamo.reset()
 
 
@@ -224,8 +245,10 @@ def test_a_switched_linear_is_still_of_its_kind():
 
 # ---- Transformer Engine, against its stand-in
 
+
 def te_model(recipe, phase="fp8"):
     from labkit.model.decoder import Transformer, init_weights
+
     with torch.device("meta"):
         model = Transformer(small_config(model=dict(d_model=128, d_ffn=128, n_heads=2, n_kv_heads=2)).resolved_model)
     backend = get_backend("te")
@@ -272,9 +295,9 @@ def test_tes_delayed_state_is_saved_and_restored_in_the_fp8_phase_alone(monkeypa
     assert len(saved) == 4 * LINEARS
     backend.switch("bf16")
     forward(model, backend)
-    assert backend.state_dict() == {}                   # Transformer Engine has dropped it
+    assert backend.state_dict() == {}  # Transformer Engine has dropped it
     model, again = te_model("delayed", "bf16")
-    again.load_state_dict(saved)                        # nothing to put it into, and no error
+    again.load_state_dict(saved)  # nothing to put it into, and no error
     again.switch("fp8")
     again.load_state_dict({name: value + 1 for name, value in saved.items()})
     wq = model.layers[0].attn.wq

@@ -1,4 +1,5 @@
 """What the rank processes of the training tests import: a small corpus, a small model, jobs. No test in here."""
+
 from __future__ import annotations
 
 import os
@@ -8,6 +9,9 @@ from pathlib import Path
 
 import torch
 
+from labkit.model.decoder import Transformer, init_weights
+from labkit.parallel.shard import materialize, shard
+from labkit.precision import get_backend
 from labkit.record.run import RunRecord
 from labkit.train import manifest
 from labkit.train.checkpoint import Checkpoints
@@ -15,17 +19,20 @@ from labkit.train.config import ModelConfig, TrainConfig
 from labkit.train.hooks import Hook
 from labkit.train.job import build_model, seed_generators
 from labkit.train.loop import train
-from labkit.model.decoder import Transformer, init_weights
-from labkit.precision import get_backend
-from labkit.parallel.shard import materialize, shard
 
 MODEL = dict(vocab_size=257, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=16)
 
 
 def small_config(**changes) -> TrainConfig:
     model = ModelConfig(**{**MODEL, **changes.pop("model", {})})
-    return TrainConfig(**{**dict(model=model, steps=6, seq_len=16, batch_size=8, lr=1e-2, warmup_steps=2, eval_every=3,
-                                 eval_batches=2), **changes})
+    return TrainConfig(
+        **{
+            **dict(
+                model=model, steps=6, seq_len=16, batch_size=8, lr=1e-2, warmup_steps=2, eval_every=3, eval_batches=2
+            ),
+            **changes,
+        }
+    )
 
 
 class CountingCorpus:
@@ -98,6 +105,7 @@ class Dice(Hook):
         import random
 
         import numpy
+
         self.drawn.append((random.random(), float(numpy.random.rand()), float(torch.rand(()))))
 
     def state_dict(self):
@@ -120,8 +128,10 @@ def sharded_model(config, group, param_dtype=torch.float32):
 
 def whole(model):
     """{name: full fp32 tensor}. All ranks together."""
-    return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
-            for name, p in model.named_parameters()}
+    return {
+        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+        for name, p in model.named_parameters()
+    }
 
 
 def open_record(group, run_dir):
@@ -139,8 +149,16 @@ def run(group, config, run_dir=None, hooks=(), sharded=False, corpus=None, befor
     seed_generators(config.seed, group.rank)
     model = sharded_model(config, group) if sharded else plain_model(config)
     seen = GradNorms()
-    result = train(group, config, corpus or CountingCorpus(), model=model, record=open_record(group, run_dir),
-                   run_dir=run_dir, hooks=(*hooks, seen), **how)
+    result = train(
+        group,
+        config,
+        corpus or CountingCorpus(),
+        model=model,
+        record=open_record(group, run_dir),
+        run_dir=run_dir,
+        hooks=(*hooks, seen),
+        **how,
+    )
     return {**asdict(result), "weights": whole(model), "hooks": hooks, "grad_norms": seen.norms}
 
 
@@ -164,8 +182,17 @@ def run_prepared(group, config, run_dir=None, hooks=(), **how):
 
 
 def trained(group, config, model, backend, run_dir, hooks, **how):
-    result = train(group, config, CountingCorpus(), model=model, backend=backend,
-                   record=open_record(group, run_dir), run_dir=run_dir, hooks=hooks, **how)
+    result = train(
+        group,
+        config,
+        CountingCorpus(),
+        model=model,
+        backend=backend,
+        record=open_record(group, run_dir),
+        run_dir=run_dir,
+        hooks=hooks,
+        **how,
+    )
     return {**asdict(result), "weights": whole(model), "evidence": backend.evidence(model)}
 
 
@@ -174,6 +201,7 @@ def run_sharded(group, config, run_dir=None, hooks=(), before=None, **how):
 
 
 # ---- accidents, to be called in a rank
+
 
 class Accident:
     """Picklable `before`: replaces a function so that something bad happens in the save of `step`, on one or all."""
@@ -192,6 +220,7 @@ class Accident:
             if final.name == manifest.folder_name(self.step):
                 os.kill(os.getpid(), signal.SIGKILL)
             original(partial, final)
+
         manifest.publish = publish
 
     def killed_while_writing(self):
@@ -202,10 +231,12 @@ class Accident:
                 (partial / "__0_0.distcp").write_bytes(b"half a file")
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(self_, partial, tensors, own)
+
         Checkpoints._write = write
 
     def killed_while_deleting_old_ones(self):
         import shutil
+
         original = shutil.rmtree
 
         def rmtree(path, *args, **kwargs):
@@ -213,29 +244,35 @@ class Accident:
                 next(Path(path).iterdir()).unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(path, *args, **kwargs)
+
         manifest.shutil.rmtree = rmtree
 
     def full_while_dcp_writes(self):
         """The tensors go to /dev/full: the system itself says "no space left on device"."""
         from torch.distributed.checkpoint import filesystem
+
         original = filesystem.FileSystem.create_stream
 
         def create_stream(fs, path, mode):
             into = "/dev/full" if "w" in mode and manifest.folder_name(self.step) in str(path) else path
             return original(fs, into, mode)
+
         filesystem.FileSystem.create_stream = create_stream
 
     def full_while_rank_writes(self):
         import errno
+
         original = manifest.write_durably
 
         def write_durably(file, content):
             if file.parent.name.startswith(manifest.folder_name(self.step)):
                 raise OSError(errno.ENOSPC, "No space left on device")
             original(file, content)
+
         manifest.write_durably = write_durably
 
     def little_space(self):
         import shutil
+
         usage = shutil.disk_usage("/")
         manifest.shutil.disk_usage = lambda path: usage._replace(free=1000)

@@ -1,4 +1,5 @@
 """The benchmark: sizes, columns, nccl-tests files, wrong answers, unwritten tasks, records, and real ranks."""
+
 from __future__ import annotations
 
 import json
@@ -19,8 +20,9 @@ ROOT = Path(bench.__file__).parents[1]
 DATA = Path(bench.__file__).parent / "data"
 
 
-@pytest.mark.parametrize("text, nbytes", [("512", 512), ("1K", 1024), ("64M", 64 << 20), ("4G", 4 << 30),
-                                          ("2MiB", 2 << 20)])
+@pytest.mark.parametrize(
+    "text, nbytes", [("512", 512), ("1K", 1024), ("64M", 64 << 20), ("4G", 4 << 30), ("2MiB", 2 << 20)]
+)
 def test_sizes_as_nccl_tests_writes_them(text, nbytes):
     assert bench.parse_size(text) == nbytes
     assert bench.parse_size(bench.human(nbytes)) == nbytes
@@ -55,9 +57,11 @@ def test_a_real_file_of_nccl_tests():
 
 def test_old_formats_prefixes_and_rank_lines(tmp_path):
     file = tmp_path / "old.txt"
-    file.write_text("#   Rank  0 Pid 1 on x device  0\n#   Rank  3 Pid 2 on x device  3\n"
-                    "  4194304   1048576   float   sum   120.1   34.92   52.38  0e+00   115.5   36.31   54.47  0e+00\n"
-                    "[0]  8388608  2097152  float  sum  -1   992.6    8.45   16.20    0   986.0    8.51   16.31  N/A\n")
+    file.write_text(
+        "#   Rank  0 Pid 1 on x device  0\n#   Rank  3 Pid 2 on x device  3\n"
+        "  4194304   1048576   float   sum   120.1   34.92   52.38  0e+00   115.5   36.31   54.47  0e+00\n"
+        "[0]  8388608  2097152  float  sum  -1   992.6    8.45   16.20    0   986.0    8.51   16.31  N/A\n"
+    )
     found = nccl_tests.read(file)
     assert found["ranks"] == 4 and [row["size"] for row in found["rows"]] == [4194304, 8388608]
     assert found["rows"][0]["busbw"] == 52.38e9 and found["in_place"][1]["wrong"] == 0
@@ -74,9 +78,11 @@ def test_ranks_are_inferred_from_the_ratio_of_the_bandwidths(tmp_path):
 
 def wrong_by(function, N=4, L=20000, collective="all_reduce", op="sum", dtype=torch.float32):
     """#wrong of a function, as every rank reports it."""
+
     def job(group):
         own = torch.empty(L if collective != "all_gather" else L // N, dtype=dtype)
         return contenders._wrong(lambda: function(own, group), own, collective, group, op)
+
     counts = set(run_ranks(job, size=N, backend="threads"))
     assert len(counts) == 1
     return counts.pop()
@@ -87,16 +93,18 @@ def test_every_wrong_number_is_counted():
     assert wrong_by(lambda x, g: g.all_reduce(x), dtype=torch.bfloat16) == 0
     assert wrong_by(lambda x, g: g.all_reduce(x, "mean"), op="mean") == 0
     assert wrong_by(lambda x, g: g.all_reduce(x, "max"), op="max") == 0
-    assert wrong_by(lambda x, g: x) > 4 * 20000 * 0.9                    # the input, returned
+    assert wrong_by(lambda x, g: x) > 4 * 20000 * 0.9  # the input, returned
 
     def one_wrong(x, group):
         group.all_reduce(x)
         x[-1] += group.rank == 2
         return x
+
     assert wrong_by(one_wrong) == 1
 
     def nan(x, group):
         return group.all_reduce(x).fill_(float("nan"))
+
     assert wrong_by(nan) == 4 * 20000
 
 
@@ -114,14 +122,18 @@ def hole(x_L, group, op="sum"):
 def test_an_unwritten_task_is_left_out_with_a_sentence(monkeypatch):
     monkeypatch.setitem(contenders.CONTENDERS["all_reduce"], "ring", Contender(f"{__name__}:hole", "", 1))
     monkeypatch.setattr(contenders, "load", lambda path: hole)
-    results = run_ranks(lambda group: contenders.measure(group, "all_reduce", "ring", [1024], "float32", "sum", 0.01),
-                        size=2, backend="threads")
+    results = run_ranks(
+        lambda group: contenders.measure(group, "all_reduce", "ring", [1024], "float32", "sum", 0.01),
+        size=2,
+        backend="threads",
+    )
     assert results[0]["rows"] == [] and "Task 13.4" in results[0]["note"] and "left out" in results[0]["note"]
 
 
 def test_without_task_13_1_there_is_no_fit_and_everything_else(monkeypatch):
     def hole(*args):
         raise NotImplementedError("Task 13.1: fit alpha and beta")
+
     monkeypatch.setattr(cost_model, "fit_alpha_beta", hole)
     rows = [{"size": 1 << k, "count": 1, "seconds": 1e-3, "wrong": 0, "iterations": 3} for k in (10, 12, 14)]
     entry = bench._finish({"rows": rows, "note": ""}, "all_reduce", "ring", 4)
@@ -131,16 +143,22 @@ def test_without_task_13_1_there_is_no_fit_and_everything_else(monkeypatch):
 
 def test_the_fit_is_of_the_large_sizes():
     cost = cost_model.ring_all_reduce_cost(8)
-    rows = [{"size": 1 << k, "seconds": cost.time(1 << k, 2e-6, 1 / 300e9) * (3 if k < 20 else 1)}
-            for k in range(10, 33)]
+    rows = [
+        {"size": 1 << k, "seconds": cost.time(1 << k, 2e-6, 1 / 300e9) * (3 if k < 20 else 1)} for k in range(10, 33)
+    ]
     fit = records.fit(rows, cost)
     assert fit["from_bytes"] == 1 << 20 and fit["worst"] < 1e-6
     assert fit["alpha"] == pytest.approx(2e-6) and 1 / fit["beta"] == pytest.approx(300e9)
 
 
 def test_records_come_back_and_others_are_refused(tmp_path):
-    record = {"kind": "collectives", "ranks": 8, "nodes": 1, "device": "cuda",
-              "series": [{"collective": "all_reduce", "contender": "library", "rows": [{"size": 1}]}]}
+    record = {
+        "kind": "collectives",
+        "ranks": 8,
+        "nodes": 1,
+        "device": "cuda",
+        "series": [{"collective": "all_reduce", "contender": "library", "rows": [{"size": 1}]}],
+    }
     records.save(record, tmp_path / "h200-8.json")
     records.save({**record, "device": "cpu", "ranks": 4}, tmp_path / "laptop.json")
     found = records.recorded(tmp_path)
@@ -152,16 +170,43 @@ def test_records_come_back_and_others_are_refused(tmp_path):
 
 
 def test_on_four_processes(tmp_path, capsys):
-    status = bench.main(["-b", "1K", "-e", "64K", "-f", "64", "--ranks", "4", "--device", "cpu", "--budget", "0.02",
-                         "--contenders", "library,ring,pipelined", "--collectives", "all", "--out", str(tmp_path),
-                         "--wire", "2"])
+    status = bench.main(
+        [
+            "-b",
+            "1K",
+            "-e",
+            "64K",
+            "-f",
+            "64",
+            "--ranks",
+            "4",
+            "--device",
+            "cpu",
+            "--budget",
+            "0.02",
+            "--contenders",
+            "library,ring,pipelined",
+            "--collectives",
+            "all",
+            "--out",
+            str(tmp_path),
+            "--wire",
+            "2",
+        ]
+    )
     out = capsys.readouterr().out
     record = records.load(tmp_path / "bench.json")
     assert status == 0
     measured = [(e["collective"], e["contender"]) for e in record["series"]]
-    assert measured == [("all_reduce", "library"), ("all_reduce", "ring"), ("all_reduce", "pipelined"),
-                        ("all_gather", "library"), ("all_gather", "ring"), ("reduce_scatter", "library"),
-                        ("reduce_scatter", "ring")]
+    assert measured == [
+        ("all_reduce", "library"),
+        ("all_reduce", "ring"),
+        ("all_reduce", "pipelined"),
+        ("all_gather", "library"),
+        ("all_gather", "ring"),
+        ("reduce_scatter", "library"),
+        ("reduce_scatter", "ring"),
+    ]
     for entry in record["series"]:
         factor = 1.5 if entry["collective"] == "all_reduce" else 0.75
         assert [row["size"] for row in entry["rows"]] == [1024, 65536]
@@ -175,14 +220,35 @@ def test_on_four_processes(tmp_path, capsys):
 
 
 def test_under_torchrun(tmp_path):
-    command = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "week13_allreduce.bench",
-               "-b", "4K", "-e", "4K", "--budget", "0.01", "--contenders", "library,ring", "--out", str(tmp_path),
-               "--device", "cpu", "--dtype", "bfloat16", "--op", "mean"]
-    (tmp_path / "tmp").mkdir()                  # torchrun leaves a folder of logs in the temporary folder
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "week13_allreduce.bench",
+        "-b",
+        "4K",
+        "-e",
+        "4K",
+        "--budget",
+        "0.01",
+        "--contenders",
+        "library,ring",
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        "--dtype",
+        "bfloat16",
+        "--op",
+        "mean",
+    ]
+    (tmp_path / "tmp").mkdir()  # torchrun leaves a folder of logs in the temporary folder
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")}
     done = warm.python(*command, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     record = json.loads((tmp_path / "bench.json").read_text())
     assert record["ranks"] == 2 and record["dtype"] == "bfloat16"
     assert [row["wrong"] for entry in record["series"] for row in entry["rows"]] == [0, 0]
-    assert done.stdout.count("# all_reduce: ring") == 1           # one rank speaks
+    assert done.stdout.count("# all_reduce: ring") == 1  # one rank speaks

@@ -1,4 +1,5 @@
 """How the benchmark times a GPU, on a simulated one: who waits for whom, what a hiccup does. The ring's variants."""
+
 from __future__ import annotations
 
 import types
@@ -16,7 +17,7 @@ class Machine:
     def __init__(self, monkeypatch, queue, work, hiccup_at=None):
         self.cpu = self.gpu = 0.0
         self.queue, self.work, self.hiccup_at, self.calls, self.pool = queue, work, hiccup_at, 0, 0
-        self.ends = []                                       # of calls: when the GPU is done with each
+        self.ends = []  # of calls: when the GPU is done with each
         machine = self
 
         class Stopwatch:
@@ -36,8 +37,9 @@ class Machine:
         monkeypatch.setattr(torch.cuda, "_sleep", self.hold)
         tensor = torch.tensor
         monkeypatch.setattr(torch, "tensor", lambda *args, device=None, **more: tensor(*args, **more))
-        self.group = types.SimpleNamespace(size=4, device=torch.device("cuda", 0), barrier=self.barrier,
-                                           all_reduce=lambda value, op: value)
+        self.group = types.SimpleNamespace(
+            size=4, device=torch.device("cuda", 0), barrier=self.barrier, all_reduce=lambda value, op: value
+        )
 
     def hold(self, cycles):
         self.gpu = max(self.gpu, self.cpu) + cycles / contenders.CYCLES
@@ -49,7 +51,7 @@ class Machine:
         self.calls += 1
         self.cpu += self.queue + (10e-3 if self.calls == self.hiccup_at else 0)
         self.ends = [end for end in self.ends if end > self.cpu]
-        if len(self.ends) + 1 > self.pool:                   # nobody's memory is free yet: the pool must grow
+        if len(self.ends) + 1 > self.pool:  # nobody's memory is free yet: the pool must grow
             self.pool += 1
         self.gpu = max(self.gpu, self.cpu) + self.work
         self.ends.append(self.gpu)
@@ -96,6 +98,7 @@ def test_every_variant_of_the_ring_is_right(name):
         x = torch.arange(103.0) + group.rank
         assert function(x, group, "sum") is x
         return x, {event.peer for event in group.ledger.events if event.kind == "send"}
+
     results = run_ranks(job, size=4, backend="threads")
     for rank, (x, peers) in enumerate(results):
         assert torch.equal(x, 4 * torch.arange(103.0) + 6)

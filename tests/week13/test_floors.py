@@ -1,4 +1,5 @@
 """The model of the GPU clock that takes the longer of queueing and working."""
+
 from __future__ import annotations
 
 import pytest
@@ -37,19 +38,22 @@ def test_a_row_in_which_the_cpu_was_held_up_is_named_and_left_out():
     rows = rows_of("ring", 4, lambda size: 2 * Q if size in (1 << 17, 1 << 30) else Q)
     floor = floors.floor_of(rows, "ring", 4)
     far, strays = floors.errors(floor, rows)
-    assert strays == {1 << 17: 2.0}                     # at 1 GiB the GPU decides: how long queueing took is all one
+    assert strays == {1 << 17: 2.0}  # at 1 GiB the GPU decides: how long queueing took is all one
     assert max(map(abs, far.values())) < 1e-9 and 1 << 30 in far
     text = floors.floors({"ranks": 4, "series": [{"collective": "all_reduce", "contender": "ring", "rows": rows}]})
     assert "queued in 300 us" in text and "without 128 KiB, queued for 2.0 times as long" in text
 
 
 def test_the_crossing_is_where_the_first_one_leaves_its_floor():
-    naive, ring = (floors.floor_of(rows_of(who, 4, lambda size, q=q: q), who, 4) for who, q in (("naive", Q),
-                                                                                             ("ring", 1.5 * Q)))
+    naive, ring = (
+        floors.floor_of(rows_of(who, 4, lambda size, q=q: q), who, 4) for who, q in (("naive", Q), ("ring", 1.5 * Q))
+    )
     at = floors.crossing(naive, ring)
     assert naive.time(at) == pytest.approx(ring.time(at)) and naive.time(0.9 * at) < ring.time(0.9 * at)
-    series = [{"collective": "all_reduce", "contender": who, "rows": rows_of(who, 4, lambda size, q=q: q)}
-              for who, q in (("naive", Q), ("ring", 1.5 * Q))]
+    series = [
+        {"collective": "all_reduce", "contender": who, "rows": rows_of(who, 4, lambda size, q=q: q)}
+        for who, q in (("naive", Q), ("ring", 1.5 * Q))
+    ]
     assert f"overtakes naive at {at / MiB:.3g} MiB" in floors.floors({"ranks": 4, "series": series})
 
 
@@ -58,4 +62,4 @@ def test_records_without_a_gpu_have_no_such_model():
     assert floors.floor_of(rows, "ring", 4) is None
     series = [{"collective": "all_reduce", "contender": who, "rows": rows} for who in ("ring", "tree")]
     assert floors.floors({"ranks": 4, "series": series}) == ""
-    assert floors.floor_of(rows_of("ring", 4)[:10], "ring", 4) is None          # too short for the GPU to decide
+    assert floors.floor_of(rows_of("ring", 4)[:10], "ring", 4) is None  # too short for the GPU to decide

@@ -1,4 +1,5 @@
 """Nothing of a lesson stays in the system's temporary folder: pictures, ranks, checks, training, and these tests."""
+
 from __future__ import annotations
 
 import os
@@ -59,8 +60,9 @@ def run(program, scratch, tmp_path, end="pass"):
     caches = {"MPLCONFIGDIR": str(tmp_path.parent / "mpl"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     environment = {**os.environ, **caches, "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if end == "pass":
-        done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True,
-                              text=True, timeout=240)
+        done = subprocess.run(
+            [sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+        )
     else:
         done = warm.python(file, cwd=tmp_path, env=environment)
     return sorted(os.listdir(scratch)), done
@@ -86,8 +88,10 @@ def test_training_on_ranks(end, scratch, tmp_path):
 
 
 def test_a_check(scratch, tmp_path):
-    program = ("import sys\nfrom labkit.cli import main\n"
-               f"import os; os.chdir({str(ROOT)!r})\nmain(['check', '13.3', '--seed', '1'])\n")
+    program = (
+        "import sys\nfrom labkit.cli import main\n"
+        f"import os; os.chdir({str(ROOT)!r})\nmain(['check', '13.3', '--seed', '1'])\n"
+    )
     left, done = run(program, scratch, tmp_path, "")
     assert left == [], left
     assert done.returncode == 0 and "10 of 10" in done.stdout, done.stdout + done.stderr
@@ -96,9 +100,12 @@ def test_a_check(scratch, tmp_path):
 def test_tests_that_start_torchrun_keep_its_log_folder_to_themselves():
     """torchrun makes a folder torchelastic_* for its workers' logs and never removes it: so no test may let it go to
     the system's temporary folder."""
-    starters = [path for path in (ROOT / "tests").rglob("test_*.py")
-                if re.search(r'"torch\.distributed\.run"|m torch\.distributed\.run', path.read_text(encoding="utf-8"))
-                and path != Path(__file__)]
+    starters = [
+        path
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if re.search(r'"torch\.distributed\.run"|m torch\.distributed\.run', path.read_text(encoding="utf-8"))
+        and path != Path(__file__)
+    ]
     assert len(starters) >= 2
     for path in starters:
         assert '"TMPDIR":' in path.read_text(encoding="utf-8"), path

@@ -1,4 +1,5 @@
 """lab.ipynb: its shape, what a student's copy of it does, and one run from top to bottom with the solutions."""
+
 from __future__ import annotations
 
 import json
@@ -51,8 +52,11 @@ def test_every_task_has_its_grade_cell():
 
 
 def test_five_predictions_come_before_what_they_predict():
-    places = [i for i, cell in enumerate(CELLS) if "on_record(" in source(cell) and cell["cell_type"] == "code"
-              and "import" not in source(cell)]
+    places = [
+        i
+        for i, cell in enumerate(CELLS)
+        if "on_record(" in source(cell) and cell["cell_type"] == "code" and "import" not in source(cell)
+    ]
     assert len(places) == 5
     for number, at in enumerate(places, 1):
         used = [i for i, cell in enumerate(CELLS) if f"guess_{number}." in source(cell)]
@@ -84,7 +88,8 @@ def test_an_open_task_is_recognised_wherever_it_was_met():
         assert open_task(error) == ("13.2", "ring reduce-scatter")
     assert open_task(NotImplementedError("not here")) is None and open_task(ValueError("Task 13.2")) is None
     assert waiting_sentence("13.2", "ring reduce-scatter") == (
-        "This cell waits for task 13.2, ring reduce-scatter: write it in week13_allreduce/collectives.py.")
+        "This cell waits for task 13.2, ring reduce-scatter: write it in week13_allreduce/collectives.py."
+    )
 
 
 def test_predictions_ask_for_what_is_missing(capsys, tmp_path, monkeypatch):
@@ -99,14 +104,16 @@ def test_predictions_ask_for_what_is_missing(capsys, tmp_path, monkeypatch):
 
 def test_predictions_are_kept_with_their_date(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for GB in (3, 3, 4):                                # a repeated one adds no line, a changed one does
+    for GB in (3, 3, 4):  # a repeated one adds no line, a changed one does
         on_record("prediction 1", ms=None, GB=GB)
-    on_record("prediction 2", ms=None)                  # a blank is not a prediction
+    on_record("prediction 2", ms=None)  # a blank is not a prediction
     on_record("prediction 3", first_comes_back=False)
     lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert [{k: v for k, v in line.items() if k != "time"} for line in lines] == [
-        {"prediction": "prediction 1", "GB": 3}, {"prediction": "prediction 1", "GB": 4},
-        {"prediction": "prediction 3", "first_comes_back": False}]
+        {"prediction": "prediction 1", "GB": 3},
+        {"prediction": "prediction 1", "GB": 4},
+        {"prediction": "prediction 3", "first_comes_back": False},
+    ]
     assert all(datetime.fromisoformat(line["time"]).tzinfo for line in lines)
     (tmp_path / "predictions.jsonl").write_text("no json\n")
     capsys.readouterr()
@@ -133,8 +140,9 @@ def test_it_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     notebook = nbformat.reads(TEXT, 4)
     begin = time.perf_counter()
-    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3",
-                            resources={"metadata": {"path": str(WEEK)}}).execute()      # raises on the first error
+    nbclient.NotebookClient(
+        notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(WEEK)}}
+    ).execute()  # raises on the first error
     seconds = time.perf_counter() - begin
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     pages = "".join(o.data.get("text/html", "") for o in outputs if o.output_type == "display_data")

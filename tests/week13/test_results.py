@@ -1,4 +1,5 @@
 """results/README.md says what the committed records say: its tables and measured numbers are recomputed here."""
+
 from __future__ import annotations
 
 import json
@@ -17,7 +18,7 @@ TEXT = " ".join(README.split())
 MiB, GiB = 1 << 20, 1 << 30
 RANKS = (4, 2)
 OURS = ("ring", "sliced", "two_way", "pipelined")
-OWN = ("naive", "one_shot", "ring")                     # the notebook's
+OWN = ("naive", "one_shot", "ring")  # the notebook's
 BENCH = records.recorded()
 RING = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (records.RESULTS / "ring").glob("*.json")}
 
@@ -57,18 +58,26 @@ def tables():
             what = collective.replace("_", "-")
             lines.append(f"| {what} | {N} | {library:.1f} | {ring:.1f} | {ring / library:.1%} |")
     for size in (1 << 10, MiB, 16 * MiB, 64 * MiB, 256 * MiB, 512 * MiB, GiB, 4 * GiB):
-        shown = " | ".join(f"{microseconds(row(4, who, size)['seconds'])} ({busbw(4, who, size):.3g})"
-                           if size >= MiB else microseconds(row(4, who, size)["seconds"])
-                           for who in ("library", *OURS, "naive"))
+        shown = " | ".join(
+            f"{microseconds(row(4, who, size)['seconds'])} ({busbw(4, who, size):.3g})"
+            if size >= MiB
+            else microseconds(row(4, who, size)["seconds"])
+            for who in ("library", *OURS, "naive")
+        )
         lines.append(f"| {human(size)} | {shown} |")
-    names = {"default": "as it comes", "priority": "`TORCH_NCCL_HIGH_PRIORITY=1`",
-             "chunk-128K": "... and `NCCL_P2P_NVL_CHUNKSIZE=131072`",
-             "chunk-64K": "... and `NCCL_P2P_NVL_CHUNKSIZE=65536`",
-             "chunk-128K-64-channels": "... and 131072 and `NCCL_MIN_P2P_NCHANNELS=64`"}
+    names = {
+        "default": "as it comes",
+        "priority": "`TORCH_NCCL_HIGH_PRIORITY=1`",
+        "chunk-128K": "... and `NCCL_P2P_NVL_CHUNKSIZE=131072`",
+        "chunk-64K": "... and `NCCL_P2P_NVL_CHUNKSIZE=65536`",
+        "chunk-128K-64-channels": "... and 131072 and `NCCL_MIN_P2P_NCHANNELS=64`",
+    }
     for record, told in names.items():
         shown = [f"{128 * MiB / message(record, 128 * MiB)[0] / 1e9:.0f}", f"{variant(record, 'ring', 256 * MiB):.0f}"]
-        shown += [f"{variant(record, name):.0f}" for name in ("ring", "1 way, 2 slices", "1 way, 4 slices",
-                                                              "2 ways, 1 slice", "2 ways, 2 slices")]
+        shown += [
+            f"{variant(record, name):.0f}"
+            for name in ("ring", "1 way, 2 slices", "1 way, 4 slices", "2 ways, 1 slice", "2 ways, 2 slices")
+        ]
         lines.append(f"| {told} | {' | '.join(shown)} |")
     return lines
 
@@ -87,32 +96,38 @@ def sentences():
     for record in ("default", "priority"):
         kernels = RING[record]["timelines"]["1 way, 2 slices"]
         messages, additions = ([k for k in kernels if k["what"] == what] for what in ("message", "addition"))
-        beside = [any(min(a["end"], m["end"]) - max(a["begin"], m["begin"]) > 1e-5 for a in additions)
-                  for m in messages]
+        beside = [
+            any(min(a["end"], m["end"]) - max(a["begin"], m["begin"]) > 1e-5 for a in additions) for m in messages
+        ]
         gaps = [b["begin"] - a["end"] for a, b in zip(messages, messages[1:])]
         if record == "default":
             late = [gap for gap in gaps if gap > 1e-4]
             yield f"{len(late)} of the 6 next messages start {mean(late) * 1e3:.2f} ms late"
         else:
             assert max(gaps) < 2e-5
-            with_add, alone = (mean(m["end"] - m["begin"] for m, b in zip(messages, beside) if b is want)
-                               for want in (True, False))
+            with_add, alone = (
+                mean(m["end"] - m["begin"] for m, b in zip(messages, beside) if b is want) for want in (True, False)
+            )
             yield f"takes {with_add * 1e3:.2f} ms where it takes {alone * 1e3:.2f} ms alone"
             took = mean(a["end"] - a["begin"] for a in additions)
             half = next(a["seconds"] for a in RING[record]["additions"] if a["size"] == 512 * MiB)
             yield f"the addition {took * 1e3:.2f} ms for {half * 1e3:.2f}"
         yield f"{variant(record, '1 way, 2 slices'):.0f} GB/s"
     tuned = "chunk-128K-64-channels"
-    yield (f"{variant(tuned, '1 way, 2 slices'):.0f} GB/s, "
-           f"{variant(tuned, '1 way, 2 slices') / variant(tuned, 'library'):.0%} of the library's "
-           f"{variant(tuned, 'library'):.0f}")
+    yield (
+        f"{variant(tuned, '1 way, 2 slices'):.0f} GB/s, "
+        f"{variant(tuned, '1 way, 2 slices') / variant(tuned, 'library'):.0%} of the library's "
+        f"{variant(tuned, 'library'):.0f}"
+    )
     yield f"{busbw(4, 'two_way', 256 * MiB):.0f} GB/s at 256 MiB where the ring has {busbw(4, 'ring', 256 * MiB):.0f}"
     blocks = {k["blocks"] for k in RING["default"]["timelines"]["2 ways, 2 slices"] if k["what"] == "message"}
     yield f"one kernel of {blocks.pop()} channels"
     for N in RANKS:
         fit, gpu = entry(N, "library")["fit"], entry(N, "library")["fit_gpu"]
-        yield (f"alpha {fit['alpha'] * 1e6:.1f} us, {1 / fit['beta'] / 1e9:.0f} GB/s, at most {fit['worst']:.1%} off "
-               f"(at {human(fit['worst_at'])})")
+        yield (
+            f"alpha {fit['alpha'] * 1e6:.1f} us, {1 / fit['beta'] / 1e9:.0f} GB/s, at most {fit['worst']:.1%} off "
+            f"(at {human(fit['worst_at'])})"
+        )
         yield f"at most {gpu['worst']:.0%} off (at {human(gpu['worst_at'])})"
         assert fit["worst"] < 0.15
     for size in (MiB, 2 * MiB):
@@ -147,24 +162,37 @@ def sentences():
     yield f"a 4 MiB all-reduce takes {row(4, 'library', 4 * MiB)['seconds'] * 1e6:.0f}"
     yield f"{5e-3 / 100 * 1e6:.0f} us to each of them"
     model = {N: {who: floors.floor_of(records.series(BENCH[N], who), who, N) for who in OWN} for N in RANKS}
-    off = {N: [max(map(abs, floors.errors(model[N][who], records.series(BENCH[N], who))[0].values())) for who in OWN]
-           for N in RANKS}
+    off = {
+        N: [max(map(abs, floors.errors(model[N][who], records.series(BENCH[N], who))[0].values())) for who in OWN]
+        for N in RANKS
+    }
     assert max(off[4]) < 0.15
     yield "With two ranks the maximum is {:.0%}, {:.0%} and {:.0%} off".format(*off[2])
     for who, worst in zip(OWN, off[4]):
         floor = model[4][who]
-        yield (f"| {clocks.NAMES.get(who, who)} | {floor.queue * 1e6:.0f} | {1 / floor.short.beta / 1e9:.0f} | "
-               f"{1 / floor.long.beta / 1e9:.0f} | {worst:.0%} |")
+        yield (
+            f"| {clocks.NAMES.get(who, who)} | {floor.queue * 1e6:.0f} | {1 / floor.short.beta / 1e9:.0f} | "
+            f"{1 / floor.long.beta / 1e9:.0f} | {worst:.0%} |"
+        )
     strays = floors.errors(model[4]["ring"], records.series(BENCH[4], "ring"))[1]
     yield f"its rows at {strays and ' and '.join(f'{size >> 10:.0f}' for size in strays)} KiB"
-    line = {who: cost_model.fit_alpha_beta(*zip(*clock[who]), getattr(cost_model, f"{who}_all_reduce_cost")(4))
-            for who in OWN}
+    line = {
+        who: cost_model.fit_alpha_beta(*zip(*clock[who]), getattr(cost_model, f"{who}_all_reduce_cost")(4))
+        for who in OWN
+    }
     yield "{:.0%} off for naive, {:.0%} for one-shot, {:.0%} for the ring".format(
-        *(max(map(abs, line[who].residuals)) for who in OWN))
+        *(max(map(abs, line[who].residuals)) for who in OWN)
+    )
     cost = {who: getattr(cost_model, f"{who}_all_reduce_cost")(4) for who in OWN}
-    said = [[floors.crossing(model[4][who], model[4]["ring"]) / MiB, (
-        cost["ring"].messages * line["ring"].alpha - cost[who].messages * line[who].alpha)
-        / (cost[who].share * line[who].beta - cost["ring"].share * line["ring"].beta) / MiB] for who in OWN[:2]]
+    said = [
+        [
+            floors.crossing(model[4][who], model[4]["ring"]) / MiB,
+            (cost["ring"].messages * line["ring"].alpha - cost[who].messages * line[who].alpha)
+            / (cost[who].share * line[who].beta - cost["ring"].share * line["ring"].beta)
+            / MiB,
+        ]
+        for who in OWN[:2]
+    ]
     yield "the maximum says {:.1f} and {:.1f} MiB, the fitted lines {:.1f} and {:.1f}".format(*sum(zip(*said), ()))
     yield f"{2 * 3 / 4 * 16e9 / (busbw(4, 'library') * 1e9) * 1e3:.0f} ms"
 
@@ -177,8 +205,9 @@ def answers():
     yield f"({first['naive']:.0f} us)"
     clock = clocks.clock_of(BENCH[4])
     model = {who: floors.floor_of(records.series(BENCH[4], who), who, 4) for who in OWN}
-    clock_lines = [cost_model.fit_alpha_beta(*zip(*clock[who]), getattr(cost_model, f"{who}_all_reduce_cost")(4))
-                   for who in OWN]
+    clock_lines = [
+        cost_model.fit_alpha_beta(*zip(*clock[who]), getattr(cost_model, f"{who}_all_reduce_cost")(4)) for who in OWN
+    ]
     worst = sorted(max(map(abs, line.residuals)) for line in clock_lines)
     yield f"is {100 * worst[0]:.0f} to {worst[-1]:.0%} off".replace("%", " %")
     off = max(max(map(abs, floors.errors(model[who], records.series(BENCH[4], who))[0].values())) for who in OWN)

@@ -2,6 +2,7 @@
 
 `srun` and `scontrol` are stand-ins: two "nodes", both this machine. What no stand-in shows: a real network, NCCL, GPUs.
 """
+
 from __future__ import annotations
 
 import json
@@ -59,14 +60,23 @@ def cluster(tmp_path):
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("torchrun", TORCHRUN)):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
-    scratch = tmp_path / "tmp"                          # torchrun leaves its log folders in the temporary folder
+    scratch = tmp_path / "tmp"  # torchrun leaves its log folders in the temporary folder
     scratch.mkdir()
     submit = tmp_path / "submitted from"
     submit.mkdir()
     (submit / "week13_allreduce").symlink_to(ROOT / "week13_allreduce")
-    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SEEN": str(seen), "TMPDIR": str(scratch),
-                   "PYTHONPATH": str(ROOT), "SLURM_SUBMIT_DIR": str(submit), "SLURM_JOB_NODELIST": "node[1-2]",
-                   "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "1", "SLURM_JOB_ID": str(free_port() - 20000)}
+    environment = {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "SEEN": str(seen),
+        "TMPDIR": str(scratch),
+        "PYTHONPATH": str(ROOT),
+        "SLURM_SUBMIT_DIR": str(submit),
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_GPUS_ON_NODE": "1",
+        "SLURM_JOB_ID": str(free_port() - 20000),
+    }
     return environment, seen, submit
 
 
@@ -82,21 +92,38 @@ def test_bash_can_read_it():
 
 def test_two_torchruns_meet_and_measure_together(cluster):
     environment, seen, submit = cluster
-    done = bash(str(SCRIPT), "-e", "4K", "-f", "4", "--device", "cpu", "--budget", "0.01", "--contenders",
-                "library,ring", env=environment)
+    done = bash(
+        str(SCRIPT),
+        "-e",
+        "4K",
+        "-f",
+        "4",
+        "--device",
+        "cpu",
+        "--budget",
+        "0.01",
+        "--contenders",
+        "library,ring",
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert (seen / "scontrol").read_text().split() == ["show", "hostnames", "node[1-2]"]
     words = (seen / "srun").read_text().split()
     port = 20000 + int(environment["SLURM_JOB_ID"])
-    for flag, value in (("--nnodes", "2"), ("--nproc-per-node", "1"), ("--rdzv-endpoint", f"localhost:{port}"),
-                        ("--rdzv-id", environment["SLURM_JOB_ID"]), ("-m", "week13_allreduce.bench")):
+    for flag, value in (
+        ("--nnodes", "2"),
+        ("--nproc-per-node", "1"),
+        ("--rdzv-endpoint", f"localhost:{port}"),
+        ("--rdzv-id", environment["SLURM_JOB_ID"]),
+        ("-m", "week13_allreduce.bench"),
+    ):
         assert words[words.index(flag) + 1] == value
     # One record, in the folder the job was submitted from, of two ranks that are two nodes, with no wrong number.
     record = json.loads((submit / "runs" / f"bench-{environment['SLURM_JOB_ID']}" / "bench.json").read_text())
     assert (record["ranks"], record["nodes"], record["transport"]) == (2, 2, "gloo")
     assert {e["collective"] for e in record["series"]} == {"all_reduce", "all_gather", "reduce_scatter"}
     assert all(row["wrong"] == 0 for entry in record["series"] for row in entry["rows"])
-    assert done.stdout.count("# all_reduce: ring") == 1               # one rank of all nodes speaks
+    assert done.stdout.count("# all_reduce: ring") == 1  # one rank of all nodes speaks
 
 
 def test_a_node_that_fails_fails_the_job(cluster):

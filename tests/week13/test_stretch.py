@@ -1,4 +1,5 @@
 """The stretch solutions: right values, the traffic their docstrings promise, and real `nvidia-smi` outputs."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -26,13 +27,14 @@ def reduced(function, N, L, op="sum", dtype=torch.float32, **kwargs):
         mine = x[group.rank].clone()
         assert function(mine, group, op=op, **kwargs) is mine
         return mine
+
     results = run_ranks(job, size=N, backend="threads")
     total = torch.stack(x).double()
     want = {"sum": total.sum(0), "mean": total.sum(0) / N, "max": total.amax(0)}[op].to(dtype)
     for got in results:
         assert torch.equal(got, results[0])
         # Whole numbers: sums and maxima are exact. A mean is one division of an exact sum, rounded once or twice.
-        torch.testing.assert_close(got, want, rtol=0 if op != "mean" else 2 ** -8, atol=0)
+        torch.testing.assert_close(got, want, rtol=0 if op != "mean" else 2**-8, atol=0)
     return results.ledgers
 
 
@@ -52,8 +54,9 @@ def test_halving_doubling(N, L, op):
 
 def test_halving_doubling_needs_a_power_of_two():
     with pytest.raises(LabError, match="power of two"):
-        run_ranks(lambda group: halving_doubling.halving_doubling_all_reduce(torch.ones(6), group), size=3,
-                  backend="threads")
+        run_ranks(
+            lambda group: halving_doubling.halving_doubling_all_reduce(torch.ones(6), group), size=3, backend="threads"
+        )
 
 
 @pytest.mark.parametrize("op", collectives.OPS)
@@ -64,13 +67,17 @@ def test_hierarchical(N, per_node, L, op):
 
 def test_hierarchical_wants_whole_nodes():
     with pytest.raises(LabError, match="no whole number of nodes"):
-        run_ranks(lambda group: hierarchical.hierarchical_all_reduce(torch.ones(6), group, 2), size=3,
-                  backend="threads")
+        run_ranks(
+            lambda group: hierarchical.hierarchical_all_reduce(torch.ones(6), group, 2), size=3, backend="threads"
+        )
 
 
 def test_bfloat16_stays_bfloat16():
-    for function in (tree.tree_all_reduce, pipelined.pipelined_ring_all_reduce,
-                     halving_doubling.halving_doubling_all_reduce):
+    for function in (
+        tree.tree_all_reduce,
+        pipelined.pipelined_ring_all_reduce,
+        halving_doubling.halving_doubling_all_reduce,
+    ):
         reduced(function, 4, 50, dtype=torch.bfloat16)
 
 
@@ -102,6 +109,7 @@ def test_hierarchical_beats_the_flat_ring_between_nodes():
 
 # ---- nvidia-smi topo -m
 
+
 def read(name):
     return smi.parse_topo((DATA / name).read_text())
 
@@ -111,7 +119,7 @@ def test_real_outputs_of_nvidia_smi():
     assert len(h100.gpus) == 8 and len(h100.nics) == 9 and h100.cpus["GPU5"] == "80-159"
     assert h100.between["GPU0", "GPU7"] == "NV18" and h100.between["NIC8", "GPU0"] == "PIX"
     assert list(h100.socket.values()) == [0] * 4 + [1] * 4
-    mesh = read("topo_cube_mesh_8xv100.txt")             # blanks instead of tabs, and no NUMA column
+    mesh = read("topo_cube_mesh_8xv100.txt")  # blanks instead of tabs, and no NUMA column
     assert mesh.nics == ["mlx5_0", "mlx5_1"] and mesh.between["GPU0", "GPU7"] == "SYS" and mesh.socket["GPU4"] == 1
     bridges = read("topo_bridges_4x3090.txt")
     assert bridges.between["GPU0", "GPU2"] == "NV4" and set(bridges.socket.values()) == {0}
@@ -135,9 +143,14 @@ def test_what_is_no_matrix_is_refused():
         smi.parse_topo("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\n")
 
 
-@pytest.mark.parametrize("name, machine", [("topo_cube_mesh_8xv100.txt", machines.cube_mesh),
-                                           ("topo_two_sockets_8x4090.txt", machines.two_sockets),
-                                           ("topo_nvswitch_8xh100.txt", machines.nvswitch)])
+@pytest.mark.parametrize(
+    "name, machine",
+    [
+        ("topo_cube_mesh_8xv100.txt", machines.cube_mesh),
+        ("topo_two_sockets_8x4090.txt", machines.two_sockets),
+        ("topo_nvswitch_8xh100.txt", machines.nvswitch),
+    ],
+)
 def test_the_given_machines_are_what_nvidia_smi_printed(name, machine):
     parsed, given = smi.to_topology(read(name), alpha=1e-6), machine(1e-6)
     assert parsed.links == given.links

@@ -90,7 +90,7 @@ def _messages(group, x: torch.Tensor, inbox: torch.Tensor, clock: Callable) -> l
     N, r = group.size, group.rank
 
     def step(size: int) -> None:
-        group.sendrecv(x[:size // 4], to=(r + 1) % N, frm=(r - 1) % N, out=inbox[:size // 4])
+        group.sendrecv(x[:size // 4], dst=(r + 1) % N, src=(r - 1) % N, out=inbox[:size // 4])
     sizes = [size for size in MESSAGES if size <= 4 * inbox.numel()]
     rows = [{"size": size, "seconds": clock(lambda: step(size))["gpu"], "blocks": None} for size in sizes]
     kernels = _timeline(group, lambda: [step(size) for size in sizes])

@@ -52,13 +52,13 @@ def halving_doubling_all_reduce(x_L: torch.Tensor, group, op: str = "sum") -> to
     while d:
         middle = first + d
         keep, give = ((first, middle), (middle, end)) if not r & d else ((middle, end), (first, middle))
-        combine_(part(*keep), group.sendrecv(part(*give), to=r ^ d, frm=r ^ d, like=part(*keep)), op)
+        combine_(part(*keep), group.sendrecv(part(*give), dst=r ^ d, src=r ^ d, like=part(*keep)), op)
         (first, end), d = keep, d // 2
     finish_(part(first, end), op, N)
     d = 1
     while d < N:
         theirs = (first + d, end + d) if not r & d else (first - d, end - d)
-        group.sendrecv(part(first, end), to=r ^ d, frm=r ^ d, out=part(*theirs))
+        group.sendrecv(part(first, end), dst=r ^ d, src=r ^ d, out=part(*theirs))
         first, end, d = min(first, theirs[0]), max(end, theirs[1]), d * 2
     return x_L
     ### END SOLUTION

@@ -3,6 +3,7 @@
 From the moment at which the student's code is imported nothing in this process can be trusted, and nothing has to be:
 what leaves it is bytes on one socket, which the broker counts, caps and reads as data.
 """
+
 from __future__ import annotations
 
 import faulthandler
@@ -17,8 +18,8 @@ import sys
 from typing import Any
 
 import torch
-
 from labkit_inside import jail
+
 from labkit.checks import remote, values
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
@@ -26,7 +27,7 @@ from labkit.comm.link import BrokerTransport, frame_head, read_frame
 from labkit.comm.outcome import tell
 
 LINK, TRACE = 3, 4
-MAX_TEXT = 20_000       # characters of an error's text
+MAX_TEXT = 20_000  # characters of an error's text
 
 
 def main(off: frozenset[str], limits: dict[str, int]) -> int:
@@ -34,19 +35,19 @@ def main(off: frozenset[str], limits: dict[str, int]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.register(signal.SIGUSR1, file=TRACE, all_threads=False)
     link = socket.socket(fileno=LINK)
-    link.sendall(frame_head("born", {}))     # from here on this process's end is its own doing
+    link.sendall(frame_head("born", {}))  # from here on this process's end is its own doing
     kind, job, body = read_frame(link)
     if kind != "job":
         return 121
     try:
         answer = _compiled(job) if "compile" in job else _run(link, job, bytes(body))
         head = frame_head("done", {}, len(answer))
-    except BaseException as error:      # SystemExit too: a rank that leaves without an answer has failed
+    except BaseException as error:  # SystemExit too: a rank that leaves without an answer has failed
         head, answer = frame_head("fail", _failure(error)), b""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except Exception:       # theirs by now: a closed or replaced one must not cost them their answer
+        except Exception:  # theirs by now: a closed or replaced one must not cost them their answer
             pass
     link.sendall(head)
     link.sendall(answer)
@@ -64,8 +65,19 @@ def _run(link: socket.socket, job: dict[str, Any], body: bytes) -> bytes:
             with open(f"{reference}/{path}", "wb") as file:
                 file.write(code.numpy().tobytes())
     try:
-        return remote.answer(group, job["root"], job["package"], job["function"], given, named, job["with_group"],
-                             reference, tuple(job["stands_on"]), loaded=lambda: _remove(reference), each=job["each"])
+        return remote.answer(
+            group,
+            job["root"],
+            job["package"],
+            job["function"],
+            given,
+            named,
+            job["with_group"],
+            reference,
+            tuple(job["stands_on"]),
+            loaded=lambda: _remove(reference),
+            each=job["each"],
+        )
     finally:
         _remove(reference)
 
@@ -96,8 +108,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
     said = tell(error)
     stack = [[str(file)[:300], int(line), str(name)[:100]] for file, line, name in said["stack"][:30]]
     text, traceback = said["text"][:MAX_TEXT], said["traceback"][-MAX_TEXT:]
-    kind = ("unfinished" if isinstance(error, NotImplementedError)
-            else "memory" if _memory(error) else "raised")
+    kind = "unfinished" if isinstance(error, NotImplementedError) else "memory" if _memory(error) else "raised"
     failure = {"kind": kind, "text": text, "traceback": traceback, "stack": stack}
     if len(json.dumps(failure)) > 60_000:
         failure.update(text=text[:2000], traceback=traceback[-5000:], stack=stack[:5])
@@ -105,7 +116,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def _memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
 
 
 __all__ = ["main", "torch"]

@@ -13,6 +13,7 @@ kernel kills everything in there: no daemon outlives its case.
 Forking is most of what a good submission costs, so it is kept cheap: the zygote's memory lies in huge pages (a fork
 copies page tables, not pages), and a rank is made by one clone() with all its namespaces.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -30,12 +31,13 @@ import time
 from typing import Any
 
 from labkit_inside import jail, rank
+
 from labkit.checks import remote, values
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
 from labkit.comm.link import BrokerTransport, frame_head, raw
 
-LAST_WORD = 0.05        # seconds between "tell where you are" and the end
+LAST_WORD = 0.05  # seconds between "tell where you are" and the end
 
 
 def main() -> None:
@@ -45,8 +47,9 @@ def main() -> None:
     for name in settings["import"]:
         __import__(name)
     import torch
+
     torch.set_num_threads(1)
-    remote.settle()     # every rank is born so
+    remote.settle()  # every rank is born so
     _warm(torch)
     jail.program(platform.machine())
     # At a fork logging makes every handler's lock anew, 38 of them, each in another page. Here nobody can hold one.
@@ -54,7 +57,7 @@ def main() -> None:
     with open("/proc/self/statm") as file:
         settings["limits"]["mapped"] = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     gc.collect()
-    gc.freeze()         # a rank's garbage collection must not touch, and so copy, every page it shares with us
+    gc.freeze()  # a rank's garbage collection must not touch, and so copy, every page it shares with us
     _tell(link, {"ready": os.getpid()})
     Zygote(link, settings).serve()
 
@@ -62,8 +65,8 @@ def main() -> None:
 class Zygote:
     def __init__(self, link: socket.socket, settings: dict[str, Any]) -> None:
         self.link, self.off, self.limits = link, frozenset(settings["off"]), settings["limits"]
-        self.ranks: dict[int, int] = {}         # pidfd -> pid
-        self.doomed: dict[int, float] = {}      # pid -> when to kill it
+        self.ranks: dict[int, int] = {}  # pidfd -> pid
+        self.doomed: dict[int, float] = {}  # pid -> when to kill it
         self.selector = selectors.DefaultSelector()
         self.selector.register(link, selectors.EVENT_READ)
 
@@ -85,7 +88,7 @@ class Zygote:
 
     def _obey(self, order: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in order:
-            _tell(self.link, {"forked": [self._fork(descriptors[i:i + 3]) for i in range(0, len(descriptors), 3)]})
+            _tell(self.link, {"forked": [self._fork(descriptors[i : i + 3]) for i in range(0, len(descriptors), 3)]})
         alive = set(self.ranks.values())
         for pid in alive.intersection(order.get("end", ())):
             # With a last word: it writes down where it is.
@@ -126,7 +129,7 @@ def _warm(torch) -> None:
     half[1].copy_(half[0]).div_(2)
     torch.stack([x, y.float(), torch.empty_like(x), x.clone()]).sum(0).tolist()
     y.add_(1).to(torch.float32)
-    for _ in range(12):     # Python adapts a function's code in its first calls
+    for _ in range(12):  # Python adapts a function's code in its first calls
         _warm_messages(torch.zeros(8))
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("torch has started threads: ranks cannot be forked")
@@ -141,15 +144,15 @@ def _warm_messages(x) -> None:
         left, right = x.tensor_split(2)
         for number in range(2):
             theirs.sendall(frame_head("comp", {"of": number}, len(raw(right))) + bytes(raw(right)))
-        group.sendrecv(left, to=1, frm=1, out=right)
-        group.sendrecv(left, to=1, frm=1)
+        group.sendrecv(left, dst=1, src=1, out=right)
+        group.sendrecv(left, dst=1, src=1)
         values.unpack(values.pack(((x,), {}, {"code": x.view(x.dtype)})))
 
 
 def born(descriptors: list[int], off: frozenset[str], limits: dict[str, int]) -> int:
     """In the new rank: its three connections become descriptors 3, 1 and 2, and 4; then everything else."""
     null = os.open(os.devnull, os.O_RDONLY)
-    link, output, trace = (fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in descriptors)    # above the numbers taken below
+    link, output, trace = (fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in descriptors)  # above the numbers taken below
     for fd, number in ((null, 0), (output, 1), (output, 2), (link, 3), (trace, 4)):
         os.dup2(fd, number)
     return rank.main(off, limits)
@@ -160,10 +163,11 @@ def _no_return(function, *args) -> None:
     code = 120
     try:
         code = function(*args)
-    except BaseException as error:      # into the rank's output, where the grader reads it
+    except BaseException as error:  # into the rank's output, where the grader reads it
         print(f"sandbox: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         if os.environ.get("SANDBOX_DEBUG"):
             import traceback
+
             traceback.print_exc()
     finally:
         os._exit(code)
@@ -175,7 +179,7 @@ def _become(uid: int | None) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)      # PR_SET_DUMPABLE, which changing the user took away: /proc/self
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, which changing the user took away: /proc/self
 
 
 def _tell(link: socket.socket, message: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
 """How a step's batch is shared: over ranks, and over micro-batches that are computed one after another."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -16,19 +17,22 @@ def rows_per_micro_batch(config: TrainConfig, shares: int) -> int:
     if config.batch_size % parts:
         below = config.batch_size // parts * parts
         fitting = f"{below} or {below + parts}" if below else f"{parts}"
-        raise LabError(f"batch_size {config.batch_size} does not divide by {shares} ranks x {config.accumulation} "
-                       f"micro-batches = {parts}: use batch_size {fitting}, or change accumulation")
+        raise LabError(
+            f"batch_size {config.batch_size} does not divide by {shares} ranks x {config.accumulation} "
+            f"micro-batches = {parts}: use batch_size {fitting}, or change accumulation"
+        )
     return config.batch_size // parts
 
 
-def micro_batches(tokens: Tensor, share: tuple[int, int], rows: int,
-                  device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+def micro_batches(
+    tokens: Tensor, share: tuple[int, int], rows: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Part `share` = (index, count) of a global batch [B, T + 1], `rows` sequences at a time, as (inputs [b, T],
     targets [b, T]) on the device."""
     each = tokens.shape[0] // share[1]
-    mine = tokens[share[0] * each:(share[0] + 1) * each]
+    mine = tokens[share[0] * each : (share[0] + 1) * each]
     if device.type == "cuda":
-        mine = mine.pin_memory()                   # pageable memory would make the CPU wait for the GPU here
+        mine = mine.pin_memory()  # pageable memory would make the CPU wait for the GPU here
     mine = mine.to(device, non_blocking=True)
     for part in mine.split(rows):
         yield part[:, :-1], part[:, 1:]

@@ -10,6 +10,7 @@ Many ranks start at once and all want the same folder. Three plain tools make th
 
 Where a file system refuses flock (some network ones), everybody builds, the first rename wins and the rest use it.
 """
+
 from __future__ import annotations
 
 import errno
@@ -29,8 +30,12 @@ def cache_root() -> Path:
     return Path(os.environ.get("LABKIT_CACHE") or Path.home() / ".cache" / "labkit").expanduser()
 
 
-def built_once(folder: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool],
-               on_wait: Callable[[], None] = lambda: None) -> Path:
+def built_once(
+    folder: Path,
+    build: Callable[[Path], None],
+    is_whole: Callable[[Path], bool],
+    on_wait: Callable[[], None] = lambda: None,
+) -> Path:
     """`folder`, built by `build(empty folder)` unless `is_whole(folder)` already.
 
     A folder that is there but not whole (a damaged disk, a stranger's edit) is replaced. An OSError from `build` or
@@ -41,15 +46,17 @@ def built_once(folder: Path, build: Callable[[Path], None], is_whole: Callable[[
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder.with_name(folder.name + ".lock"), on_wait) as alone:
-            if is_whole(folder):                        # somebody built it while we waited
+            if is_whole(folder):  # somebody built it while we waited
                 return folder
             if alone:
                 for left in folder.parent.glob(f"{folder.name}.building-*"):
                     shutil.rmtree(left, ignore_errors=True)
             _build_and_rename(folder, build, is_whole)
     except OSError as err:
-        raise LabError(f"cannot write the cache {folder.parent} ({err.strerror or err}): free some space there, "
-                       "or set LABKIT_CACHE to a folder that can be written") from err
+        raise LabError(
+            f"cannot write the cache {folder.parent} ({err.strerror or err}): free some space there, "
+            "or set LABKIT_CACHE to a folder that can be written"
+        ) from err
     return folder
 
 
@@ -63,10 +70,10 @@ def _build_and_rename(folder: Path, build: Callable[[Path], None], is_whole: Cal
             shutil.rmtree(folder)
         try:
             beside.rename(folder)
-        except OSError as err:                          # only without a lock: another process was first
+        except OSError as err:  # only without a lock: another process was first
             if err.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not is_whole(folder):
                 raise
-    finally:                                            # also on Ctrl-C
+    finally:  # also on Ctrl-C
         shutil.rmtree(beside, ignore_errors=True)
 
 
@@ -90,4 +97,4 @@ def _lock(path: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
                 raise
             yield False
             return
-        yield True                                      # closing the file drops the lock
+        yield True  # closing the file drops the lock

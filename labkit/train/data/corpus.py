@@ -14,6 +14,7 @@ Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is a
 scrambling of the counter, so the numbers of step 10,000 come without drawing those before. Windows are drawn with
 replacement: there are no epochs, and a row does not change when the batch grows.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -26,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import LabError
-from labkit.train.data.cache import built_once, cache_root
 from labkit.train.config import DataConfig
+from labkit.train.data.cache import built_once, cache_root
 from labkit.train.data.corpus_files import LAYOUT, SPLITS, Progress, is_whole, write_corpus
 from labkit.train.data.sources import SourceFile, find_files
 
@@ -58,17 +59,19 @@ class Corpus:
 
         The same on every rank; a rank takes the rows that are its own. LabError if the split is shorter than a window.
         """
-        import torch                          # here, so that a corpus can be prepared without waiting for torch
+        import torch  # here, so that a corpus can be prepared without waiting for torch
 
         tokens = self.tokens(split)
         starts = len(tokens) - seq_len
         if starts < 1:
-            raise LabError(f"the {split} split has {len(tokens)} tokens, fewer than one window of seq_len + 1 = "
-                           f"{seq_len + 1}: give [data] more text or lower seq_len")
+            raise LabError(
+                f"the {split} split has {len(tokens)} tokens, fewer than one window of seq_len + 1 = "
+                f"{seq_len + 1}: give [data] more text or lower seq_len"
+            )
         # The step is the counter's high word: each step owns 2^192 counters and can never run into the next one's.
         philox = np.random.Philox(key=[seed, SPLITS.index(split)], counter=[0, 0, 0, step])
         begin_B = philox.random_raw(batch_size) % np.uint64(starts)
-        return torch.from_numpy(np.stack([tokens[b:b + seq_len + 1] for b in begin_B.tolist()]).astype(np.int64))
+        return torch.from_numpy(np.stack([tokens[b : b + seq_len + 1] for b in begin_B.tolist()]).astype(np.int64))
 
     def tokens(self, split: str) -> np.memmap:
         """The tokens of "train" or "heldout"."""
@@ -88,9 +91,13 @@ class Corpus:
 
     def describe(self) -> dict[str, Any]:
         """What a run record keeps: enough to say later whether two runs read the same tokens."""
-        return {"hash": self.hash, "vocab_size": self.vocab_size, "bytes": self.bytes,
-                "tokens": {s: len(self.tokens(s)) for s in SPLITS},
-                "files": {s: len(self.files[s]) for s in SPLITS}}
+        return {
+            "hash": self.hash,
+            "vocab_size": self.vocab_size,
+            "bytes": self.bytes,
+            "tokens": {s: len(self.tokens(s)) for s in SPLITS},
+            "files": {s: len(self.files[s]) for s in SPLITS},
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open_corpus, (self.path,)
@@ -106,8 +113,12 @@ def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progre
     report("finding the text", 0.0)
     files = find_files(config)
     folder = Path(cache_dir or cache_root()) / "corpus" / _key(config, files)
-    built_once(folder, lambda empty: write_corpus(empty, config, files, report), is_whole,
-               on_wait=lambda: report("waiting for another process that prepares the corpus", 0.0))
+    built_once(
+        folder,
+        lambda empty: write_corpus(empty, config, files, report),
+        is_whole,
+        on_wait=lambda: report("waiting for another process that prepares the corpus", 0.0),
+    )
     report("corpus ready", 1.0)
     return open_corpus(folder)
 

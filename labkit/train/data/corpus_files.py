@@ -1,10 +1,11 @@
 """Writing a corpus folder: text in, vocabulary and token arrays out.
 
-    tokenizer.json   the vocabulary, learnt from a sample of the train files
-    train.bin        one array of tokens (uint16, or uint32 for more than 65536 entries), no header
-    heldout.bin      the same for the held-out files
-    about.json       what they are, their sizes, and the hash of their contents; written last
+tokenizer.json   the vocabulary, learnt from a sample of the train files
+train.bin        one array of tokens (uint16, or uint32 for more than 65536 entries), no header
+heldout.bin      the same for the held-out files
+about.json       what they are, their sizes, and the hash of their contents; written last
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -20,10 +21,10 @@ from labkit.train.config import DataConfig
 from labkit.train.data.sources import SourceFile, split
 from labkit.train.data.tokenizer import END, sample_bytes, train_tokenizer
 
-LAYOUT = 1                                    # of this folder; a change makes old caches unused
+LAYOUT = 1  # of this folder; a change makes old caches unused
 SPLITS = ("train", "heldout")
-LOT = 1 << 21                                 # characters handed to the tokenizer at once: all cores busy, memory small
-Progress = Callable[[str, float], None]       # progress(what is being done, fraction done in [0, 1])
+LOT = 1 << 21  # characters handed to the tokenizer at once: all cores busy, memory small
+Progress = Callable[[str, float], None]  # progress(what is being done, fraction done in [0, 1])
 
 
 class Piece(NamedTuple):
@@ -45,7 +46,7 @@ def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], repo
     total, seen = sum(f.size for f in files), set()
     kept: dict[str, list[str]] = {side: [] for side in SPLITS}
     size = dict.fromkeys(SPLITS, 0)
-    for side in ("heldout", "train"):          # held-out first: of two equal files on both sides, train loses its copy
+    for side in ("heldout", "train"):  # held-out first: of two equal files on both sides, train loses its copy
         with (folder / f"{side}.bin").open("wb") as out:
             for lot in _lots(_pieces(sides[side], seen, kept[side])):
                 report("turning text into tokens", 0.3 + 0.7 * min(1.0, sum(size.values()) / total))
@@ -53,8 +54,10 @@ def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], repo
                     out.write(np.array([*encoding.ids, end] if piece.last else encoding.ids, dtype).tobytes())
                     size[side] += len(piece.text.encode())
         if not kept[side]:
-            raise LabError(f"no usable text for the {side} split: the files found are empty, copies of one another, or "
-                           "not UTF-8; name other folders in [data] source")
+            raise LabError(
+                f"no usable text for the {side} split: the files found are empty, copies of one another, or "
+                "not UTF-8; name other folders in [data] source"
+            )
     _write_about(folder, {"vocab_size": entries, "dtype": dtype.name, "files": kept, "bytes": size})
 
 

@@ -6,6 +6,7 @@ Two hashes of a file's path relative to its root decide everything: one its plac
 same file lands in the same place on every machine and in every folder, adding a file moves no other, and a cap in
 bytes takes a fair sample of all folders instead of the first ones of the alphabet.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -26,9 +27,9 @@ PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 @dataclass(frozen=True)
 class SourceFile:
     path: str
-    relative: str          # to its root, with forward slashes: the name that both hashes read
+    relative: str  # to its root, with forward slashes: the name that both hashes read
     size: int
-    modified: int          # nanoseconds
+    modified: int  # nanoseconds
 
     def read(self) -> str | None:
         """The text; None if the file is not UTF-8, cannot be read, or is empty."""
@@ -124,7 +125,11 @@ def _source_file(path: str, relative: str) -> Iterator[SourceFile]:
 def _too_few(config: DataConfig, found: int) -> str:
     where = config.source if isinstance(config.source, str) else ", ".join(config.source)
     if found >= 2:
-        return (f"[data] max_bytes = {config.max_bytes} leaves fewer than two files of {where}, "
-                "and a corpus needs one to train on and one to hold out: raise it")
-    return (f"found {found} usable file(s) ({', '.join(config.suffixes)}) in {where}; a corpus needs at least two, "
-            "one to train on and one to hold out: name another folder in [data] source")
+        return (
+            f"[data] max_bytes = {config.max_bytes} leaves fewer than two files of {where}, "
+            "and a corpus needs one to train on and one to hold out: raise it"
+        )
+    return (
+        f"found {found} usable file(s) ({', '.join(config.suffixes)}) in {where}; a corpus needs at least two, "
+        "one to train on and one to hold out: name another folder in [data] source"
+    )

@@ -4,6 +4,7 @@ Start from the 256 bytes, so that any text can be written; then again and again 
 most often in a sample into a new token, until the vocabulary is full (arXiv:1508.07909; on bytes: GPT-2). Token 0 ends
 every file. The work is done by the `tokenizers` library, on all cores.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-END = "<|end|>"                      # token 0, after every file
-SAMPLE_BYTES_PER_ENTRY = 512         # measured: more text than this per vocabulary entry costs time, saves no tokens
+END = "<|end|>"  # token 0, after every file
+SAMPLE_BYTES_PER_ENTRY = 512  # measured: more text than this per vocabulary entry costs time, saves no tokens
 LEAST_SAMPLE = 2 << 20
 
 
@@ -30,6 +31,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False))
+    tokenizer.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+        ),
+    )
     return tokenizer

@@ -1,4 +1,5 @@
 """A small course, and nbgrader's directory of it. All of this needs nbgrader, which is an instructor's extra."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -16,6 +17,7 @@ def template(tmp_path_factory):
         pytest.skip("nbgrader is not installed: pip install '.[grading]'")
     from grading.gradebook.course import init
     from tests.grading.gradebook.samples import make
+
     root = tmp_path_factory.mktemp("gradebook")
     source = make(root / "source")
     init(root / "course", source=source)
@@ -33,6 +35,7 @@ def source(template, tmp_path):
 def course(template, tmp_path):
     """A course directory of its own."""
     from grading.gradebook.course import open_course
+
     shutil.copytree(template[1], tmp_path / "course")
     return open_course(tmp_path / "course")
 
@@ -40,6 +43,7 @@ def course(template, tmp_path):
 @pytest.fixture
 def week(source):
     from grading.gradebook.course import week_named
+
     return week_named("week91", source)
 
 

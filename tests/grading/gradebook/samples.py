@@ -1,4 +1,5 @@
 """A small course with automatic, written and stretch tasks, and marks and submissions of it."""
+
 from __future__ import annotations
 
 import json
@@ -9,7 +10,7 @@ from grading.marks import Mark, write
 from labkit.checks.verdict import FAULT, PASSED, WRONG
 from tests.grading import minicourse
 
-TASKS = '''title = "Demo"
+TASKS = """title = "Demo"
 notebook = "lab.ipynb"
 tests = ["test_week.py"]
 
@@ -39,7 +40,7 @@ title = "for the curious"
 kind = "stretch"
 points = 0
 functions = ["parts.more"]
-'''
+"""
 RUBRIC = "## 3. Task 91.2, in writing (6 points)\n\n| | points |\n|---|---|\n| the reason | 4 |\n| an example | 2 |"
 ANSWER = "<!-- BEGIN SOLUTION 91.2 why -->\nBecause of the secret answer.\n<!-- END SOLUTION -->"
 ON_RECORD = 'guess = on_record("prediction 1", seconds={})'
@@ -51,21 +52,36 @@ def markdown(id: str, source: str, **metadata) -> dict:
 
 
 def code(id: str, source: str, outputs=(), **metadata) -> dict:
-    return {"cell_type": "code", "id": id, "metadata": metadata, "source": source, "execution_count": None,
-            "outputs": list(outputs)}
+    return {
+        "cell_type": "code",
+        "id": id,
+        "metadata": metadata,
+        "source": source,
+        "execution_count": None,
+        "outputs": list(outputs),
+    }
 
 
 def notebook(answer: str = ANSWER, guess: str = "None") -> dict:
     """The week's notebook, with this answer to 91.2 and this prediction."""
-    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [
-        markdown("w91-01", "# Week 91\n\n## 1. Twice\n\n**Task 91.1**"),
-        code("task-91-1", 'check("91.1")', labkit={"task": "91.1", "grade_id": "task-91-1"}),
-        code("task-91-2-prediction-1", ON_RECORD.format(guess),
-             labkit={"task": "91.2", "grade_id": "task-91-2-prediction-1"}),
-        code("task-91-3", 'check("91.3")', labkit={"task": "91.3", "grade_id": "task-91-3"}),
-        markdown("w91-05", RUBRIC),
-        markdown("task-91-2-why", answer, labkit={"task": "91.2", "grade_id": "task-91-2-why"}),
-        markdown("w91-07", "The end.")]}
+    return {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {},
+        "cells": [
+            markdown("w91-01", "# Week 91\n\n## 1. Twice\n\n**Task 91.1**"),
+            code("task-91-1", 'check("91.1")', labkit={"task": "91.1", "grade_id": "task-91-1"}),
+            code(
+                "task-91-2-prediction-1",
+                ON_RECORD.format(guess),
+                labkit={"task": "91.2", "grade_id": "task-91-2-prediction-1"},
+            ),
+            code("task-91-3", 'check("91.3")', labkit={"task": "91.3", "grade_id": "task-91-3"}),
+            markdown("w91-05", RUBRIC),
+            markdown("task-91-2-why", answer, labkit={"task": "91.2", "grade_id": "task-91-2-why"}),
+            markdown("w91-07", "The end."),
+        ],
+    }
 
 
 def make(root: Path) -> Path:
@@ -77,12 +93,22 @@ def make(root: Path) -> Path:
 
 
 def case(verdict: str, points: float, possible: float, text: str = "", behaviour: str = "doubles: 3") -> dict:
-    return {"test": "t", "behaviour": behaviour, "verdict": verdict, "points": points, "possible": possible,
-            "seconds": 0.1, "text": text, "cause": [], "printed": ""}
+    return {
+        "test": "t",
+        "behaviour": behaviour,
+        "verdict": verdict,
+        "points": points,
+        "possible": possible,
+        "seconds": 0.1,
+        "text": text,
+        "cause": [],
+        "printed": "",
+    }
 
 
-def mark(student: str, points: dict[str, float] | None = None, *, attempt: int = 1, faults: tuple[str, ...] = (),
-         **more) -> Mark:
+def mark(
+    student: str, points: dict[str, float] | None = None, *, attempt: int = 1, faults: tuple[str, ...] = (), **more
+) -> Mark:
     """A mark of week91 with these points for each task (default: all), and a grader's fault in the tasks `faults`."""
     tasks = []
     for id, possible in AUTO.items():
@@ -92,10 +118,29 @@ def mark(student: str, points: dict[str, float] | None = None, *, attempt: int =
             cases.append(case(WRONG, 0, possible - earned, f"{id} gives 4, expected 6", "doubles: 3 of 3"))
         if id in faults:
             earned, cases = 0, [case(FAULT, 0, possible, "the judge stopped")]
-        tasks.append({"id": id, "title": id, "kind": "auto", "cell": "task-" + id.replace(".", "-"),
-                      "points": earned, "possible": possible, "cases": cases})
-    tasks.insert(1, {"id": "91.2", "title": "why", "kind": "written", "cell": "task-91-2", "points": None,
-                     "possible": 6, "cases": []})
+        tasks.append(
+            {
+                "id": id,
+                "title": id,
+                "kind": "auto",
+                "cell": "task-" + id.replace(".", "-"),
+                "points": earned,
+                "possible": possible,
+                "cases": cases,
+            }
+        )
+    tasks.insert(
+        1,
+        {
+            "id": "91.2",
+            "title": "why",
+            "kind": "written",
+            "cell": "task-91-2",
+            "points": None,
+            "possible": 6,
+            "cases": [],
+        },
+    )
     more = {"received": "2026-10-05T12:30:00+02:00", "key": "k", "complete": not faults, **more}
     earned = sum(task["points"] or 0 for task in tasks)
     return Mark(student, "week91", attempt, points=earned, possible=6, tasks=tasks, **more)
@@ -109,8 +154,11 @@ def put_marks(folder: Path, *marks: Mark) -> Path:
 
 def handed(answer: str = "Because.", guess: str = "3", parts: str = "def double(x):\n    return x + x\n") -> dict:
     """The files of a submission."""
-    return {"lab.ipynb": json.dumps(notebook(answer, guess)).encode(), "parts.py": parts.encode(),
-            "predictions.jsonl": b'{"time": "2026-10-01T10:00:00+02:00", "prediction": "prediction 1", "seconds": 3}\n'}
+    return {
+        "lab.ipynb": json.dumps(notebook(answer, guess)).encode(),
+        "parts.py": parts.encode(),
+        "predictions.jsonl": b'{"time": "2026-10-01T10:00:00+02:00", "prediction": "prediction 1", "seconds": 3}\n',
+    }
 
 
 def rows(course) -> list[tuple]:
@@ -120,11 +168,13 @@ def rows(course) -> list[tuple]:
             "select a.name, s.student_id, c.name, g.auto_score, g.manual_score, g.extra_credit, g.needs_manual_grade, "
             "s.timestamp, n.late_submission_penalty from grade g join submitted_notebook n on g.notebook_id = n.id "
             "join submitted_assignment s on n.assignment_id = s.id join assignment a on s.assignment_id = a.id "
-            "join base_cell c on g.cell_id = c.id order by 1, 2, 3").fetchall()
+            "join base_cell c on g.cell_id = c.id order by 1, 2, 3"
+        ).fetchall()
         comments = base.execute(
             "select s.student_id, c.name, m.manual_comment from comment m join submitted_notebook n on "
             "m.notebook_id = n.id join submitted_assignment s on n.assignment_id = s.id join base_cell c on "
-            "m.cell_id = c.id order by 1, 2").fetchall()
+            "m.cell_id = c.id order by 1, 2"
+        ).fetchall()
         students = base.execute("select id from student order by 1").fetchall()
     return [*grades, *comments, *students]
 

@@ -1,4 +1,5 @@
 """`grade course init`: a course directory that nbgrader itself takes for one, and whose Autograde is off."""
+
 from __future__ import annotations
 
 import json
@@ -21,6 +22,7 @@ def api(course):
     from nbgrader.apps.api import NbGraderAPI
     from nbgrader.coursedir import CourseDirectory
     from traitlets.config.loader import PyFileConfigLoader
+
     config = PyFileConfigLoader(CONFIG, path=str(course.root)).load_config()
     config.Exchange.root = str(course.root / "exchange")
     return NbGraderAPI(coursedir=CourseDirectory(config=config), config=config)
@@ -34,15 +36,24 @@ def test_nbgrader_finds_the_assignments_and_their_points(course, api):
 
 def _assignments(course: Course):
     with course.gradebook() as book:
-        return [{"name": a.name, "max_score": a.max_score, "max_code_score": a.max_code_score,
-                 "max_task_score": sum(n.max_task_score for n in a.notebooks)} for a in book.assignments]
+        return [
+            {
+                "name": a.name,
+                "max_score": a.max_score,
+                "max_code_score": a.max_code_score,
+                "max_task_score": sum(n.max_task_score for n in a.notebooks),
+            }
+            for a in book.assignments
+        ]
 
 
 def test_cells_are_named_after_tasks_and_a_stretch_task_has_none(course):
     with course.gradebook() as book:
         there = book.find_notebook("lab", "week91")
         assert {(c.name, c.max_score, c.cell_type) for c in there.grade_cells} == {
-            ("task-91-1", 4, "code"), ("task-91-3", 2, "code")}
+            ("task-91-1", 4, "code"),
+            ("task-91-3", 2, "code"),
+        }
         assert {(c.name, c.max_score) for c in there.task_cells} == {("task-91-2", 6)}
 
 
@@ -86,9 +97,9 @@ def test_without_the_guard_autograde_would_overwrite(course, api, week, marks):
     load(course, week, put_marks(marks, mark("anna", {"91.1": 1})))
     work = course.root / "submitted" / "anna" / "week91"
     work.mkdir(parents=True)
-    shutil.copy(course.root / "source" / "week91" / "lab.ipynb", work)      # as fetched through nbgrader's exchange
+    shutil.copy(course.root / "source" / "week91" / "lab.ipynb", work)  # as fetched through nbgrader's exchange
     del api.config.Autograde["exporter_class"]
-    api.autograde("week91", "anna")     # runs the notebook, in which `check` is no name
+    api.autograde("week91", "anna")  # runs the notebook, in which `check` is no name
     assert scores(course, "anna")["task-91-1"][0] == 0
 
 
@@ -168,9 +179,17 @@ def test_only_its_owner_can_read_it(template):
     assert stat.S_IMODE(template[1].stat().st_mode) == 0o700, "it holds names and marks"
 
 
-@pytest.mark.parametrize("where, why", [
-    ("source", "outside"), ("source/inside", "outside"), (".", "outside"), ("other", "another course"),
-    ("broken", "cannot be read"), ("file", "cannot be written")])
+@pytest.mark.parametrize(
+    "where, why",
+    [
+        ("source", "outside"),
+        ("source/inside", "outside"),
+        (".", "outside"),
+        ("other", "another course"),
+        ("broken", "cannot be read"),
+        ("file", "cannot be written"),
+    ],
+)
 def test_a_folder_that_will_not_do(source, tmp_path, where, why):
     for name in ("other", "broken"):
         (tmp_path / name).mkdir()
@@ -184,8 +203,10 @@ def test_a_folder_that_will_not_do(source, tmp_path, where, why):
 
 def test_an_environment_that_is_not_activated_will_do(source, tmp_path):
     """nbgrader calls `alembic` by its bare name."""
-    code = f"import sys; sys.path.insert(0, {os.getcwd()!r}); from grading.gradebook.course import init; " \
-           f"init({str(tmp_path / 'new')!r}, source={str(source)!r})"
+    code = (
+        f"import sys; sys.path.insert(0, {os.getcwd()!r}); from grading.gradebook.course import init; "
+        f"init({str(tmp_path / 'new')!r}, source={str(source)!r})"
+    )
     done = warm.python("-c", code, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert open_course(tmp_path / "new").root == tmp_path / "new"
@@ -194,34 +215,42 @@ def test_an_environment_that_is_not_activated_will_do(source, tmp_path):
 def test_the_name_and_the_exchange_can_be_chosen(source, tmp_path):
     course = init(tmp_path / "new", source=source, name="m4", exchange=tmp_path / "exchange").course
     from traitlets.config.loader import PyFileConfigLoader
+
     config = PyFileConfigLoader(CONFIG, path=str(course.root)).load_config()
     assert course.id == "m4" and config.Exchange.root == str(tmp_path / "exchange")
 
 
 def test_jupyter_extensions_that_are_off_are_turned_on(monkeypatch, tmp_path):
-    from grading.gradebook import course as module
     from jupyter_server.extension import serverextension
+
+    from grading.gradebook import course as module
+
     state = {name: name != module.EXTENSIONS[0] for name in module.EXTENSIONS}
     monkeypatch.setattr(module, "_off", lambda: [name for name, on in state.items() if not on])
-    monkeypatch.setattr(serverextension, "toggle_server_extension_python",
-                        lambda name, enabled, user: state.update({name: enabled}))
+    monkeypatch.setattr(
+        serverextension, "toggle_server_extension_python", lambda name, enabled, user: state.update({name: enabled})
+    )
     assert module.extensions() == ["the Jupyter extension nbgrader.server_extensions.formgrader was off and is on"]
     assert all(state.values())
 
 
 def test_which_jupyter_extensions_are_off(monkeypatch, tmp_path):
     from grading.gradebook import course as module
+
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(tmp_path))
     assert module._off() == []
-    (tmp_path / "jupyter_server_config.json").write_text(json.dumps(
-        {"ServerApp": {"jpserver_extensions": {module.EXTENSIONS[0]: False}}}))
+    (tmp_path / "jupyter_server_config.json").write_text(
+        json.dumps({"ServerApp": {"jpserver_extensions": {module.EXTENSIONS[0]: False}}})
+    )
     assert module._off() == [module.EXTENSIONS[0]]
 
 
 def _grade(*words, cwd):
     """The commands as one types them, in a process of their own."""
-    code = ("import typer; from grading.gradebook.commands import add_commands; import sys; sys.path.insert(0, '.')\n"
-            "app = typer.Typer(); add_commands(app); app()")
+    code = (
+        "import typer; from grading.gradebook.commands import add_commands; import sys; sys.path.insert(0, '.')\n"
+        "app = typer.Typer(); add_commands(app); app()"
+    )
     return warm.python("-c", code, *words, cwd=cwd, env={**os.environ, "PYTHONPATH": os.getcwd()})
 
 
@@ -234,8 +263,16 @@ def test_the_commands(source, tmp_path):
     for name, data in handed().items():
         (folder / name).write_bytes(data)
     put_marks(tmp_path / "new" / "marks", mark("anna"))
-    words = ("load", "week91", "--gradebook", tmp_path / "new", "--marks", tmp_path / "new" / "marks", "--submissions",
-             tmp_path / "new" / "submitted")
+    words = (
+        "load",
+        "week91",
+        "--gradebook",
+        tmp_path / "new",
+        "--marks",
+        tmp_path / "new" / "marks",
+        "--submissions",
+        tmp_path / "new" / "submitted",
+    )
     done = _grade(*words, cwd=source)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1 students: 1 new, 0 changed, 0 as they were; 0 to look at\n" and done.stderr == ""

@@ -1,6 +1,7 @@
 """Formgrader in a real browser: what an instructor sees, clicks and types, on the real week 13.
 
 Every test has a student of its own, so that their order does not matter."""
+
 from __future__ import annotations
 
 import json
@@ -19,7 +20,8 @@ from tests.grading.gradebook.samples import case, put_marks, rows, scores
 
 pytestmark = [
     pytest.mark.skipif(not NBGRADER, reason="nbgrader is not installed: pip install '.[grading]'"),
-    pytest.mark.skipif(chromium() is None, reason="Chromium is not installed: apt install chromium")]
+    pytest.mark.skipif(chromium() is None, reason="Chromium is not installed: apt install chromium"),
+]
 ROOT = Path(__file__).resolve().parents[3]
 WEEK = ROOT / "week13_allreduce"
 DIAGNOSIS = "rank 2: chunk 1 differs\n  expected  [6, 8]\n  got       [2, 4]\n  cause: do not divide by N"
@@ -35,13 +37,25 @@ def mark_of(student: str, week, **more) -> Mark:
         if task.kind == "written":
             points, cases = None, []
         elif task.id == "13.4":
-            points, cases = 12, [case(PASSED, 12, 12, behaviour="the sum: N=1"),
-                                 case(WRONG, 0, 8, DIAGNOSIS, "the sum: N=4, L=3")]
+            points, cases = (
+                12,
+                [case(PASSED, 12, 12, behaviour="the sum: N=1"), case(WRONG, 0, 8, DIAGNOSIS, "the sum: N=4, L=3")],
+            )
         if task.kind != "stretch":
-            tasks.append({"id": task.id, "title": task.title, "kind": task.kind, "cell": task.cell, "points": points,
-                          "possible": task.points, "cases": cases})
-    return Mark(student, "week13", received="2026-10-05T12:30:00+02:00", points=72, possible=80,
-                **{"tasks": tasks, **more})
+            tasks.append(
+                {
+                    "id": task.id,
+                    "title": task.title,
+                    "kind": task.kind,
+                    "cell": task.cell,
+                    "points": points,
+                    "possible": task.points,
+                    "cases": cases,
+                }
+            )
+    return Mark(
+        student, "week13", received="2026-10-05T12:30:00+02:00", points=72, possible=80, **{"tasks": tasks, **more}
+    )
 
 
 def handed(change=lambda cells: None) -> dict[str, bytes]:
@@ -65,28 +79,68 @@ def attack(cells: list[dict]) -> None:
     """Everything that a notebook can carry into a page."""
     html = ATTACK.format("an output")
     data = {"text/html": html, "application/javascript": "alert('javascript'); window.ran = 'javascript'"}
-    cells.insert(0, {"cell_type": "code", "id": "x1", "execution_count": 1, "source": f"# {ATTACK.format('code')}",
-                     "metadata": {"tags": ['"><script>alert("a tag")</script>']}, "outputs": [
-                         *({"output_type": "display_data", "metadata": {}, "data": {kind: text}}
-                           for kind, text in data.items()),
-                         {"output_type": "display_data", "metadata": {},
-                          "data": {"image/svg+xml": f"<svg onload=\"alert('svg')\">{html}</svg>"}},
-                         {"output_type": "display_data", "metadata": {"image/png": {"width": "1 onerror=alert(2)"}},
-                          "data": {"image/png": "x\" onerror=\"alert('png')"}},
-                         {"output_type": "display_data", "metadata": {}, "data": {"text/markdown": html}},
-                         {"output_type": "display_data", "metadata": {}, "data": {"text/latex": html}},
-                         {"output_type": "stream", "name": "stdout", "text": f"\x1b[31m{ATTACK.format('a stream')}"},
-                         {"output_type": "error", "ename": "<b>", "evalue": html, "traceback": [html]}]})
-    cells.insert(1, {"cell_type": "markdown", "id": "x2", "source": ATTACK.format("markdown"), "metadata": {
-        "nbgrader": {"schema_version": 3, "grade_id": "task-13-4", "grade": True, "solution": False, "locked": True,
-                     "points": 1000, "task": False}}})
-    cells.insert(2, {"cell_type": "markdown", "id": "x3", "metadata": {}, "attachments": {"a": {"text/html": html}},
-                     "source": "[click](javascript:alert('link')) ![x](javascript:alert('image')) [r]\n\n"
-                               "[r]: javascript:alert('reference)\n\n<javascript:alert(1)>\n\n<details open "
-                               "ontoggle=alert('toggle')>\n\n```mermaid\ngraph TD\n```\n\n"
-                               "$\\href{javascript:alert(3)}{x}$"})
-    cells.insert(3, {"cell_type": "raw", "id": "x4", "metadata": {"raw_mimetype": "text/html"},
-                     "source": ATTACK.format("raw")})
+    cells.insert(
+        0,
+        {
+            "cell_type": "code",
+            "id": "x1",
+            "execution_count": 1,
+            "source": f"# {ATTACK.format('code')}",
+            "metadata": {"tags": ['"><script>alert("a tag")</script>']},
+            "outputs": [
+                *({"output_type": "display_data", "metadata": {}, "data": {kind: text}} for kind, text in data.items()),
+                {
+                    "output_type": "display_data",
+                    "metadata": {},
+                    "data": {"image/svg+xml": f"<svg onload=\"alert('svg')\">{html}</svg>"},
+                },
+                {
+                    "output_type": "display_data",
+                    "metadata": {"image/png": {"width": "1 onerror=alert(2)"}},
+                    "data": {"image/png": "x\" onerror=\"alert('png')"},
+                },
+                {"output_type": "display_data", "metadata": {}, "data": {"text/markdown": html}},
+                {"output_type": "display_data", "metadata": {}, "data": {"text/latex": html}},
+                {"output_type": "stream", "name": "stdout", "text": f"\x1b[31m{ATTACK.format('a stream')}"},
+                {"output_type": "error", "ename": "<b>", "evalue": html, "traceback": [html]},
+            ],
+        },
+    )
+    cells.insert(
+        1,
+        {
+            "cell_type": "markdown",
+            "id": "x2",
+            "source": ATTACK.format("markdown"),
+            "metadata": {
+                "nbgrader": {
+                    "schema_version": 3,
+                    "grade_id": "task-13-4",
+                    "grade": True,
+                    "solution": False,
+                    "locked": True,
+                    "points": 1000,
+                    "task": False,
+                }
+            },
+        },
+    )
+    cells.insert(
+        2,
+        {
+            "cell_type": "markdown",
+            "id": "x3",
+            "metadata": {},
+            "attachments": {"a": {"text/html": html}},
+            "source": "[click](javascript:alert('link')) ![x](javascript:alert('image')) [r]\n\n"
+            "[r]: javascript:alert('reference)\n\n<javascript:alert(1)>\n\n<details open "
+            "ontoggle=alert('toggle')>\n\n```mermaid\ngraph TD\n```\n\n"
+            "$\\href{javascript:alert(3)}{x}$",
+        },
+    )
+    cells.insert(
+        3, {"cell_type": "raw", "id": "x4", "metadata": {"raw_mimetype": "text/html"}, "source": ATTACK.format("raw")}
+    )
     cells.insert(4, {"cell_type": f"x{html}", "source": html, "metadata": {}})
 
 
@@ -95,6 +149,7 @@ def world(tmp_path_factory):
     """(course directory, address of Jupyter, function that opens a logged-in tab)."""
     from grading.gradebook.course import init, week_named
     from grading.gradebook.load import load
+
     folder = tmp_path_factory.mktemp("formgrader")
     course = init(folder / "course", source=ROOT).course
     week = week_named("week13", ROOT)
@@ -102,23 +157,38 @@ def world(tmp_path_factory):
     files["mallory"] = handed(attack)
     files["raw"] = handed(attack)
     marks = [mark_of(name, week) for name in (*files, WICKED)]
-    marks.append(mark_of("mia", week, notes=[f"there is no collectives.py {ATTACK.format('a note')}"], tasks=[
-        {**entry, "cases": [case(WRONG, 0, entry["possible"], ATTACK.format("a diagnosis"), ATTACK.format("a title"))]}
-        for entry in mark_of("mia", week).tasks]))
+    marks.append(
+        mark_of(
+            "mia",
+            week,
+            notes=[f"there is no collectives.py {ATTACK.format('a note')}"],
+            tasks=[
+                {
+                    **entry,
+                    "cases": [
+                        case(WRONG, 0, entry["possible"], ATTACK.format("a diagnosis"), ATTACK.format("a title"))
+                    ],
+                }
+                for entry in mark_of("mia", week).tasks
+            ],
+        )
+    )
     fault = mark_of("fay", week, complete=False)
     fault.tasks[4]["cases"] = [case(FAULT, 0, 10, "the judge stopped"), case(HUNG, 0, 0, "rank 1 waits")]
     load(course, week, put_marks(folder / "marks", *marks, fault), files=lambda mark: files.get(mark.student, {}))
-    for name in files:      # nbgrader's own place: what a click on Autograde would grade
+    for name in files:  # nbgrader's own place: what a click on Autograde would grade
         work = course.root / "submitted" / name / "week13"
         work.mkdir(parents=True)
         (work / "timestamp.txt").write_text("2026-10-05 10:30:00 UTC")
         shutil.copy(course.root / "source" / "week13" / "lab.ipynb", work)
     with jupyter(course.root, folder / "jupyter", "secret") as address, browser(folder / "browser") as tab:
+
         def page(path: str):
             one = tab()
             one.open(f"{address}/lab?token=secret")
             one.open(address + path)
             return one
+
         yield course, address, page
 
 
@@ -140,21 +210,25 @@ def opened(world, student: str):
 
 
 def total(page) -> str:
-    return page.wait("(() => { const row = [...document.querySelectorAll('#main-table tr')].find("
-                     "r => r.querySelector('.student-id') && r.querySelector('.student-id').innerText == 'anna');"
-                     "return row && row.querySelector('.score').innerText; })()")
+    return page.wait(
+        "(() => { const row = [...document.querySelectorAll('#main-table tr')].find("
+        "r => r.querySelector('.student-id') && r.querySelector('.student-id').innerText == 'anna');"
+        "return row && row.querySelector('.score').innerText; })()"
+    )
 
 
 def test_jupyterlab_has_the_nbgrader_menu(world):
     page = world[2]("/lab")
-    page.wait("document.querySelector('.lm-MenuBar') && document.querySelector('.lm-MenuBar').innerText"
-              ".includes('Nbgrader')")
+    page.wait(
+        "document.querySelector('.lm-MenuBar') && document.querySelector('.lm-MenuBar').innerText.includes('Nbgrader')"
+    )
 
 
 def test_every_verdict_stands_in_its_grade_cell_with_its_diagnosis(world):
     page = opened(world, "cleo")
     assert page.js("[...document.querySelectorAll('input.score')].map(e => e.id)") == [
-        f"task-13-{number}" for number in range(1, 8)]
+        f"task-13-{number}" for number in range(1, 8)
+    ]
     assert page.js("document.getElementById('task-13-4').placeholder") == "12"
     cell = page.js("document.getElementById('task-13-4').closest('.code_cell').innerText")
     assert "def ring_all_reduce" in cell, "the student's own code"
@@ -165,7 +239,7 @@ def test_every_verdict_stands_in_its_grade_cell_with_its_diagnosis(world):
     text = page.text()
     assert "since $a <\u2060 b$" in text or "since $a < b$ and 1 < 2" in text
     assert "ms_with_8_ranks=4.6" in page.js("document.body.innerText.split('what was handed in')[1]")
-    if keep := os.environ.get("KEEP_PICTURES"):     # a folder, for whoever wants to look at the page
+    if keep := os.environ.get("KEEP_PICTURES"):  # a folder, for whoever wants to look at the page
         page.picture(Path(keep) / "formgrader.png", "body")
 
 
@@ -191,13 +265,17 @@ def test_marks_survive_a_click_on_autograde(world, course):
     shown = course.root / "autograded" / "ben" / "week13" / "lab.ipynb"
     before, text = _of(course, "ben"), shown.read_bytes()
     page = world[2]("/formgrader/manage_submissions/week13")
-    mine = ("[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
-            "r.querySelector('.student-id').innerText == 'ben')")
+    mine = (
+        "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
+        "r.querySelector('.student-id').innerText == 'ben')"
+    )
     page.wait(f"{mine} && {mine}.querySelector('.autograde a')")
     page.js(f"{mine}.querySelector('.autograde a').id = 'click-me'")
     page.click("#click-me")
-    said = page.wait("document.querySelector('#error-modal .modal-body') && "
-                     "document.querySelector('#error-modal .modal-body').innerText")
+    said = page.wait(
+        "document.querySelector('#error-modal .modal-body') && "
+        "document.querySelector('#error-modal .modal-body').innerText"
+    )
     assert "Autograde is off" in said and "grade run week13" in said
     page.wait(f"{mine} && {mine}.querySelector('.score').innerText == '72 / 100'")
     assert _of(course, "ben") == before and shown.read_bytes() == text
@@ -215,10 +293,20 @@ def test_a_graders_fault_asks_for_a_human(world):
 def test_nothing_of_a_student_runs_on_the_instructors_page(world, student):
     page = opened(world, student)
     assert page.dialogs == [] and page.js("window.ran === undefined")
-    assert page.js("[...document.querySelectorAll('#notebook *')].flatMap(e => [...e.attributes]).filter(a => "
-                   "a.name.startsWith('on') || /^\\s*javascript:/i.test(a.value)).length") == 0
-    assert page.js("document.querySelectorAll('#notebook script, #notebook svg, #notebook iframe, #notebook object, "
-                   "#notebook embed, #notebook form, #notebook base, #notebook .mermaid').length") == 0
+    assert (
+        page.js(
+            "[...document.querySelectorAll('#notebook *')].flatMap(e => [...e.attributes]).filter(a => "
+            "a.name.startsWith('on') || /^\\s*javascript:/i.test(a.value)).length"
+        )
+        == 0
+    )
+    assert (
+        page.js(
+            "document.querySelectorAll('#notebook script, #notebook svg, #notebook iframe, #notebook object, "
+            "#notebook embed, #notebook form, #notebook base, #notebook .mermaid').length"
+        )
+        == 0
+    )
     assert page.js("document.querySelectorAll('input.score').length") == 7, "forged cells are no grade cells"
     assert page.js("document.getElementById('task-13-4').closest('.nbgrader_cell').innerText").count("/ 20.0") == 1
     assert "alert" in page.text(), "it is shown, as text"
@@ -226,8 +314,9 @@ def test_nothing_of_a_student_runs_on_the_instructors_page(world, student):
 
 def test_the_same_notebook_as_it_was_handed_in_does_run(world, course):
     """Or the test above proves nothing."""
-    (course.root / "autograded" / "raw" / "week13" / "lab.ipynb").write_bytes(handed(
-        lambda cells: (attack(cells), cells.pop(4), cells.pop(1)))["lab.ipynb"])
+    (course.root / "autograded" / "raw" / "week13" / "lab.ipynb").write_bytes(
+        handed(lambda cells: (attack(cells), cells.pop(4), cells.pop(1)))["lab.ipynb"]
+    )
     page = world[2](submission(course, "raw"))
     page.wait("window.ran !== undefined")
     assert page.dialogs
@@ -236,13 +325,18 @@ def test_the_same_notebook_as_it_was_handed_in_does_run(world, course):
 def test_a_wicked_name_does_not_run_either(world):
     """nbgrader writes ids into its pages unescaped, also those that come decoded out of an address."""
     from grading.gradebook.names import gradebook_id
+
     id = gradebook_id(WICKED)
     page = world[2]("/formgrader/manage_submissions/week13")
     part = json.dumps(quote(id, safe="="))
     link = f"[...document.querySelectorAll('#main-table a')].find(a => a.href.includes({part}))"
     page.wait(f"!!{link}")
-    for path in ("/formgrader/manage_students", page.js(f"new URL({link}.href).pathname"),
-                 f"/formgrader/manage_students/{quote(id)}", submission(world[0], id)):
+    for path in (
+        "/formgrader/manage_students",
+        page.js(f"new URL({link}.href).pathname"),
+        f"/formgrader/manage_students/{quote(id)}",
+        submission(world[0], id),
+    ):
         page = world[2](path)
         page.wait(f"document.body.textContent.includes({json.dumps(id)})")
         assert page.dialogs == [] and page.js("document.querySelectorAll('img[onerror]').length") == 0, path

@@ -1,4 +1,5 @@
 """A student's Markdown on the instructor's page: it can be read, and it cannot act."""
+
 from __future__ import annotations
 
 from html.parser import HTMLParser
@@ -23,20 +24,45 @@ class _Page(HTMLParser):
 
 
 PAYLOADS = [
-    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<ScRiPt\n>alert(1)</sCrIpT>", "<<script>x</script>",
-    "a <b onclick='x'>c</b>", "<!-- --><iframe srcdoc='x'>", "<svg/onload=alert(1)>", "<?php x ?><script>",
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<ScRiPt\n>alert(1)</sCrIpT>",
+    "<<script>x</script>",
+    "a <b onclick='x'>c</b>",
+    "<!-- --><iframe srcdoc='x'>",
+    "<svg/onload=alert(1)>",
+    "<?php x ?><script>",
     "</p><form>",
-    "[x](javascript:alert(1))", "[x]( javascript&#58;alert(1) 'onmouseover=x')", "![x](http://evil/x.png)",
-    "[x][y]\n\n[y]: javascript:alert(1)", "[y]\n\n[y]:\n  javascript:alert(1)", "<javascript:alert(1)>",
-    "<http://evil>", "    <script>x</script>", "`<script>`", "```\"><script>x</script>\nx\n```",
+    "[x](javascript:alert(1))",
+    "[x]( javascript&#58;alert(1) 'onmouseover=x')",
+    "![x](http://evil/x.png)",
+    "[x][y]\n\n[y]: javascript:alert(1)",
+    "[y]\n\n[y]:\n  javascript:alert(1)",
+    "<javascript:alert(1)>",
+    "<http://evil>",
+    "    <script>x</script>",
+    "`<script>`",
+    '```"><script>x</script>\nx\n```',
     "```html\n<script>alert(1)</script>\n```",
-    "$<script>alert(1)</script>$", "$$\n<img src=x onerror=alert(1)>\n$$", "\\begin{a}<script>x</script>\\end{a}",
+    "$<script>alert(1)</script>$",
+    "$$\n<img src=x onerror=alert(1)>\n$$",
+    "\\begin{a}<script>x</script>\\end{a}",
     "| <script>x</script> | [a](javascript:x) |\n|---|---|\n| <img onerror=x> | b |",
-    "# <script>x</script> \" onclick=x", "&lt;script&gt;alert(1)&lt;/script&gt;", "<\u2060script>x",
-    "> <details open ontoggle=alert(1)>", "- <a href=javascript:alert(1)>x</a>",
-    "~~~mermaid\nclick A href \"javascript:alert(1)\"\n~~~", "[x](data:text/html,<script>x</script>)",
-    "\\<script>alert(1)</script>", "*<script>*</script>", "[![a](x)](javascript:alert(1))", "<a\thref='x'>y</a>",
-    "[^1]\n\n[^1]: <script>x</script>", "<x-y onfocus=alert(1) autofocus tabindex=1>", "<a:b onclick=x>"]
+    '# <script>x</script> " onclick=x',
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "<\u2060script>x",
+    "> <details open ontoggle=alert(1)>",
+    "- <a href=javascript:alert(1)>x</a>",
+    '~~~mermaid\nclick A href "javascript:alert(1)"\n~~~',
+    "[x](data:text/html,<script>x</script>)",
+    "\\<script>alert(1)</script>",
+    "*<script>*</script>",
+    "[![a](x)](javascript:alert(1))",
+    "<a\thref='x'>y</a>",
+    "[^1]\n\n[^1]: <script>x</script>",
+    "<x-y onfocus=alert(1) autofocus tabindex=1>",
+    "<a:b onclick=x>",
+]
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
@@ -44,19 +70,44 @@ def test_markdown_becomes_a_page_without_markup_of_the_students(payload):
     """Through nbconvert's own renderer, as formgrader does it."""
     render = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
     page = _Page(render(inert.markdown(payload)))
-    assert page.tags <= {"p", "a", "h1", "pre", "code", "div", "span", "ul", "li", "em", "blockquote", "table", "thead",
-                         "tbody", "tr", "th", "td", "section", "ol", "sup", "br"}
+    assert page.tags <= {
+        "p",
+        "a",
+        "h1",
+        "pre",
+        "code",
+        "div",
+        "span",
+        "ul",
+        "li",
+        "em",
+        "blockquote",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "section",
+        "ol",
+        "sup",
+        "br",
+    }
     for name, value in page.attributes:
         assert name in ("class", "id", "href") and not name.startswith("on")
         assert name != "href" or value.startswith(("#", "http://", "https://")), "a plain address may be a link"
-        assert "mermaid" != value
+        assert value != "mermaid"
 
 
 def test_the_payloads_do_act_without_it():
     """Or the test above proves nothing."""
     render = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
-    acting = [p for p in PAYLOADS if {"script", "img", "svg", "iframe", "details", "form"} & _Page(render(p)).tags
-              or any(":" in value for name, value in _Page(render(p)).attributes if name == "href")]
+    acting = [
+        p
+        for p in PAYLOADS
+        if {"script", "img", "svg", "iframe", "details", "form"} & _Page(render(p)).tags
+        or any(":" in value for name, value in _Page(render(p)).attributes if name == "href")
+    ]
     assert len(acting) > 20
 
 

@@ -1,4 +1,5 @@
 """`grade load` killed at many points: nothing is seen by half, and the next run completes."""
+
 from __future__ import annotations
 
 import json
@@ -40,11 +41,13 @@ KILLED = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("where, number", [
-    ("statement", 15), ("statement", 75), ("commit", 4), ("before rename", 1), ("before rename", 3)])
+@pytest.mark.parametrize(
+    "where, number", [("statement", 15), ("statement", 75), ("commit", 4), ("before rename", 1), ("before rename", 3)]
+)
 def test_killed_in_the_middle_the_next_load_completes(course, source, week, marks, tmp_path, where, number):
     """A half of a student is never seen, and the next run ends where an undisturbed one does."""
     from grading.gradebook.course import open_course
+
     put_marks(marks, *(mark(name, {"91.1": i, "91.3": 1}) for i, name in enumerate(["anna", "ben", "cleo", "dan"])))
     shutil.copytree(course.root, tmp_path / "undisturbed")
     undisturbed = open_course(tmp_path / "undisturbed")

@@ -1,4 +1,5 @@
 """`grade load`: what the gradebook holds afterwards, whatever was there before."""
+
 from __future__ import annotations
 
 import json
@@ -12,8 +13,9 @@ from labkit.errors import LabError
 from tests.grading.gradebook.samples import by_hand, handed, mark, put_marks, rows, scores, shown
 
 OPEN = (None, None, True)
-LATE = Rules.model_validate({"deadlines": {"week91": datetime.fromisoformat("2026-10-07T00:00:00+02:00")},
-                             "late": {"per_day": 0.25}})
+LATE = Rules.model_validate(
+    {"deadlines": {"week91": datetime.fromisoformat("2026-10-07T00:00:00+02:00")}, "late": {"per_day": 0.25}}
+)
 
 
 def test_automatic_points_are_there_and_the_written_task_waits_for_a_human(course, week, marks):
@@ -57,8 +59,11 @@ def test_what_a_human_gave_survives_a_regrade(course, week, marks):
     by_hand(course, "anna", "task-91-1", points=3)
     put_marks(marks, mark("anna", {"91.1": 2, "91.3": 2}, attempt=2))
     report = load(course, week, marks)
-    assert scores(course, "anna") == {"task-91-1": (2, 3, False), "task-91-2": (None, 5, False),
-                                      "task-91-3": (2, None, False)}
+    assert scores(course, "anna") == {
+        "task-91-1": (2, 3, False),
+        "task-91-2": (None, 5, False),
+        "task-91-3": (2, None, False),
+    }
     assert ("anna", "task-91-2", "well argued") in rows(course)
     assert any("91.1 keeps the 3 points given by hand; the automatic ones are now 2" in s for s in report.told)
 
@@ -95,8 +100,9 @@ def test_a_fault_after_a_good_mark_does_not_keep_the_old_points_nor_touch_those_
     assert scores(course, "ben")["task-91-1"] == (None, 3, False)
 
 
-@pytest.mark.parametrize("broken", [
-    dict(complete=False), dict(tasks=[]), pytest.param(dict(tasks=None), id="points None")])
+@pytest.mark.parametrize(
+    "broken", [dict(complete=False), dict(tasks=[]), pytest.param(dict(tasks=None), id="points None")]
+)
 def test_a_mark_that_is_not_complete_leaves_its_tasks_open(course, week, marks, broken):
     one = mark("anna")
     if broken.get("tasks", 1) is None:
@@ -136,19 +142,25 @@ def test_lateness_is_nbgraders_penalty_and_follows_points_given_by_hand(course, 
     put_marks(marks, mark("anna", received="2026-10-07T12:30:00+02:00"), mark("ben"))
     report = load(course, week, marks, rules=LATE)
     assert scores(course, "anna")["task-91-1"][0] == 4, "points are stored in full"
-    assert penalty(course) == 1.5       # a quarter of 4 + 2
+    assert penalty(course) == 1.5  # a quarter of 4 + 2
     assert [s.split(" (")[0] for s in report.told if "late" in s] == ["anna: Handed in 1 day late"]
     by_hand(course, "anna", "task-91-2", points=6)
     load(course, week, marks, rules=LATE)
-    assert penalty(course) == 3         # a quarter of 4 + 2 + 6
+    assert penalty(course) == 3  # a quarter of 4 + 2 + 6
     load(course, week, marks)
     assert penalty(course) == 0
 
 
 def test_deadlines_and_extensions_are_nbgraders_too(course, week, marks):
     put_marks(marks, mark("anna", received="2026-10-07T12:30:00+02:00"), mark("ben"))
-    load(course, week, marks, rules=LATE.model_copy(update={"extensions": {
-        "anna": {"week91": LATE.deadlines["week91"] + timedelta(days=2)}}}))
+    load(
+        course,
+        week,
+        marks,
+        rules=LATE.model_copy(
+            update={"extensions": {"anna": {"week91": LATE.deadlines["week91"] + timedelta(days=2)}}}
+        ),
+    )
     with course.gradebook() as book:
         late = book.find_submission("week91", "anna")
         assert late.duedate == datetime(2026, 10, 8, 22, 0) and late.total_seconds_late == 0
@@ -179,11 +191,24 @@ def test_a_load_without_the_submissions_asks_nobody_to_look_again(course, week, 
 
 
 def test_ids_of_any_script_stay_apart_and_come_back(course, week, marks):
-    names = ["anna", "O'Brien, Zoë", "שלום", "a b", "<img src=x onerror=alert(1)>", "..", "a/b", "a%2Fb", "a=2Fb",
-             "[abc]", "*", ""]
+    names = [
+        "anna",
+        "O'Brien, Zoë",
+        "שלום",
+        "a b",
+        "<img src=x onerror=alert(1)>",
+        "..",
+        "a/b",
+        "a%2Fb",
+        "a=2Fb",
+        "[abc]",
+        "*",
+        "",
+    ]
     put_marks(marks, *(mark(name, {"91.1": i % 5}) for i, name in enumerate(names)))
     load(course, week, marks)
     from grading.gradebook.names import gradebook_id, student_of
+
     for i, name in enumerate(names):
         id = gradebook_id(name)
         assert student_of(id) == name and scores(course, id)["task-91-1"][0] == i % 5
@@ -200,6 +225,7 @@ def test_nbgraders_own_folder_without_a_time_is_not_taken_for_ungraded(course, w
     load(course, week, marks)
     from nbgrader.apps.api import NbGraderAPI
     from nbgrader.coursedir import CourseDirectory
+
     api = NbGraderAPI(coursedir=CourseDirectory(root=str(course.root), course_id=course.id))
     found = api.get_submissions("week91")
     assert {s["student"]: s["autograded"] for s in found} == dict(anna=True, ben=True, cleo=True)
@@ -208,6 +234,7 @@ def test_nbgraders_own_folder_without_a_time_is_not_taken_for_ungraded(course, w
 
 def test_a_task_that_came_later_gets_its_rows(course, source, week, marks):
     from grading.gradebook.course import init, week_named
+
     put_marks(marks, mark("anna"))
     load(course, week, marks)
     tasks = source / "week91_demo" / "tasks.toml"
@@ -252,6 +279,7 @@ def test_formgrader_can_save_while_a_load_is_between_two_students(course, week, 
     def save(done, total, student):
         if done == 1:
             by_hand(course, "anna", "task-91-2", points=6)
+
     load(course, week, marks, progress=save)
     assert scores(course, "anna")["task-91-2"] == (None, 6, False)
     assert scores(course, "ben")["task-91-1"][0] == 4

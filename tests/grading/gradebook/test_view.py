@@ -1,4 +1,5 @@
 """The notebook that formgrader shows: whatever was handed in, each task has its cell, and nothing in it can act."""
+
 from __future__ import annotations
 
 import base64
@@ -36,6 +37,7 @@ def build(week, course):
         nbformat = pytest.importorskip("nbformat")
         nbformat.validate(nbformat.from_dict(json.loads(json.dumps(shown))))
         return shown
+
     return build
 
 
@@ -70,8 +72,14 @@ def test_grade_cells_stand_where_the_checks_stood_and_behind_the_answers(build):
     assert shown["cells"][at + 1]["source"] == "# Task 91.2: what was handed in"
     assert shown["cells"][at + 2]["source"] == RUBRIC and sources[-1] == "The end."
     assert shown["cells"][at + 2]["metadata"]["nbgrader"] == {
-        "schema_version": 3, "grade_id": "task-91-2", "points": 6, "grade": False, "locked": True, "solution": False,
-        "task": True}
+        "schema_version": 3,
+        "grade_id": "task-91-2",
+        "points": 6,
+        "grade": False,
+        "locked": True,
+        "solution": False,
+        "task": True,
+    }
     assert cell(shown, "task-91-1")["metadata"]["nbgrader"]["points"] == 4
 
 
@@ -97,16 +105,20 @@ def test_a_module_that_is_missing_is_told_and_one_in_a_folder_is_found(build):
     assert "parts.py is not there" in cell(build(files), "task-91-1")["source"]
 
 
-@pytest.mark.parametrize("what", [
-    lambda cells: cells.clear(),
-    lambda cells: [c.pop("id") for c in cells],
-    lambda cells: [c.update(id=f"renamed-{i}") for i, c in enumerate(cells)],
-    lambda cells: [c.update(metadata={}, id=f"renamed-{i}") for i, c in enumerate(cells)],
-    lambda cells: cells.reverse(),
-    lambda cells: cells.extend(list(cells)),
-    lambda cells: [c.update(cell_type="raw") for c in cells],
-    lambda cells: [c.update(source=None, metadata=7, outputs="x", id=[]) for c in cells],
-    lambda cells: cells.extend([3, None, "x", [], {}])])
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda cells: cells.clear(),
+        lambda cells: [c.pop("id") for c in cells],
+        lambda cells: [c.update(id=f"renamed-{i}") for i, c in enumerate(cells)],
+        lambda cells: [c.update(metadata={}, id=f"renamed-{i}") for i, c in enumerate(cells)],
+        lambda cells: cells.reverse(),
+        lambda cells: cells.extend(list(cells)),
+        lambda cells: [c.update(cell_type="raw") for c in cells],
+        lambda cells: [c.update(source=None, metadata=7, outputs="x", id=[]) for c in cells],
+        lambda cells: cells.extend([3, None, "x", [], {}]),
+    ],
+)
 def test_whatever_became_of_the_notebook_each_task_has_one_cell(build, what):
     shown = build(change(what))
     assert sorted(graded(shown)) == sorted(CELLS)
@@ -114,20 +126,30 @@ def test_whatever_became_of_the_notebook_each_task_has_one_cell(build, what):
 
 
 def test_a_check_is_found_by_id_by_metadata_or_by_its_words(build, week, course):
-    for what in (lambda cells: [c.update(metadata={}) for c in cells],
-                 lambda cells: [c.pop("id") for c in cells],
-                 lambda cells: [(c.pop("id"), c.update(metadata={})) for c in cells if c["cell_type"] == "code"]):
+    for what in (
+        lambda cells: [c.update(metadata={}) for c in cells],
+        lambda cells: [c.pop("id") for c in cells],
+        lambda cells: [(c.pop("id"), c.update(metadata={})) for c in cells if c["cell_type"] == "code"],
+    ):
         shown = build(change(what))
         sources = [c["source"] for c in shown["cells"]]
         assert sources.index(cell(shown, "task-91-1")["source"]) < sources.index("The end.")
         assert not any("Not found" in s for s in sources)
 
 
-@pytest.mark.parametrize("data, said", [
-    (b"{", "is not a notebook"), (b"[]", "is not a notebook"), (b"\xff\xfe", "is not a notebook"),
-    (b'{"cells": 3}', "is not a notebook"), (b"[" * 100_000, "is not a notebook"), (b'{"cells": []}', "is empty"),
-    (json.dumps({"cells": [markdown("a", "x")] * 500}).encode(), "the first 400 are shown"),
-    (b" " * 20_000_001, "too large")])
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (b"{", "is not a notebook"),
+        (b"[]", "is not a notebook"),
+        (b"\xff\xfe", "is not a notebook"),
+        (b'{"cells": 3}', "is not a notebook"),
+        (b"[" * 100_000, "is not a notebook"),
+        (b'{"cells": []}', "is empty"),
+        (json.dumps({"cells": [markdown("a", "x")] * 500}).encode(), "the first 400 are shown"),
+        (b" " * 20_000_001, "too large"),
+    ],
+)
 def test_a_notebook_that_is_none_costs_no_verdict(build, data, said):
     shown = build({**handed(), "lab.ipynb": data})
     assert sorted(graded(shown)) == sorted(CELLS) and said in everything(shown["cells"][0])
@@ -155,25 +177,35 @@ def test_solutions_of_the_course_are_not_in_what_is_shown(build):
 
 
 def test_what_concerns_the_attempt_stands_first(build):
-    one = mark("anna", attempt=3, notes=["there is no parts.py"], attention=["its machine was slow"],
-               isolation=UNSANDBOXED)
+    one = mark(
+        "anna", attempt=3, notes=["there is no parts.py"], attention=["its machine was slow"], isolation=UNSANDBOXED
+    )
     text = build(handed(), one, ("attempt 3 counts",))["cells"][0]["outputs"][0]["text"]
-    for words in ("Attempt 3, received 2026-10-05", "attempt 3 counts", "UNSANDBOXED", "its machine was slow",
-                  "there is no parts.py"):
+    for words in (
+        "Attempt 3, received 2026-10-05",
+        "attempt 3 counts",
+        "UNSANDBOXED",
+        "its machine was slow",
+        "there is no parts.py",
+    ):
         assert words in text
 
 
 def test_the_diagnosis_is_escaped_told_once_and_complete(build):
     one = mark("anna", {"91.1": 1})
-    one.tasks[0]["cases"] = [case("wrong", 0, 2, "<script>x</script>\nexpected 6"),
-                             case("wrong", 0, 1, "<script>x</script>\nexpected 6"), case("passed", 1, 1)]
+    one.tasks[0]["cases"] = [
+        case("wrong", 0, 2, "<script>x</script>\nexpected 6"),
+        case("wrong", 0, 1, "<script>x</script>\nexpected 6"),
+        case("passed", 1, 1),
+    ]
     one.tasks[0]["cases"][0]["printed"] = "debug <b>"
     data = cell(build(handed(), one), "task-91-1")["outputs"][0]["data"]
     assert "1 of 4 points: 1 of 3 cases passed" in data["text/html"]
     assert data["text/html"].count("&lt;script&gt;x&lt;/script&gt;\nexpected 6") == 1
     assert "as above" in data["text/html"] and "debug &lt;b&gt;" in data["text/html"]
     assert "<script" not in data["text/html"] and "<b>" not in data["text/html"].replace("<p><b>", "").replace(
-        '"><b>', "")
+        '"><b>', ""
+    )
     assert "wrong: doubles: 3\n    <script>x</script>\n    expected 6" in data["text/plain"]
 
 
@@ -186,18 +218,29 @@ def test_a_fault_is_no_verdict_on_the_student(build):
 
 def test_a_students_own_pictures_and_prints_stay(build):
     shown_picture = f'<figure><img alt="two &lt; three" src="data:image/png;base64,{PNG}"></figure>'
-    outputs = [{"output_type": "display_data", "metadata": {}, "data": {"text/html": [shown_picture]}},
-               {"output_type": "display_data", "metadata": {"image/png": {"width": 9}}, "data": {"image/png": PNG}},
-               {"output_type": "stream", "name": "stderr", "text": ["a ", "warning"]},
-               {"output_type": "execute_result", "data": {"text/plain": "42"}, "metadata": {}, "execution_count": 1}]
+    outputs = [
+        {"output_type": "display_data", "metadata": {}, "data": {"text/html": [shown_picture]}},
+        {"output_type": "display_data", "metadata": {"image/png": {"width": 9}}, "data": {"image/png": PNG}},
+        {"output_type": "stream", "name": "stderr", "text": ["a ", "warning"]},
+        {"output_type": "execute_result", "data": {"text/plain": "42"}, "metadata": {}, "execution_count": 1},
+    ]
     kept = build(with_cells(code("p", "plot()", outputs)))["cells"][1]["outputs"]
     assert [k["data"].get("image/png") for k in kept[:2]] == [PNG, PNG]
     assert kept[0]["metadata"] == {"image/png": {"alt": "two < three"}} and kept[1]["metadata"] == {}
     assert [k["text"] for k in kept[2:]] == ["a warning", "42"]
 
 
-@pytest.mark.parametrize("data", ["x\" onerror=\"alert(1)", PNG + "\"><b>", "!!!!", "", base64.b64encode(
-    b"<svg onload=alert(1)>").decode(), PNG * 200_000])
+@pytest.mark.parametrize(
+    "data",
+    [
+        'x" onerror="alert(1)',
+        PNG + '"><b>',
+        "!!!!",
+        "",
+        base64.b64encode(b"<svg onload=alert(1)>").decode(),
+        PNG * 200_000,
+    ],
+)
 def test_a_picture_that_is_none_is_not_embedded(build, data):
     output = {"output_type": "display_data", "metadata": {}, "data": {"image/png": data}}
     kept = build(with_cells(code("p", "plot()", [output])))["cells"][1]["outputs"]

@@ -1,4 +1,5 @@
 """A week, and functions that read a submission of it in one step."""
+
 from __future__ import annotations
 
 import pytest
@@ -22,9 +23,11 @@ def folder(tmp_path):
 @pytest.fixture
 def read(folder, week):
     """The one submission that lies in the folder, loaded."""
+
     def one():
-        entry, = find_submissions(folder, week)
+        (entry,) = find_submissions(folder, week)
         return load(entry, week)
+
     return one
 
 

@@ -1,4 +1,5 @@
 """A small course of one week, and submissions of it in odd forms."""
+
 from __future__ import annotations
 
 import io
@@ -11,7 +12,7 @@ from types import MappingProxyType
 
 from labkit.checks.tasks import Week, load_week
 
-REGISTRY = '''
+REGISTRY = """
 title = "Rings"
 notebook = "lab.ipynb"
 tests = ["test_week91.py"]
@@ -42,13 +43,13 @@ title = "a tree"
 kind = "stretch"
 points = 0
 functions = ["stretch.tree.grow"]
-'''
-HOLE = '''def {name}(x):
+"""
+HOLE = """def {name}(x):
     ### BEGIN SOLUTION {task} it
     secret = x
     return secret
     ### END SOLUTION
-'''
+"""
 RING = "def turn(x): return 1\ndef back(x): return 2\n"
 COST, TREE = "def price(x): return 3\n", "def grow(x): return 4\n"
 MINE = {"ring.py": RING, "cost.py": COST, "stretch/tree.py": TREE}
@@ -57,10 +58,20 @@ PACKAGE = "week91_rings"
 
 def notebook(*answers: tuple[str, str]) -> str:
     """A notebook's text with these (grade id, source) cells after a plain one."""
-    cells = [{"cell_type": "code", "id": "plain", "metadata": {}, "source": ["1 + 1"], "outputs": [],
-              "execution_count": None}]
-    cells += [{"cell_type": "markdown", "id": f"x{n}", "metadata": {"labkit": {"grade_id": id}}, "source": text}
-              for n, (id, text) in enumerate(answers)]
+    cells = [
+        {
+            "cell_type": "code",
+            "id": "plain",
+            "metadata": {},
+            "source": ["1 + 1"],
+            "outputs": [],
+            "execution_count": None,
+        }
+    ]
+    cells += [
+        {"cell_type": "markdown", "id": f"x{n}", "metadata": {"labkit": {"grade_id": id}}, "source": text}
+        for n, (id, text) in enumerate(answers)
+    ]
     return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 
 
@@ -68,16 +79,25 @@ def make_week(root: Path) -> Week:
     """The course's week: two modules and a stretch one with holes, given files, scenario, tests, notebook, results."""
     folder = root / PACKAGE
     for name, text in {
-            "tasks.toml": REGISTRY, "__init__.py": "", "README.md": "# Rings\n",
-            "ring.py": HOLE.format(name="turn", task="91.1") + HOLE.format(name="back", task="91.1"),
-            "cost.py": HOLE.format(name="price", task="91.2"),
-            "bench.py": "# BEGIN INSTRUCTOR\nsecret = 1\n# END INSTRUCTOR\n",
-            "stretch/__init__.py": "", "stretch/tree.py": HOLE.format(name="grow", task="91.4"),
-            "given/__init__.py": "", "given/clock.py": "ticks = 1\n", "given/cost.py": "given = 1\n",
-            "data/wires.txt": "1 2\n", "scenarios.py": "def drive(): return 1\n",
-            "test_week91.py": "assert 'expected'\n", "lab.ipynb": notebook(("task-91-3", "secret answer")),
-            "results/record.json": "{}\n",
-            "__pycache__/ring.pyc": "x", ".notes.md": "secret\n"}.items():
+        "tasks.toml": REGISTRY,
+        "__init__.py": "",
+        "README.md": "# Rings\n",
+        "ring.py": HOLE.format(name="turn", task="91.1") + HOLE.format(name="back", task="91.1"),
+        "cost.py": HOLE.format(name="price", task="91.2"),
+        "bench.py": "# BEGIN INSTRUCTOR\nsecret = 1\n# END INSTRUCTOR\n",
+        "stretch/__init__.py": "",
+        "stretch/tree.py": HOLE.format(name="grow", task="91.4"),
+        "given/__init__.py": "",
+        "given/clock.py": "ticks = 1\n",
+        "given/cost.py": "given = 1\n",
+        "data/wires.txt": "1 2\n",
+        "scenarios.py": "def drive(): return 1\n",
+        "test_week91.py": "assert 'expected'\n",
+        "lab.ipynb": notebook(("task-91-3", "secret answer")),
+        "results/record.json": "{}\n",
+        "__pycache__/ring.pyc": "x",
+        ".notes.md": "secret\n",
+    }.items():
         put(folder / name, text)
     return load_week(folder)
 
@@ -95,8 +115,12 @@ def put_all(folder: Path, files: dict[str, str | bytes]) -> Path:
     return folder
 
 
-def zipped(files: dict[str, str | bytes] | list[tuple[str, str | bytes]], *,
-           links: Mapping[str, str] = MappingProxyType({}), method: int = zipfile.ZIP_DEFLATED) -> bytes:
+def zipped(
+    files: dict[str, str | bytes] | list[tuple[str, str | bytes]],
+    *,
+    links: Mapping[str, str] = MappingProxyType({}),
+    method: int = zipfile.ZIP_DEFLATED,
+) -> bytes:
     """A zip's bytes. `files` may be a list, to have a name twice; `links` are name -> where to."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", method) as archive:
@@ -111,5 +135,5 @@ def zipped(files: dict[str, str | bytes] | list[tuple[str, str | bytes]], *,
 
 def member(name: str) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name)
-    info.filename = name        # ZipInfo itself would mend it
+    info.filename = name  # ZipInfo itself would mend it
     return info

@@ -1,10 +1,11 @@
 """Collecting: every attempt is kept for good, twice is as once, and a kill loses nothing."""
+
 from __future__ import annotations
 
 import json
 import os
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -15,7 +16,7 @@ from grading.intake.receipts import read_receipts
 from labkit.errors import LabError
 from tests.grading.intake.handed_in import MINE, PACKAGE, RING, put, put_all, zipped
 
-DUE = datetime(2026, 11, 20, 23, 0, tzinfo=timezone.utc)
+DUE = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
 RULES = Rules(deadlines={"week91": DUE})
 
 
@@ -23,14 +24,17 @@ RULES = Rules(deadlines={"week91": DUE})
 def gather(tmp_path, week):
     def run(*sources, rules=RULES, to="kept", **more):
         return collect(sources, week, tmp_path / to, rules, **more)
+
     return run
 
 
 @pytest.fixture
 def kept(tmp_path, week):
     """The collected attempts: {(student, attempt): files}."""
+
     def read(to="kept"):
         return {(e.student, e.attempt): load(e, week).files for e in find_submissions(tmp_path / to, week)}
+
     return read
 
 
@@ -42,8 +46,11 @@ def inbound(tmp_path):
 
     def hand_in(student, hour, files, assignment="week91"):
         stamp = f"2026-11-20 {hour:02}:00:00.000000 UTC"
-        return put_all(root / f"{student}+{assignment}+{stamp}+abcdefghij{hour:02}",
-                       files | {"timestamp.txt": stamp, "submission_secret.txt": "s3cret"})
+        return put_all(
+            root / f"{student}+{assignment}+{stamp}+abcdefghij{hour:02}",
+            files | {"timestamp.txt": stamp, "submission_secret.txt": "s3cret"},
+        )
+
     return hand_in
 
 
@@ -58,8 +65,11 @@ def test_the_exchange_with_its_history(tmp_path, inbound, gather, kept, week):
     inbound("bob", 18, {"other.py": ""}, "week92")
     report = gather(tmp_path / "exchange")
     assert [(r.student, r.attempt) for r in report.added] == [("anna", 1), ("anna", 2), ("bob", 1)]
-    assert kept() == {("anna", 1): {"ring.py": b"first"}, ("anna", 2): {"ring.py": b"second"},
-                      ("bob", 1): {name: text.encode() for name, text in MINE.items()}}
+    assert kept() == {
+        ("anna", 1): {"ring.py": b"first"},
+        ("anna", 2): {"ring.py": b"second"},
+        ("bob", 1): {name: text.encode() for name, text in MINE.items()},
+    }
     times = [entry.received for entry in find_submissions(tmp_path / "kept", week)]
     assert times == [DUE - timedelta(hours=hours) for hours in (6, 4, 5)]
     assert not any("s3cret" in path.read_text(errors="replace") for path in (tmp_path / "kept").rglob("*.json"))
@@ -78,7 +88,8 @@ def test_a_second_run_only_adds(tmp_path, inbound, gather, kept, named):
     assert [(r.student, r.attempt) for r in report.added] == [("anna", 2), ("carl", 1)] and report.known == 1
     after = snapshot(tmp_path / "kept")
     assert {path: after[path] for path in before if path.name != "collected.json"} == {
-        path: data for path, data in before.items() if path.name != "collected.json"}
+        path: data for path, data in before.items() if path.name != "collected.json"
+    }
     assert kept()["anna", 1] == {"ring.py": b"first"}
 
 
@@ -90,15 +101,16 @@ def test_the_same_text_handed_in_twice_is_two_attempts(tmp_path, inbound, gather
 
 
 def test_what_is_changed_in_the_exchange_after_collecting_is_a_new_attempt_of_a_later_time(
-        tmp_path, inbound, gather, kept, week):
+    tmp_path, inbound, gather, kept, week
+):
     place = inbound("anna", 17, {"ring.py": "in time"})
-    first, = gather(tmp_path / "exchange").added
+    (first,) = gather(tmp_path / "exchange").added
     put(place / "ring.py", "under the old time")
     report = gather(tmp_path / "exchange")
-    second, = report.added
+    (second,) = report.added
     assert kept() == {("anna", 1): {"ring.py": b"in time"}, ("anna", 2): {"ring.py": b"under the old time"}}
     assert second.received == datetime.fromisoformat(first.collected) != first.received
-    note, = report.notes
+    (note,) = report.notes
     assert "was changed in the exchange after it was collected: what it was is attempt 1" in note
     assert find_submissions(tmp_path / "kept", week)[1].attention == (note,)
     again = gather(tmp_path / "exchange")
@@ -108,7 +120,7 @@ def test_what_is_changed_in_the_exchange_after_collecting_is_a_new_attempt_of_a_
 def test_outside_the_exchange_a_mended_file_keeps_its_time(tmp_path, folder, gather):
     """There it was the instructor who changed it."""
     put_all(folder / "anna" / "week91", {"ring (1).py": RING, "timestamp.txt": "2026-11-20 17:00:00 UTC"})
-    first, = gather(folder).added
+    (first,) = gather(folder).added
     (folder / "anna" / "week91" / "ring (1).py").rename(folder / "anna" / "week91" / "ring.py")
     report = gather(folder)
     assert report.added[0].attempt == 2 and report.added[0].received == first.received and not report.notes
@@ -119,7 +131,7 @@ def test_what_was_left_out_stays_told_through_a_second_collection(tmp_path, fold
     (folder / "anna" / "link.py").symlink_to("/etc/passwd")
     gather(folder)
     gather(tmp_path / "kept", to="again")
-    entry, = find_submissions(tmp_path / "again", week)
+    (entry,) = find_submissions(tmp_path / "again", week)
     assert load(entry, week).left_out == {"link.py": "is a link, and links are not followed"}
 
 
@@ -129,6 +141,7 @@ def test_nbgrader_itself_hands_in(tmp_path, gather, kept, week):
     from nbgrader.coursedir import CourseDirectory
     from nbgrader.exchange.default import ExchangeSubmit
     from traitlets.config import Config
+
     root = tmp_path / "exchange"
     (root / "dist101" / "inbound").mkdir(parents=True)
     (root / "dist101" / "outbound" / "week91").mkdir(parents=True)
@@ -137,11 +150,11 @@ def test_nbgrader_itself_hands_in(tmp_path, gather, kept, week):
     config.CourseDirectory.update(course_id="dist101", assignment_id="week91", student_id="anna b")
     config.Exchange.update(root=str(root), assignment_dir=str(tmp_path / "home"), cache=str(tmp_path / "cache"))
     course = CourseDirectory(config=config)
-    before = datetime.now(timezone.utc)
+    before = datetime.now(UTC)
     ExchangeSubmit(coursedir=course, authenticator=Authenticator(config=config), config=config).start()
-    receipt, = gather(root).added
+    (receipt,) = gather(root).added
     assert receipt.student == "anna b" and receipt.attempt == 1
-    assert before <= receipt.received <= datetime.now(timezone.utc)
+    assert before <= receipt.received <= datetime.now(UTC)
     assert set(kept()["anna b", 1]) == {*MINE, "lab.ipynb"}
 
 
@@ -155,8 +168,9 @@ def test_a_students_zip_is_kept_byte_for_byte(tmp_path, folder, gather):
 
 
 def test_what_is_kept_reads_like_what_was_handed_in(tmp_path, folder, gather, week):
-    put_all(folder / "anna" / "week91", MINE | {"w.zip": zipped({"cost.py": "x"}), "محمد/ünï.py": "x",
-                                                "__MACOSX/x": ""})
+    put_all(
+        folder / "anna" / "week91", MINE | {"w.zip": zipped({"cost.py": "x"}), "محمد/ünï.py": "x", "__MACOSX/x": ""}
+    )
     (folder / "anna" / "week91" / "link.py").symlink_to("/etc/passwd")
     os.mkfifo(folder / "anna" / "week91" / "pipe.py")
     put(folder / "bob.ipynb", "{}")
@@ -165,7 +179,7 @@ def test_what_is_kept_reads_like_what_was_handed_in(tmp_path, folder, gather, we
     (folder / "mal.zip").symlink_to(put(tmp_path / "other.zip", zipped(MINE)))
     put(folder / "doe_45_1_ring.py", RING)
     put(folder / "doe_45_2_more.zip", zipped({"cost.py": "x"}))
-    put(folder / "José, \"Pepe\".zip", zipped(MINE))
+    put(folder / 'José, "Pepe".zip', zipped(MINE))
     put_all(folder / "Li Wei_12_assignsubmission_file_", MINE)
     put_all(folder / "Li Wei_12_assignsubmission_onlinetext_", {"onlinetext.html": "x"})
     assert not gather(folder).refused
@@ -177,9 +191,12 @@ def test_what_is_kept_reads_like_what_was_handed_in(tmp_path, folder, gather, we
 
 
 def test_canvas_late_marks(tmp_path, gather, week):
-    download = put(tmp_path / "download.zip", zipped({"doe_45_1_lab.zip": zipped(MINE),
-                                                      "roe_LATE_46_2_lab.zip": zipped(MINE),
-                                                      "poe_LATE_47_3_lab.zip": b"x"}))
+    download = put(
+        tmp_path / "download.zip",
+        zipped(
+            {"doe_45_1_lab.zip": zipped(MINE), "roe_LATE_46_2_lab.zip": zipped(MINE), "poe_LATE_47_3_lab.zip": b"x"}
+        ),
+    )
     with pytest.raises(LabError, match="marks 2 as late and tells no time .* write the deadline of week91"):
         gather(download, rules=Rules())
     assert not list(read_receipts(tmp_path / "kept" / "week91", "week91"))
@@ -187,10 +204,14 @@ def test_canvas_late_marks(tmp_path, gather, week):
     gather(download, rules=rules)
     found = find_submissions(tmp_path / "kept", week)
     assert [(e.student, e.received, e.late) for e in found] == [
-        ("doe_45", None, False), ("poe", DUE + timedelta(minutes=10, seconds=1), True),
-        ("roe_46", DUE + timedelta(minutes=10, seconds=1), True)]
-    assert found[2].notes == ("Canvas marks this attempt as late.",
-                              "It does not tell by how much, so this counts as handed in right after the deadline.")
+        ("doe_45", None, False),
+        ("poe", DUE + timedelta(minutes=10, seconds=1), True),
+        ("roe_46", DUE + timedelta(minutes=10, seconds=1), True),
+    ]
+    assert found[2].notes == (
+        "Canvas marks this attempt as late.",
+        "It does not tell by how much, so this counts as handed in right after the deadline.",
+    )
     assert not list((tmp_path / "kept").glob(".collect*"))
 
 
@@ -202,14 +223,27 @@ def test_a_given_time_holds_for_what_tells_none(tmp_path, gather, folder, week):
     after = DUE + timedelta(days=3)
     gather(folder, given=after)
     assert {e.student: e.received for e in find_submissions(tmp_path / "kept", week)} == {
-        "anna": after, "bob": datetime(2026, 11, 19, 10, tzinfo=timezone.utc), "doe_45": DUE, "roe_46": after}
+        "anna": after,
+        "bob": datetime(2026, 11, 19, 10, tzinfo=UTC),
+        "doe_45": DUE,
+        "roe_46": after,
+    }
 
 
 def test_downloads_that_tell_no_time(tmp_path, gather, kept):
     """The same download twice adds nothing; a new one adds what is new, also an old text that came back."""
+
     def download(name, ring):
-        return put(tmp_path / name, zipped({"Jane Doe_12_assignsubmission_file_/ring.py": ring,
-                                            "Li Wei_13_assignsubmission_file_/ring.py": "the same"}))
+        return put(
+            tmp_path / name,
+            zipped(
+                {
+                    "Jane Doe_12_assignsubmission_file_/ring.py": ring,
+                    "Li Wei_13_assignsubmission_file_/ring.py": "the same",
+                }
+            ),
+        )
+
     monday, tuesday = download("monday.zip", "A"), download("tuesday.zip", "B")
     wednesday = download("wednesday.zip", "C")
     assert len(gather(monday).added) == 2
@@ -228,11 +262,20 @@ def test_canvas_folder_in_the_download(tmp_path, gather):
 
 
 def test_a_download_may_hold_anything(tmp_path, gather, kept):
-    download = put(tmp_path / "d.zip", zipped(
-        {"Jane Doe_12_assignsubmission_file_/ring.py": RING, "../../evil_1_assignsubmission_file_x.py": "x",
-         "/abs_1_assignsubmission_file_x.py": "x", "Li_13_assignsubmission_file_/a": "x",
-         "Li_13_assignsubmission_file_/a/ring.py": RING, "__MACOSX/._x": ""},
-        links={"Li_13_assignsubmission_file_/link.py": "/etc/passwd"}))
+    download = put(
+        tmp_path / "d.zip",
+        zipped(
+            {
+                "Jane Doe_12_assignsubmission_file_/ring.py": RING,
+                "../../evil_1_assignsubmission_file_x.py": "x",
+                "/abs_1_assignsubmission_file_x.py": "x",
+                "Li_13_assignsubmission_file_/a": "x",
+                "Li_13_assignsubmission_file_/a/ring.py": RING,
+                "__MACOSX/._x": "",
+            },
+            links={"Li_13_assignsubmission_file_/link.py": "/etc/passwd"},
+        ),
+    )
     report = gather(download)
     assert {student for student, _ in kept()} == {"Jane Doe", "Li"}
     assert len(report.notes) == 4 and all(note.endswith("it was not collected") for note in report.notes)
@@ -249,12 +292,12 @@ def test_killed_at_any_moment_the_next_run_completes(tmp_path, inbound, gather, 
         if not _killed(lambda: gather(tmp_path / "exchange", to=to), steps):
             break
         found = kept(to) if (tmp_path / to / "week91" / "collected.json").exists() else {}
-        assert found.items() <= kept("whole").items()       # what is there is whole
+        assert found.items() <= kept("whole").items()  # what is there is whole
         gather(tmp_path / "exchange", to=to)
         assert kept(to) == kept("whole")
         assert not [path for path in (tmp_path / to).rglob(".*")]
         steps += 1
-    assert steps == 20      # two of each: the marker, four attempts, four receipts, the marker again
+    assert steps == 20  # two of each: the marker, four attempts, four receipts, the marker again
 
 
 def _killed(work, at):
@@ -270,6 +313,7 @@ def _killed(work, at):
             if count[0] + 1 == at:
                 os._exit(9)
             count[0] += 2
+
         os.replace = replace
         try:
             work()
@@ -290,9 +334,11 @@ def test_what_cannot_be_read_is_refused_and_the_rest_is_kept(tmp_path, folder, g
     monkeypatch.setattr("grading.intake.pack.MAX_FILES", 10)
     report = gather(folder)
     assert {student for student, _ in kept()} == {"anna"}
-    assert report.refused == ["bob: bob has more than 0 MiB: it was not collected",
-                              "carl: carl.zip has more than 0 MiB: it was not collected",
-                              "dora: dora has more than 10 files: it was not collected"]
+    assert report.refused == [
+        "bob: bob has more than 0 MiB: it was not collected",
+        "carl: carl.zip has more than 0 MiB: it was not collected",
+        "dora: dora has more than 10 files: it was not collected",
+    ]
     monkeypatch.undo()
     assert [r.student for r in gather(folder).added] == ["bob", "carl", "dora"]
 
@@ -321,18 +367,25 @@ def test_ids_join_what_a_student_is_called(tmp_path, folder, inbound, gather, ke
 def test_an_extension_for_nobody_is_told(folder, gather):
     put_all(folder / "anna", MINE)
     later = DUE + timedelta(days=1)
-    report = gather(folder, rules=Rules(deadlines={"week91": DUE}, extensions={"ana": {"week91": later}, "anna": {
-        "week91": later}}))
+    report = gather(
+        folder, rules=Rules(deadlines={"week91": DUE}, extensions={"ana": {"week91": later}, "anna": {"week91": later}})
+    )
     assert report.notes == ["course.toml extends the deadline of ana, from whom nothing is here; did you mean anna?"]
 
 
-@pytest.mark.parametrize("make, sentence", [
-    (lambda at: at / "nothing", "there is no folder"),
-    (lambda at: put(at / "x.zip", b"no zip"), "x.zip is damaged or no zip .*: download it again, as a .zip"),
-    (lambda at: put(at / "anna.zip", zipped({f"{PACKAGE}/ring.py": "x"})), "anna.zip is one student's hand-in"),
-    (lambda at: put(at / "kept" / "x", "").parent, "is where attempts are kept"),
-    (lambda at: (put(at / "a" / "inbound" / "x", ""), put(at / "b" / "inbound" / "x", ""), at)[2],
-     "is an exchange of several courses: name one of them")])
+@pytest.mark.parametrize(
+    "make, sentence",
+    [
+        (lambda at: at / "nothing", "there is no folder"),
+        (lambda at: put(at / "x.zip", b"no zip"), "x.zip is damaged or no zip .*: download it again, as a .zip"),
+        (lambda at: put(at / "anna.zip", zipped({f"{PACKAGE}/ring.py": "x"})), "anna.zip is one student's hand-in"),
+        (lambda at: put(at / "kept" / "x", "").parent, "is where attempts are kept"),
+        (
+            lambda at: (put(at / "a" / "inbound" / "x", ""), put(at / "b" / "inbound" / "x", ""), at)[2],
+            "is an exchange of several courses: name one of them",
+        ),
+    ],
+)
 def test_wrong_sources(tmp_path, gather, make, sentence):
     with pytest.raises(LabError, match=sentence):
         gather(make(tmp_path))
@@ -385,6 +438,7 @@ def test_an_archive_that_grows_while_it_is_collected(tmp_path, folder, gather, m
     def grow(what, done, total):
         if (what, done) == ("keeping", 0):
             put(folder / "anna.zip", b"x" * 5000)
+
     report = gather(folder, progress=grow)
     assert report.refused == ["anna: anna.zip has more than 0 MiB: it was not collected"] and not report.added
     assert not list((tmp_path / "kept" / "week91" / "anna").iterdir())
@@ -396,6 +450,7 @@ def test_two_at_once_are_refused(tmp_path, folder, gather):
     def second(what, done, total):
         with pytest.raises(LabError, match="another `grade collect` into"):
             gather(folder)
+
     assert len(gather(folder, progress=second).added) == 1
 
 

@@ -1,4 +1,5 @@
 """`grade collect` as a person sees it."""
+
 from __future__ import annotations
 
 import io
@@ -11,7 +12,7 @@ from grading.intake import commands
 from labkit.errors import LabError
 from tests.grading.intake.handed_in import MINE, make_week, put, put_all, zipped
 
-COURSE = '[deadlines]\nweek91 = 2026-11-20T23:00:00+00:00\n'
+COURSE = "[deadlines]\nweek91 = 2026-11-20T23:00:00+00:00\n"
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ def grade(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as end:
             app(["collect", *map(str, words)])
         return end.value.code, capsys.readouterr().out
+
     return run
 
 
@@ -41,8 +43,10 @@ def test_a_collection_and_its_table(tmp_path, grade):
     lines = [line.split() for line in printed.splitlines()]
     assert ["[b]bob", "1", "2026-11-21", "12:30+00:00", "new,", "after", "the", "deadline"] in lines
     assert "anna" not in printed
-    assert printed.splitlines()[-1] == ("submitted/week91: 3 students, 3 attempts, 3 new; of 1 nothing tells when, "
-                                        "so they count as in time (--received TIME says when)")
+    assert printed.splitlines()[-1] == (
+        "submitted/week91: 3 students, 3 attempts, 3 new; of 1 nothing tells when, "
+        "so they count as in time (--received TIME says when)"
+    )
     put_all(tmp_path / "in" / "anna", {"ring.py": "3", "timestamp.txt": "2026-11-20 22:30:00 UTC"})
     status, printed = grade("week91", "--from", "in")
     assert ["anna", "2", "2026-11-20", "22:30+00:00", "new"] in [line.split() for line in printed.splitlines()]
@@ -68,12 +72,16 @@ def test_what_was_not_collected_gives_status_1(tmp_path, grade, monkeypatch):
     assert "there/week91: 1 student, 1 attempt, 1 new, 1 not collected" in printed
 
 
-@pytest.mark.parametrize("words, sentence", [
-    (("week99", "--from", "in"), "no week 'week99'; did you mean week91?"),
-    (("week91", "--from", "in", "--received", "yesterday"), "'yesterday' is no time with its offset from UTC"),
-    (("week91", "--from", "in", "--received", "2026-11-20T23:59"), "no time with its offset"),
-    (("week91", "--from", "in", "--course", "none.toml"), "no config file none.toml"),
-    (("week91", "--from", "nowhere"), "no folder nowhere")])
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (("week99", "--from", "in"), "no week 'week99'; did you mean week91?"),
+        (("week91", "--from", "in", "--received", "yesterday"), "'yesterday' is no time with its offset from UTC"),
+        (("week91", "--from", "in", "--received", "2026-11-20T23:59"), "no time with its offset"),
+        (("week91", "--from", "in", "--course", "none.toml"), "no config file none.toml"),
+        (("week91", "--from", "nowhere"), "no folder nowhere"),
+    ],
+)
 def test_bad_input_is_one_sentence(tmp_path, grade, words, sentence):
     put_all(tmp_path / "in" / "anna", MINE)
     with pytest.raises(LabError, match=sentence):
@@ -88,7 +96,8 @@ def test_a_given_time(tmp_path, grade):
     assert "2026-11-22 10:00+01:00" in printed
     _, printed = grade("week91", "--from", "in.zip", "--to", "there")
     assert ["doe_4", "1", "marked", "late", "new,", "after", "the", "deadline"] in [
-        line.split() for line in printed.splitlines()]
+        line.split() for line in printed.splitlines()
+    ]
 
 
 def test_progress_on_a_terminal_and_in_a_log(monkeypatch):

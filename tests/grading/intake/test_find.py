@@ -1,8 +1,9 @@
 """Who handed in, in every layout; nobody is lost, and nobody is there twice without a word."""
+
 from __future__ import annotations
 
 import os
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -11,7 +12,7 @@ from grading.intake.names import clean, exchange_name, lms_name, parse_time, sho
 from labkit.errors import LabError
 from tests.grading.intake.handed_in import COST, MINE, PACKAGE, RING, put, put_all, zipped
 
-UTC = timezone.utc
+UTC = UTC
 
 
 def who(found):
@@ -29,7 +30,7 @@ def test_nbgraders_submitted_folder(folder, week):
     assert found[0].path == folder / "anna" / "week91"
     assert found[0].received == datetime(2026, 11, 20, 17, 30, 0, 500_000, UTC)
     assert found[1].received is None
-    assert set(load(found[0], week).files) == set(MINE)         # the timestamp is not the student's file
+    assert set(load(found[0], week).files) == set(MINE)  # the timestamp is not the student's file
 
 
 def test_folders_named_after_weeks_in_their_own_way(folder, week):
@@ -39,7 +40,9 @@ def test_folders_named_after_weeks_in_their_own_way(folder, week):
     put_all(folder / "carl" / "Week 92", MINE)
     found = find_submissions(folder, week)
     assert [set(load(entry, week).files) for entry in found] == [
-        {f"week91_final/{name}" for name in MINE}, {*MINE, "week91/notes.txt"}]
+        {f"week91_final/{name}" for name in MINE},
+        {*MINE, "week91/notes.txt"},
+    ]
     assert found.without == ["carl"]
 
 
@@ -52,10 +55,12 @@ def test_a_folder_that_may_not_be_read_is_an_entry(folder, week, monkeypatch):
             if str(path).endswith("anna"):
                 raise PermissionError(13, "Permission denied")
             return function(path, *rest, **more)
+
         return refusing
+
     monkeypatch.setattr(os, "scandir", refuse(real))
     monkeypatch.setattr(os, "open", refuse(real_open))
-    entry, = find_submissions(folder, week)
+    (entry,) = find_submissions(folder, week)
     assert load(entry, week).notes == ["Not used: anna cannot be read (Permission denied)."]
 
 
@@ -74,14 +79,14 @@ def test_a_folder_or_a_file_for_each_student(folder, week):
 
 
 def test_names_of_any_script_and_composition(folder, week):
-    put_all(folder / "Jose\u0301, \"Pepe\" 'O+Brien", MINE)     # as macOS writes it: a letter and an accent
+    put_all(folder / 'Jose\u0301, "Pepe" \'O+Brien', MINE)  # as macOS writes it: a letter and an accent
     put_all(folder / "محمد علي", MINE)
     put_all(folder / "100% sure", MINE)
     os.mkdir(os.fsencode(folder) + b"/caf\xe9")
     students = [entry.student for entry in find_submissions(folder, week)]
-    assert students == sorted(["José, \"Pepe\" 'O+Brien", "محمد علي", "100% sure", "caf\\xe9"])
+    assert students == sorted(['José, "Pepe" \'O+Brien', "محمد علي", "100% sure", "caf\\xe9"])
     for student in students:
-        student.encode()        # text that a file can hold
+        student.encode()  # text that a file can hold
 
 
 def test_canvas_download(folder, week):
@@ -95,7 +100,7 @@ def test_canvas_download(folder, week):
     assert who(found) == [("anon_X9z", 1), ("doejane_4567", 1), ("garcía_77", 1), ("poe_99", 1), ("roe_88", 1)]
     assert [entry.late for entry in found] == [True, False, True, False, False]
     assert found[2].notes == ("Canvas marks this attempt as late.",) and found[1].notes == ()
-    assert set(load(found[4], week).files) == {"ring.py", "cost.py"}    # several files are one attempt
+    assert set(load(found[4], week).files) == {"ring.py", "cost.py"}  # several files are one attempt
     assert not found.notes
 
 
@@ -107,7 +112,7 @@ def test_canvas_hand_ins_of_two_downloads_are_attempts(folder, week):
     assert who(found) == [("doe_45", 1), ("doe_45", 2), ("doe_45", 3)]
     assert [load(entry, week).files["ring.py"] for entry in found] == [b"first", b"second", b"third"]
     assert [entry.late for entry in found] == [False, False, True]
-    note, = found.notes
+    (note,) = found.notes
     assert "doe_45 is there 3 times" in note and "doe_45_100_lab.zip, doe_45_200_lab-1.zip" in note
 
 
@@ -170,8 +175,9 @@ def test_a_submission_in_somebody_elses_name_is_told(folder, week, monkeypatch):
 
     class Owner:
         st_uid = 4321
+
     monkeypatch.setattr("grading.intake.find.os.lstat", lambda path: Owner)
-    note, = find_submissions(folder, week).notes
+    (note,) = find_submissions(folder, week).notes
     assert "says that it is root's" in note and "4321" in note
 
 
@@ -191,12 +197,16 @@ def test_links_are_entries_that_hold_nothing(folder, week, tmp_path):
     assert found[3].received is None
 
 
-@pytest.mark.parametrize("make, sentence", [
-    (lambda folder: folder.rmdir(), "there is no folder"),
-    (lambda folder: (folder.rmdir(), put(folder, "")), "is a file: `grade collect week91 --from"),
-    (lambda folder: put_all(folder, MINE), "looks like one submission"),
-    (lambda folder: put_all(folder / PACKAGE, MINE), "looks like one submission"),
-    (lambda folder: put_all(folder, {f"{PACKAGE}/ring.py": "", "labkit/x": "", "grading/x": ""}), "is a course")])
+@pytest.mark.parametrize(
+    "make, sentence",
+    [
+        (lambda folder: folder.rmdir(), "there is no folder"),
+        (lambda folder: (folder.rmdir(), put(folder, "")), "is a file: `grade collect week91 --from"),
+        (lambda folder: put_all(folder, MINE), "looks like one submission"),
+        (lambda folder: put_all(folder / PACKAGE, MINE), "looks like one submission"),
+        (lambda folder: put_all(folder, {f"{PACKAGE}/ring.py": "", "labkit/x": "", "grading/x": ""}), "is a course"),
+    ],
+)
 def test_a_wrong_folder_is_one_sentence(folder, week, make, sentence):
     make(folder)
     with pytest.raises(LabError, match=sentence):
@@ -214,23 +224,35 @@ def test_a_thousand_are_found_without_reading_them(folder, week, monkeypatch):
     assert all(path.endswith("timestamp.txt") for path in opened) and len(opened) == 1000
 
 
-@pytest.mark.parametrize("text, time", [
-    ("2026-11-20 17:30:00.123456 UTC", datetime(2026, 11, 20, 17, 30, 0, 123456, UTC)),
-    ("2026-11-20 17:30:00 +0530\n", datetime(2026, 11, 20, 12, 0, tzinfo=UTC)),
-    ("2026-11-20 17:30:00 -0100", datetime(2026, 11, 20, 18, 30, tzinfo=UTC)),
-    ("2026-07-20 17:30:00 Europe/Zurich", datetime(2026, 7, 20, 15, 30, tzinfo=UTC)),
-    ("2026-11-20T17:30:00+01:00", datetime(2026, 11, 20, 16, 30, tzinfo=UTC)),
-    ("2026-11-20 17:30:00", datetime(2026, 11, 20, 17, 30, tzinfo=UTC)),
-    ("yesterday", None), ("", None), ("0001-01-01 00:00:00 +2300", None),
-    ("2026-11-20 17:30:00 ../../etc/passwd", None),
-    ("2026-11-20 17:30:00 Nowhere", None)])
+@pytest.mark.parametrize(
+    "text, time",
+    [
+        ("2026-11-20 17:30:00.123456 UTC", datetime(2026, 11, 20, 17, 30, 0, 123456, UTC)),
+        ("2026-11-20 17:30:00 +0530\n", datetime(2026, 11, 20, 12, 0, tzinfo=UTC)),
+        ("2026-11-20 17:30:00 -0100", datetime(2026, 11, 20, 18, 30, tzinfo=UTC)),
+        ("2026-07-20 17:30:00 Europe/Zurich", datetime(2026, 7, 20, 15, 30, tzinfo=UTC)),
+        ("2026-11-20T17:30:00+01:00", datetime(2026, 11, 20, 16, 30, tzinfo=UTC)),
+        ("2026-11-20 17:30:00", datetime(2026, 11, 20, 17, 30, tzinfo=UTC)),
+        ("yesterday", None),
+        ("", None),
+        ("0001-01-01 00:00:00 +2300", None),
+        ("2026-11-20 17:30:00 ../../etc/passwd", None),
+        ("2026-11-20 17:30:00 Nowhere", None),
+    ],
+)
 def test_times(text, time):
     assert parse_time(text) == time
 
 
 def test_names_that_are_not_an_lms():
-    for name in ("anna", "anna_2.zip", "jane doe.zip", "week91_rings.zip", "x_assignsubmission_file_",
-                 "2026-11-20.zip"):
+    for name in (
+        "anna",
+        "anna_2.zip",
+        "jane doe.zip",
+        "week91_rings.zip",
+        "x_assignsubmission_file_",
+        "2026-11-20.zip",
+    ):
         assert lms_name(name) is None, name
     assert exchange_name("anna+week91+soon", ("week91",)) is None
 

@@ -1,4 +1,5 @@
 """What a submission may hold against its reader, and what is read of it."""
+
 from __future__ import annotations
 
 import os
@@ -14,7 +15,7 @@ from grading.intake.archive import MAX_DIRECTORY
 from tests.grading.intake.handed_in import MINE, put, put_all, zipped
 
 MB = 1 << 20
-LOADER = sys.modules["grading.intake.load"]     # the package's attribute of this name is the function
+LOADER = sys.modules["grading.intake.load"]  # the package's attribute of this name is the function
 
 
 def limits(monkeypatch, **values):
@@ -43,9 +44,9 @@ def test_links_in_a_folder_are_not_followed(folder, read, tmp_path):
     os.mkfifo(folder / "eve" / "pipe.py")
     submission = read()
     assert submission.files == {"cost.py": b"mine"}
-    assert submission.left_out == {name: "is a link, and links are not followed"
-                                   for name in ("ring.py", "deep", "loop", "week91.zip")} | {
-                                       "pipe.py": "is no plain file"}
+    assert submission.left_out == dict.fromkeys(
+        ("ring.py", "deep", "loop", "week91.zip"), "is a link, and links are not followed"
+    ) | {"pipe.py": "is no plain file"}
     assert "Not used: pipe.py is no plain file." in submission.notes
 
 
@@ -63,17 +64,29 @@ def test_a_folder_that_becomes_a_link_after_it_was_looked_at(folder, week, tmp_p
         (folder / "eve" / "other" / "cost.py").unlink()
         (folder / "eve" / "other" / "cost.py").symlink_to(tmp_path / "secret" / "ring.py")
         real(result, listed)
+
     monkeypatch.setattr(LOADER, "_read", swap)
-    entry, = find_submissions(folder, week)
+    (entry,) = find_submissions(folder, week)
     submission = load(entry, week)
     assert submission.files == {} and set(submission.left_out) == {"inner/ring.py", "other/cost.py"}
 
 
-@pytest.mark.parametrize("name, why", [
-    ("../evil.py", "leads out"), ("a/../../evil.py", "leads out"), ("/etc/evil.py", "leads out"),
-    ("..\\evil.py", "leads out"), ("C:\\evil.py", "leads out"), ("c:evil.py", "leads out"),
-    ("a//evil.py", "no file's"), ("./evil.py", None), ("/".join("a" * 40), "folders deep"),
-    ("x" * 300 + ".py", "too long"), ("/".join(["y" * 200] * 6), "too long")])
+@pytest.mark.parametrize(
+    "name, why",
+    [
+        ("../evil.py", "leads out"),
+        ("a/../../evil.py", "leads out"),
+        ("/etc/evil.py", "leads out"),
+        ("..\\evil.py", "leads out"),
+        ("C:\\evil.py", "leads out"),
+        ("c:evil.py", "leads out"),
+        ("a//evil.py", "no file's"),
+        ("./evil.py", None),
+        ("/".join("a" * 40), "folders deep"),
+        ("x" * 300 + ".py", "too long"),
+        ("/".join(["y" * 200] * 6), "too long"),
+    ],
+)
 def test_zip_names_that_lead_elsewhere(folder, read, name, why):
     put(folder / "eve.zip", zipped({name: "evil", "ring.py": "mine"}))
     submission = read()
@@ -86,8 +99,14 @@ def test_zip_links_duplicates_passwords_and_odd_methods(folder, read):
     with pytest.warns(UserWarning, match="Duplicate name"):
         data = zipped([("ring.py", "first"), ("ring.py", "last"), ("cost.py", "x")], links={"passwd": "/etc/passwd"})
     locked = data.replace(b"cost.py", b"lock.py")
-    put_all(folder / "eve", {"a.zip": data, "b.zip": _flagged(locked, "lock.py"),
-                             "c.zip": zipped({"big.py": "x" * 500}, method=zipfile.ZIP_LZMA)})
+    put_all(
+        folder / "eve",
+        {
+            "a.zip": data,
+            "b.zip": _flagged(locked, "lock.py"),
+            "c.zip": zipped({"big.py": "x" * 500}, method=zipfile.ZIP_LZMA),
+        },
+    )
     submission = read()
     assert submission.files["a.zip/ring.py"] == b"last"
     assert "In the archive more than once, and the last holds: a.zip/ring.py, b.zip/ring.py." in submission.notes
@@ -100,7 +119,7 @@ def _flagged(data: bytes, name: str) -> bytes:
     """The zip with one member marked as encrypted."""
     data = bytearray(data)
     at = data.rfind(name.encode()) - 46
-    assert data[at:at + 4] == b"PK\1\2"
+    assert data[at : at + 4] == b"PK\1\2"
     data[at + 8] |= 1
     return bytes(data)
 
@@ -108,13 +127,20 @@ def _flagged(data: bytes, name: str) -> bytes:
 def test_a_bomb_ends_at_the_caps(folder, read, monkeypatch):
     limits(monkeypatch, MAX_FILE=2 * MB, MAX_TOTAL=5 * MB)
     bomb = zipped({"ring.py": "mine", "zeros.bin": bytes(40 * MB)})
-    put_all(folder / "eve", {"bomb.zip": bomb, "liar.zip": _understated(bomb), "work.py": "mine",
-                             **{f"x/y/b{n}.bin": bytes(2 * MB) for n in range(4)}})
+    put_all(
+        folder / "eve",
+        {
+            "bomb.zip": bomb,
+            "liar.zip": _understated(bomb),
+            "work.py": "mine",
+            **{f"x/y/b{n}.bin": bytes(2 * MB) for n in range(4)},
+        },
+    )
     tracemalloc.start()
     submission = read()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 20 * MB           # what is kept, one file being read, buffers; the bombs are 80 MB
+    assert peak < 20 * MB  # what is kept, one file being read, buffers; the bombs are 80 MB
     assert submission.files["work.py"] == submission.files["bomb.zip/ring.py"] == b"mine"
     assert sum(map(len, submission.files.values())) <= 5 * MB
     assert submission.left_out["bomb.zip/zeros.bin"] == "is larger than 2 MiB"
@@ -139,7 +165,7 @@ def test_a_bomb_inside_an_archive_inside_an_archive(folder, read, monkeypatch):
     submission = read()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 15 * MB           # fat.zip is 30
+    assert peak < 15 * MB  # fat.zip is 30
     assert submission.files["inner.zip/ring.py"] == b"mine"
     assert "inner.zip/deeper.zip/cost.py" not in submission.files
     assert any("deeper.zip was not opened" in note for note in submission.notes)
@@ -152,7 +178,7 @@ def test_code_comes_before_everything_else(folder, read, monkeypatch):
     submission = read()
     assert set(submission.files) == {"z/ring.py", "lab.ipynb", "a0.png"}
     assert len(submission.left_out) == 19
-    note, = submission.notes
+    (note,) = submission.notes
     assert "a1.png, a10.png" in note and "and 14 more; each is too much" in note
 
 
@@ -168,8 +194,12 @@ def test_a_list_of_members_without_end_is_not_even_read(folder, read, monkeypatc
     """A list of 5 MiB would become 100 MB of objects."""
     data = bytearray(zipped({"ring.py": "mine"}))
     at = data.rfind(b"PK\5\6")
-    claimed = bytes(data[:at]) + bytes(MAX_DIRECTORY + 1000) + bytes(data[at:at + 12]) + struct.pack(
-        "<LLH", MAX_DIRECTORY + 1000, at, 0)
+    claimed = (
+        bytes(data[:at])
+        + bytes(MAX_DIRECTORY + 1000)
+        + bytes(data[at : at + 12])
+        + struct.pack("<LLH", MAX_DIRECTORY + 1000, at, 0)
+    )
     put(folder / "eve.zip", claimed)
     monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("the list was read"))
     assert "lists more files than any hand-in needs" in read().notes[0]
@@ -180,13 +210,22 @@ def test_the_long_form_of_that_list_is_looked_at_too(folder, read, monkeypatch):
     at = small.rfind(b"PK\5\6")
     end64 = b"PK\6\6" + struct.pack("<QHHLLQQQQ", 44, 45, 45, 0, 0, 1, 1, MAX_DIRECTORY + 1000, 0)
     locator = b"PK\6\7" + struct.pack("<LQL", 0, at, 1)
-    put(folder / "eve.zip", small[:at] + end64 + locator + small[at:at + 12] + struct.pack("<LLH", 0xFFFFFFFF, 0, 0))
+    put(folder / "eve.zip", small[:at] + end64 + locator + small[at : at + 12] + struct.pack("<LLH", 0xFFFFFFFF, 0, 0))
     monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("the list was read"))
     assert "lists more files than any hand-in needs" in read().notes[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", b"no zip at all" * 1000, zipped(MINE)[:-30], zipped(MINE)[40:],
-                                     zipped({"rüg.py": "x" * 9000}).replace("ü".encode(), b"\xff\xff")])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK",
+        b"no zip at all" * 1000,
+        zipped(MINE)[:-30],
+        zipped(MINE)[40:],
+        zipped({"rüg.py": "x" * 9000}).replace("ü".encode(), b"\xff\xff"),
+    ],
+)
 def test_broken_zips_are_told(folder, read, content):
     put(folder / "eve.zip", content)
     submission = read()
@@ -225,10 +264,22 @@ def _without_utf8_flag(data: bytes) -> bytes:
 
 
 def test_what_tools_leave_about_is_no_word(folder, read):
-    put_all(folder / "eve", {
-        "ring.py": "mine", "__MACOSX/ring.py": "x", "._ring.py": "x", ".git/config": "x", "__pycache__/ring.pyc": "x",
-        ".ipynb_checkpoints/lab.ipynb": "x", "env/pyvenv.cfg": "x", "env/lib/cost.py": "x", "ring.py~": "x",
-        "submission_secret.txt": "x", "timestamp.txt": "x"})
+    put_all(
+        folder / "eve",
+        {
+            "ring.py": "mine",
+            "__MACOSX/ring.py": "x",
+            "._ring.py": "x",
+            ".git/config": "x",
+            "__pycache__/ring.pyc": "x",
+            ".ipynb_checkpoints/lab.ipynb": "x",
+            "env/pyvenv.cfg": "x",
+            "env/lib/cost.py": "x",
+            "ring.py~": "x",
+            "submission_secret.txt": "x",
+            "timestamp.txt": "x",
+        },
+    )
     submission = read()
     assert set(submission.files) == {"ring.py"} and not submission.left_out and not submission.notes
 
@@ -254,6 +305,7 @@ def test_a_file_that_may_not_be_read(folder, read, monkeypatch):
         if path == "ring.py":
             raise PermissionError(13, "Permission denied")
         return real(path, *rest, **more)
+
     monkeypatch.setattr(os, "open", refusing)
     submission = read()
     assert submission.files == {"cost.py": b"mine"}

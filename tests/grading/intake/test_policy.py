@@ -1,7 +1,8 @@
 """Which attempt counts, and what lateness costs: every rule of course.toml, and every mistake in it."""
+
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -9,8 +10,8 @@ from grading.intake.policy import Final, Rules, final, find_rules, load_rules
 from grading.marks import Mark
 from labkit.errors import LabError
 
-DUE = datetime(2026, 11, 20, 23, 0, tzinfo=timezone.utc)
-COURSE = '''
+DUE = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
+COURSE = """
 [attempts]
 policy = "{policy}"
 [deadlines]
@@ -24,7 +25,7 @@ closes_after_days = 5
 week91 = 2026-11-22T23:00:00Z
 [ids]
 "doe_45" = "anna"
-'''
+"""
 
 
 @pytest.fixture
@@ -32,25 +33,45 @@ def rules(tmp_path, week):
     def make(policy="best", text=COURSE):
         (tmp_path / "course.toml").write_text(text.replace("{policy}", policy), encoding="utf-8")
         return load_rules(tmp_path / "course.toml", [week])
+
     return make
 
 
 def mark(attempt=1, points=10.0, after=None, student="anna", **more):
     """A mark of an attempt handed in so long after the deadline (None: unknown)."""
-    return Mark(student, "week91", attempt, points=points,
-                received=(DUE + after).isoformat() if after is not None else "", **more)
+    return Mark(
+        student,
+        "week91",
+        attempt,
+        points=points,
+        received=(DUE + after).isoformat() if after is not None else "",
+        **more,
+    )
 
 
 def hours(number):
     return timedelta(hours=number)
 
 
-@pytest.mark.parametrize("after, factor, words", [
-    (hours(-1), 1, ""), (hours(0), 1, ""), (timedelta(minutes=10), 1, ""), (None, 1, ""),
-    (timedelta(minutes=10, seconds=1), 0.9, "1 day late (each day begun counts): 10 % of the points are taken off."),
-    (hours(24), 0.9, "1 day late"), (hours(24.1), 0.8, "2 days late (each day begun counts): 20 %"),
-    (hours(49), 0.75, "3 days late (each day begun counts): 25 %"), (hours(120), 0.75, "5 days late"),
-    (hours(120.1), 0, "6 days late: after 5 days nothing counts any more.")])
+@pytest.mark.parametrize(
+    "after, factor, words",
+    [
+        (hours(-1), 1, ""),
+        (hours(0), 1, ""),
+        (timedelta(minutes=10), 1, ""),
+        (None, 1, ""),
+        (
+            timedelta(minutes=10, seconds=1),
+            0.9,
+            "1 day late (each day begun counts): 10 % of the points are taken off.",
+        ),
+        (hours(24), 0.9, "1 day late"),
+        (hours(24.1), 0.8, "2 days late (each day begun counts): 20 %"),
+        (hours(49), 0.75, "3 days late (each day begun counts): 25 %"),
+        (hours(120), 0.75, "5 days late"),
+        (hours(120.1), 0, "6 days late: after 5 days nothing counts any more."),
+    ],
+)
 def test_lateness(rules, after, factor, words):
     result = final([mark(after=after)], rules())
     assert result.factor == factor and words in result.sentence and bool(words) == bool(result.sentence)
@@ -67,9 +88,9 @@ def test_an_extension_moves_one_students_deadline(rules):
 
 def test_a_received_time_in_another_zone_is_the_same_moment(rules):
     one = mark()
-    one.received = "2026-11-21T04:30:00+05:30"      # exactly the deadline, in India
+    one.received = "2026-11-21T04:30:00+05:30"  # exactly the deadline, in India
     assert final([one], rules()).factor == 1
-    one.received = "2026-11-20T23:30:00-01:00"      # half past midnight UTC
+    one.received = "2026-11-20T23:30:00-01:00"  # half past midnight UTC
     assert final([one], rules()).factor == 0.9
 
 
@@ -77,13 +98,14 @@ def test_a_received_time_in_another_zone_is_the_same_moment(rules):
 def test_best_and_last(rules, policy, chosen):
     result = final([mark(1, 5), mark(2, 9), mark(3, 7)], rules(policy))
     assert result.mark.attempt == chosen and result.factor == 1
-    assert result.sentence == ("Attempt 2 of 3 counts, with most automatic points." if chosen == 2 else
-                               "Attempt 3 of 3 counts, the last.")
+    assert result.sentence == (
+        "Attempt 2 of 3 counts, with most automatic points." if chosen == 2 else "Attempt 3 of 3 counts, the last."
+    )
 
 
 def test_best_is_after_what_lateness_costs(rules):
     early, late = mark(1, 9, hours(-5)), mark(2, 9.5, hours(5))
-    assert final([early, late], rules()).mark is early                # 9.5 x 0.9 = 8.55
+    assert final([early, late], rules()).mark is early  # 9.5 x 0.9 = 8.55
     better = mark(2, 10.1, hours(5))
     result = final([early, better], rules())
     assert result.mark is better and result.factor == 0.9
@@ -123,8 +145,9 @@ def test_marks_of_two_students_are_refused(rules):
 def test_without_a_file_the_last_counts_in_full(tmp_path, week, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_rules(None, [week]) == Rules()
-    assert final([mark(1, 9), mark(2, 5, hours(999))], Rules()) == Final(mark(2, 5, hours(999)), 1.0,
-                                                                         "Attempt 2 of 2 counts, the last.")
+    assert final([mark(1, 9), mark(2, 5, hours(999))], Rules()) == Final(
+        mark(2, 5, hours(999)), 1.0, "Attempt 2 of 2 counts, the last."
+    )
     (tmp_path / "course.toml").write_text('[attempts]\npolicy = "best"\n')
     assert find_rules(None, [week]).attempts.policy == "best"
     with pytest.raises(LabError, match="no config file"):
@@ -143,21 +166,32 @@ def test_ids(rules):
 DUE_91 = "[deadlines]\nweek91 = 2026-11-20T23:00:00Z\n"
 
 
-@pytest.mark.parametrize("text, sentence", [
-    ("[attempt]\npolicy = 'best'", "'attempt' is not a known key; did you mean 'attempts'"),
-    ("[late]\nperday = 0.1", "in [late], 'perday' is not a known key; did you mean 'per_day'"),
-    ("[attempts]\npolicy = 'first'", "in [attempts], policy must be one of 'best' or 'last', not 'first'"),
-    ("[late]\nper_day = 10", "in [late], per_day must be at most 1.0, not 10"),
-    ("[late]\nmost = 'half'", "in [late], most must be a number, not 'half'"),
-    ("[deadlines]\nweek19 = 2026-11-20T23:00:00Z", "in [deadlines], there is no week 'week19'; did you mean 'week91'"),
-    ("[deadlines]\nweek91 = 2026-11-20T23:00:00", "the deadline of week91 needs its offset from UTC, as in 2026-11-"),
-    ("[deadlines]\nweek91 = 2026-11-20", "week91"),
-    ("[deadlines]\nweek91 = '2026-11-20T23:00:00Z'", "week91"),
-    (f"{DUE_91}[extensions.anna]\nweek91 = 2026-11-19T23:00:00Z", "is before the deadline"),
-    (f"{DUE_91}[extensions.anna]\nweek91 = 2026-11-21T23:00:00", "needs its offset"),
-    ("[extensions.anna]\nweek91 = 2026-11-19T23:00:00Z", "extends nothing: [deadlines] has no week91"),
-    ("[ids]\na = ''", "is empty"),
-    ("late = 3", "late must be a table"), ("[late", "is not valid TOML")])
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        ("[attempt]\npolicy = 'best'", "'attempt' is not a known key; did you mean 'attempts'"),
+        ("[late]\nperday = 0.1", "in [late], 'perday' is not a known key; did you mean 'per_day'"),
+        ("[attempts]\npolicy = 'first'", "in [attempts], policy must be one of 'best' or 'last', not 'first'"),
+        ("[late]\nper_day = 10", "in [late], per_day must be at most 1.0, not 10"),
+        ("[late]\nmost = 'half'", "in [late], most must be a number, not 'half'"),
+        (
+            "[deadlines]\nweek19 = 2026-11-20T23:00:00Z",
+            "in [deadlines], there is no week 'week19'; did you mean 'week91'",
+        ),
+        (
+            "[deadlines]\nweek91 = 2026-11-20T23:00:00",
+            "the deadline of week91 needs its offset from UTC, as in 2026-11-",
+        ),
+        ("[deadlines]\nweek91 = 2026-11-20", "week91"),
+        ("[deadlines]\nweek91 = '2026-11-20T23:00:00Z'", "week91"),
+        (f"{DUE_91}[extensions.anna]\nweek91 = 2026-11-19T23:00:00Z", "is before the deadline"),
+        (f"{DUE_91}[extensions.anna]\nweek91 = 2026-11-21T23:00:00", "needs its offset"),
+        ("[extensions.anna]\nweek91 = 2026-11-19T23:00:00Z", "extends nothing: [deadlines] has no week91"),
+        ("[ids]\na = ''", "is empty"),
+        ("late = 3", "late must be a table"),
+        ("[late", "is not valid TOML"),
+    ],
+)
 def test_mistakes_are_told(rules, text, sentence):
     with pytest.raises(LabError) as error:
         rules(text=text)

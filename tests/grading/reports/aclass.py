@@ -1,4 +1,5 @@
 """A class of week 13 made of real outcomes (week13_outcomes.json): marks as `grade run` writes them, in no time."""
+
 from __future__ import annotations
 
 import copy
@@ -15,10 +16,26 @@ from labkit.checks.verdict import FAULT, NOT_ATTEMPTED, OUT_OF_MEMORY
 ROOT = Path(__file__).resolve().parents[3]
 RECORDED = json.loads(Path(__file__).with_name("week13_outcomes.json").read_text())
 MUTANTS = tuple(RECORDED["mutants"])
-AWKWARD = ("O'Neill, Anna", 'Bob "the ring" Müller', "=HYPERLINK(\"http://x\")", "+49 30", "-minus", "@mention",
-           "two\nlines", "\u05d3\u05e0\u05d4 \u05db\u05d4\u05df", "\u0623\u062d\u0645\u062f, \u0633\u0627\u0631\u0629",
-           "\u674e\u96f7", "<script>alert(1)</script>", "a/b;c\\d", " leading space", "'=quoted", "'t Hooft", "..",
-           "Zoe\u0308 \u00c5ngstr\u00f6m", "comma,comma")
+AWKWARD = (
+    "O'Neill, Anna",
+    'Bob "the ring" Müller',
+    '=HYPERLINK("http://x")',
+    "+49 30",
+    "-minus",
+    "@mention",
+    "two\nlines",
+    "\u05d3\u05e0\u05d4 \u05db\u05d4\u05df",
+    "\u0623\u062d\u0645\u062f, \u0633\u0627\u0631\u0629",
+    "\u674e\u96f7",
+    "<script>alert(1)</script>",
+    "a/b;c\\d",
+    " leading space",
+    "'=quoted",
+    "'t Hooft",
+    "..",
+    "Zoe\u0308 \u00c5ngstr\u00f6m",
+    "comma,comma",
+)
 
 
 def mark(student: str, *mutants: str, blank: tuple[str, ...] = (), attempt: int = 1, **fields) -> Mark:
@@ -36,8 +53,17 @@ def mark(student: str, *mutants: str, blank: tuple[str, ...] = (), attempt: int 
         if task["kind"] != "written":
             full = sum(Fraction(str(case["possible"])) for case in task["cases"])
             task["points"] = number(earned * Fraction(str(task["possible"])) / full) if full else 0
-    made = Mark(student, "week13", attempt, received="2026-11-20T18:00:00+01:00", submission="5d" * 32, seed=20261121,
-                tasks=tasks, seconds=4.0, core_seconds=3.5)
+    made = Mark(
+        student,
+        "week13",
+        attempt,
+        received="2026-11-20T18:00:00+01:00",
+        submission="5d" * 32,
+        seed=20261121,
+        tasks=tasks,
+        seconds=4.0,
+        core_seconds=3.5,
+    )
     for key, value in fields.items():
         setattr(made, key, value)
     return scored(made)
@@ -84,9 +110,13 @@ def forty(folder: Path, seed: int = 4) -> list[Mark]:
         if place == 23:
             one.notes = ["There is no timing.py: task 13.5 earns nothing. timings.py looks like it: was it renamed?"]
         if place == 24:
-            spoil(one, "test_reduce_scatter[even", "wrong", "the result of rank 0 is wrong\n  expected  1\n"
-                  "  got       2\n  cause unknown",
-                  printed="rank 0 \x1b[31mhere\x1b[0m\n" + "x" * 3000 + "\n<b>bold</b>\n" * 40)
+            spoil(
+                one,
+                "test_reduce_scatter[even",
+                "wrong",
+                "the result of rank 0 is wrong\n  expected  1\n  got       2\n  cause unknown",
+                printed="rank 0 \x1b[31mhere\x1b[0m\n" + "x" * 3000 + "\n<b>bold</b>\n" * 40,
+            )
         made.append(one)
     for one in made:
         marks.write(folder, one)

@@ -1,4 +1,5 @@
 """The class of forty, week 13's registry, and words of a page."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """Canvas' gradebook import, read here as Canvas' importer reads it."""
+
 from __future__ import annotations
 
 import csv
@@ -14,14 +15,14 @@ from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
 from tests.grading.reports.aclass import AWKWARD, mark, spoil
 
-ROSTER = '''Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (99),Current Score
+ROSTER = """Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (99),Current Score
     Points Possible,,,,,10,(read only)
 "O'Neill, Anna",4711,u1,anna@uni,Group 1,3,30
 "כהן, דנה",4712,u2,dana,"Group 1, Group 2",,
 "Müller, Bob",4713,=u3,@bob,Group 2,,
 "Smith, Jo",4714,u4,jo1,,,
 "Smith, Jo",4715,u5,jo2,,,
-'''
+"""
 
 
 def as_canvas(path):
@@ -64,8 +65,10 @@ def test_a_student_without_a_total_has_no_line_since_an_empty_grade_would_delete
     made = [done("anna"), Standing(mark("ben"), [1]), Standing(faulty, [1], by_hand={"13.7": ByHand("13.7", 20)})]
     written = export(week, made, tmp_path / "canvas.csv")
     assert [line["login"] for line in as_canvas(written.path)[2]] == ["anna"]
-    assert written.told == ["1 student left out (to be graded by hand): ben",
-                            "1 student left out (a human must look): faulty"]
+    assert written.told == [
+        "1 student left out (to be graded by hand): ben",
+        "1 student left out (a human must look): faulty",
+    ]
 
 
 def test_automatic_points_alone_after_the_late_rule(week, tmp_path):
@@ -81,8 +84,14 @@ def test_the_roster_gives_canvas_own_columns(week, tmp_path):
     written = export(week, made, tmp_path / "c.csv", roster=roster, assignment="Week 13 (4242)")
     title, _, lines = as_canvas(written.path)
     assert title == "Week 13 (4242)" and written.told == []
-    assert lines[0] == {"student": "O'Neill, Anna", "id": "4711", "user": "u1", "login": "anna@uni",
-                        "section": "Group 1", "grade": "100"}
+    assert lines[0] == {
+        "student": "O'Neill, Anna",
+        "id": "4711",
+        "user": "u1",
+        "login": "anna@uni",
+        "section": "Group 1",
+        "grade": "100",
+    }
     assert lines[1]["student"] == "כהן, דנה" and lines[1]["section"] == "Group 1, Group 2" and lines[1]["grade"] == "90"
     assert lines[2]["id"] == "4713" and lines[2]["user"] == lines[2]["login"] == "", "its number finds him; no formula"
 
@@ -92,9 +101,11 @@ def test_nobody_gets_another_one_s_grade(week, tmp_path):
     made = [done("Smith, Jo"), done("nobody"), done("anna@uni"), done("u1")]
     written = export(week, made, tmp_path / "c.csv", roster=tmp_path / "roster.csv")
     assert written.lines == 1
-    assert written.told == ["1 student left out (several of the roster are called so): Smith, Jo",
-                            "1 student left out (not in the roster): nobody",
-                            "1 student left out (somebody else here is the same student of the roster): u1"]
+    assert written.told == [
+        "1 student left out (several of the roster are called so): Smith, Jo",
+        "1 student left out (not in the roster): nobody",
+        "1 student left out (somebody else here is the same student of the roster): u1",
+    ]
 
 
 def test_hand_points_for_an_older_answer_are_told(week, tmp_path):
@@ -105,8 +116,9 @@ def test_hand_points_for_an_older_answer_are_told(week, tmp_path):
 
 def test_a_roster_with_semicolons_and_one_that_is_none(tmp_path):
     (tmp_path / "s.csv").write_text("Student;ID;SIS Login ID;Section\nPoints Possible;;;\nA, B;7;ab;\n")
-    assert read_roster(tmp_path / "s.csv") == [{"Student": "A, B", "ID": "7", "SIS User ID": "", "SIS Login ID": "ab",
-                                               "Section": ""}]
+    assert read_roster(tmp_path / "s.csv") == [
+        {"Student": "A, B", "ID": "7", "SIS User ID": "", "SIS Login ID": "ab", "Section": ""}
+    ]
     (tmp_path / "n.csv").write_text("name,points\nx,1\n")
     with pytest.raises(LabError, match="not Canvas' gradebook"):
         read_roster(tmp_path / "n.csv")

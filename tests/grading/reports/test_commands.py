@@ -1,4 +1,5 @@
 """`grade feedback`, `report`, `export`, `forget` as one types them."""
+
 from __future__ import annotations
 
 import json
@@ -34,12 +35,14 @@ def grade(tmp_path, monkeypatch):
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result
+
     return run
 
 
 def test_feedback_with_pictures_of_the_submission_that_was_marked(grade, week):
     from grading.intake.find import find_submissions
     from grading.intake.load import load
+
     folder = Path("submitted/anna/week13")
     folder.mkdir(parents=True)
     (folder / "plot.png").write_bytes(png(4, 4))
@@ -48,7 +51,8 @@ def test_feedback_with_pictures_of_the_submission_that_was_marked(grade, week):
     result = grade("feedback", "week13", "--to", "feedback")
     assert result.exit_code == 0 and "2 pages are in feedback" in result.output
     assert [a["alt"] for a in Tags(Path("feedback/anna/week13.html").read_text()).all("img")] == [
-        "Your picture 1: the file plot.png."]
+        "Your picture 1: the file plot.png."
+    ]
     write(Path("marks"), mark("anna", submission="another one"))
     grade("feedback", "week13", "--to", "feedback")
     page = Path("feedback/anna/week13.html").read_text()
@@ -91,7 +95,7 @@ def test_forget_shows_asks_and_removes(grade):
 def test_the_course_directory_is_found_where_the_page_for_instructors_puts_it(grade, monkeypatch):
     asked = []
     monkeypatch.setattr("grading.reports.standing.standings", lambda week, marks, folder, rules: asked.append(folder))
-    with pytest.raises(TypeError):      # there is nobody
+    with pytest.raises(TypeError):  # there is nobody
         grade("report", "week13", "--to", "class.html")
     Path("gradebook").mkdir()
     Path("gradebook/nbgrader_config.py").write_text("")

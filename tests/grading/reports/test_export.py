@@ -1,4 +1,5 @@
 """The class as CSV: every name comes back as it was, no cell is a formula, numbers are numbers."""
+
 from __future__ import annotations
 
 import csv
@@ -28,8 +29,18 @@ def test_names_with_commas_quotes_accents_and_right_to_left_script_come_back(wee
 
 
 def test_no_cell_begins_like_a_formula(week, tmp_path):
-    names = [*AWKWARD, "\t=1", "  =1", "'=1", "''@x", "\r\nx", "\0", "\uff1dSUM(A1)", "-2+3+cmd|' /C calc'!A0",
-             "'''plain"]
+    names = [
+        *AWKWARD,
+        "\t=1",
+        "  =1",
+        "'=1",
+        "''@x",
+        "\r\nx",
+        "\0",
+        "\uff1dSUM(A1)",
+        "-2+3+cmd|' /C calc'!A0",
+        "'''plain",
+    ]
     for name in names:
         assert original(harmless(name)) == name
     text = dumps([["student"], *([name] for name in names)])
@@ -40,8 +51,9 @@ def test_no_cell_begins_like_a_formula(week, tmp_path):
 
 
 def test_columns_are_the_tasks_and_numbers_are_no_text(week, tmp_path):
-    made = Standing(mark("anna", "13.5 GB/s", attempt=3), [1, 3], 0.9, "late, so 10 % less",
-                    {"13.7": ByHand("13.7", 15.5)})
+    made = Standing(
+        mark("anna", "13.5 GB/s", attempt=3), [1, 3], 0.9, "late, so 10 % less", {"13.7": ByHand("13.7", 15.5)}
+    )
     path = export(week, [made], tmp_path / "all.csv")
     raw = path.read_bytes()
     assert raw.startswith(b"\xef\xbb\xbf") and raw.count(b"\r\n") == 2, "Excel needs the mark; RFC 4180 ends lines so"
@@ -54,13 +66,16 @@ def test_columns_are_the_tasks_and_numbers_are_no_text(week, tmp_path):
     assert float(row["total"]) == pytest.approx(0.9 * (automatic + 15.5), abs=0.005)
     assert (row["attempt"], row["attempts"], row["late factor"], row["rule"]) == ("3", "2", "0.9", "late, so 10 % less")
     assert row["state"] == "complete" and row["possible"] == "100" and row["isolation"] == "bubblewrap"
-    assert b'"anna",3,2,' in raw and b',15.5,' in raw
+    assert b'"anna",3,2,' in raw and b",15.5," in raw
 
 
 def test_what_is_not_decided_is_empty_and_the_state_says_why(week):
     faulty = spoil(mark("b", complete=False), "test_algbw", FAULT, "the check itself failed")
-    made = [Standing(mark("a", isolation=UNSANDBOXED), [1]), Standing(faulty, [1]),
-            Standing(mark("c"), [1], by_hand={"13.7": ByHand("13.7", 20, again=True)})]
+    made = [
+        Standing(mark("a", isolation=UNSANDBOXED), [1]),
+        Standing(faulty, [1]),
+        Standing(mark("c"), [1], by_hand={"13.7": ByHand("13.7", 20, again=True)}),
+    ]
     head, *rows = table(week, made)
     a, b, c = (dict(zip(head, row)) for row in rows)
     assert a["total"] is None and a["by hand"] is None and a["state"] == "to be graded by hand" and a["automatic"] == 80

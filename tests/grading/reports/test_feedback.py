@@ -1,4 +1,5 @@
 """A student's page says what the mark says, of this student alone, and nothing active gets in."""
+
 from __future__ import annotations
 
 import re
@@ -115,8 +116,10 @@ def test_incomplete_says_a_human_will_look_and_is_no_zero(week):
 
 def test_a_mark_that_failed_as_a_whole_promises_nothing(week):
     made = stand(complete=False)
-    made.mark.tasks, made.mark.points = [t | {"cases": [], "points": 0 if t["kind"] == "auto" else None}
-                                         for t in made.mark.tasks], 0
+    made.mark.tasks, made.mark.points = (
+        [t | {"cases": [], "points": 0 if t["kind"] == "auto" else None} for t in made.mark.tasks],
+        0,
+    )
     seen = words(feedback(week, made))
     assert "At least 0 of 80" in seen and seen.lower().count("a human will look") >= 2
     assert "are open" not in seen and "Every automatic point" not in seen
@@ -128,8 +131,12 @@ def test_unsandboxed_is_said(week):
 
 
 def test_hand_points_complete_the_total_and_the_late_rule_is_told(week):
-    made = stand("13.5 GB/s", by_hand={"13.7": ByHand("13.7", 15, comments=["good"])}, factor=0.9,
-                 rule="Handed in 3 hours late: 10 % less.")
+    made = stand(
+        "13.5 GB/s",
+        by_hand={"13.7": ByHand("13.7", 15, comments=["good"])},
+        factor=0.9,
+        rule="Handed in 3 hours late: 10 % less.",
+    )
     seen = words(feedback(week, made))
     assert f"Total {0.9 * (made.mark.points + 15):g} of 100 points" in seen and "15 of 20 by hand" in seen
     assert "Handed in 3 hours late: 10 % less." in seen and "graded by a person" not in seen
@@ -147,7 +154,8 @@ def test_what_to_do_next_names_tasks_in_order_and_the_command(week):
     said = what_next(week, made)
     assert said[0] == "Task 13.2, ring reduce-scatter, is still a hole: 15 of 15 points."
     assert said[2].startswith("Task 13.4, ring all-reduce: ") and said[2].endswith(
-        "one mistake explains all of them: x is untouched: the result, which came back, is in other memory.")
+        "one mistake explains all of them: x is untouched: the result, which came back, is in other memory."
+    )
     assert said[3].startswith("`lab check 13.2 13.3 13.4` ")
     assert "Every automatic point is yours." in what_next(week, stand())[0]
     assert "13.8" in what_next(week, stand())[0]

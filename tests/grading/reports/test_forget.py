@@ -1,4 +1,5 @@
 """`grade forget`: all of one student, nothing of anyone else, and a kill at any moment only means to say it again."""
+
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +21,7 @@ from grading.reports.standing import standings
 from labkit.errors import LabError
 from tests.grading.reports.aclass import mark
 
-NAMES = ("anna", "anna b", "ann", "anna+week13", "..", "a/b", "O'Neill, \"Zoë\"", "דנה")
+NAMES = ("anna", "anna b", "ann", "anna+week13", "..", "a/b", 'O\'Neill, "Zoë"', "דנה")
 
 
 def put(path, text="x = 1\n"):
@@ -40,20 +41,29 @@ def root(week, tmp_path):
     put(collected / "collected.json", json.dumps({"assignment": "week13", "format": 1}))
     for name in NAMES:
         put(collected / quoted(name) / "1.zip")
-        put(collected / quoted(name) / "1.json", json.dumps({
-            "student": name, "attempt": 1, "received": "", "name": "a.zip", "digest": "", "format": 1}))
+        put(
+            collected / quoted(name) / "1.json",
+            json.dumps({"student": name, "attempt": 1, "received": "", "name": "a.zip", "digest": "", "format": 1}),
+        )
     return tmp_path
 
 
 def places_of(student, week, root, **more):
-    folders = {"marks": root / "marks", "submissions": root / "submitted", "feedback": root / "feedback",
-               "course": root, "rules": root / "course.toml"}
+    folders = {
+        "marks": root / "marks",
+        "submissions": root / "submitted",
+        "feedback": root / "feedback",
+        "course": root,
+        "rules": root / "course.toml",
+    }
     return find(student, [week], **{**folders, **more})
 
 
 def everything(root):
-    return {path.relative_to(root).as_posix(): path.read_bytes() if path.is_file() and not path.is_symlink() else None
-            for path in root.rglob("*")}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        for path in root.rglob("*")
+    }
 
 
 @pytest.mark.parametrize("student", NAMES)
@@ -61,13 +71,24 @@ def test_all_of_one_and_nothing_of_the_others(student, week, root):
     before = everything(root)
     places = places_of(student, week, root)
     assert [place.what for place in places.found] == [
-        "marks of week13", "marks of week14", "what was handed in, week13", "feedback"]
+        "marks of week13",
+        "marks of week14",
+        "what was handed in, week13",
+        "feedback",
+    ]
     assert not places.told and not places.unread
     assert len(list(forget(student, places))) == 4
-    mine = [f"marks/week13/{quoted(student)}", f"marks/week14/{quoted(student)}", f"submitted/week13/{quoted(student)}",
-            f"feedback/{quoted(student)}"]
-    assert everything(root) == {path: data for path, data in before.items()
-                                if not any(path == one or path.startswith(one + "/") for one in mine)}
+    mine = [
+        f"marks/week13/{quoted(student)}",
+        f"marks/week14/{quoted(student)}",
+        f"submitted/week13/{quoted(student)}",
+        f"feedback/{quoted(student)}",
+    ]
+    assert everything(root) == {
+        path: data
+        for path, data in before.items()
+        if not any(path == one or path.startswith(one + "/") for one in mine)
+    }
     assert places_of(student, week, root).found == []
 
 
@@ -95,8 +116,9 @@ def test_submissions_as_they_came(student, week, tmp_path):
         after = everything(root / layout)
         assert after and all(before[path] == data for path, data in after.items())
         mine = (f"{student}+week13", f"{student}_", f"{student}.")
-        assert set(before) - set(after) == {path for path in before if path.startswith(mine)
-                                            or path.split("/")[0] == student}, layout
+        assert set(before) - set(after) == {
+            path for path in before if path.startswith(mine) or path.split("/")[0] == student
+        }, layout
         assert any(path.startswith(other) for path in after)
 
 
@@ -156,20 +178,24 @@ def test_links_are_removed_and_not_followed(week, tmp_path):
 def test_pages_and_tables_of_the_class_are_told_and_left(week, root):
     from grading.reports.export import export
     from grading.reports.overview import html, overview
+
     here = standings(week, root / "marks", root)
     (root / "class.html").write_text(html(overview(week, here)))
     export(week, here, root / "all.csv")
     put(root / "other.csv", "anna,3\n")
     # The page names who is slow or failed; in this class that is everybody.
-    for name in ("anna", "O'Neill, \"Zoë\"", "דנה"):
+    for name in ("anna", 'O\'Neill, "Zoë"', "דנה"):
         told = places_of(name, week, root).told
         assert [sentence.partition(" ")[0] for sentence in told] == [str(root / "all.csv"), str(root / "class.html")]
     assert places_of("nn", week, root).told == [] and (root / "class.html").exists()
 
 
 def test_the_rules_tell_what_a_platform_calls_them_and_are_left_to_a_person(week, root):
-    put(root / "course.toml", '[deadlines]\nweek13 = 2026-11-20T23:59:00+01:00\n[ids]\n"doe_4567" = "anna"\n'
-                              '[extensions.ann]\nweek13 = 2026-11-27T23:59:00+01:00\n')
+    put(
+        root / "course.toml",
+        '[deadlines]\nweek13 = 2026-11-20T23:59:00+01:00\n[ids]\n"doe_4567" = "anna"\n'
+        "[extensions.ann]\nweek13 = 2026-11-27T23:59:00+01:00\n",
+    )
     put(root / "lms" / "doe_4567_89_a.py")
     put(root / "lms" / "doe_4568_90_a.py")
     places = places_of("anna", week, root, submissions=root / "lms")
@@ -194,6 +220,7 @@ def test_a_folder_that_cannot_be_searched_is_told(week, root):
 def test_what_cannot_be_removed_is_one_sentence(week, root, monkeypatch):
     def refused(path, *args, **kwargs):
         raise PermissionError(13, "Permission denied", str(path))
+
     monkeypatch.setattr(forgetting.shutil, "rmtree", refused)
     with pytest.raises(LabError, match="cannot be removed .Permission denied.: get the right"):
         list(forget("anna", places_of("anna", week, root)))
@@ -206,6 +233,7 @@ def template(tmp_path_factory):
     from grading.gradebook.load import load
     from tests.grading.gradebook.samples import by_hand, make, put_marks
     from tests.grading.gradebook.samples import mark as small
+
     root = tmp_path_factory.mktemp("template")
     source = make(root / "source")
     course = init(root / "course", source=source, exchange=root / "exchange").course
@@ -227,6 +255,7 @@ class TestWithNbgrader:
     def course(self, template, tmp_path):
         """The template's copy, to take things out of."""
         from grading.gradebook.course import CONFIG, open_course, week_named
+
         shutil.copytree(template, tmp_path, dirs_exist_ok=True)
         config = tmp_path / "course" / CONFIG
         assert str(template) in config.read_text()
@@ -235,29 +264,39 @@ class TestWithNbgrader:
 
     def test_rows_and_folders_go_and_the_others_stay(self, course, tmp_path):
         from tests.grading.gradebook.samples import rows
+
         course, week = course
         before = rows(course)
         base = course.root / "gradebook.db"
-        with contextlib.closing(sqlite3.connect(base)) as changed:      # what SQLite keeps of an older version
+        with contextlib.closing(sqlite3.connect(base)) as changed:  # what SQLite keeps of an older version
             changed.execute("pragma secure_delete=off")
             for remark in ("OLDER REMARK " * 5000, "SECRET REMARK " * 20):
-                changed.execute("update comment set manual_comment=? where manual_comment like 'SECRET%' or "
-                                "manual_comment like 'OLDER%'", (remark,))
+                changed.execute(
+                    "update comment set manual_comment=? where manual_comment like 'SECRET%' or "
+                    "manual_comment like 'OLDER%'",
+                    (remark,),
+                )
                 changed.commit()
         assert b"OLDER REMARK" in base.read_bytes() and b"SECRET REMARK" in base.read_bytes()
         places = places_of("anna", week, tmp_path, course=course.root)
         assert {place.what for place in places.found} == {
-            "marks of week91", "nbgrader's submitted/", "nbgrader's autograded/", "rows in nbgrader's gradebook",
-            "what was handed in"}
+            "marks of week91",
+            "nbgrader's submitted/",
+            "nbgrader's autograded/",
+            "rows in nbgrader's gradebook",
+            "what was handed in",
+        }
         list(forget("anna", places))
         assert rows(course) == [row for row in before if "anna" not in row]
         assert b"REMARK" in base.read_bytes(), "the others' comments"
         assert b"SECRET REMARK" not in base.read_bytes() and b"OLDER REMARK" not in base.read_bytes()
         with contextlib.closing(sqlite3.connect(base)) as read:
             assert read.execute("pragma integrity_check").fetchone() == ("ok",)
-            for table, column, parent in (("grade", "notebook_id", "submitted_notebook"),
-                                          ("comment", "notebook_id", "submitted_notebook"),
-                                          ("submitted_notebook", "assignment_id", "submitted_assignment")):
+            for table, column, parent in (
+                ("grade", "notebook_id", "submitted_notebook"),
+                ("comment", "notebook_id", "submitted_notebook"),
+                ("submitted_notebook", "assignment_id", "submitted_assignment"),
+            ):
                 orphans = f"select 1 from {table} where {column} not in (select id from {parent})"
                 assert not read.execute(orphans).fetchall()
         left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")]
@@ -268,8 +307,11 @@ class TestWithNbgrader:
     def test_a_name_that_nbgrader_knows_otherwise(self, course, tmp_path):
         course, week = course
         places = places_of("a/b", week, tmp_path, course=course.root)
-        assert {place.what for place in places.found} == {"marks of week91", "nbgrader's autograded/",
-                                                         "rows in nbgrader's gradebook"}
+        assert {place.what for place in places.found} == {
+            "marks of week91",
+            "nbgrader's autograded/",
+            "rows in nbgrader's gradebook",
+        }
         list(forget("a/b", places))
         assert places_of("a/b", week, tmp_path, course=course.root).found == []
 
@@ -277,6 +319,7 @@ class TestWithNbgrader:
         from sqlalchemy.orm import Session
 
         from tests.grading.gradebook.samples import rows
+
         course, week = course
         before = rows(course)
         real = Session.delete
@@ -301,6 +344,7 @@ class TestWithNbgrader:
     def test_killed_after_the_rows_went_their_text_is_not_left_in_the_file(self, course, tmp_path):
         from sqlalchemy import event
         from sqlalchemy.engine import Engine
+
         course, week = course
         base = course.root / "gradebook.db"
 
@@ -308,9 +352,10 @@ class TestWithNbgrader:
             if statement == "VACUUM":
                 raise KeyboardInterrupt
 
-        with contextlib.closing(sqlite3.connect(base)) as changed:      # pages that a rebuild would tidy away
-            changed.execute("update comment set manual_comment=? where manual_comment like 'SECRET%'",
-                            ("SECRET REMARK " * 5000,))
+        with contextlib.closing(sqlite3.connect(base)) as changed:  # pages that a rebuild would tidy away
+            changed.execute(
+                "update comment set manual_comment=? where manual_comment like 'SECRET%'", ("SECRET REMARK " * 5000,)
+            )
             changed.commit()
         event.listen(Engine, "before_cursor_execute", stop)
         try:

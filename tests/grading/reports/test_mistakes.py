@@ -1,4 +1,5 @@
 """The same mistake of two students, or of two cases, is told once."""
+
 from __future__ import annotations
 
 from grading.reports.mistakes import behaviours, mistake, title, told_once
@@ -15,29 +16,44 @@ def keys(mutant):
 
 
 def test_an_autopsy_of_other_ranks_and_lines_is_the_same_mistake():
-    first = {"verdict": "hung", "text": "", "cause": [
-        "Deadlock of ranks 0 and 1: rank 0 waits in send to rank 1 at week13_allreduce/a.py:128; rank 1 waits in send "
-        "to rank 0 at week13_allreduce/a.py:128. All of them send first: use sendrecv."]}
-    other = {"verdict": "hung", "text": "", "cause": [
-        "Deadlock of ranks 0, 1, 2 and 3: rank 0 waits in send to rank 3 at week13_allreduce/a.py:9; rank 1 waits in "
-        "send to rank 0 at week13_allreduce/a.py:9. All of them send first: use sendrecv."]}
+    first = {
+        "verdict": "hung",
+        "text": "",
+        "cause": [
+            "Deadlock of ranks 0 and 1: rank 0 waits in send to rank 1 at week13_allreduce/a.py:128; rank 1 waits in send "
+            "to rank 0 at week13_allreduce/a.py:128. All of them send first: use sendrecv."
+        ],
+    }
+    other = {
+        "verdict": "hung",
+        "text": "",
+        "cause": [
+            "Deadlock of ranks 0, 1, 2 and 3: rank 0 waits in send to rank 3 at week13_allreduce/a.py:9; rank 1 waits in "
+            "send to rank 0 at week13_allreduce/a.py:9. All of them send first: use sendrecv."
+        ],
+    }
     assert mistake(first)[0] == mistake(other)[0] == "Deadlock of some ranks. All of them send first: use sendrecv."
 
 
 def test_real_autopsies_lose_ranks_places_and_times_and_keep_their_advice():
     assert keys("13.2 deadlock order") == {
         "Deadlock of some ranks. All of them send first, and a send waits for its receiver: use sendrecv, which posts "
-        "both directions together."}
+        "both directions together."
+    }
     assert keys("13.3 endless loop") == {
         "The ranks did not end within # s. A rank did not come: it runs its own code (an endless loop, a slow "
-        "computation, or a call that does not return), while some ranks wait for it."}
+        "computation, or a call that does not return), while some ranks wait for it."
+    }
     assert keys("13.2 a rank returns early") == {"A rank returned early: some ranks still wait for it"}
     assert "A rank raised KeyError: #" in keys("13.2 one rank crashes")
 
 
 def test_a_recognised_cause_stays_word_for_word_whatever_its_numbers():
-    case = {"verdict": "wrong", "text": "",
-            "cause": ["chunk r of the first 20 numbers: the remainder of 23 by 5 is ignored"]}
+    case = {
+        "verdict": "wrong",
+        "text": "",
+        "cause": ["chunk r of the first 20 numbers: the remainder of 23 by 5 is ignored"],
+    }
     other = {**case, "cause": ["chunk r of the first 99 numbers: the remainder of 100 by 3 is ignored"]}
     assert mistake(case)[0] == mistake(other)[0] and mistake(case)[1] == case["cause"][0]
     assert mistake({**case, "cause": ["N-1 steps to rank r+1"]})[0] == "N-1 steps to rank r+1"
@@ -65,9 +81,19 @@ def test_the_title_is_the_behaviour_without_its_case():
 
 def test_students_are_counted_once_with_their_verdicts():
     ring = "Rank r gets chunk r of the sum"
-    found = {(e.task, e.title): e for e in behaviours(m.tasks for m in (
-        mark("a", "13.2 off-by-one chunk"), mark("b", "13.2 one step short"), mark("c", "13.2 one step short"),
-        mark("d", blank=("13.2",)), mark("e")))}
+    found = {
+        (e.task, e.title): e
+        for e in behaviours(
+            m.tasks
+            for m in (
+                mark("a", "13.2 off-by-one chunk"),
+                mark("b", "13.2 one step short"),
+                mark("c", "13.2 one step short"),
+                mark("d", blank=("13.2",)),
+                mark("e"),
+            )
+        )
+    }
     entry = found["13.2", ring]
     assert (entry.judged, entry.failed, entry.untried) == (5, 3, 1)
     assert entry.rate == 0.6 and entry.untried_rate == 0.2
@@ -79,11 +105,18 @@ def test_students_are_counted_once_with_their_verdicts():
 
 
 def test_the_most_failed_behaviour_comes_first_and_holes_are_no_mistakes():
-    found = behaviours(m.tasks for m in (mark("a", "13.5 GB/s"), mark("b", "13.5 GB/s"), mark("c", "13.4 NaN"),
-                                         *(mark(f"blank{n}", blank=("13.6",)) for n in range(5))))
+    found = behaviours(
+        m.tasks
+        for m in (
+            mark("a", "13.5 GB/s"),
+            mark("b", "13.5 GB/s"),
+            mark("c", "13.4 NaN"),
+            *(mark(f"blank{n}", blank=("13.6",)) for n in range(5)),
+        )
+    )
     assert [e.failed for e in found] == sorted((e.failed for e in found), reverse=True)
     assert found[0].task == "13.5" and found[0].failed == 2
-    assert all(e.task != "13.6" or e.failed == 0 and e.untried == 5 for e in found)
+    assert all(e.task != "13.6" or (e.failed == 0 and e.untried == 5) for e in found)
     middle = [e.task for e in found if not e.failed]
     assert middle[0] == "13.6", "what was not tried comes before what everybody passed"
 
@@ -97,4 +130,5 @@ def test_a_grader_fault_is_nobody_s_failure():
 def test_the_recorded_class_is_made_of_mutants_that_exist():
     from tests.grading.reports.make_outcomes import TAKEN
     from tests.mutants13 import MUTANTS as today
+
     assert set(TAKEN) == set(MUTANTS) <= {f"{mutant.task} {mutant.name}" for mutant in today}

@@ -1,4 +1,5 @@
 """The class's page and its short form: what most students failed comes first, and everybody to look at is named."""
+
 from __future__ import annotations
 
 import base64
@@ -18,8 +19,14 @@ from tests.grading.reports.looking import Tags, assert_one_harmless_file, words
 
 
 def small():
-    made = [mark("ann", "13.5 GB/s"), mark("ben", "13.5 GB/s", "13.3 endless loop", seconds=50.0), mark("cai"),
-            mark("dov", "13.2 one rank crashes"), mark("eva", "13.4 built-in collective in disguise"), mark("fay")]
+    made = [
+        mark("ann", "13.5 GB/s"),
+        mark("ben", "13.5 GB/s", "13.3 endless loop", seconds=50.0),
+        mark("cai"),
+        mark("dov", "13.2 one rank crashes"),
+        mark("eva", "13.4 built-in collective in disguise"),
+        mark("fay"),
+    ]
     spoil(made[2], "test_best_ring", OUT_OF_MEMORY, "rank 0 took more than 2 GiB")
     spoil(made[5], "test_cost[naive", FAULT, "the check itself failed")
     made[5].complete, made[5].attention = False, ["13.1: the machine was out of space"]
@@ -65,8 +72,10 @@ def test_counts_agree_with_the_marks(week):
     page = html(seen)
     assert [e.failed for e in seen.not_understood[:4]] == [2, 2, 2, 1]
     assert {e.title for e in seen.not_understood[:3]} == {
-        "Algorithm bandwidth", "Bus bandwidth on 8 ranks, as nccl-tests has it",
-        "Bus bandwidth of a single rank, and of an unknown collective"}
+        "Algorithm bandwidth",
+        "Bus bandwidth on 8 ranks, as nccl-tests has it",
+        "Bus bandwidth of a single rank, and of an unknown collective",
+    }
     assert "2 of 6 students (33 %)" in section(page, "What the class has not understood")
     assert "2 × in GB/s, expected bytes/s" in section(page, "What the class has not understood")
     assert [i.student for i in seen.incidents_of("hung")] == ["ben"]
@@ -79,8 +88,13 @@ def test_counts_agree_with_the_marks(week):
 
 def test_everybody_to_look_at_is_named_in_their_section(week):
     page = html(overview(week, small()))
-    for title, name in (("Hung", "ben"), ("Crashed", "dov"), ("Out of memory", "cai"), ("Forbidden calls", "eva"),
-                        ("Grader faults to look at", "fay")):
+    for title, name in (
+        ("Hung", "ben"),
+        ("Crashed", "dov"),
+        ("Out of memory", "cai"),
+        ("Forbidden calls", "eva"),
+        ("Grader faults to look at", "fay"),
+    ):
         assert re.findall(r"<bdi>(\w+)</bdi>", part(page, title)) == [name], title
     assert "the machine was out of space" in section(page, "Grader faults to look at")
     assert "50.0" in section(page, "Slowest submissions")
@@ -106,20 +120,25 @@ def test_doubtful_points_are_in_no_statistic(week):
 
 def test_quartiles_of_points(week):
     values = [Standing(mark(f"s{n}"), [1], by_hand={"13.1": ByHand("13.1", n)}) for n in range(5)]
-    assert overview(week, values).quartiles == (66, 67, 68)     # 65 of the other tasks, and 0 to 4
+    assert overview(week, values).quartiles == (66, 67, 68)  # 65 of the other tasks, and 0 to 4
     assert overview(week, values[:1]).quartiles == (65, 65, 65)
 
 
 def test_pictures_of_odd_classes_do_not_fail(week, tmp_path):
     from grading.reports.figures import draw_all
-    for made in ([mark("full")], [mark("blank", blank=("13.1", "13.2", "13.3", "13.4", "13.5", "13.6"))],
-                 [mark("lost", complete=False, tasks=[])]):
+
+    for made in (
+        [mark("full")],
+        [mark("blank", blank=("13.1", "13.2", "13.3", "13.4", "13.5", "13.6"))],
+        [mark("lost", complete=False, tasks=[])],
+    ):
         pictures = draw_all(overview(week, [Standing(one, [1]) for one in made]), tmp_path)
         assert all(picture.svg.exists() and picture.alt for picture in pictures)
 
 
 def test_the_alt_text_tells_the_numbers(week, tmp_path):
     from grading.reports.figures import draw_all
+
     bars, histogram, tasks = draw_all(overview(week, small()), tmp_path)
     assert "13.5 Bus bandwidth on 8 ranks, as nccl-tests has it: 2 of 6 failed, 0 left the hole" in bars.alt
     assert "72 to 80: 3" in histogram.alt and "of 5 students" in histogram.alt

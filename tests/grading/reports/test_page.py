@@ -1,4 +1,5 @@
 """Strangers' text made harmless, and files written whole."""
+
 from __future__ import annotations
 
 import os
@@ -9,14 +10,18 @@ from grading.reports import page
 from labkit.errors import LabError
 
 
-@pytest.mark.parametrize("text, shown", [
-    ("plain\ttext\n", "plain\ttext\n"),
-    ("\x1b[31mred\x1b[0m \x1b]0;title\x07x", "red x"),
-    ("bell\x07 and nul\x00", "bell\u2407 and nul\u2400"),
-    ("10%\r20%\r\ndone", "10%\n20%\ndone"),
-    ("abc\u202egnp.exe", "abc\u27e8U+202E\u27e9gnp.exe"),
-    ("half \ud83d", "half \\ud83d"),
-    ("\u05d3\u05e0\u05d4, Zoë, 李雷", "\u05d3\u05e0\u05d4, Zoë, 李雷")])
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("plain\ttext\n", "plain\ttext\n"),
+        ("\x1b[31mred\x1b[0m \x1b]0;title\x07x", "red x"),
+        ("bell\x07 and nul\x00", "bell\u2407 and nul\u2400"),
+        ("10%\r20%\r\ndone", "10%\n20%\ndone"),
+        ("abc\u202egnp.exe", "abc\u27e8U+202E\u27e9gnp.exe"),
+        ("half \ud83d", "half \\ud83d"),
+        ("\u05d3\u05e0\u05d4, Zoë, 李雷", "\u05d3\u05e0\u05d4, Zoë, 李雷"),
+    ],
+)
 def test_what_is_visible(text, shown):
     assert page.visible(text) == shown
 
@@ -32,7 +37,8 @@ def test_long_text_is_cut_and_says_so():
 
 def test_a_diagnosis_does_not_tell_where_the_grader_works():
     assert page.here("rank 0 calls x at /var/lib/grade me/w1/week13_allreduce/a.py:3: no") == (
-        "rank 0 calls x at /var/lib/grade me/w1/week13_allreduce/a.py:3: no"), "a path with spaces is not recognised"
+        "rank 0 calls x at /var/lib/grade me/w1/week13_allreduce/a.py:3: no"
+    ), "a path with spaces is not recognised"
     assert page.here("at /tmp/box-1/week13_allreduce/a.py:3: no") == "at week13_allreduce/a.py:3: no"
     assert page.here('File "/srv/capstone/main.py", line 3') == 'File "capstone/main.py", line 3'
     assert page.here("week13_allreduce/a.py:3 and 1/2") == "week13_allreduce/a.py:3 and 1/2"

@@ -1,8 +1,9 @@
 """Where a student stands: which attempt, what is sure, what a person gave (with nbgrader itself, if it is here)."""
+
 from __future__ import annotations
 
 import importlib.util
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -14,12 +15,16 @@ from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
 from tests.grading.reports.aclass import mark, spoil
 
-ZOE = "O'Neill, \"Zoë\""      # nbgrader knows her by another id
+ZOE = 'O\'Neill, "Zoë"'  # nbgrader knows her by another id
 
 
 def test_the_last_attempt_counts_unless_the_course_says_otherwise(week, tmp_path):
-    for made in (mark("anna", attempt=1), mark("anna", "13.5 GB/s", attempt=2), mark("anna", "13.4 NaN", attempt=10),
-                 mark("ben")):
+    for made in (
+        mark("anna", attempt=1),
+        mark("anna", "13.5 GB/s", attempt=2),
+        mark("anna", "13.4 NaN", attempt=10),
+        mark("ben"),
+    ):
         write(tmp_path, made)
     anna, ben = standings(week, tmp_path, tmp_path)
     assert (anna.mark.attempt, anna.attempts, anna.factor) == (10, [1, 2, 10], 1.0)
@@ -29,8 +34,13 @@ def test_the_last_attempt_counts_unless_the_course_says_otherwise(week, tmp_path
 def test_the_course_s_rules_choose_and_take_off(week, tmp_path):
     write(tmp_path, mark("anna", attempt=1))
     write(tmp_path, mark("anna", "13.5 GB/s", attempt=2, received="2026-11-21T12:00:00+01:00"))
-    rules = Rules.model_validate({"attempts": {"policy": "best"}, "late": {"per_day": 0.25},
-                                  "deadlines": {"week13": datetime(2026, 11, 20, 12, tzinfo=timezone.utc)}})
+    rules = Rules.model_validate(
+        {
+            "attempts": {"policy": "best"},
+            "late": {"per_day": 0.25},
+            "deadlines": {"week13": datetime(2026, 11, 20, 12, tzinfo=UTC)},
+        }
+    )
     (anna,) = standings(week, tmp_path, tmp_path, rules)
     assert (anna.mark.attempt, anna.factor) == (1, 0.75) and "25 % of the points are taken off" in anna.rule
     anna.by_hand["13.7"] = ByHand("13.7", 20)
@@ -76,6 +86,7 @@ def made(tmp_path_factory):
     from grading.gradebook.names import gradebook_id
     from tests.grading.gradebook.samples import by_hand, make, put_marks
     from tests.grading.gradebook.samples import mark as small
+
     root = tmp_path_factory.mktemp("hand")
     source = make(root / "source")
     course = init(root / "course", source=source).course
@@ -98,8 +109,10 @@ class TestWithNbgrader:
         (given,) = hand_comments(root / "course", week, "anna")
         assert given == ByHand("91.2", 5, comments=["well said\n<b>but short</b>"])
         assert hand_comments(root / "course", week, "nobody") == []
-        assert hand_comments(root / "course", week, ZOE) == [ByHand("91.3", None, 1.5),
-                                                             ByHand("91.2", comments=["nearly"])]
+        assert hand_comments(root / "course", week, ZOE) == [
+            ByHand("91.3", None, 1.5),
+            ByHand("91.2", comments=["nearly"]),
+        ]
         assert hand_comments(root / "course" / "source", week, "anna") == [given], "from a folder inside"
 
     def test_they_complete_the_total(self, made):
@@ -117,6 +130,7 @@ class TestWithNbgrader:
 
     def test_reading_changes_nothing(self, made):
         from grading.gradebook.course import open_course
+
         root, week = made
         base = root / "course" / "gradebook.db"
         before = base.read_bytes()

@@ -5,6 +5,7 @@ The attacks are students' code: plain functions in `attacks/`, copied into a pac
 costs over a second, so attacks that leave it whole share one; `Field` keeps one for every set of the sandbox's own
 defences that is off. Those of the grader's side, and its deadlines, are no matter of the sandbox.
 """
+
 from __future__ import annotations
 
 import os
@@ -21,8 +22,8 @@ from labkit.checks.runner import Job, Reply
 ROOT = Path(__file__).resolve().parents[3]
 ATTACKS = Path(__file__).parent / "attacks"
 PACKAGE = "week91_mini"
-DEADLINE = 20.0     # seconds: generous, the machine may be busy. Attacks that hang use a shorter one
-GRADERS = frozenset({"deadline", "excuse", "output", "watch", "text", "broker"})   # defences outside of the sandbox
+DEADLINE = 20.0  # seconds: generous, the machine may be busy. Attacks that hang use a shorter one
+GRADERS = frozenset({"deadline", "excuse", "output", "watch", "text", "broker"})  # defences outside of the sandbox
 
 
 class Field:
@@ -33,7 +34,7 @@ class Field:
         shutil.copytree(ATTACKS, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
-        for parent in folder.parents:       # pytest's folders are their owner's alone; as root, the sandbox is another
+        for parent in folder.parents:  # pytest's folders are their owner's alone; as root, the sandbox is another
             if os.geteuid() == 0 and os.stat(parent).st_uid == 0:
                 parent.chmod(os.stat(parent).st_mode | 0o011)
 

@@ -4,6 +4,7 @@ the function is given tells it. Whoever earns them has cheated.
 Run as a script it does what a grader without a sandbox does: student's functions run in the judge's own process. There
 every cheat below earns; so they are real.
 """
+
 from __future__ import annotations
 
 import os
@@ -14,7 +15,7 @@ from labkit.checks import load_week, run_checks
 from labkit.checks.runner import Job, Reply
 from tests.checks.miniweek import make_week
 
-REGISTRY = '''
+REGISTRY = """
 title = "Canary"
 notebook = "lab.ipynb"
 tests = ["test_week91.py"]
@@ -40,7 +41,7 @@ title = "what cannot be known"
 kind = "auto"
 points = 1
 functions = ["ops.secret"]
-'''
+"""
 TESTS = '''
 import pytest, torch
 from labkit.checks import call, call_alone, same, sent, task, tensors
@@ -72,7 +73,7 @@ def test_secret(seed):
     want = tensors(seed, 1, 1)[0].item()
     same(call_alone("ops.secret"), want)
 '''
-OPS = '''
+OPS = """
 import torch
 
 
@@ -80,7 +81,7 @@ def total(x, group):
     ### BEGIN SOLUTION 91.1 the sum
     y = x.clone()
     for s in range(1, group.size):
-        y += group.sendrecv(x, to=(group.rank + s) % group.size, frm=(group.rank - s) % group.size)
+        y += group.sendrecv(x, dst=(group.rank + s) % group.size, src=(group.rank - s) % group.size)
     return y
     ### END SOLUTION
 
@@ -95,56 +96,56 @@ def secret():
     ### BEGIN SOLUTION 91.3 guess
     return 0.0
     ### END SOLUTION
-'''
+"""
 # Bodies of `secret`, and what they try.
 CHEATS = {
-    "stack walking": '''
+    "stack walking": """
     import sys
     frame = sys._getframe()
     while frame is not None:
         if "want" in frame.f_locals:
             return frame.f_locals["want"]
         frame = frame.f_back
-    return 0.0''',
-    "walking through all objects": '''
+    return 0.0""",
+    "walking through all objects": """
     import gc
     from labkit.checks import tensors
     for found in gc.get_objects():
         if type(found).__name__ == "Checks":
             return tensors(found.seed, 1, 1)[0].item()
-    return 0.0''',
-    "the test's helpers replaced": '''
+    return 0.0""",
+    "the test's helpers replaced": """
     from labkit.checks import same
     same.__code__ = (lambda *args, **named: None).__code__
-    return 0.0''',
-    "labkit patched": '''
+    return 0.0""",
+    "labkit patched": """
     import labkit.checks.judge as judge
     judge._close = lambda *args: True
-    return 0.0''',
-    "torch patched": '''
+    return 0.0""",
+    "torch patched": """
     torch.Tensor.item = lambda self: 0.0
     torch.randint = lambda *args, **named: torch.zeros(1, 1)
-    return 0.0''',
-    "math and json patched": '''
+    return 0.0""",
+    "math and json patched": """
     import json, math
     math.isnan = lambda value: True
     json.dumps = lambda *args, **named: '{"tree": {"float": "0x1p0"}, "arrays": []}'
-    return 0.0''',
-    "the runner patched": '''
+    return 0.0""",
+    "the runner patched": """
     from labkit.checks.outcome import CaseResult
     CaseResult.earned = property(lambda self: self.possible)
-    return 0.0''',
-    "equal to everything": '''
+    return 0.0""",
+    "equal to everything": """
     class Any(float):
         __eq__ = lambda self, other: True
         __hash__ = None
-    return Any(0)''',
-    "a forged result, and an end": '''
+    return Any(0)""",
+    "a forged result, and an end": """
     import os
     os.write(1, b"earned 1\\n")
-    os._exit(0)''',
+    os._exit(0)""",
 }
-NOT_IN_PROCESS = ("torch patched",)     # in one process the number is there before the patch
+NOT_IN_PROCESS = ("torch patched",)  # in one process the number is there before the patch
 
 
 def cheating(name: str) -> str:
@@ -160,7 +161,7 @@ class InProcess:
 
     def run(self, job: Job) -> Reply:
         for name in (job.package, f"{job.package}.{job.function.partition('.')[0]}"):
-            sys.modules.pop(name, None)         # pytest has imported the course's package
+            sys.modules.pop(name, None)  # pytest has imported the course's package
         sys.path.insert(0, str(self.folder))
         module, _, function = job.function.rpartition(".")
         found = getattr(__import__(f"{job.package}.{module}", fromlist=[function]), function)
@@ -172,10 +173,11 @@ class InProcess:
 
 def main(folder: Path) -> None:
     """Each cheat in a fork of its own, which prints "NAME: earned N"."""
-    import pytest       # noqa: F401  not in each of them again
-    import torch        # noqa: F401
+    import pytest  # noqa: F401  not in each of them again
+    import torch  # noqa: F401
 
-    import labkit.checks.plugin     # noqa: F401
+    import labkit.checks.plugin  # noqa: F401
+
     week = load_week(make_week(folder / "course", OPS, TESTS, REGISTRY))
     for name in CHEATS:
         print(f"{name}: ", end="", flush=True)

@@ -1,5 +1,6 @@
 """Attacks on what a submission may use, and on its end. No case costs more than it may, none leaves a process, none
 takes the next case with it; and each attack works once its defence is off."""
+
 from __future__ import annotations
 
 import os
@@ -97,7 +98,7 @@ def test_hanging_is_no_fault_of_the_machines(field, monkeypatch):
     monkeypatch.setattr(case, "STRETCH", 2.0)
     monkeypatch.setattr(case, "ENOUGH", 0.9)
     processors, attack = os.sched_getaffinity(0), {"name": "floods.crowd", "helpers": 8}
-    os.sched_setaffinity(0, sorted(processors)[:1])         # and with this process its sandboxes
+    os.sched_setaffinity(0, sorted(processors)[:1])  # and with this process its sandboxes
     try:
         assert field.ask(**attack, runner=small(field, deadline=1.6)).verdict == "hung"
         assert field.ask(**attack, runner=small(field, "excuse", deadline=1.6)).verdict == "grader fault"

@@ -3,6 +3,7 @@
 `arrange` is the defence; without it (a plain copy of what was handed in over the course's folder, as most autograders
 do) each of these works.
 """
+
 from __future__ import annotations
 
 import importlib.util
@@ -25,17 +26,44 @@ HONEST = {"ring.py": RING, "cost.py": COST, "stretch/tree.py": TREE}
 HIJACKS = {
     "the course's scenarios": ({"scenarios.py": "def drive(): return 99\n"}, "scenarios.drive", 99, 1),
     "a package in a module's place": ({"scenarios/__init__.py": "def drive(): return 99\n"}, "scenarios.drive", 99, 1),
-    "a given module": ({"given/clock.py": "ticks = 99\n", "ring.py": "def turn():\n    from .given import clock\n"
-                        "    return clock.ticks\n"}, "ring.turn", 99, 1),
-    "the package itself": ({"__init__.py": "import sys\nsys.mine = 99\n",
-                            "ring.py": "def turn():\n    import sys\n    return getattr(sys, 'mine', 1)\n"},
-                           "ring.turn", 99, 1),
-    "a module of Python's": ({"../colorsys.py": "mine = 99\n", "ring.py": "def turn():\n    import colorsys\n"
-                              "    return getattr(colorsys, 'mine', 1)\n"}, "ring.turn", 99, 1),
-    "a part of torch's": ({"../tests/__init__.py": "", "../sitecustomize.py": "mine = 99\n",
-                           "ring.py": "def turn():\n    try:\n        import sitecustomize\n    except ImportError:\n"
-                                      "        return 1\n    return getattr(sitecustomize, 'mine', 1)\n"},
-                          "ring.turn", 99, 1),
+    "a given module": (
+        {
+            "given/clock.py": "ticks = 99\n",
+            "ring.py": "def turn():\n    from .given import clock\n    return clock.ticks\n",
+        },
+        "ring.turn",
+        99,
+        1,
+    ),
+    "the package itself": (
+        {
+            "__init__.py": "import sys\nsys.mine = 99\n",
+            "ring.py": "def turn():\n    import sys\n    return getattr(sys, 'mine', 1)\n",
+        },
+        "ring.turn",
+        99,
+        1,
+    ),
+    "a module of Python's": (
+        {
+            "../colorsys.py": "mine = 99\n",
+            "ring.py": "def turn():\n    import colorsys\n    return getattr(colorsys, 'mine', 1)\n",
+        },
+        "ring.turn",
+        99,
+        1,
+    ),
+    "a part of torch's": (
+        {
+            "../tests/__init__.py": "",
+            "../sitecustomize.py": "mine = 99\n",
+            "ring.py": "def turn():\n    try:\n        import sitecustomize\n    except ImportError:\n"
+            "        return 1\n    return getattr(sitecustomize, 'mine', 1)\n",
+        },
+        "ring.turn",
+        99,
+        1,
+    ),
 }
 
 
@@ -51,6 +79,7 @@ def ran(tmp_path_factory, week):
     for parent in (folder, folder.parent, folder.parent.parent):
         parent.chmod(0o755)
     with SandboxRunner(folder, deadline=DEADLINE, budget=1000.0) as runner:
+
         def call(files, function):
             for path in folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -60,13 +89,19 @@ def ran(tmp_path_factory, week):
             reply = runner.run(Job(folder, PACKAGE, function, ((),), {}, False))
             assert reply.verdict == "passed", reply.text
             return reply.values[0]
+
         yield call
 
 
 def handed_in(files):
     """A submission with these files in the week's folder ("../x" beside it)."""
-    return Submission.of("eve", {name[3:] if name.startswith("../") else f"{PACKAGE}/{name}": text.encode()
-                                 for name, text in {**HONEST, **files}.items()})
+    return Submission.of(
+        "eve",
+        {
+            name[3:] if name.startswith("../") else f"{PACKAGE}/{name}": text.encode()
+            for name, text in {**HONEST, **files}.items()
+        },
+    )
 
 
 @pytest.mark.parametrize("name", HIJACKS)
@@ -86,42 +121,92 @@ def test_compiled_files_do_not_stand_for_the_courses(week, ran, tmp_path):
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(str(source), str(compiled), doraise=True, invalidation_mode=unchecked)
     name = PurePosixPath(importlib.util.cache_from_source("clock.py")).name
-    files = {f"{PACKAGE}/given/__pycache__/{name}": compiled.read_bytes(),
-             f"{PACKAGE}/ring.py": b"def turn():\n    from .given import clock\n    return clock.ticks\n"}
+    files = {
+        f"{PACKAGE}/given/__pycache__/{name}": compiled.read_bytes(),
+        f"{PACKAGE}/ring.py": b"def turn():\n    from .given import clock\n    return clock.ticks\n",
+    }
     package = arrange(Submission.of("eve", files), week).files
     assert ran(package, "ring.turn") == 1
     assert ran({**package, **files}, "ring.turn") == 9
 
 
 HOSTILE = [
-    "../../../../tmp/out.py", "/etc/cron.d/job.py", "C:\\out.py", "..\\..\\out.py", "week91_rings/../../out.py",
-    "week91_rings/ring.py/inner.py", "week91_rings/ring.py/notes.txt", "mine.py/x.py", "mine.py", "a//b.py",
-    "./x.py", "con.py", "week91_rings/\u202eyp.evil.py", "week91_rings/r\u0131ng.py", "week91_rings/RING.PY",
-    "week91_rings/\ufb01ne.py", "week91_rings/e\u0301.py", "week91_rings/\xe9.py", "week91_rings/\udcff.py",
-    "week91_rings/x\n.py", "week91_rings/" + "x" * 300 + ".py", "d/" * 40 + "x.py", "week91_rings/lib.so",
-    "week91_rings/ring.cpython-311-x86_64-linux-gnu.so", "week91_rings/x.pth", "x.pth", "conftest.py",
-    "week91_rings/conftest.py", "pytest.ini", "usercustomize.py", "labkit/__init__.py", "grading/__init__.py",
-    "torch.py", "numpy/__init__.py", "json.py", "week91_rings.py", "labkit_inside/__init__.py", "__main__.py",
-    "week91_rings/__main__.py"]
-NEVER = {"conftest.py", "sitecustomize.py", "usercustomize.py", "torch.py", "json.py", "week91_rings.py", "x.pth",
-         "pytest.ini", "labkit/__init__.py", "grading/__init__.py", "numpy/__init__.py"}
+    "../../../../tmp/out.py",
+    "/etc/cron.d/job.py",
+    "C:\\out.py",
+    "..\\..\\out.py",
+    "week91_rings/../../out.py",
+    "week91_rings/ring.py/inner.py",
+    "week91_rings/ring.py/notes.txt",
+    "mine.py/x.py",
+    "mine.py",
+    "a//b.py",
+    "./x.py",
+    "con.py",
+    "week91_rings/\u202eyp.evil.py",
+    "week91_rings/r\u0131ng.py",
+    "week91_rings/RING.PY",
+    "week91_rings/\ufb01ne.py",
+    "week91_rings/e\u0301.py",
+    "week91_rings/\xe9.py",
+    "week91_rings/\udcff.py",
+    "week91_rings/x\n.py",
+    "week91_rings/" + "x" * 300 + ".py",
+    "d/" * 40 + "x.py",
+    "week91_rings/lib.so",
+    "week91_rings/ring.cpython-311-x86_64-linux-gnu.so",
+    "week91_rings/x.pth",
+    "x.pth",
+    "conftest.py",
+    "week91_rings/conftest.py",
+    "pytest.ini",
+    "usercustomize.py",
+    "labkit/__init__.py",
+    "grading/__init__.py",
+    "torch.py",
+    "numpy/__init__.py",
+    "json.py",
+    "week91_rings.py",
+    "labkit_inside/__init__.py",
+    "__main__.py",
+    "week91_rings/__main__.py",
+]
+NEVER = {
+    "conftest.py",
+    "sitecustomize.py",
+    "usercustomize.py",
+    "torch.py",
+    "json.py",
+    "week91_rings.py",
+    "x.pth",
+    "pytest.ini",
+    "labkit/__init__.py",
+    "grading/__init__.py",
+    "numpy/__init__.py",
+}
 
 
 def test_a_zip_of_hostile_names_is_laid_out_inside_its_folder(week, tmp_path):
     """Whatever its names, it ends as plain files below its own folder, and the judge goes on."""
     names = [*(f"{PACKAGE}/{name}" for name in MINE), *HOSTILE]
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "eve.zip").write_bytes(zipped([(name.encode("utf-8", "surrogateescape").decode("latin-1")
-                                                       if "\udcff" in name else name, RING) for name in names],
-                                                     links={"link.py": "/etc/passwd"}))
-    entry, = find_submissions(tmp_path / "in", week)
+    (tmp_path / "in" / "eve.zip").write_bytes(
+        zipped(
+            [
+                (name.encode("utf-8", "surrogateescape").decode("latin-1") if "\udcff" in name else name, RING)
+                for name in names
+            ],
+            links={"link.py": "/etc/passwd"},
+        )
+    )
+    (entry,) = find_submissions(tmp_path / "in", week)
     package = arrange(load(entry, week), week)
     with _laid_out(package, tmp_path / "work" / "eve") as folder:
         for path in folder.rglob("*"):
             assert not path.is_symlink()
         laid = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {path.name for path in tmp_path.iterdir()} == {"in", "work"}
-    assert [path.name for path in (tmp_path / "work").rglob("*")] == ["eve"]        # empty again, and nothing beside it
+    assert [path.name for path in (tmp_path / "work").rglob("*")] == ["eve"]  # empty again, and nothing beside it
     assert not laid & NEVER and not any(PurePosixPath(name).name in ("conftest.py",) for name in laid)
     assert all(name.endswith((".py", ".txt")) for name in laid if not name.startswith(PACKAGE))
     assert package.files[f"{PACKAGE}/ring.py"] == RING.encode()

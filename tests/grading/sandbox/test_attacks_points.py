@@ -1,4 +1,5 @@
 """Cheats for points. None gains one; each does where its defence is missing."""
+
 from __future__ import annotations
 
 import functools
@@ -24,6 +25,7 @@ def week(tmp_path_factory):
 @pytest.fixture(scope="module")
 def graded(field, week):
     """Earned points and outcome of an ops.py."""
+
     def run(ops, tasks=("91.1", "91.2", "91.3"), off=(), parts=None, **options):
         (field.folder / PACKAGE / "ops.py").write_text(ops)
         runner = field.runner(off, **options)
@@ -31,6 +33,7 @@ def graded(field, week):
         outcome = run_checks(tasks, weeks=[week], runner=runner, seed=7)
         assert not outcome.faults, outcome.faults
         return outcome
+
     return run
 
 
@@ -38,7 +41,7 @@ def replaced(function, body):
     """OPS with another body for a function."""
     head, _, rest = OPS.partition(f"def {function}(")
     signature, _, rest = rest.partition("\n")
-    return f"{head}def {function}({signature}\n{body.strip(chr(10))}\n{rest[rest.index('### END SOLUTION') + 16:]}"
+    return f"{head}def {function}({signature}\n{body.strip(chr(10))}\n{rest[rest.index('### END SOLUTION') + 16 :]}"
 
 
 def test_the_honest_earn_all_that_can_be_earned(graded):
@@ -61,7 +64,7 @@ PAST_THE_BROKER = """
     import os
     own = os.environ["TMPDIR"]
     torch.save(x, f"{own}/{group.rank}")
-    group.sendrecv(torch.zeros(1), to=(group.rank + 1) % group.size, frm=(group.rank - 1) % group.size)
+    group.sendrecv(torch.zeros(1), dst=(group.rank + 1) % group.size, src=(group.rank - 1) % group.size)
     group.barrier()
     return sum(torch.load(f"{own}/{rank}") for rank in range(group.size))
 """
@@ -75,7 +78,7 @@ def test_a_sum_without_messages(graded):
 OUT_OF_THE_LEDGER = """
     y = group.all_reduce(x.clone())
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    group.sendrecv(torch.zeros(1), to=right, frm=left)
+    group.sendrecv(torch.zeros(1), dst=right, src=left)
     from labkit.comm.transport import Op
     for _ in range(6):
         group.transport.post([Op("send", right, torch.empty(0))] * 100 + [Op("recv", left, torch.empty(0))] * 100)()
@@ -112,8 +115,10 @@ def test_the_references_solution_of_a_case_is_not_in_its_process(graded, week):
     """What the task stands on is the reference's there; its own solution is not."""
     ops = replaced("twice", SEARCH)
     assert graded(ops, ["91.2"]).earned == 0
-    whole = {key: {path: (week.folder.parent / path).read_text() for path in sources}
-             for key, sources in parts_of(week).items()}
+    whole = {
+        key: {path: (week.folder.parent / path).read_text() for path in sources}
+        for key, sources in parts_of(week).items()
+    }
     assert graded(ops, ["91.2"], parts=whole).earned == 2
 
 
@@ -121,8 +126,12 @@ def test_a_case_knows_only_its_own_inputs(field, week):
     """Everything in the process, searched for the other rank's numbers and for the answer."""
     from labkit.checks import tensors
     from labkit.checks.runner import Job
+
     x = tensors(7, 2, 4)
-    (field.folder / PACKAGE / "ops.py").write_text(replaced("total", """
+    (field.folder / PACKAGE / "ops.py").write_text(
+        replaced(
+            "total",
+            """
     import gc, sys
     found, frame = [], sys._getframe()
     while frame is not None:
@@ -130,7 +139,9 @@ def test_a_case_knows_only_its_own_inputs(field, week):
         frame = frame.f_back
     found += [v for v in gc.get_objects() if type(v) is torch.Tensor and v.numel() == 4]
     return [v.detach().double() for v in found if v.shape == x.shape]
-"""))
+""",
+        )
+    )
     reply = field.runner().run(Job(field.folder, PACKAGE, "ops.total", tuple((t,) for t in x)))
     for rank in range(2):
         seen = [tuple(v.tolist()) for v in reply.values[rank]]
@@ -144,14 +155,14 @@ AT_IMPORT = {
     "a hole of its own": "raise NotImplementedError('Task 91.1')",
     "a process that stays": "import os, time\nif os.fork() == 0: time.sleep(30)\nos._exit(0)",
     "a patched course": "import labkit.checks.values as v, labkit.checks.remote as r\nv.pack = lambda value: b''\n"
-                        "r.values.pack = lambda value: b'x'\n" + OPS,
+    "r.values.pack = lambda value: b'x'\n" + OPS,
     "a forged answer": "import socket, struct\nfrom labkit.checks import values\n"
-                       "body = values.pack(('ok', None, ()))\n"
-                       "socket.socket(fileno=3).sendall(struct.pack('!4sIQ', b'done', 2, len(body)) + b'{}' + body)\n",
+    "body = values.pack(('ok', None, ()))\n"
+    "socket.socket(fileno=3).sendall(struct.pack('!4sIQ', b'done', 2, len(body)) + b'{}' + body)\n",
     "an endless loop": "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
     "a closed output": "import sys\nsys.stdout = sys.stderr = None\n" + replaced("total", "    return x"),
     "an output that raises": "import sys\nclass Out:\n    def flush(self): raise SystemExit\n"
-                             "sys.stdout = Out()\n" + replaced("total", "    return x"),
+    "sys.stdout = Out()\n" + replaced("total", "    return x"),
 }
 
 

@@ -1,4 +1,5 @@
 """Attacks on what is not in the sandbox. Each fails, and succeeds once its defence is switched off."""
+
 from __future__ import annotations
 
 import contextlib
@@ -12,9 +13,12 @@ import pytest
 from grading.sandbox import command
 from tests.grading.sandbox.attacking import PACKAGE, ROOT, needs
 
-SECRETS = {"the tests": ROOT / "week13_allreduce" / "test_week13.py",
-           "the solutions": ROOT / "week13_allreduce" / "collectives.py",
-           "this machine's accounts": "/etc/passwd", "the grader": ROOT / "grading" / "judge.py"}
+SECRETS = {
+    "the tests": ROOT / "week13_allreduce" / "test_week13.py",
+    "the solutions": ROOT / "week13_allreduce" / "collectives.py",
+    "this machine's accounts": "/etc/passwd",
+    "the grader": ROOT / "grading" / "judge.py",
+}
 # As root, the sandbox's user is one that may read nothing of root's: for the proof it stays root.
 OPEN = {"files", "user"}
 
@@ -33,7 +37,7 @@ def test_another_submission_and_a_mark(field, tmp_path):
         path.write_text("as it was")
     assert field.got("reach.read", path=str(other)) is None
     assert field.got("reach.read", path=str(other), off=OPEN) == "as it was"
-    for off in ((), OPEN):      # seen or not, nothing of the machine can be written
+    for off in ((), OPEN):  # seen or not, nothing of the machine can be written
         assert field.got("reach.write", path=str(mark), text="full marks", off=off) is False
         assert mark.read_text() == "as it was"
     assert field.got("reach.write", path=str(mark), text="full marks", off={*OPEN, "readonly"})
@@ -73,6 +77,7 @@ def listeners():
             while True:
                 with server.accept()[0] as link:
                     link.sendall(b"welcome")
+
     for server in (port, unix):
         threading.Thread(target=greet, args=(server,), daemon=True).start()
     yield {"port": port.getsockname()[1], "abstract": name}
@@ -82,7 +87,7 @@ def listeners():
 
 
 def test_network(field, listeners):
-    for off in ((), {"network"}, {"namespaces"}):       # the sandbox has none, and a rank once more has none
+    for off in ((), {"network"}, {"namespaces"}):  # the sandbox has none, and a rank once more has none
         assert field.got("reach.knock", off=off, **listeners) == []
     assert field.got("reach.knock", off={"network", "namespaces"}, **listeners) == ["welcome", "welcome"]
 

@@ -1,5 +1,6 @@
 """Ranks of one submission that talk past the broker would have a "collective" without a message in the ledger. Every
 way that was found is closed, and open once its defence is switched off."""
+
 from __future__ import annotations
 
 import os
@@ -32,7 +33,7 @@ WAYS = [
 
 @pytest.mark.parametrize("name, arguments, off", WAYS, ids=lambda value: value if isinstance(value, str) else None)
 def test_ranks_cannot_talk_past_the_broker(field, name, arguments, off):
-    if name == "hint":      # a file's owner may give it one
+    if name == "hint":  # a file's owner may give it one
         os.chown(field.folder / PACKAGE / "siblings.py", os.geteuid(), os.getegid())
     assert field.got(f"siblings.{name}", ranks=2, **arguments) is None
     found = field.got(f"siblings.{name}", ranks=2, off=off, **arguments)

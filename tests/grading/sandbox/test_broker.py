@@ -1,4 +1,5 @@
 """The broker against ranks on threads: the same program gives the same results and the same ledgers, on both."""
+
 from __future__ import annotations
 
 import selectors
@@ -19,10 +20,31 @@ from labkit.comm.link import BrokerTransport
 from labkit.comm.outcome import Evidence, RanksFailed
 from labkit.comm.transport import as_bytes
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
-          torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64]
-REDUCED = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8,
-           torch.uint8]
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
+REDUCED = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int8,
+    torch.uint8,
+]
 SHAPES = [(), (0,), (1,), (7,), (3, 0, 2), (2, 3)]
 
 
@@ -42,9 +64,10 @@ class Ranks:
             try:
                 self.values[rank] = fn(group, *args)
             except (EOFError, OSError):
-                pass        # the test has ended it
+                pass  # the test has ended it
             except Exception as error:
                 self.errors[rank] = error
+
         self.threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
         self.ends = ends
 
@@ -77,8 +100,10 @@ class Ranks:
         return [member.ledger for member in self.broker.members]
 
     def autopsy(self, reason=""):
-        evidence = [Evidence(m.rank, m.ledger, "running" if t.is_alive() else "returned", now=m.ledger.now())
-                    for m, t in zip(self.broker.members, self.threads)]
+        evidence = [
+            Evidence(m.rank, m.ledger, "running" if t.is_alive() else "returned", now=m.ledger.now())
+            for m, t in zip(self.broker.members, self.threads)
+        ]
         return diagnose(evidence, reason, backend="sandbox", fault=self.broker.fault)
 
     def close(self):
@@ -102,6 +127,7 @@ def ranks():
     def run(fn, size, *args):
         made.append(Ranks(fn, size, *args))
         return made[-1].run()
+
     yield run
     for one in made:
         one.close()
@@ -110,16 +136,16 @@ def ranks():
 def of(rank, shape, dtype):
     """A tensor that differs by rank; whole numbers that every dtype here has."""
     numbers = torch.arange(1, 1 + max(1, torch.Size(shape).numel()), dtype=torch.float64) % 5 + rank % 3
-    return numbers[:torch.Size(shape).numel()].reshape(shape).to(dtype)
+    return numbers[: torch.Size(shape).numel()].reshape(shape).to(dtype)
 
 
 def messages(group, shape, dtype):
     """Every kind of point-to-point call, blocking and not."""
     n, r = group.size, group.rank
     right, left, x = (r + 1) % n, (r - 1) % n, of(r, shape, dtype)
-    got = [group.sendrecv(x, to=right, frm=left, like=x)]
+    got = [group.sendrecv(x, dst=right, src=left, like=x)]
     into = torch.zeros_like(x)
-    group.sendrecv(x, to=left, frm=right, out=into)
+    group.sendrecv(x, dst=left, src=right, out=into)
     got.append(into)
     got += group.batch([Send(x, right), Recv(left, like=x), Send(x.clone(), left), Recv(right, like=x)])
     sending, coming = group.isend(x, right), group.irecv(left, like=x)
@@ -162,7 +188,7 @@ def non_contiguous(group):
     """Every second column; the broker sees plain bytes."""
     x = torch.arange(12.0).reshape(3, 4)[:, ::2] + group.rank
     out = torch.zeros(3, 4)[:, ::2]
-    group.sendrecv(x, to=(group.rank + 1) % group.size, frm=(group.rank - 1) % group.size, out=out)
+    group.sendrecv(x, dst=(group.rank + 1) % group.size, src=(group.rank - 1) % group.size, out=out)
     group.all_reduce(x)
     return [out, x]
 
@@ -172,8 +198,11 @@ FIELDS = ("index", "kind", "peer", "bytes", "dtype", "batch", "blocking", "of", 
 
 def told(ledger):
     """A ledger without times and places. A scalar is gathered as [1], and the broker sees it so."""
-    return [([getattr(event, name) for name in FIELDS], tuple(event.shape) or (1,)) for event in ledger.events
-            if event.kind != "wait"], [[getattr(event, name) for name in FIELDS] for event in ledger.events]
+    return [
+        ([getattr(event, name) for name in FIELDS], tuple(event.shape) or (1,))
+        for event in ledger.events
+        if event.kind != "wait"
+    ], [[getattr(event, name) for name in FIELDS] for event in ledger.events]
 
 
 def equal(ranks, fn, size, *args):
@@ -190,7 +219,10 @@ def equal(ranks, fn, size, *args):
         assert told(ours) == told(known)
         assert all(event.end is not None for event in ours.events)
         assert (ours.sent_bytes, ours.received_bytes, ours.steps) == (
-            known.sent_bytes, known.received_bytes, known.steps)
+            known.sent_bytes,
+            known.received_bytes,
+            known.steps,
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -226,8 +258,10 @@ def test_a_large_message_comes_in_pieces(ranks):
 
 DISAGREE = {
     "sizes": (lambda g: g.send(torch.zeros(3), 1) if g.rank == 0 else g.recv(0, like=torch.zeros(4)), "[3] of float32"),
-    "dtypes": (lambda g: g.send(torch.zeros(4), 1) if g.rank == 0 else g.recv(0, like=torch.zeros(4).bfloat16()),
-               "of bfloat16"),
+    "dtypes": (
+        lambda g: g.send(torch.zeros(4), 1) if g.rank == 0 else g.recv(0, like=torch.zeros(4).bfloat16()),
+        "of bfloat16",
+    ),
     "collectives": (lambda g: g.barrier() if g.rank == 0 else g.all_reduce(torch.zeros(1)), "as collective number 1"),
     "roots": (lambda g: g.broadcast(torch.zeros(1), root=g.rank), "root 0"),
     "operations": (lambda g: g.all_reduce(torch.zeros(1), op="sum" if g.rank else "max"), "max"),

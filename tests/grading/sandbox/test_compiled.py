@@ -1,4 +1,5 @@
 """A submission's files are compiled once, in the sandbox; ranks then read what came of it, as long as it is true."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -16,14 +17,18 @@ from labkit.checks.runner import Job
 from tests.grading.sandbox.attacking import PACKAGE, Field
 
 ONE = "def told(group):\n    return {}\n"
-DEEP = "x = " + "(" * 50_000 + ")" * 50_000 + "\n"       # the parser gives up
+DEEP = "x = " + "(" * 50_000 + ")" * 50_000 + "\n"  # the parser gives up
 
 
 @pytest.fixture(scope="module")
 def submission(tmp_path_factory):
     made = Field(tmp_path_factory.mktemp("compiled"))
-    for name, text in {"one.py": ONE.format(1), "deep.py": DEEP, "broken.py": "def told(:\n",
-                       "null.py": "a = '\0'\n"}.items():
+    for name, text in {
+        "one.py": ONE.format(1),
+        "deep.py": DEEP,
+        "broken.py": "def told(:\n",
+        "null.py": "a = '\0'\n",
+    }.items():
         (made.folder / PACKAGE / name).write_text(text)
     yield made
     made.close()
@@ -51,8 +56,8 @@ def test_ranks_read_it_only_while_the_source_is_the_same(submission, runner):
     path, source = pyc(submission, "one"), submission.folder / PACKAGE / "one.py"
     head = path.read_bytes()[:16]
     path.write_bytes(head + marshal.dumps(compile(ONE.format(2), "one.py", "exec")))
-    assert submission.ask("one.told", runner=runner).values == [2]      # it is what ranks read
-    source.write_text(ONE.format(3))                                    # as long as before, perhaps in the same second
+    assert submission.ask("one.told", runner=runner).values == [2]  # it is what ranks read
+    source.write_text(ONE.format(3))  # as long as before, perhaps in the same second
     assert submission.ask("one.told", runner=runner).values == [3]
 
 

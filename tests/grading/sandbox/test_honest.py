@@ -1,4 +1,5 @@
 """Honest submissions lose nothing: what students do without meaning harm, through intake and sandbox, to the points."""
+
 from __future__ import annotations
 
 import json
@@ -11,9 +12,9 @@ from grading.judge import _laid_out
 from grading.run import reference_submission
 from grading.sandbox.runner import SandboxRunner, parts_of
 from labkit.checks import load_week, run_checks
+from tests.checks.miniweek import make_week
 from tests.grading.sandbox.attacking import DEADLINE, ROOT
 from tests.grading.sandbox.canary import OPS, REGISTRY, TESTS
-from tests.checks.miniweek import make_week
 
 BODY = "    y = x.clone()\n"
 HABITS = {
@@ -27,10 +28,12 @@ HABITS = {
     "seeds": ("import random, numpy\n", "    random.seed(1); numpy.random.seed(1); torch.manual_seed(1)\n"),
     "asks for threads": ("", "    torch.set_num_threads(4)\n"),
     "starts a thread": ("import threading\n", "    t = threading.Thread(target=print); t.start(); t.join()\n"),
-    "runs a program": ("import subprocess, sys\n",
-                       "    subprocess.run([sys.executable, '-c', 'pass'], check=True)\n"),
-    "imports a lot": ("import json, csv, pathlib, dataclasses, typing, math, functools, collections, inspect\n"
-                      "import torch.nn.functional as F, torch.distributed as dist\nimport matplotlib\n", ""),
+    "runs a program": ("import subprocess, sys\n", "    subprocess.run([sys.executable, '-c', 'pass'], check=True)\n"),
+    "imports a lot": (
+        "import json, csv, pathlib, dataclasses, typing, math, functools, collections, inspect\n"
+        "import torch.nn.functional as F, torch.distributed as dist\nimport matplotlib\n",
+        "",
+    ),
     "draws": ("import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt\n", ""),
     "asks for the time": ("import time, os\n", "    time.sleep(0.01); os.cpu_count(); time.process_time()\n"),
     "asks for limits": ("import resource\n", "    resource.getrlimit(resource.RLIMIT_NOFILE)\n"),
@@ -49,9 +52,11 @@ def mini(tmp_path_factory):
         parent.chmod(0o755)
     path = make_week(folder, OPS, TESTS, REGISTRY) / "ops.py"
     with SandboxRunner(folder, parts=parts_of(week), deadline=DEADLINE, budget=1000.0) as runner:
+
         def checked(text):
             path.write_bytes(text)
             return run_checks(["91.1", "91.2"], weeks=[week], runner=runner, seed=3)
+
         yield checked
 
 
@@ -66,11 +71,17 @@ def test_habits(mini, habit):
         assert len(case.printed) < 20_000 and "\x1b" not in case.printed
 
 
-@pytest.mark.parametrize("change", [
-    lambda text: b"\xef\xbb\xbf" + text, lambda text: text.replace(b"\n", b"\r\n"),
-    lambda text: b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"), lambda text: text.rstrip(),
-    lambda text: b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + text],
-    ids=["BOM", "CRLF", "both", "no last line end", "latin-1"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: b"\xef\xbb\xbf" + text,
+        lambda text: text.replace(b"\n", b"\r\n"),
+        lambda text: b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"),
+        lambda text: text.rstrip(),
+        lambda text: b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + text,
+    ],
+    ids=["BOM", "CRLF", "both", "no last line end", "latin-1"],
+)
 def test_how_an_editor_saves(mini, change):
     assert mini(change(OPS.encode())).full
 
@@ -87,15 +98,21 @@ def whole_week():
     files[f"{here}/notes.txt"] = "naïve\n".encode("latin-1")
     files[f"{here}/.DS_Store"] = bytes(100)
     loud = b"\nimport sys, warnings\nprint('hello', file=sys.stderr)\nwarnings.warn('old')\nprint('x' * 200_000)\n"
-    own = {"collectives": b"\nfrom .mine import VALUE\nfrom week13_allreduce.mine import VALUE as V\n" + loud,
-           "topology": b"\nfrom week13_allreduce import mine\nimport helpers_of_mine\n",
-           "timing": "\n# 時計: l'horloge\n".encode(), "cost_model": b""}
+    own = {
+        "collectives": b"\nfrom .mine import VALUE\nfrom week13_allreduce.mine import VALUE as V\n" + loud,
+        "topology": b"\nfrom week13_allreduce import mine\nimport helpers_of_mine\n",
+        "timing": "\n# 時計: l'horloge\n".encode(),
+        "cost_model": b"",
+    }
     for module, more in own.items():
         path = f"{here}/{module}.py"
         files[path] = b"\xef\xbb\xbf" + (files[path] + more).replace(b"\n", b"\r\n")
     notebook = json.loads(files[f"{here}/lab.ipynb"])
-    notebook["cells"] = [{**cell, "id": f"renamed-{number}", "metadata": {}}
-                         for number, cell in enumerate(notebook["cells"]) if number % 3]
+    notebook["cells"] = [
+        {**cell, "id": f"renamed-{number}", "metadata": {}}
+        for number, cell in enumerate(notebook["cells"])
+        if number % 3
+    ]
     files[f"{here}/lab.ipynb"] = json.dumps(notebook).encode()
     return week, Submission.of("anna", files)
 

@@ -1,5 +1,6 @@
 """Week 13 through the sandbox: the reference has full marks, the released week none, and mutants the score that
 tests/mutants13.py intends for them. (`verdicts.py` beside this runs all of them, several times and under load.)"""
+
 from __future__ import annotations
 
 import pytest
@@ -8,9 +9,16 @@ from tests.grading.sandbox.verdicts import Week13, differences
 from tests.mutants13 import MUTANTS
 
 # One of every kind of ending, spread over the tasks.
-SAMPLE = ["13.1 plain least squares", "13.2 off-by-one chunk", "13.2 deadlock order", "13.2 one rank crashes",
-          "13.2 a rank ends its process", "13.2 nothing comes back", "13.3 endless loop",
-          "13.4 built-in collective in disguise"]
+SAMPLE = [
+    "13.1 plain least squares",
+    "13.2 off-by-one chunk",
+    "13.2 deadlock order",
+    "13.2 one rank crashes",
+    "13.2 a rank ends its process",
+    "13.2 nothing comes back",
+    "13.3 endless loop",
+    "13.4 built-in collective in disguise",
+]
 
 
 def name_of(mutant):

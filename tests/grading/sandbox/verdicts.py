@@ -5,6 +5,7 @@ the intended ones, and always the same? A script, because it takes minutes and w
 
 `--load N` keeps N processes busy meanwhile.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # A rank in a sandbox has no torch.distributed to fall into: what is a forbidden call at home crashes here, alone too.
 DISGUISE = "built-in collective in disguise"
 ALSO, ALSO_FAILS = {DISGUISE: ("crashed",)}, {DISGUISE: ("test_all_reduce[one rank",)}
-DEADLINE = 3.0      # seconds: the mutants that hang would take long at 8
+DEADLINE = 3.0  # seconds: the mutants that hang would take long at 8
 
 
 class Week13:
@@ -77,10 +78,16 @@ class Week13:
 
     def released(self) -> Outcome:
         from labkit.checks.markers import strip
-        return self._check(["week13"], {path: strip(data.decode(), path).encode() if path.endswith(".py") else data
-                                        for path, data in self.submission.files.items()})
 
-    def __enter__(self) -> "Week13":
+        return self._check(
+            ["week13"],
+            {
+                path: strip(data.decode(), path).encode() if path.endswith(".py") else data
+                for path, data in self.submission.files.items()
+            },
+        )
+
+    def __enter__(self) -> Week13:
         return self
 
     def __exit__(self, *exc) -> None:
@@ -98,9 +105,10 @@ def differences(mutant: Mutant, outcome: Outcome) -> list[str]:
     for case in outcome.cases:
         must = _named(case, (*mutant.fails, *ALSO_FAILS.get(mutant.name, ())))
         may = _named(case, mutant.may)
-        intended += 0 if must or may and case.verdict != PASSED else case.possible
-        if (case.verdict == PASSED) == must and not may or must and not may and \
-                case.verdict not in (*mutant.verdicts, *ALSO.get(mutant.name, ())):
+        intended += 0 if must or (may and case.verdict != PASSED) else case.possible
+        if ((case.verdict == PASSED) == must and not may) or (
+            must and not may and case.verdict not in (*mutant.verdicts, *ALSO.get(mutant.name, ()))
+        ):
             wrong.append(f"{case.behaviour}: {case.verdict}: {case.text}")
     if not wrong and outcome.earned != intended:
         wrong.append(f"{outcome.earned} points, {intended} were intended")
@@ -126,8 +134,11 @@ def main() -> None:
     begin = time.time()
     with tempfile.TemporaryDirectory() as folder, Week13(Path(folder)) as week13:
         for turn in range(chosen.repeat):
-            runs = [("reference", week13.reference), ("released", week13.released),
-                    *((f"{m.task} {m.name}", lambda m=m: week13.mutant(m)) for m in MUTANTS)]
+            runs = [
+                ("reference", week13.reference),
+                ("released", week13.released),
+                *((f"{m.task} {m.name}", lambda m=m: week13.mutant(m)) for m in MUTANTS),
+            ]
             for number, (name, run) in enumerate(runs, 1):
                 outcome = run()
                 told = [f"{case.test.rpartition('::')[2]}: {case.verdict}" for case in outcome.cases]
@@ -139,12 +150,18 @@ def main() -> None:
                 print(f"\r{turn + 1}/{chosen.repeat}  {number}/{len(runs)}  {name:60}", end="", file=sys.stderr)
     for process in load:
         process.kill()
-    result = {"kind": "grading verdicts", "command": f"python -m tests.grading.sandbox.verdicts --repeat "
-              f"{chosen.repeat} --load {chosen.load}", "date": date.today().isoformat(), **hardware_and_versions(),
-              "submissions": len(seen), "repeats": chosen.repeat, "load": chosen.load,
-              "unintended": unintended,
-              "changed between repeats": [name for name, ways in seen.items() if len(ways) > 1],
-              "seconds": round(time.time() - begin)}
+    result = {
+        "kind": "grading verdicts",
+        "command": f"python -m tests.grading.sandbox.verdicts --repeat {chosen.repeat} --load {chosen.load}",
+        "date": date.today().isoformat(),
+        **hardware_and_versions(),
+        "submissions": len(seen),
+        "repeats": chosen.repeat,
+        "load": chosen.load,
+        "unintended": unintended,
+        "changed between repeats": [name for name, ways in seen.items() if len(ways) > 1],
+        "seconds": round(time.time() - begin),
+    }
     print("\n" + json.dumps(result, indent=1, ensure_ascii=False))
     if chosen.out:
         chosen.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")

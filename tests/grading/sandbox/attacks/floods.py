@@ -1,5 +1,6 @@
 """Attacks that use too much: processes, memory, disk, output, open files, time. All are small and end by themselves,
 so that they are harmless where their defence is off."""
+
 from __future__ import annotations
 
 import mmap
@@ -142,6 +143,7 @@ def crowd(group, helpers):
 def limit_itself(group):
     """A limit of processor time ends its process by SIGKILL, as a machine does that is short of memory."""
     import resource
+
     resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
     while time.process_time() < 3:
         pass

@@ -1,4 +1,5 @@
 """Attacks on the broker: what comes out of a rank's only socket is bytes, and these are chosen by the student."""
+
 from __future__ import annotations
 
 import json
@@ -28,8 +29,20 @@ def _post(*ops, body=b"", blocking=False):
 
 
 def _coll(kind="all_reduce", op="sum", root=None, dtype="float32", shape=(1,), body=bytes(4), **more):
-    return _frame(b"coll", {"kind": kind, "op": op, "root": root, "dtype": dtype, "shape": list(shape),
-                            "blocking": True, "where": "x.py:1", **more}, body)
+    return _frame(
+        b"coll",
+        {
+            "kind": kind,
+            "op": op,
+            "root": root,
+            "dtype": dtype,
+            "shape": list(shape),
+            "blocking": True,
+            "where": "x.py:1",
+            **more,
+        },
+        body,
+    )
 
 
 def _answer(value, args=()):
@@ -137,7 +150,7 @@ def noise(group, seed):
 def hang_up(group, half):
     """Close the connection, in the middle of a message or between two."""
     link = _link()
-    link.sendall(FRAMES["more than it says"][:20 if half else 0])
+    link.sendall(FRAMES["more than it says"][: 20 if half else 0])
     link.shutdown(socket.SHUT_RDWR)
     time.sleep(10)
 
@@ -157,7 +170,7 @@ def never_fetch(group, count):
             group.send(torch.zeros(size, dtype=torch.uint8), 1)
         else:
             link.sendall(_post(["recv", 0, "uint8", [size]]))
-            time.sleep(0.02)        # one after another: the sender is there already, and each is complete at once
+            time.sleep(0.02)  # one after another: the sender is there already, and each is complete at once
     return "done"
 
 

@@ -1,4 +1,5 @@
 """Attacks that reach for what is not theirs: files, the environment, the network, other processes."""
+
 from __future__ import annotations
 
 import ctypes
@@ -33,8 +34,12 @@ def solutions(group):
     """All Python files that hold an instructor's text, and all folders of tests, in everything that can be seen."""
     found = []
     for folder, folders, files in os.walk("/"):
-        folders[:] = [name for name in folders if not (folder == "/" and name in ("proc", "sys", "dev"))
-                      and name not in ("site-packages", "torch", "lib-dynload")]
+        folders[:] = [
+            name
+            for name in folders
+            if not (folder == "/" and name in ("proc", "sys", "dev"))
+            and name not in ("site-packages", "torch", "lib-dynload")
+        ]
         for name in files:
             if name.endswith(".py") and "week" in folder:
                 with open(os.path.join(folder, name), errors="replace") as file:

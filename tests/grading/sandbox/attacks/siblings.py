@@ -1,5 +1,6 @@
 """Attacks by which two ranks would talk past the broker, or one take the other's inputs: rank 1 knows a number and
 wants rank 0 to have it, and their group may carry nothing but meeting points. Each gives what rank 0 found, or None."""
+
 from __future__ import annotations
 
 import ctypes
@@ -44,7 +45,7 @@ def _over(group, leave, find):
 def memory(group, how):
     """Read the sibling's memory: its process's number and the address are no secret between the two."""
     secret = ctypes.c_uint64(SECRET if group.rank == 1 else 0)
-    _libc.prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)       # Yama: whoever wants to may
+    _libc.prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)  # Yama: whoever wants to may
     where = group.all_gather(torch.tensor([os.getpid(), ctypes.addressof(secret)])).reshape(-1, 2).tolist()
     pid, address = where[1]
 
@@ -62,12 +63,13 @@ def memory(group, how):
     def by_ptrace():
         if pid == os.getpid():
             return None
-        _call({"x86_64": 101, "aarch64": 117}[os.uname().machine], 16, pid, 0, 0)      # attach
+        _call({"x86_64": 101, "aarch64": 117}[os.uname().machine], 16, pid, 0, 0)  # attach
         os.waitpid(pid, 0)
         into = ctypes.c_uint64()
         _call({"x86_64": 101, "aarch64": 117}[os.uname().machine], 2, pid, address, ctypes.byref(into))
-        _call({"x86_64": 101, "aarch64": 117}[os.uname().machine], 17, pid, 0, 0)      # detach
+        _call({"x86_64": 101, "aarch64": 117}[os.uname().machine], 17, pid, 0, 0)  # detach
         return into.value or None
+
     return _over(group, lambda: None, {"file": by_file, "call": by_call, "ptrace": by_ptrace}[how])
 
 
@@ -82,6 +84,7 @@ def kill(group):
 # -- places that both can write to ------------------------------------------------------------------------------------
 def folder(group, path):
     """A file in a folder for everybody."""
+
     def leave():
         with open(f"{path}/left", "w") as file:
             file.write(str(SECRET))
@@ -89,6 +92,7 @@ def folder(group, path):
     def find():
         with open(f"{path}/left") as file:
             return int(file.read())
+
     return _over(group, leave, find)
 
 
@@ -98,11 +102,12 @@ def terminal(group):
 
     def open_one():
         kept.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
-        fcntl.ioctl(kept[0], 0x40045431, b"\0\0\0\0")          # unlock
+        fcntl.ioctl(kept[0], 0x40045431, b"\0\0\0\0")  # unlock
 
     def write():
         with open("/dev/pts/0", "w") as file:
             file.write(f"{SECRET}\n")
+
     if group.rank == 0:
         try:
             open_one()
@@ -122,6 +127,7 @@ def shared_memory(group):
 
     def find():
         return ctypes.c_uint64.from_address(_call(attach, _call(get, 913, 4096, 0o666), 0, 0)).value
+
     return _over(group, leave, find)
 
 
@@ -138,6 +144,7 @@ def message_queue(group):
         into = ctypes.create_string_buffer(8)
         _call(receive, _call(make, b"q", os.O_RDWR | os.O_NONBLOCK, 0, 0), into, 8, 0, 0)
         return struct.unpack("Q", into.raw)[0]
+
     return _over(group, leave, find)
 
 
@@ -159,7 +166,7 @@ def file_lock(group, how):
     def leave():
         if how == "whole":
             fcntl.flock(file, fcntl.LOCK_EX)
-        else:       # F_OFD_SETLK: the place of the lock is the secret
+        else:  # F_OFD_SETLK: the place of the lock is the secret
             fcntl.fcntl(file, 37, struct.pack("hhqqixxxx", fcntl.F_RDLCK, 0, SECRET, 1, 0))
         return file
 
@@ -170,9 +177,10 @@ def file_lock(group, how):
             except BlockingIOError:
                 return SECRET
             return None
-        asked = fcntl.fcntl(file, 36, struct.pack("hhqqixxxx", fcntl.F_WRLCK, 0, 0, 0, 0))     # F_OFD_GETLK
+        asked = fcntl.fcntl(file, 36, struct.pack("hhqqixxxx", fcntl.F_WRLCK, 0, 0, 0, 0))  # F_OFD_GETLK
         kind, _, start, _, _ = struct.unpack("hhqqixxxx", asked)
         return start if kind != fcntl.F_UNLCK else None
+
     return _over(group, leave, find)
 
 
@@ -182,19 +190,24 @@ def watched_file(group):
 
     def begin():
         watch.append(_libc.inotify_init1(os.O_NONBLOCK))
-        _libc.inotify_add_watch(watch[0], HERE.encode(), 0x20)         # IN_OPEN
+        _libc.inotify_add_watch(watch[0], HERE.encode(), 0x20)  # IN_OPEN
+
     if group.rank == 0:
         begin()
     group.barrier()
-    return _over(group, lambda: open(HERE).close(),
-                 lambda: SECRET if watch[0] >= 0 and os.read(watch[0], 100) else None)
+    return _over(
+        group, lambda: open(HERE).close(), lambda: SECRET if watch[0] >= 0 and os.read(watch[0], 100) else None
+    )
 
 
 def page_cache(group):
     """Which pages of a file are in memory: one rank throws them out, the other asks without reading them."""
-    files = [name for name in sorted(glob.glob(f"{os.path.dirname(os.__file__)}/encodings/cp*.py"))
-             if os.path.getsize(name) > 4096][:27]
-    assert len(files) == 27             # sources that nobody reads: what runs are their .pyc
+    files = [
+        name
+        for name in sorted(glob.glob(f"{os.path.dirname(os.__file__)}/encodings/cp*.py"))
+        if os.path.getsize(name) > 4096
+    ][:27]
+    assert len(files) == 27  # sources that nobody reads: what runs are their .pyc
 
     def leave():
         for bit, name in enumerate(files):
@@ -212,14 +225,18 @@ def page_cache(group):
                 except BlockingIOError:
                     pass
         return found
+
     return _over(group, leave, find)
 
 
 def hint(group):
     """How long what is written to a file is expected to live: kept with the file, for all who have it open."""
     file = open(HERE)
-    return _over(group, lambda: fcntl.fcntl(file, 1036, struct.pack("Q", 5)),
-                 lambda: SECRET if fcntl.fcntl(file, 1035, bytes(8)) == struct.pack("Q", 5) else None)
+    return _over(
+        group,
+        lambda: fcntl.fcntl(file, 1036, struct.pack("Q", 5)),
+        lambda: SECRET if fcntl.fcntl(file, 1035, bytes(8)) == struct.pack("Q", 5) else None,
+    )
 
 
 def waiting(group):
