@@ -80,7 +80,7 @@ def _templates() -> tuple[Any, str]:
     """jinja2's environment, which keeps a template compiled, and the style sheet."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    import labkit.record
+    import labkit.compare
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
