@@ -2,6 +2,8 @@
 # make test   set up .venv and run the tests
 # make setup  only set up
 # BEGIN INSTRUCTOR
+# make lint   ruff, import-linter and mypy alone: with these `make test` begins
+# make fix    let ruff mend what it can, and lay out the code
 # make grading  also install what instructors need beside it: nbgrader and Dask (not: bubblewrap, which is the system's)
 # END INSTRUCTOR
 #
@@ -44,6 +46,26 @@ demo: $(STAMP)
 # END INSTRUCTOR
 
 # BEGIN INSTRUCTOR
+# First, so that a slip costs seconds. A second lock, so that a student's laptop installs none of it.
+test: lint
+
+LINT := $(VENV)/.lint
+$(LINT): requirements-lint.lock $(STAMP)
+	@$(VENV)/bin/python -m pip install -q -r requirements-lint.lock
+	@touch $@
+
+.PHONY: lint ruff imports types fix
+lint: ruff imports types
+ruff: $(LINT)
+	@$(VENV)/bin/ruff check --quiet && $(VENV)/bin/ruff format --check --quiet || { \
+	  echo "'make fix' mends the layout, and some of the findings." >&2; exit 1; }
+imports: $(LINT)
+	@said=$$($(VENV)/bin/lint-imports --no-logo 2>&1) || { echo "$$said" >&2; exit 1; }
+types: $(LINT)
+	@$(VENV)/bin/mypy
+fix: $(LINT)
+	@$(VENV)/bin/ruff check --fix --quiet; $(VENV)/bin/ruff format --quiet
+
 # One thread each: the tests that run at a time share the cores, and threads that wait for one another burn them.
 test: export OMP_NUM_THREADS = 1
 # END INSTRUCTOR
