@@ -11,26 +11,41 @@ with a sentence (given/contenders.py).
 
 busbw of a contender is computed as if it were optimal: whoever moves more than it must gets no credit for it.
 """
+
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
 from week13_allreduce.given import nccl_tests, records
 from week13_allreduce.given.contenders import CONTENDERS, DEFAULT, load, measure
+from week13_allreduce.given.records import human, parse_size
 
 COLLECTIVES = tuple(CONTENDERS)
 
 
-def run_bench(min_size: str = "1K", max_size: str | None = None, factor: int = 2, ranks: int | None = None,
-              collectives: str = "all_reduce", contenders: str = ",".join(DEFAULT), dtype: str = "float32",
-              op: str = "sum", budget: float = 0.3, device: str = "auto", wire: float | None = None,
-              out: str | None = None, nccl_tests_file: str | None = None, quiet: bool = False) -> dict[str, Any]:
+def run_bench(
+    min_size: str = "1K",
+    max_size: str | None = None,
+    factor: int = 2,
+    ranks: int | None = None,
+    collectives: str = "all_reduce",
+    contenders: str = ",".join(DEFAULT),
+    dtype: str = "float32",
+    op: str = "sum",
+    budget: float = 0.3,
+    device: str = "auto",
+    wire: float | None = None,
+    out: str | None = None,
+    nccl_tests_file: str | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
     """Run the benchmark; returns the record, and writes it to `out` if given.
 
     Args:
@@ -48,7 +63,7 @@ def run_bench(min_size: str = "1K", max_size: str | None = None, factor: int = 2
         nccl_tests_file: output of nccl-tests, for comparison.
         quiet: print nothing.
     """
-    where = _where(device, ranks)
+    where = records.which_ranks(device, ranks)
     sizes = _sizes(min_size, max_size or ("4G" if where["device"] == "cuda" else "16M"), factor)
     wanted = _choose(collectives, COLLECTIVES, "collective")
     if dtype not in nccl_tests.TYPES:
@@ -56,7 +71,7 @@ def run_bench(min_size: str = "1K", max_size: str | None = None, factor: int = 2
     if op not in ("sum", "mean", "max"):
         raise LabError(f"--op is sum, mean or max, not {op!r}.")
     theirs = nccl_tests.read(nccl_tests_file) if nccl_tests_file else None
-    record = _describe(where, dtype, op, wire)
+    record = records.describe(where, dtype, op, wire)
     told: list[str] = []
 
     def say(text: str) -> None:
@@ -77,7 +92,7 @@ def run_bench(min_size: str = "1K", max_size: str | None = None, factor: int = 2
                     say(nccl_tests.line(row, dtype, "none" if collective == "all_gather" else op))
                 for note in filter(None, (entry["note"], _fit_sentence(entry["fit"]), _queue_sentence(entry))):
                     say(f"# {note}")
-                if out and where["leader"]:             # what was measured is kept, whatever comes next
+                if out and where["leader"]:  # what was measured is kept, whatever comes next
                     records.save(record, Path(out) / "bench.json")
     if theirs:
         record["nccl_tests"] = theirs
@@ -87,6 +102,7 @@ def run_bench(min_size: str = "1K", max_size: str | None = None, factor: int = 2
         records.save(record, folder / "bench.json")
         (folder / "bench.txt").write_text("\n".join(told) + "\n", encoding="utf-8")
         from week13_allreduce.given.clocks import busbw_sweep
+
         for picture in busbw_sweep(record, folder):
             say(f"# {picture.png}")
     return record
@@ -114,8 +130,10 @@ def _fit_sentence(fit: dict[str, Any] | None) -> str:
     if not fit:
         return ""
     speed = f"{1 / fit['beta'] / 1e9:.1f} GB/s" if fit["beta"] > 0 else "no finite bandwidth"
-    return (f"alpha {fit['alpha'] * 1e6:.2f} us a message, beta {speed}; from {human(fit['from_bytes'])} on the line "
-            f"is at most {fit['worst']:.0%} off (at {human(fit['worst_at'])})")
+    return (
+        f"alpha {fit['alpha'] * 1e6:.2f} us a message, beta {speed}; from {human(fit['from_bytes'])} on the line "
+        f"is at most {fit['worst']:.0%} off (at {human(fit['worst_at'])})"
+    )
 
 
 def _queue_sentence(entry: dict[str, Any]) -> str:
@@ -124,8 +142,10 @@ def _queue_sentence(entry: dict[str, Any]) -> str:
     if not waiting:
         return ""
     first, last = waiting[0], waiting[-1]
-    told = (f"up to {human(last['size'])} the GPU waits for the CPU, which queues a call in "
-            f"{first['queue'] * 1e6:.0f} us; the GPU needs {first['gpu'] * 1e6:.1f} us for {human(first['size'])}")
+    told = (
+        f"up to {human(last['size'])} the GPU waits for the CPU, which queues a call in "
+        f"{first['queue'] * 1e6:.0f} us; the GPU needs {first['gpu'] * 1e6:.1f} us for {human(first['size'])}"
+    )
     return f"{told}. Its own time: {_fit_sentence(entry['fit_gpu'])}" if entry.get("fit_gpu") else told
 
 
@@ -140,89 +160,33 @@ def _compare(record: dict[str, Any], theirs: dict[str, Any]) -> str:
     return "\n".join(lines if len(lines) > 1 else [*lines, "# no size in common"])
 
 
-def _where(device: str, ranks: int | None) -> dict[str, Any]:
-    """Which ranks on which device, and whether this process is the one that speaks."""
-    import torch
-
-    from labkit.comm.ranks import under_torchrun
-    if device not in ("auto", "cpu", "cuda"):
-        raise LabError(f"--device is auto, cpu or cuda, not {device!r}.")
-    torchrun = under_torchrun()
-    if device == "auto":
-        gpus = torch.cuda.device_count()
-        device = "cuda" if gpus > 0 and (torchrun or (ranks or gpus) <= gpus) else "cpu"
-    if torchrun:
-        ranks = int(os.environ["WORLD_SIZE"])
-    ranks = ranks or (torch.cuda.device_count() if device == "cuda" else 4)
-    return {"device": device, "ranks": ranks, "torchrun": torchrun, "leader": os.environ.get("RANK", "0") == "0",
-            "nodes": ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if torchrun else 1}
-
-
-class _pool:
+@contextmanager
+def _pool(where: dict[str, Any]) -> Iterator[Callable]:
     """Gives `run(job, ...)`: torchrun's ranks, or processes that are kept between jobs."""
+    from labkit.comm.ranks import RankPool, run_ranks
 
-    def __init__(self, where: dict[str, Any]):
-        self.where, self.pool = where, None
-
-    def __enter__(self):
-        from labkit.comm.ranks import RankPool, run_ranks
-        if self.where["torchrun"]:
-            device = self.where["device"]
-            return lambda job, *args: run_ranks(job, *args, backend="torchrun", device=device, timeout=None)
-        self.pool = RankPool(self.where["ranks"], device=self.where["device"])
-        return lambda job, *args: self.pool.run(job, *args, timeout=None)
-
-    def __exit__(self, *exc) -> None:
-        if self.pool is not None:
-            self.pool.close()
-
-
-def _describe(where: dict[str, Any], dtype: str, op: str, wire: float | None) -> dict[str, Any]:
-    from labkit.record import hardware
-    from labkit.record.clean import typed_command
-    from labkit.record.run import now, versions
-    machine = hardware.describe() if where["leader"] else {"gpus": [], "cpu": {}}
-    gpu = machine["gpus"][0]["name"] if machine["gpus"] and where["device"] == "cuda" else None
-    known = hardware.find_gpu(gpu) if gpu else None
-    limit = wire * 1e9 if wire else known.nvlink if known else None
-    software = versions()
-    if where["device"] == "cuda":
-        import torch
-        software["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return {"kind": "collectives", "started": now(), "command": typed_command(), "hardware": machine,
-            "hardware_name": gpu or f"{machine['cpu'].get('model')}, {machine['cpu'].get('cores')} cores", "versions":
-            software, "environment": {key: value for key, value in sorted(os.environ.items()) if
-            re.match(r"(TORCH_)?NCCL_", key)}, "ranks": where["ranks"], "nodes": where["nodes"], "device":
-            where["device"], "transport": "nccl" if where["device"] == "cuda" else "gloo", "dtype": dtype, "redop":
-            op, "wire": limit, "series": []}
+    if where["torchrun"]:
+        yield partial(run_ranks, backend="torchrun", device=where["device"], timeout=None)
+        return
+    pool = RankPool(where["ranks"], device=where["device"])
+    try:
+        yield partial(pool.run, timeout=None)
+    finally:
+        pool.close()
 
 
 def _sizes(low: str, high: str, factor: int) -> list[int]:
     """Ascending sizes in bytes from `low` on, each `factor` times the last, up to `high`."""
     first, last = parse_size(low), parse_size(high)
     if factor < 2 or not 0 < first <= last:
-        raise LabError(f"sizes go from --min {low} to --max {high}, each --factor {factor} times the last: that is no "
-                       "ascending row.")
+        raise LabError(
+            f"sizes go from --min {low} to --max {high}, each --factor {factor} times the last: that is no "
+            "ascending row."
+        )
     sizes = [first]
     while sizes[-1] * factor <= last:
         sizes.append(sizes[-1] * factor)
     return sizes
-
-
-def parse_size(text: str) -> int:
-    """ "4G" -> 4294967296; K, M and G count in powers of 1024, as in nccl-tests."""
-    found = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", str(text).strip(), re.I)
-    if not found:
-        raise LabError(f"{text!r} is no size: write 512, 1K, 64M or 4G.")
-    return int(found[1]) * 1024 ** " KMG".index(found[2].upper() or " ")
-
-
-def human(nbytes: int) -> str:
-    """4294967296 -> "4 GiB"."""
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if nbytes >= 1024 ** power:
-            return f"{nbytes / 1024 ** power:g} {unit}"
-    return f"{nbytes} B"
 
 
 def _choose(text: str, of: tuple[str, ...], what: str, known: set[str] | None = None) -> list[str]:
@@ -256,8 +220,21 @@ def main(argv: list[str] | None = None) -> int:
     add("--out", default="runs/bench", help="folder for the record and the picture")
     add("--nccl-tests", default=None, metavar="FILE", help="output of nccl-tests to compare with")
     a = parser.parse_args(argv)
-    record = run_bench(a.min, a.max, a.factor, a.ranks, a.collectives, a.contenders, a.dtype, a.op, a.budget, a.device,
-                       a.wire, a.out, a.nccl_tests)
+    record = run_bench(
+        a.min,
+        a.max,
+        a.factor,
+        a.ranks,
+        a.collectives,
+        a.contenders,
+        a.dtype,
+        a.op,
+        a.budget,
+        a.device,
+        a.wire,
+        a.out,
+        a.nccl_tests,
+    )
     return int(any(row["wrong"] for entry in record["series"] for row in entry["rows"]))
 
 

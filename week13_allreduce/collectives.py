@@ -48,6 +48,7 @@ An fp32 accumulator would round once, and would send twice the bytes.
 
 Legend: N ranks, r this rank, L numbers, C = ceil(L/N) the largest chunk. x_L is one-dimensional.
 """
+
 from __future__ import annotations
 
 import torch
@@ -77,13 +78,13 @@ def naive_all_reduce(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tensor:
     N, r = group.size, group.rank
     if r == 0:
         for peer in range(1, N):
-            combine_(x_L, group.recv(peer, like=x_L), op)        # a fresh tensor arrives, is added, is forgotten
+            combine_(x_L, group.recv(peer, like=x_L), op)  # a fresh tensor arrives, is added, is forgotten
         finish_(x_L, op, N)
         for peer in range(1, N):
             group.send(x_L, peer)
     else:
         group.send(x_L, 0)
-        group.recv(0, out=x_L)                                   # out= fills the caller's own tensor: in place
+        group.recv(0, out=x_L)  # out= fills the caller's own tensor: in place
     return x_L
 
 

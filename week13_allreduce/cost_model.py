@@ -24,6 +24,7 @@ How to count, with `naive_broadcast_cost` as the pattern:
 N ranks; n is the size in bytes of the whole vector x on one rank: for reduce-scatter the input, for all-gather the
 output. Chunks are n/N here; the one extra number of a ragged chunk is beneath this model.
 """
+
 from __future__ import annotations
 
 import math
@@ -35,8 +36,9 @@ import numpy as np
 
 class Cost(NamedTuple):
     """What one collective costs, apart from the wire it runs on."""
-    messages: float      # how many messages follow one another
-    share: float         # how many bytes follow one another, in units of n
+
+    messages: float  # how many messages follow one another
+    share: float  # how many bytes follow one another, in units of n
 
     def time(self, nbytes: float, alpha: float, beta: float) -> float:
         """Seconds for a vector of `nbytes` bytes on wires of `alpha` seconds a message and `beta` seconds a byte."""
@@ -45,8 +47,9 @@ class Cost(NamedTuple):
 
 class Fit(NamedTuple):
     """Result of `fit_alpha_beta`."""
-    alpha: float                  # seconds a message
-    beta: float                   # seconds a byte
+
+    alpha: float  # seconds a message
+    beta: float  # seconds a byte
     residuals: tuple[float, ...]  # (measured - fitted) / measured, one for each measurement, in their order
 
 
@@ -134,9 +137,9 @@ def fit_alpha_beta(nbytes: Sequence[float], seconds: Sequence[float], cost: Cost
     """
     ### BEGIN SOLUTION 13.1 fit alpha and beta
     n, T = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
-    rows = np.stack([cost.messages / T, cost.share * n / T], axis=1)            # [M,2]
-    scale = rows.max(axis=0)                                                    # or beta drowns in rounding
+    rows = np.stack([cost.messages / T, cost.share * n / T], axis=1)  # [M,2]
+    scale = rows.max(axis=0)  # or beta drowns in rounding
     alpha, beta = np.linalg.lstsq(rows / scale, np.ones_like(T), rcond=None)[0] / scale
-    fitted = cost.time(n, alpha, beta)
+    fitted = cost.messages * alpha + cost.share * n * beta
     return Fit(float(alpha), float(beta), tuple(((T - fitted) / T).tolist()))
     ### END SOLUTION

@@ -2,6 +2,7 @@
 
 It runs where your code runs; what it returns is judged in test_week13.py, elsewhere.
 """
+
 from __future__ import annotations
 
 from labkit.comm.topology import Link, Topology
@@ -12,18 +13,21 @@ from labkit.comm.topology import Link, Topology
 def crossover(small, large, alpha, beta):
     """13.1: two costs as (messages, share)."""
     from . import cost_model
+
     return cost_model.crossover_bytes(cost_model.Cost(*small), cost_model.Cost(*large), alpha, beta)
 
 
 def fit(nbytes, seconds, cost):
     """13.1: a fit for measurements of a collective with the cost (messages, share)."""
     from . import cost_model
+
     return cost_model.fit_alpha_beta(nbytes, seconds, cost_model.Cost(*cost))
 
 
 def scatter_then_fill(x, group, number):
     """13.2: what comes back is a part of x. Writes into it; returns what chunk r of x holds then."""
     from . import collectives
+
     collectives.ring_reduce_scatter(x, group).fill_(number)
     return x.tensor_split(group.size)[group.rank]
 
@@ -31,6 +35,7 @@ def scatter_then_fill(x, group, number):
 def gather_into(shard, group, numel):
     """13.3: with `out`, of which the shard is a part, as in 13.4. Returns what came back, and out."""
     from . import collectives
+
     out = shard.new_full((numel,), -1)
     mine = out.tensor_split(group.size)[group.rank]
     mine.copy_(shard)
@@ -40,6 +45,7 @@ def gather_into(shard, group, numel):
 def reduce_then_fill(x, group, number):
     """13.4: whoever uses the result uses x. Writes into what came back; returns what x holds then."""
     from . import collectives
+
     collectives.ring_all_reduce(x, group).fill_(number)
     return x
 
@@ -48,6 +54,7 @@ def timed(first, later, wrong, group, warmup, iterations):
     """13.5: time a run whose first call takes `first` seconds on this rank and every later one `later`, by a clock
     that moves only while it runs. Returns the Timing's fields, and what happened in which order."""
     from . import timing
+
     now, log = 0.0, []
 
     def run():
@@ -63,14 +70,16 @@ def timed(first, later, wrong, group, warmup, iterations):
         log.append(f"clock after {len(group.ledger.events)} calls of the group")
         return now
 
-    result = timing.time_collective(run, group, check=None if wrong is None else check, warmup=warmup,
-                                    iterations=iterations, clock=clock)
+    result = timing.time_collective(
+        run, group, check=None if wrong is None else check, warmup=warmup, iterations=iterations, clock=clock
+    )
     return result, log
 
 
 def refusal(collective):
     """13.5: what busbw raises for a collective it does not know."""
     from . import timing
+
     try:
         return f"the number {timing.busbw(collective, 1024, 1.0, 4)}"
     except Exception as error:
@@ -80,18 +89,21 @@ def refusal(collective):
 def bottleneck(graph, used):
     """13.6: for a graph as plain values (see test_week13.plain)."""
     from . import topology
+
     return topology.bottleneck([tuple(hop) for hop in used], _topology(graph))
 
 
 def best_ring(graph):
     """13.6."""
     from . import topology
+
     return topology.best_ring(_topology(graph))
 
 
 def machine(text):
     """13.11: what `nvidia-smi topo -m` printed, as a machine and as a link graph of plain values."""
     from .stretch import smi
+
     parsed = smi.parse_topo(text)
     graph = smi.to_topology(parsed)
     return parsed, [(a, b, graph.bandwidth(a, b)) for a, b in graph.routes]

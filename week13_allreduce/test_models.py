@@ -2,6 +2,7 @@
 
 Your functions run elsewhere, called by name; only numbers and the ledger come back here.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -17,6 +18,7 @@ from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
 
 # ---- 13.1: the model against the virtual wire. Messages as the collectives send them; what is in them is all the same.
+
 
 def through_rank_0(group, n):
     x = torch.zeros(n)
@@ -48,8 +50,13 @@ def two_laps(group, n):
     one_lap(group, n)
 
 
-TRAFFIC = {"naive_all_reduce": through_rank_0, "one_shot_all_reduce": everyone_to_everyone,
-           "ring_reduce_scatter": one_lap, "ring_all_gather": one_lap, "ring_all_reduce": two_laps}
+TRAFFIC = {
+    "naive_all_reduce": through_rank_0,
+    "one_shot_all_reduce": everyone_to_everyone,
+    "ring_reduce_scatter": one_lap,
+    "ring_all_gather": one_lap,
+    "ring_all_reduce": two_laps,
+}
 
 
 def on_the_wire(collective, N, nbytes, alpha, bandwidth):
@@ -80,8 +87,14 @@ def test_cost(collective):
         causes = {"N steps a lap: after N-1 steps a chunk has been everywhere": laps * N} if laps else {}
         if collective == "ring_all_reduce":
             causes["one lap only: an all-reduce is a reduce-scatter and then an all-gather"] = N - 1
-        shares = {"whole vectors at every step: a ring sends a chunk, n/N bytes": laps * (N - 1),
-                  "one chunk a lap: N-1 of them follow one another": laps / N} if laps else {}
+        shares = (
+            {
+                "whole vectors at every step: a ring sends a chunk, n/N bytes": laps * (N - 1),
+                "one chunk a lap: N-1 of them follow one another": laps / N,
+            }
+            if laps
+            else {}
+        )
         if collective == "naive_all_reduce":
             causes["only the way to rank 0: the sum must come back, too"] = N - 1
             shares["only the way to rank 0: the sum must come back, too"] = N - 1
@@ -99,24 +112,37 @@ def test_cost_of_one_rank():
 
 
 @task("13.1", points=3)
-@pytest.mark.parametrize("small, large", [
-    pytest.param("one_shot_all_reduce", "ring_all_reduce", id="one-shot and ring"),
-    pytest.param("ring_all_reduce", "one_shot_all_reduce", id="never faster"),
-    pytest.param("naive_all_reduce", "ring_all_reduce", id="never slower")])
+@pytest.mark.parametrize(
+    "small, large",
+    [
+        pytest.param("one_shot_all_reduce", "ring_all_reduce", id="one-shot and ring"),
+        pytest.param("ring_all_reduce", "one_shot_all_reduce", id="never faster"),
+        pytest.param("naive_all_reduce", "ring_all_reduce", id="never slower"),
+    ],
+)
 def test_crossover(small, large, seed):
     """From which size on the other algorithm is faster."""
     N, alpha, beta = 8, (10 + seed % 90) * 1e-6, 1e-9 / (10 + seed % 37)
     costs = measured_cost(small, N), measured_cost(large, N)
     got = call_alone("scenarios.crossover", *costs, alpha, beta)
-    told = (f"the size from which {large} {cost_text(costs[1])} is faster than {small} {cost_text(costs[0])}, alpha "
-            f"{alpha:.6g} s, beta {beta:.6g} s/byte,")
+    told = (
+        f"the size from which {large} {cost_text(costs[1])} is faster than {small} {cost_text(costs[0])}, alpha "
+        f"{alpha:.6g} s, beta {beta:.6g} s/byte,"
+    )
     if (small, large) == ("one_shot_all_reduce", "ring_all_reduce"):
         messages, share = costs[1][0] - costs[0][0], costs[0][1] - costs[1][1]
         want = messages * alpha / (share * beta)
-        same(got, want, tol=WIRE * want, what=told, looks_like={
-            "in numbers of 4 bytes, expected bytes": want / 4,
-            "the other way up: alpha / beta, not beta / alpha": messages * beta / (share * alpha),
-            "alpha alone: beta is missing": messages * alpha / share})
+        same(
+            got,
+            want,
+            tol=WIRE * want,
+            what=told,
+            looks_like={
+                "in numbers of 4 bytes, expected bytes": want / 4,
+                "the other way up: alpha / beta, not beta / alpha": messages * beta / (share * alpha),
+                "alpha alone: beta is missing": messages * alpha / share,
+            },
+        )
     else:
         same(got, math.inf if small == "ring_all_reduce" else 0.0, what=told)
 
@@ -134,7 +160,7 @@ def a_sweep(seed, noise):
     generator = torch.Generator().manual_seed(seed)
     alpha, beta = (0.5 + torch.rand(2, generator=generator, dtype=torch.float64)).tolist()
     alpha, beta, cost = 1e-5 * alpha, 1e-10 * beta, measured_cost("ring_all_reduce", 8)
-    sizes = [2 ** k for k in range(10, 31)]
+    sizes = [2**k for k in range(10, 31)]
     size = 0.5 + 0.5 * torch.rand(len(sizes), generator=generator, dtype=torch.float64)
     factor = (1 + noise * size * torch.tensor([1 if (seed + k) % 2 else -1 for k in range(len(sizes))])).tolist()
     return sizes, [(cost[0] * alpha + cost[1] * n * beta) * f for n, f in zip(sizes, factor)], cost, alpha, beta
@@ -146,10 +172,20 @@ def test_fit_of_exact_times(seed):
     sizes, seconds, cost, alpha, beta = a_sweep(seed, 0.0)
     got = call_alone("scenarios.fit", sizes, seconds, cost)
     # fp64 through a least-squares solver.
-    same(field(got, "alpha"), alpha, tol=1e-6 * alpha, what="alpha", looks_like={
-        "per run: divide by the number of messages": alpha * cost[0]})
-    same(field(got, "beta"), beta, tol=1e-6 * beta, what="beta", looks_like={
-        "per run: divide by the share": beta * cost[1], "a bandwidth, expected seconds a byte": 1 / beta})
+    same(
+        field(got, "alpha"),
+        alpha,
+        tol=1e-6 * alpha,
+        what="alpha",
+        looks_like={"per run: divide by the number of messages": alpha * cost[0]},
+    )
+    same(
+        field(got, "beta"),
+        beta,
+        tol=1e-6 * beta,
+        what="beta",
+        looks_like={"per run: divide by the share": beta * cost[1], "a bandwidth, expected seconds a byte": 1 / beta},
+    )
     same(field(got, "residuals"), [0.0] * len(sizes), tol=1e-6, what="residuals")
 
 
@@ -158,23 +194,37 @@ def test_fit_of_noisy_times(seed):
     """Noisy times over six decades: alpha is not drowned by the largest message."""
     sizes, seconds, cost, alpha, beta = a_sweep(seed, 0.05)
     got = call_alone("scenarios.fit", sizes, seconds, cost)
-    rows = torch.tensor([[cost[0], cost[1] * n * 1e-10] for n in sizes], dtype=torch.float64)   # beta in units of 1e-10
+    rows = torch.tensor([[cost[0], cost[1] * n * 1e-10] for n in sizes], dtype=torch.float64)  # beta in units of 1e-10
     plain = torch.linalg.lstsq(rows, torch.tensor(seconds, dtype=torch.float64)[:, None]).solution[:, 0].tolist()
     # With the seeds 0 to 1999 a fit of relative errors is off by 1.4 % at most, in alpha and in beta; the alpha of a
     # fit in plain seconds by 38 % at least. So 10 % lets every one of the first pass and none of the second.
-    same(field(got, "alpha"), alpha, tol=0.1 * alpha, what="alpha", looks_like={
-        "least squares in plain seconds: the largest message decides alone; make the errors relative": plain[0]})
+    same(
+        field(got, "alpha"),
+        alpha,
+        tol=0.1 * alpha,
+        what="alpha",
+        looks_like={
+            "least squares in plain seconds: the largest message decides alone; make the errors relative": plain[0]
+        },
+    )
     same(field(got, "beta"), beta, tol=0.1 * beta, what="beta")
     fitted = [cost[0] * got["alpha"] + cost[1] * n * got["beta"] for n in sizes]
     want = [(t - f) / t for t, f in zip(seconds, fitted)]
-    same(field(got, "residuals"), want, tol=1e-6, what="residuals", looks_like={
-        "fitted minus measured, expected measured minus fitted": [-r for r in want],
-        "seconds, expected the share of the measured time": [t - f for t, f in zip(seconds, fitted)]})
+    same(
+        field(got, "residuals"),
+        want,
+        tol=1e-6,
+        what="residuals",
+        looks_like={
+            "fitted minus measured, expected measured minus fitted": [-r for r in want],
+            "seconds, expected the share of the measured time": [t - f for t, f in zip(seconds, fitted)],
+        },
+    )
 
 
 # ---- 13.5: timing, by a clock that moves only while the timed function runs
 
-FIRST, LATER = 0.5, 0.015625        # seconds; sums of these are exact in fp64
+FIRST, LATER = 0.5, 0.015625  # seconds; sums of these are exact in fp64
 
 
 @task("13.5", points=2)
@@ -182,12 +232,17 @@ def test_time_without_the_first_call(seed):
     """The first, slow call is not in the time, and the time is for one call"""
     iterations = 4 + seed % 4
     got, _ = call("scenarios.timed", [(FIRST, LATER, None)], warmup=2, iterations=iterations)
-    same(seconds(got[0]), LATER, looks_like={
-        "the first, slow call is in it: is the warm-up outside the clock?":
-            (FIRST + (iterations - 1) * LATER) / iterations,
-        "the warm-up is in it: read the clock after it": (FIRST + (iterations + 1) * LATER) / iterations,
-        "all calls together: divide by the number of iterations": iterations * LATER,
-        "the warm-up calls are counted among the iterations": iterations * LATER / (iterations + 2)})
+    same(
+        seconds(got[0]),
+        LATER,
+        looks_like={
+            "the first, slow call is in it: is the warm-up outside the clock?": (FIRST + (iterations - 1) * LATER)
+            / iterations,
+            "the warm-up is in it: read the clock after it": (FIRST + (iterations + 1) * LATER) / iterations,
+            "all calls together: divide by the number of iterations": iterations * LATER,
+            "the warm-up calls are counted among the iterations": iterations * LATER / (iterations + 2),
+        },
+    )
 
 
 @task("13.5", points=2)
@@ -197,11 +252,17 @@ def test_time_of_the_slowest(seed):
     own = [LATER * (1 + (seed + r) % N) for r in range(N)]
     got, _ = call("scenarios.timed", [(t, t, None) for t in own], warmup=1, iterations=4)
     for r in range(N):
-        same(seconds(got[r]), max(own), rank=r, looks_like={
-            "this rank's own time: reduce with max over the ranks": own[r],
-            "the mean over the ranks, expected the maximum": sum(own) / N,
-            "the minimum over the ranks, expected the maximum": min(own),
-            "the sum over the ranks, expected the maximum": sum(own)})
+        same(
+            seconds(got[r]),
+            max(own),
+            rank=r,
+            looks_like={
+                "this rank's own time: reduce with max over the ranks": own[r],
+                "the mean over the ranks, expected the maximum": sum(own) / N,
+                "the minimum over the ranks, expected the maximum": min(own),
+                "the sum over the ranks, expected the maximum": sum(own),
+            },
+        )
 
 
 @task("13.5", points=1.5)
@@ -210,18 +271,25 @@ def test_time_order_of_things():
     got, ledger = call("scenarios.timed", [(LATER, LATER, 0)] * 2, warmup=3, iterations=4)
     for r in range(2):
         seconds(got[r])
-        entries = got[r][1] if isinstance(got[r], tuple) and len(got[r]) == 2 else None
-        expect(isinstance(entries, list) and all(isinstance(entry, str) and entry.strip() for entry in entries),
-               "what your code did on the way came back in no form that can be read")
-        log = [entry.split()[0] for entry in entries]
+        log = got[r][1] if isinstance(got[r], tuple) and len(got[r]) == 2 else None
+        entries = [entry for entry in log if isinstance(entry, str) and entry.strip()] if isinstance(log, list) else []
+        expect(
+            isinstance(log, list) and len(entries) == len(log),
+            "what your code did on the way came back in no form that can be read",
+        )
+        did = [entry.split()[0] for entry in entries]
         want = ["check"] + ["run"] * 3 + ["clock"] + ["run"] * 4 + ["clock"]
-        expect(log == want, f"rank {r} did things in another order\n  expected  {' '.join(want)}\n"
-                            f"  got       {' '.join(log)}")
+        expect(
+            did == want,
+            f"rank {r} did things in another order\n  expected  {' '.join(want)}\n  got       {' '.join(did)}",
+        )
         words = next(entry for entry in entries if entry.startswith("clock")).split()
         expect(len(words) > 2 and words[2].isdecimal(), f"rank {r}'s clock was read in no order that can be told")
         before = int(words[2])
-        expect(any(event.kind == "barrier" for event in ledger[r].events[:before]),
-               f"rank {r} reads the clock without a barrier before it: it would time how late the others start")
+        expect(
+            any(event.kind == "barrier" for event in ledger[r].events[:before]),
+            f"rank {r} reads the clock without a barrier before it: it would time how late the others start",
+        )
 
 
 @task("13.5", points=1)
@@ -231,8 +299,13 @@ def test_time_counts_wrong_elements(seed):
     got, _ = call("scenarios.timed", [(LATER, LATER, wrong) for wrong in counts], warmup=1, iterations=1)
     for r in range(3):
         seconds(got[r])
-        same(field(got[r][0], "wrong"), sum(counts), rank=r, what="wrong", looks_like={
-            "this rank's own count: add over the ranks": counts[r] if counts[r] else None})
+        same(
+            field(got[r][0], "wrong"),
+            sum(counts),
+            rank=r,
+            what="wrong",
+            looks_like={"this rank's own count: add over the ranks": counts[r] if counts[r] else None},
+        )
     got, _ = call("scenarios.timed", [(LATER, LATER, None)], warmup=1, iterations=1)
     same(field(got[0][0], "wrong"), 0, what="wrong without a check")
 
@@ -256,18 +329,30 @@ def test_algbw(seed):
 
 
 @task("13.5", points=2)
-@pytest.mark.parametrize("collective, share", [
-    pytest.param("all_reduce", 1.75, id="all_reduce"), pytest.param("all_gather", 0.875, id="all_gather"),
-    pytest.param("reduce_scatter", 0.875, id="reduce_scatter"), pytest.param("broadcast", 1, id="broadcast")])
+@pytest.mark.parametrize(
+    "collective, share",
+    [
+        pytest.param("all_reduce", 1.75, id="all_reduce"),
+        pytest.param("all_gather", 0.875, id="all_gather"),
+        pytest.param("reduce_scatter", 0.875, id="reduce_scatter"),
+        pytest.param("broadcast", 1, id="broadcast"),
+    ],
+)
 def test_busbw(collective, share, seed):
     """Bus bandwidth on 8 ranks, as nccl-tests has it"""
     n, T = a_measurement(seed)
     # `share` of the vector must leave every rank: an all-reduce on 8 ranks sends 7/8 of it, twice.
-    same(call_alone("timing.busbw", collective, n, T, 8), share * n / T, tol=1e-9 * n, looks_like={
-        "the algorithm bandwidth: the factor is missing": n / T if share != 1 else None,
-        "half of it: an all-reduce moves everything twice": 0.875 * n / T if share == 1.75 else None,
-        "all-reduce's factor": 1.75 * n / T if share != 1.75 else None,
-        "in GB/s, expected bytes/s": share * n / T / 1e9})
+    same(
+        call_alone("timing.busbw", collective, n, T, 8),
+        share * n / T,
+        tol=1e-9 * n,
+        looks_like={
+            "the algorithm bandwidth: the factor is missing": n / T if share != 1 else None,
+            "half of it: an all-reduce moves everything twice": 0.875 * n / T if share == 1.75 else None,
+            "all-reduce's factor": 1.75 * n / T if share != 1.75 else None,
+            "in GB/s, expected bytes/s": share * n / T / 1e9,
+        },
+    )
 
 
 @task("13.5", points=1)
@@ -279,22 +364,32 @@ def test_busbw_at_the_edge(seed):
     for (collective, want), got in zip(wanted.items(), answers):
         same(got, want, tol=1e-9 * n, what=f"busbw of {collective} for N = 1")
     got = call_alone("scenarios.refusal", "all_to_none")
-    expect(got == "ValueError", f"an unknown collective must be a ValueError, but it gave {got}", cause=(
-        ("a KeyError of the dictionary: look whether the name is in it, and raise ValueError yourself",)
-        if got == "KeyError" else ()))
+    expect(
+        got == "ValueError",
+        f"an unknown collective must be a ValueError, but it gave {got}",
+        cause=(
+            ("a KeyError of the dictionary: look whether the name is in it, and raise ValueError yourself",)
+            if got == "KeyError"
+            else ()
+        ),
+    )
 
 
 # ---- 13.6: which ring
 
+
 def plain(topology):
     """A topology as plain values: what travels to your code."""
-    return {"size": topology.size, "links": {name: link.bandwidth for name, link in topology.links.items()},
-            "routes": [(a, b, list(path)) for (a, b), path in topology.routes.items()]}
+    return {
+        "size": topology.size,
+        "links": {name: link.bandwidth for name, link in topology.links.items()},
+        "routes": [(a, b, list(path)) for (a, b), path in topology.routes.items()],
+    }
 
 
 def shared(used, topology):
     """Bytes/s of the slowest of these hops when all are busy: hops on the same link divide it."""
-    load = {}
+    load: dict[str, int] = {}
     for hop in used:
         for name in topology.path(*hop):
             load[name] = load.get(name, 0) + 1
@@ -308,8 +403,9 @@ def around(order):
 
 def sockets(order, per_node, inner, outer):
     """len(order) ranks on machines of `per_node` ranks; `order` says which rank sits at which place."""
-    base = Topology.two_level(len(order) // per_node, per_node, inner_alpha=0.0, inner_bandwidth=inner, outer_alpha=0.0,
-                              outer_bandwidth=outer)
+    base = Topology.two_level(
+        len(order) // per_node, per_node, inner_alpha=0.0, inner_bandwidth=inner, outer_alpha=0.0, outer_bandwidth=outer
+    )
     routes = {(order[a], order[b]): path for (a, b), path in base.routes.items()}
     return Topology(len(order), base.links, routes)
 
@@ -332,17 +428,25 @@ def test_bottleneck(kind, seed):
         topology, order = cables(seed, 5), [0, *(1 + r for r in shuffled(seed, 4))]
     else:
         topology, order = sockets(list(range(6)), 3, 20e9, 12e9), [0, 3, 1, 4, 2, 5]
-    rings = around(order), list(zip(order, order[1:]))       # closed, and open
+    rings = around(order), list(itertools.pairwise(order))  # closed, and open
     *answers, of_nothing = call_each("scenarios.bottleneck", [(plain(topology), used) for used in (*rings, [])])
     for used, got in zip(rings, answers):
         alone = [topology.bandwidth(*hop) for hop in used]
         told = f"the bandwidth in bytes/s of the hops {', '.join(f'{a}->{b}' for a, b in used)}"
-        same(got, shared(used, topology), tol=1.0, what=told, looks_like={
-            "in GB/s, expected bytes/s": shared(used, topology) / 1e9,
-            "each hop as if it were alone: hops on the same link divide its bandwidth":
-                min(alone) if kind != "own cables" else None,
-            "the fastest hop, expected the slowest": max(alone),
-            "the mean of the hops, expected the slowest": sum(alone) / len(alone)})
+        same(
+            got,
+            shared(used, topology),
+            tol=1.0,
+            what=told,
+            looks_like={
+                "in GB/s, expected bytes/s": shared(used, topology) / 1e9,
+                "each hop as if it were alone: hops on the same link divide its bandwidth": min(alone)
+                if kind != "own cables"
+                else None,
+                "the fastest hop, expected the slowest": max(alone),
+                "the mean of the hops, expected the slowest": sum(alone) / len(alone),
+            },
+        )
     same(of_nothing, math.inf, what="the bandwidth without hops")
 
 
@@ -371,10 +475,12 @@ def trap(seed):
         seed += 1
 
 
-MACHINES = {"switch, N=4": lambda seed: Topology.switch(4, 1e-6, 50e9),
-            "own cables, N=6": lambda seed: cables(trap(seed), 6),
-            "two sockets, N=4": lambda seed: sockets([0, 2, 1, 3], 2, 20e9, 10e9),
-            "four machines of two, N=8": lambda seed: sockets([0, 4, 1, 5, 2, 6, 3, 7], 2, 50e9, 25e9)}
+MACHINES = {
+    "switch, N=4": lambda seed: Topology.switch(4, 1e-6, 50e9),
+    "own cables, N=6": lambda seed: cables(trap(seed), 6),
+    "two sockets, N=4": lambda seed: sockets([0, 2, 1, 3], 2, 20e9, 10e9),
+    "four machines of two, N=8": lambda seed: sockets([0, 4, 1, 5, 2, 6, 3, 7], 2, 50e9, 25e9),
+}
 
 
 @once
@@ -391,19 +497,29 @@ def test_best_ring(kind, seed):
     got, N = call_alone("scenarios.best_ring", plain(topology)), topology.size
     got = got.tolist() if isinstance(got, torch.Tensor) else got
     is_order = isinstance(got, (list, tuple)) and all(type(r) is int for r in got) and sorted(got) == list(range(N))
-    expect(is_order and got[0] == 0,
-           f"an order of the ranks 0 to {N - 1} that begins with 0 is asked for, but {got!r} came back")
+    expect(
+        is_order and got[0] == 0,
+        f"an order of the ranks 0 to {N - 1} that begins with 0 is asked for, but {got!r} came back",
+    )
     best, speed = fastest(kind, seed), shared(around(got), topology)
     # `best_ring` may search by `bottleneck`: if that one is wrong, it is to be mended first, and the text says so.
     yours = your_bottleneck(topology, got) if speed < best * (1 - 1e-9) else speed
-    orders = {"the ranks in their own order": list(range(N)),
-              "always the fastest next hop: the last ones, and the way home, pay for it": greedy(topology)}
-    expect(speed >= best * (1 - 1e-9), f"the ring {list(got)} is not the fastest\n  expected  {best / 1e9:.6g} GB/s\n"
-                                       f"  got       {speed / 1e9:.6g} GB/s"
-                                       + (f"\n  mend bottleneck first: it gives {yours / 1e9:.6g} GB/s for this ring"
-                                          if abs(yours - speed) > 1.0 else ""),
-           # a search that goes by a wrong bottleneck may end anywhere: the order says nothing about the search then
-           cause=tuple(text for text, order in orders.items() if list(got) == order and not abs(yours - speed) > 1.0))
+    orders = {
+        "the ranks in their own order": list(range(N)),
+        "always the fastest next hop: the last ones, and the way home, pay for it": greedy(topology),
+    }
+    expect(
+        speed >= best * (1 - 1e-9),
+        f"the ring {list(got)} is not the fastest\n  expected  {best / 1e9:.6g} GB/s\n"
+        f"  got       {speed / 1e9:.6g} GB/s"
+        + (
+            f"\n  mend bottleneck first: it gives {yours / 1e9:.6g} GB/s for this ring"
+            if abs(yours - speed) > 1.0
+            else ""
+        ),
+        # a search that goes by a wrong bottleneck may end anywhere: the order says nothing about the search then
+        cause=tuple(text for text, order in orders.items() if list(got) == order and not abs(yours - speed) > 1.0),
+    )
 
 
 def your_bottleneck(topology, order):

@@ -3,6 +3,7 @@
 Read them: they say what is asked, and nothing is hidden. Your functions run elsewhere, called by name; only numbers and
 the ledger come back here. N ranks, L numbers, C = ceil(L/N). The checks of 13.1, 13.5 and 13.6 are in test_models.py.
 """
+
 from __future__ import annotations
 
 import math
@@ -15,14 +16,16 @@ from labkit.checks.traffic import LIBRARY
 
 BF16 = torch.bfloat16
 # One addition in bfloat16 (8 significant bits) is off by at most half a unit in the last place: 2**-8 of the result.
-BF16_ROUNDING = 2.0 ** -8
+BF16_ROUNDING = 2.0**-8
 
 
 def lengths(*pairs):
     """Cases (N, L) with a readable name."""
+
     def name(N, L):
         kind = "one rank" if N == 1 else "shorter than the ring" if L < N else "even" if L % N == 0 else "ragged"
         return f"{kind}, N={N} L={L}"
+
     return pytest.mark.parametrize("N, L", [pytest.param(N, L, id=name(N, L)) for N, L in pairs])
 
 
@@ -38,14 +41,17 @@ def reduced(x, op):
 
 def other_results(x, op):
     """What the other ops give: for causes."""
-    causes = {"sum": "the sum over the ranks, expected the {}", "mean": "the mean over the ranks, expected the {}",
-              "max": "the maximum over the ranks, expected the {}"}
+    causes = {
+        "sum": "the sum over the ranks, expected the {}",
+        "mean": "the mean over the ranks, expected the {}",
+        "max": "the maximum over the ranks, expected the {}",
+    }
     return {text.format(op): reduced(x, other) for other, text in causes.items() if other != op}
 
 
 def quotient(N):
     """Tolerance of a mean in fp32, which may be divided before or after adding: N roundings of numbers below 1000 N."""
-    return N * 1000 * N * 2.0 ** -24
+    return N * 1000 * N * 2.0**-24
 
 
 def by_the_group(ledgers, L):
@@ -58,8 +64,9 @@ def partial_sums(x, rank):
     """What x holds on `rank` after the first lap alone: chunk c has collected the ranks c+1, ..., rank."""
     N = len(x)
     chunks = [t.tensor_split(N) for t in x]
-    return torch.cat([torch.stack([chunks[(c + k) % N][c] for k in range(1, (rank - c - 1) % N + 2)]).sum(0)
-                      for c in range(N)])
+    return torch.cat(
+        [torch.stack([chunks[(c + k) % N][c] for k in range(1, (rank - c - 1) % N + 2)]).sum(0) for c in range(N)]
+    )
 
 
 def rounded_on_the_way(x, dtype):
@@ -78,9 +85,12 @@ def rounded_on_the_way(x, dtype):
 def patterns(N, rank, nbytes):
     """Traffic of well-known detours, as [(to, bytes), ...]: for causes."""
     others = [(rank + s) % N for s in range(1, N)]
-    return {"all of x goes to every rank: a ring sends each neighbour one chunk a step": [(p, nbytes) for p in others],
-            "everything goes through rank 0: its wire carries N-1 whole vectors":
-                [(p, nbytes) for p in range(1, N)] if rank == 0 else [(0, nbytes)]}
+    return {
+        "all of x goes to every rank: a ring sends each neighbour one chunk a step": [(p, nbytes) for p in others],
+        "everything goes through rank 0: its wire carries N-1 whole vectors": [(p, nbytes) for p in range(1, N)]
+        if rank == 0
+        else [(0, nbytes)],
+    }
 
 
 def walk(N, rank, L, first, steps):
@@ -112,12 +122,17 @@ def not_chunk_r(x, r):
         "chunk r+1 without rank r+1's numbers: which chunk is complete here?": want[nxt] - own[nxt][nxt],
         "chunk r+1, complete: chunk r is asked for": want[nxt],
         "the ring runs the wrong way: send to r+1, receive from r-1": left[r] if left and N > 2 else None,
-        f"chunk r of the first {L // N * N} numbers: the remainder of {L} by {N} is ignored":
-            total[:L // N * N].tensor_split(N)[r] if L % N else None,
+        f"chunk r of the first {L // N * N} numbers: the remainder of {L} by {N} is ignored": total[
+            : L // N * N
+        ].tensor_split(N)[r]
+        if L % N
+        else None,
         "the whole of x, where only chunk r is asked for": x[r],
-        "what arrives is rounded to bfloat16 before it is added: keep x's dtype":
-            rounded_on_the_way(x, BF16).tensor_split(N)[r],
-        **{text: other.tensor_split(N)[r] for text, other in other_results(x, "sum").items()}}
+        "what arrives is rounded to bfloat16 before it is added: keep x's dtype": rounded_on_the_way(
+            x, BF16
+        ).tensor_split(N)[r],
+        **{text: other.tensor_split(N)[r] for text, other in other_results(x, "sum").items()},
+    }
 
 
 @task("13.2", points=4)
@@ -141,13 +156,22 @@ def test_reduce_scatter_in_x(seed):
     want = torch.stack(x).sum(0).tensor_split(N)
     for r in range(N):
         same(got[r], want[r], rank=r, looks_like=not_chunk_r(x, r))
-        same(got.inputs[r][0].tensor_split(N)[r], want[r], rank=r, what="chunk r of x after the call", looks_like={
-            "x is untouched: the result, which came back, is in other memory": x[r].tensor_split(N)[r]})
+        same(
+            got.inputs[r][0].tensor_split(N)[r],
+            want[r],
+            rank=r,
+            what="chunk r of x after the call",
+            looks_like={"x is untouched: the result, which came back, is in other memory": x[r].tensor_split(N)[r]},
+        )
     got, _ = call("scenarios.scatter_then_fill", x, number=-1.0)
     for r in range(N):
-        same(got[r], torch.full_like(want[r], -1.0), rank=r,
-             what="chunk r of x, after -1 was written into what came back,",
-             looks_like={"a copy came back: return the chunk of x itself": want[r]})
+        same(
+            got[r],
+            torch.full_like(want[r], -1.0),
+            rank=r,
+            what="chunk r of x, after -1 was written into what came back,",
+            looks_like={"a copy came back: return the chunk of x itself": want[r]},
+        )
     by_the_group(ledger, L)
 
 
@@ -159,9 +183,16 @@ def test_reduce_scatter_op(op, seed):
     x = tensors(seed, N, L)
     got, ledger = call("collectives.ring_reduce_scatter", x, op=op)
     for r in range(N):
-        same(got[r], reduced(x, op).tensor_split(N)[r], rank=r, tol=quotient(N) if op == "mean" else 0.0, looks_like={
-            "your own chunk, nothing added: does the last step reach chunk r?": x[r].tensor_split(N)[r],
-            **{text: other.tensor_split(N)[r] for text, other in other_results(x, op).items()}})
+        same(
+            got[r],
+            reduced(x, op).tensor_split(N)[r],
+            rank=r,
+            tol=quotient(N) if op == "mean" else 0.0,
+            looks_like={
+                "your own chunk, nothing added: does the last step reach chunk r?": x[r].tensor_split(N)[r],
+                **{text: other.tensor_split(N)[r] for text, other in other_results(x, op).items()},
+            },
+        )
     by_the_group(ledger, L)
 
 
@@ -185,9 +216,15 @@ def test_reduce_scatter_traffic(N, L, seed):
     x = tensors(seed, N, L)
     _, ledger = call("collectives.ring_reduce_scatter", x)
     for r in range(N):
-        sent(ledger[r], steps=N - 1, at_most=4 * (N - 1) * -(-L // N), forbid=LIBRARY, at_least=1,
-             looks_like=patterns(N, r, 4 * L) | {
-                 "N steps: the last one is too many, chunk r was complete before it": walk(N, r, L, -1, N)})
+        sent(
+            ledger[r],
+            steps=N - 1,
+            at_most=4 * (N - 1) * -(-L // N),
+            forbid=LIBRARY,
+            at_least=1,
+            looks_like=patterns(N, r, 4 * L)
+            | {"N steps: the last one is too many, chunk r was complete before it": walk(N, r, L, -1, N)},
+        )
 
 
 def shards_of(seed, N, L, dtype=torch.float32):
@@ -210,9 +247,9 @@ def none_stored(whole, N, r):
     return result
 
 
-def only(shards, there):
-    """The joined vector with -1, which gather_into fills in before the call, where a chunk is not there."""
-    return torch.cat([shard if there(c) else torch.full_like(shard, -1) for c, shard in enumerate(shards)])
+def only(shards, places):
+    """The joined vector with -1, which gather_into fills in before the call, where a place is not one of `places`."""
+    return torch.cat([shard if c in places else torch.full_like(shard, -1) for c, shard in enumerate(shards)])
 
 
 @task("13.3", points=5)
@@ -222,13 +259,20 @@ def test_all_gather(N, L, seed):
     whole, shards = shards_of(seed, N, L)
     got, ledger = call("collectives.ring_all_gather", shards, numel=L)
     for r in range(N):
-        same(got[r], whole, rank=r, looks_like={
-            "chunk r+1 was never stored: one step short?": one_missing(whole, N, r, r + 1),
-            "your own chunk was never stored": one_missing(whole, N, r, r),
-            "nothing that came was stored: out= receives into a chunk, like= makes a new tensor":
-                none_stored(whole, N, r),
-            "your own shard alone": shards[r],
-            "the chunks stand one place too far to the right": torch.cat([shards[(c - 1) % N] for c in range(N)])})
+        same(
+            got[r],
+            whole,
+            rank=r,
+            looks_like={
+                "chunk r+1 was never stored: one step short?": one_missing(whole, N, r, r + 1),
+                "your own chunk was never stored": one_missing(whole, N, r, r),
+                "nothing that came was stored: out= receives into a chunk, like= makes a new tensor": none_stored(
+                    whole, N, r
+                ),
+                "your own shard alone": shards[r],
+                "the chunks stand one place too far to the right": torch.cat([shards[(c - 1) % N] for c in range(N)]),
+            },
+        )
     by_the_group(ledger, L)
 
 
@@ -252,9 +296,16 @@ def test_all_gather_into_out(seed):
     for r in range(N):
         expect(isinstance(got[r], tuple) and len(got[r]) == 2, "nothing came back")
         returned, out = got[r]
-        same(out, whole, rank=r, what="out after the call", looks_like={
-            "chunk r+1 was never stored: one step short?": only(shards, lambda c: c != (r + 1) % N),
-            "only your own chunk is there: the result went to other memory": only(shards, lambda c: c == r)})
+        same(
+            out,
+            whole,
+            rank=r,
+            what="out after the call",
+            looks_like={
+                "chunk r+1 was never stored: one step short?": only(shards, set(range(N)) - {(r + 1) % N}),
+                "only your own chunk is there: the result went to other memory": only(shards, {r}),
+            },
+        )
         same(returned, whole, rank=r)
     by_the_group(ledger, L)
 
@@ -266,9 +317,17 @@ def test_all_gather_traffic(N, L, seed):
     _, shards = shards_of(seed, N, L)
     _, ledger = call("collectives.ring_all_gather", shards, numel=L)
     for r in range(N):
-        sent(ledger[r], steps=N - 1, at_most=4 * (N - 1) * -(-L // N), forbid=LIBRARY, at_least=1, looks_like={
-            "all of the vector at every step: a ring sends one chunk a step": [((r + 1) % N, 4 * L)] * (N - 1),
-            "N steps: the last one brings chunk r, which is here already": walk(N, r, L, 0, N)})
+        sent(
+            ledger[r],
+            steps=N - 1,
+            at_most=4 * (N - 1) * -(-L // N),
+            forbid=LIBRARY,
+            at_least=1,
+            looks_like={
+                "all of the vector at every step: a ring sends one chunk a step": [((r + 1) % N, 4 * L)] * (N - 1),
+                "N steps: the last one brings chunk r, which is here already": walk(N, r, L, 0, N),
+            },
+        )
 
 
 @task("13.4", points=6)
@@ -279,17 +338,28 @@ def test_all_reduce(N, L, seed):
     got, ledger = call("collectives.ring_all_reduce", x)
     want, whole = torch.stack(x).sum(0), L // N * N
     for r in range(N):
-        same(got[r], want, rank=r, looks_like=not_yet(x, r) | other_results(x, "sum") | {
-            "what arrives is rounded to bfloat16 before it is added: keep x's dtype": rounded_on_the_way(x, BF16),
-            f"the last {L - whole} numbers are still your own: the remainder of {L} by {N} is ignored":
-                torch.cat([want[:whole], x[r][whole:]])})
+        same(
+            got[r],
+            want,
+            rank=r,
+            looks_like=not_yet(x, r)
+            | other_results(x, "sum")
+            | {
+                "what arrives is rounded to bfloat16 before it is added: keep x's dtype": rounded_on_the_way(x, BF16),
+                f"the last {L - whole} numbers are still your own: the remainder of {L} by {N} is ignored": torch.cat(
+                    [want[:whole], x[r][whole:]]
+                ),
+            },
+        )
     by_the_group(ledger, L)
 
 
 def not_yet(x, r):
     """What x holds before the first lap, and after it alone: for causes."""
-    return {"x as it came in, nothing added": x[r],
-            "partial sums, only chunk r is complete: the second lap is missing": partial_sums(x, r)}
+    return {
+        "x as it came in, nothing added": x[r],
+        "partial sums, only chunk r is complete: the second lap is missing": partial_sums(x, r),
+    }
 
 
 @task("13.4", points=3)
@@ -300,8 +370,13 @@ def test_all_reduce_op(op, seed):
     x = tensors(seed, N, L)
     got, ledger = call("collectives.ring_all_reduce", x, op=op)
     for r in range(N):
-        same(got[r], reduced(x, op), rank=r, tol=quotient(N) if op == "mean" else 0.0,
-             looks_like={"x as it came in, nothing added": x[r]} | other_results(x, op))
+        same(
+            got[r],
+            reduced(x, op),
+            rank=r,
+            tol=quotient(N) if op == "mean" else 0.0,
+            looks_like={"x as it came in, nothing added": x[r]} | other_results(x, op),
+        )
     by_the_group(ledger, L)
 
 
@@ -314,8 +389,13 @@ def test_all_reduce_bf16(seed):
     exact, size = torch.stack(x).double().sum(0), torch.stack(x).double().abs().sum(0)
     for r in range(N):
         # N-1 additions, each rounded once; no partial sum is larger than the sum of the sizes.
-        same(got[r], exact.to(BF16), rank=r, tol=N * BF16_ROUNDING * size,
-             looks_like={"x as it came in, nothing added": x[r]})
+        same(
+            got[r],
+            exact.to(BF16),
+            rank=r,
+            tol=N * BF16_ROUNDING * size,
+            looks_like={"x as it came in, nothing added": x[r]},
+        )
         same(got[r], got[0], rank=r, what="the result, which must be rank 0's to the last bit,")
     by_the_group(ledger, L)
 
@@ -329,14 +409,27 @@ def test_all_reduce_in_place(seed):
     want = torch.stack(x).sum(0)
     for r in range(N):
         came_back = isinstance(got[r], torch.Tensor) and torch.equal(got[r], want)
-        same(got.inputs[r][0], want, rank=r, what="x after the call", looks_like={
-            "x is untouched: the result, which came back, is in other memory": x[r],
-            "x holds what the first lap left: the second went to other memory": partial_sums(x, r),
-        } if came_back else not_yet(x, r))
+        same(
+            got.inputs[r][0],
+            want,
+            rank=r,
+            what="x after the call",
+            looks_like={
+                "x is untouched: the result, which came back, is in other memory": x[r],
+                "x holds what the first lap left: the second went to other memory": partial_sums(x, r),
+            }
+            if came_back
+            else not_yet(x, r),
+        )
     got, _ = call("scenarios.reduce_then_fill", x, number=-1.0)
     for r in range(N):
-        same(got[r], torch.full_like(x[r], -1.0), rank=r, what="x, after -1 was written into what came back,",
-             looks_like={"a copy came back: return x itself": want})
+        same(
+            got[r],
+            torch.full_like(x[r], -1.0),
+            rank=r,
+            what="x, after -1 was written into what came back,",
+            looks_like={"a copy came back: return x itself": want},
+        )
     by_the_group(ledger, L)
 
 
@@ -347,5 +440,11 @@ def test_all_reduce_traffic(N, L, seed):
     x = tensors(seed, N, L)
     _, ledger = call("collectives.ring_all_reduce", x)
     for r in range(N):
-        sent(ledger[r], steps=2 * (N - 1), at_most=4 * 2 * (N - 1) * -(-L // N), forbid=LIBRARY, at_least=1,
-             looks_like=patterns(N, r, 4 * L))
+        sent(
+            ledger[r],
+            steps=2 * (N - 1),
+            at_most=4 * 2 * (N - 1) * -(-L // N),
+            forbid=LIBRARY,
+            at_least=1,
+            looks_like=patterns(N, r, 4 * L),
+        )

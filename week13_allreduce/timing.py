@@ -25,6 +25,7 @@ The factor is the share of n that *must* leave every rank, whatever the algorith
 be held against the wire's bandwidth for any N, and algbw tells how long a step waits. A collective that sends more
 than it must gets no credit for it: naive all-reduce moves much and has a low busbw.
 """
+
 from __future__ import annotations
 
 import time
@@ -36,16 +37,19 @@ import torch
 
 class Timing(NamedTuple):
     """One measurement, the same on every rank."""
-    seconds: float      # for one call, on the slowest rank
-    wrong: int          # wrong elements after one call on known data, summed over the ranks
+
+    seconds: float  # for one call, on the slowest rank
+    wrong: int  # wrong elements after one call on known data, summed over the ranks
 
 
 def device_clock(device: torch.device | str) -> Callable[[], float]:
     """A clock (seconds) that waits until everything queued on `device` is done before it reads (given)."""
     if torch.device(device).type == "cuda":
+
         def clock() -> float:
             torch.cuda.synchronize(device)
             return time.perf_counter()
+
         return clock
     return time.perf_counter
 
@@ -57,8 +61,15 @@ def wall_time(run: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def time_collective(run: Callable[[], object], group, *, check: Callable[[], int] | None = None, warmup: int = 2,
-                    iterations: int = 5, clock: Callable[[], float] | None = None) -> Timing:
+def time_collective(
+    run: Callable[[], object],
+    group,
+    *,
+    check: Callable[[], int] | None = None,
+    warmup: int = 2,
+    iterations: int = 5,
+    clock: Callable[[], float] | None = None,
+) -> Timing:
     """Task 13.5. Time `run` on all ranks of `group`, and say whether it computes the right thing.
 
     Tensors that are reduced must live on `group.device`: on a GPU that is not where `torch.tensor(...)` puts them.

@@ -22,11 +22,13 @@ There are (N-1)! rings. Up to N = 8 that is 5040 and you may try them all. A sea
 turns back as soon as the part already built is no better than the best ring known goes further: adding a hop never
 makes a ring faster.
 """
+
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -99,8 +101,8 @@ def best_ring(topology: Topology) -> list[int]:
     def extend(order: list[int]) -> None:
         nonlocal best, best_bandwidth
         closed = len(order) == N
-        bandwidth = bottleneck(hops(order) if closed else list(zip(order, order[1:])), topology)
-        if bandwidth <= best_bandwidth:                  # more hops only make it slower: turn back
+        bandwidth = bottleneck(hops(order) if closed else list(pairwise(order)), topology)
+        if bandwidth <= best_bandwidth:  # more hops only make it slower: turn back
             return
         if closed:
             best, best_bandwidth = order, bandwidth

@@ -23,7 +23,7 @@ Builders, from simple to real. Latencies are split over a path, so that `alpha` 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ class Topology:
     positive or latencies that are negative."""
 
     def __init__(
-        self, size: int, links: dict[str, Link], routes: dict[tuple[int, int], Sequence[str]], name: str = "topology"
+        self, size: int, links: dict[str, Link], routes: Mapping[tuple[int, int], Sequence[str]], name: str = "topology"
     ) -> None:
         if size < 1:
             raise LabError(f"a topology needs at least 1 rank, not {size}.")

@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 
 from week13_allreduce import cost_model
-from week13_allreduce.bench import human
+from week13_allreduce.given.records import human
 from week13_allreduce.given import clocks, floors, records
 from week13_allreduce.stretch import smi
 

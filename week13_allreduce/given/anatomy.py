@@ -16,6 +16,7 @@ It needs tasks 13.2 to 13.4 and 13.12, and writes one record, anatomy.json (byte
     memory    [{size, calls, seconds, mallocs, frees, retries}]     all-gathers into fresh memory, by how many are
               queued one after another; and what torch's memory pool did meanwhile
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,15 +24,17 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
 from labkit.comm.group import Recv, Send
 from labkit.comm.ranks import run_ranks
 from labkit.record.measure import Stopwatch
-from week13_allreduce import bench, collectives
+from week13_allreduce import collectives
 from week13_allreduce.given import records
 from week13_allreduce.given.contenders import timed
 from week13_allreduce.stretch.pipelined import pipelined_ring_all_reduce
@@ -46,43 +49,53 @@ def _ring(slices: int, directions: int) -> Callable:
 
 
 RINGS: dict[str, Callable] = {
-    "library": lambda x, group: group.all_reduce(x), "ring": collectives.ring_all_reduce,
-    "1 way, 2 slices": _ring(2, 1), "1 way, 4 slices": _ring(4, 1), "2 ways, 1 slice": _ring(1, 2),
-    "2 ways, 2 slices": _ring(2, 2), "2 ways, 4 slices": _ring(4, 2),
+    "library": lambda x, group: group.all_reduce(x),
+    "ring": collectives.ring_all_reduce,
+    "1 way, 2 slices": _ring(2, 1),
+    "1 way, 4 slices": _ring(4, 1),
+    "2 ways, 1 slice": _ring(1, 2),
+    "2 ways, 2 slices": _ring(2, 2),
+    "2 ways, 4 slices": _ring(4, 2),
 }
 DRAWN = ("library", "ring", "1 way, 2 slices", "2 ways, 2 slices")
 
 
 def anatomy(group, budget: float, largest: int) -> dict[str, Any]:
     """Job on every rank: the parts of the record that are measured. largest: bytes of the longest vector."""
+    with group.ledger.off():
+        found = _with_vectors(group, budget, largest)  # freed before the last part, which needs the memory
+        found["memory"] = [_fresh(group, largest // 2, calls) for calls in (5, 80)]
+    return found
+
+
+def _with_vectors(group, budget: float, largest: int) -> dict[str, Any]:
     x = torch.empty(largest // 4, device=group.device)
     inbox = torch.empty(min(GiB, largest) // 4, device=group.device)
     small = torch.randn(4096, device=group.device) * 1e-30
-    found: dict[str, Any] = {}
-    with group.ledger.off():
-        def clock(run: Callable[[], Any], part: torch.Tensor = inbox) -> dict[str, Any]:
-            return timed(run, lambda: part.view(-1, 4096).copy_(small), group, budget)
 
-        found["messages"] = _messages(group, x, inbox, clock)
-        found["additions"] = [{"size": size, "seconds": clock(lambda: x[:size // 4].add_(inbox[:size // 4]),
-                                                              x[:size // 4])["seconds"]}
-                              for size in MESSAGES[5:] if size <= 4 * inbox.numel()]
-        found["wires"] = _wires(group, x, inbox, clock)
-        found["calls"] = _calls(group, x[:1024], inbox[:1024])
-        found["rings"] = {name: [] for name in RINGS}
-        for name, ring in RINGS.items():
-            for size in (size for size in SIZES if size <= largest):
-                part = x[:size // 4]
-                row = clock(lambda: ring(part, group), part)
-                found["rings"][name].append({"size": size, "seconds": row["seconds"], "queue": row["queue"]})
-                torch.cuda.empty_cache()
-        found["timelines"] = {}
-        for name in DRAWN:
-            x.view(-1, 4096).copy_(small)
-            RINGS[name](x, group)
-            found["timelines"][name] = _timeline(group, lambda: RINGS[name](x, group))
-        del x, inbox
-        found["memory"] = [_fresh(group, largest // 2, calls) for calls in (5, 80)]
+    def clock(run: Callable[[], Any], part: torch.Tensor = inbox) -> dict[str, Any]:
+        return timed(run, lambda: part.view(-1, 4096).copy_(small), group, budget)
+
+    def addition(size: int) -> dict[str, Any]:
+        acc, other = x[: size // 4], inbox[: size // 4]
+        return {"size": size, "seconds": clock(lambda: acc.add_(other), acc)["seconds"]}
+
+    found: dict[str, Any] = {"messages": _messages(group, x, inbox, clock)}
+    found["additions"] = [addition(size) for size in MESSAGES[5:] if size <= 4 * inbox.numel()]
+    found["wires"] = _wires(group, x, inbox, clock)
+    found["calls"] = _calls(group, x[:1024], inbox[:1024])
+    found["rings"] = {name: [] for name in RINGS}
+    for name, ring in RINGS.items():
+        for size in (size for size in SIZES if size <= largest):
+            part = x[: size // 4]
+            row = clock(partial(ring, part, group), part)
+            found["rings"][name].append({"size": size, "seconds": row["seconds"], "queue": row["queue"]})
+            torch.cuda.empty_cache()
+    found["timelines"] = {}
+    for name in DRAWN:
+        x.view(-1, 4096).copy_(small)
+        RINGS[name](x, group)
+        found["timelines"][name] = _timeline(group, partial(RINGS[name], x, group))
     return found
 
 
@@ -90,11 +103,16 @@ def _messages(group, x: torch.Tensor, inbox: torch.Tensor, clock: Callable) -> l
     N, r = group.size, group.rank
 
     def step(size: int) -> None:
-        group.sendrecv(x[:size // 4], dst=(r + 1) % N, src=(r - 1) % N, out=inbox[:size // 4])
+        group.sendrecv(x[: size // 4], dst=(r + 1) % N, src=(r - 1) % N, out=inbox[: size // 4])
+
+    def all_steps() -> None:
+        for size in sizes:
+            step(size)
+
     sizes = [size for size in MESSAGES if size <= 4 * inbox.numel()]
-    rows = [{"size": size, "seconds": clock(lambda: step(size))["gpu"], "blocks": None} for size in sizes]
-    kernels = _timeline(group, lambda: [step(size) for size in sizes])
-    if len(kernels) == len(rows):               # one kernel each, in their order; only rank 0 has looked
+    rows = [{"size": size, "seconds": clock(partial(step, size))["gpu"], "blocks": None} for size in sizes]
+    kernels = _timeline(group, all_steps)
+    if len(kernels) == len(rows):  # one kernel each, in their order; only rank 0 has looked
         for row, kernel in zip(rows, kernels):
             row["blocks"] = kernel["blocks"]
     return rows
@@ -104,7 +122,7 @@ def _wires(group, x: torch.Tensor, inbox: torch.Tensor, clock: Callable) -> dict
     """Bytes/s of one direction, or of rank 0's input where all send to it."""
     N, r, n = group.size, group.rank, inbox.numel()
     whole, part = x[:n], n // (N - 1)
-    to_0 = [Recv(p, out=inbox[(p - 1) * part:p * part]) for p in range(1, N)] if r == 0 else [Send(x[:part], 0)]
+    to_0 = [Recv(p, out=inbox[(p - 1) * part : p * part]) for p in range(1, N)] if r == 0 else [Send(x[:part], 0)]
     patterns = {
         "0 to 1, alone": [Send(whole, 1)] if r == 0 else [Recv(0, out=inbox)] if r == 1 else [],
         "0 and 1, both ways": [Send(whole, 1 - r), Recv(1 - r, out=inbox)] if r < 2 else [],
@@ -112,17 +130,22 @@ def _wires(group, x: torch.Tensor, inbox: torch.Tensor, clock: Callable) -> dict
         "everybody to the right": [Send(whole, (r + 1) % N), Recv((r - 1) % N, out=inbox)],
         "all to 0": to_0,
     }
-    return {name: 4 * (part * (N - 1) if name == "all to 0" else n) / clock(lambda: group.batch(parts))["seconds"]
-            for name, parts in patterns.items()}
+    return {
+        name: 4 * (part * (N - 1) if name == "all to 0" else n) / clock(partial(group.batch, parts))["seconds"]
+        for name, parts in patterns.items()
+    }
 
 
 def _calls(group, x: torch.Tensor, inbox: torch.Tensor, times: int = 300) -> dict[str, float]:
     """Microseconds of the CPU, queueing only: the GPU is done much earlier, or its queue takes them all."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     told = {}
-    for name, call in {"sendrecv into out": lambda: group.sendrecv(x, right, left, out=inbox),
-                       "sendrecv into a new tensor": lambda: group.sendrecv(x, right, left),
-                       "library all_reduce": lambda: group.all_reduce(x), "add_": lambda: x.add_(inbox)}.items():
+    for name, call in {
+        "sendrecv into out": lambda: group.sendrecv(x, right, left, out=inbox),
+        "sendrecv into a new tensor": lambda: group.sendrecv(x, right, left),
+        "library all_reduce": lambda: group.all_reduce(x),
+        "add_": lambda: x.add_(inbox),
+    }.items():
         call()
         group.barrier()
         begin = time.perf_counter()
@@ -141,6 +164,7 @@ def _timeline(group, run: Callable[[], Any]) -> list[dict[str, Any]]:
         torch.cuda.synchronize()
         return []
     from torch.profiler import ProfilerActivity, profile
+
     with profile(activities=[ProfilerActivity.CUDA]) as watched:
         run()
         torch.cuda.synchronize()
@@ -149,8 +173,15 @@ def _timeline(group, run: Callable[[], Any]) -> list[dict[str, Any]]:
         events = json.loads(Path(folder, "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     kernels = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: e["ts"])
     zero = kernels[0]["ts"] if kernels else 0
-    return [{"what": "message" if "nccl" in e["name"].lower() else "addition", "begin": (e["ts"] - zero) * 1e-6,
-             "end": (e["ts"] + e["dur"] - zero) * 1e-6, "blocks": e["args"]["grid"][0]} for e in kernels]
+    return [
+        {
+            "what": "message" if "nccl" in e["name"].lower() else "addition",
+            "begin": (e["ts"] - zero) * 1e-6,
+            "end": (e["ts"] + e["dur"] - zero) * 1e-6,
+            "blocks": e["args"]["grid"][0],
+        }
+        for e in kernels
+    ]
 
 
 def _fresh(group, size: int, calls: int) -> dict[str, Any]:
@@ -166,8 +197,14 @@ def _fresh(group, size: int, calls: int) -> dict[str, Any]:
         collectives.ring_all_gather(own, group, own.numel() * group.size)
     slowest = torch.tensor([watch.lap() / calls], dtype=torch.float64, device=group.device)
     after = torch.cuda.memory_stats()
-    told = {name: after.get(key, 0) - before.get(key, 0) for name, key in
-            (("mallocs", "num_device_alloc"), ("frees", "num_device_free"), ("retries", "num_alloc_retries"))}
+    told = {
+        name: after.get(key, 0) - before.get(key, 0)
+        for name, key in (
+            ("mallocs", "num_device_alloc"),
+            ("frees", "num_device_free"),
+            ("retries", "num_alloc_retries"),
+        )
+    }
     return {"size": size, "calls": calls, "seconds": group.all_reduce(slowest, "max").item(), **told}
 
 
@@ -177,10 +214,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=0.06, help="seconds of timed calls for each point, about")
     parser.add_argument("--max", default="4G", help="the longest vector")
     a = parser.parse_args(argv)
-    where = bench._where("cuda", None)
-    record = bench._describe(where, "float32", "sum", None) | {"kind": "ring anatomy"}
+    where = records.which_ranks("cuda", None)
+    record = records.describe(where, "float32", "sum", None) | {"kind": "ring anatomy"}
     record.pop("series")
-    record |= run_ranks(anatomy, a.budget, bench.parse_size(a.max), backend="torchrun", device="cuda", timeout=None)[0]
+    largest = records.parse_size(a.max)
+    record |= run_ranks(anatomy, a.budget, largest, backend="torchrun", device="cuda", timeout=None)[0]
     if where["leader"]:
         records.save(record, Path(a.out) / "anatomy.json")
         print(os.path.join(a.out, "anatomy.json"))

@@ -1,7 +1,10 @@
 """The picture of given/anatomy.py's records: what one message reaches, and who works when in one all-reduce.
 
-    python -m week13_allreduce.given.anatomy_picture        draws the pictures in results/ again, from the records there
+It draws the pictures in results/ again, from the records there:
+
+    python -m week13_allreduce.given.anatomy_picture
 """
+
 from __future__ import annotations
 
 import json
@@ -12,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, look, save
-from week13_allreduce.bench import human
 from week13_allreduce.given import clocks, records
 from week13_allreduce.given.pictures import folder_or_temp
+from week13_allreduce.given.records import human
 
 BLUE, ORANGE = "#005a9c", "#b34700"
 MARKS = [(BLUE, "-", "o"), ("#007a63", (0, (5, 1.6)), "^"), ("#6a3fb5", (0, (8, 2)), "s")]
 
 
-def anatomy_picture(messages: Mapping[str, Mapping[str, Any]], timelines: Sequence[tuple[str, Mapping[str, Any], str]],
-                    folder: Path | None = None) -> Picture:
+def anatomy_picture(
+    messages: Mapping[str, Mapping[str, Any]],
+    timelines: Sequence[tuple[str, Mapping[str, Any], str]],
+    folder: Path | None = None,
+) -> Picture:
     """Draw two panels.
 
     messages: {name: record}; left: GB/s of one ring step against the message's size, a number at a mark where the
@@ -32,8 +38,14 @@ def anatomy_picture(messages: Mapping[str, Mapping[str, Any]], timelines: Sequen
         fig = figure(WIDTH, 3.7)
         told = [_messages(fig.add_axes([0.075, 0.14, 0.32, 0.74]), messages)]
         told += [_timelines(fig.add_axes([0.585, 0.14, 0.40, 0.74]), timelines)]
-        return save(fig, folder_or_temp(folder), "ring_anatomy", "Anatomy of a ring", " ".join(told),
-                    "Left: numbers at marks are NCCL's channels. Right: blue, a message; orange, an addition.")
+        return save(
+            fig,
+            folder_or_temp(folder),
+            "ring_anatomy",
+            "Anatomy of a ring",
+            " ".join(told),
+            "Left: numbers at marks are NCCL's channels. Right: blue, a message; orange, an addition.",
+        )
 
 
 def _messages(ax: Any, of: Mapping[str, Mapping[str, Any]]) -> str:
@@ -41,14 +53,29 @@ def _messages(ax: Any, of: Mapping[str, Mapping[str, Any]]) -> str:
     for (name, record), (color, dash, mark) in zip(of.items(), MARKS):
         rows = record["messages"]
         line = [(row["size"], row["size"] / row["seconds"] / 1e9) for row in rows]
-        ax.plot(*zip(*line), color=color, linestyle=dash, marker=mark, linewidth=1.6, markersize=4.5,
-                markerfacecolor=PAPER, markeredgewidth=1.2)
+        ax.plot(
+            *zip(*line),
+            color=color,
+            linestyle=dash,
+            marker=mark,
+            linewidth=1.6,
+            markersize=4.5,
+            markerfacecolor=PAPER,
+            markeredgewidth=1.2,
+        )
         before, k = None, 0
         for (size, speed), row in zip(line, rows):
             if row["blocks"] != before:
                 shift, side = ((5, -9), "left") if color == BLUE else ((-4, 6), "right") if k < 2 else ((1, 7), "left")
-                ax.annotate(str(row["blocks"]), (size, speed), textcoords="offset points", color=color, fontsize=8,
-                            xytext=shift, ha=side)
+                ax.annotate(
+                    str(row["blocks"]),
+                    (size, speed),
+                    textcoords="offset points",
+                    color=color,
+                    fontsize=8,
+                    xytext=shift,
+                    ha=side,
+                )
                 words.append(f"{name}: {row['blocks']} channels and {speed:.0f} GB/s at {human(size)}")
                 k += 1
             before = row["blocks"]
@@ -71,8 +98,16 @@ def _timelines(ax: Any, of: Sequence[tuple[str, Mapping[str, Any], str]]) -> str
         last = max(last, end)
         for kernel in kernels:
             adds = kernel["what"] == "addition"
-            ax.barh(y + (0.21 if adds else -0.21), (kernel["end"] - kernel["begin"]) * 1e3, left=kernel["begin"] * 1e3,
-                    height=0.38, color=ORANGE if adds else BLUE, edgecolor=PAPER, linewidth=0.7, zorder=3)
+            ax.barh(
+                y + (0.21 if adds else -0.21),
+                (kernel["end"] - kernel["begin"]) * 1e3,
+                left=kernel["begin"] * 1e3,
+                height=0.38,
+                color=ORANGE if adds else BLUE,
+                edgecolor=PAPER,
+                linewidth=0.7,
+                zorder=3,
+            )
         ax.text(end + 0.25, y - 0.21, f"{end:.1f}", va="center", fontsize=8, color=INK)
         words.append(f"{' '.join(title.split())}: {end:.1f} ms")
     ax.set_yticks(range(len(of)), [title for title, *_ in of])
@@ -87,21 +122,32 @@ def _timelines(ax: Any, of: Sequence[tuple[str, Mapping[str, Any], str]]) -> str
 
 def draw_results(folder: Path) -> list[Path]:
     """All pictures of results/ into `folder`, as PNG."""
-    rings = {path.stem: json.loads(path.read_text(encoding="utf-8"))
-             for path in (records.RESULTS / "ring").glob("*.json")}
+    rings = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (records.RESULTS / "ring").glob("*.json")
+    }
     plain, first, wide = rings["default"], rings["priority"], rings["chunk-128K-64-channels"]
     sliced = "1 way, 2 slices"
     with tempfile.TemporaryDirectory() as scratch:
-        made = {"ring_anatomy": anatomy_picture(
-            {"NCCL as it comes": plain, "smaller parts, 64 channels": wide},
-            [("library", plain, "library"), ("ring, eight lines", plain, "ring"), ("2 slices", plain, sliced),
-             ("2 slices,\nNCCL first", first, sliced), ("2 slices, NCCL\nfirst, 64 channels", wide, sliced)],
-            Path(scratch))}
+        made = {
+            "ring_anatomy": anatomy_picture(
+                {"NCCL as it comes": plain, "smaller parts, 64 channels": wide},
+                [
+                    ("library", plain, "library"),
+                    ("ring, eight lines", plain, "ring"),
+                    ("2 slices", plain, sliced),
+                    ("2 slices,\nNCCL first", first, sliced),
+                    ("2 slices, NCCL\nfirst, 64 channels", wide, sliced),
+                ],
+                Path(scratch),
+            )
+        }
         for ranks, record in records.recorded().items():
             sub = Path(scratch, str(ranks))
             sub.mkdir()
-            made |= {f"h200-{ranks}-{picture.name}": picture for picture in clocks.busbw_sweep(
-                record, sub, ("library", "ring", "sliced", "two_way", "pipelined"))}
+            made |= {
+                f"h200-{ranks}-{picture.name}": picture
+                for picture in clocks.busbw_sweep(record, sub, ("library", "ring", "sliced", "two_way", "pipelined"))
+            }
         return [Path(shutil.copy(picture.png, folder / f"{name}.png")) for name, picture in made.items()]
 
 

@@ -19,28 +19,32 @@ are queued but not done each hold memory of their own, and a long loop over larg
 cudaFree, with the GPU waiting (results/README.md). Loops are therefore short (20 calls, and `budget`), and one that is
 held up goes before the timed ones: in it the pool grows to the most that a loop can hold.
 """
+
 from __future__ import annotations
 
 import importlib
 import math
 import statistics
 import time
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
 from labkit.record.measure import Stopwatch
 
-PERIOD = 8191            # prime: a chunk that lands at a wrong place never looks right
-BLOCK = 1 << 26          # numbers compared at once
-CYCLES = 2e9             # of a GPU's clock in a second, about
+PERIOD = 8191  # prime: a chunk that lands at a wrong place never looks right
+BLOCK = 1 << 26  # numbers compared at once
+CYCLES = 2e9  # of a GPU's clock in a second, about
 
 
 class Contender(NamedTuple):
     """One line of the table."""
-    path: str            # "module:function"
-    cost: str            # function of cost_model (or of the module itself) that models it: "module:function"
-    copies: float        # memory it needs, in vectors, besides the one it is given
+
+    path: str  # "module:function"
+    cost: str  # function of cost_model (or of the module itself) that models it: "module:function"
+    copies: float  # memory it needs, in vectors, besides the one it is given
 
 
 _C, _S, _M = "week13_allreduce.collectives", "week13_allreduce.stretch", "week13_allreduce.cost_model"
@@ -95,8 +99,9 @@ def two_way_ring(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tensor:
     return load(CONTENDERS["all_reduce"]["pipelined"].path)(x_L, group, op, slices=1, directions=2)
 
 
-def measure(group, collective: str, contender: str, sizes: list[int], dtype: str, op: str,
-            budget: float) -> dict[str, Any]:
+def measure(
+    group, collective: str, contender: str, sizes: list[int], dtype: str, op: str, budget: float
+) -> dict[str, Any]:
     """Job on every rank: one contender over all `sizes` (bytes of the whole vector, ascending).
 
     budget: seconds of timed calls for each size, about. Returns {"rows": [...], "note": why sizes or all of it are
@@ -110,27 +115,32 @@ def measure(group, collective: str, contender: str, sizes: list[int], dtype: str
     if not fitting:
         return {"rows": rows, "note": note}
     with group.ledger.off():
-        buffer = torch.empty(fitting[-1] // kind.itemsize, dtype=kind, device=group.device)      # the one allocation
+        buffer = torch.empty(fitting[-1] // kind.itemsize, dtype=kind, device=group.device)  # the one allocation
         for size in fitting:
             numel = size // kind.itemsize // N * N
             x_L = buffer[:numel]
-            own = x_L[:numel // N] if collective == "all_gather" else x_L
+            own = x_L[: numel // N] if collective == "all_gather" else x_L
             function, more = load(entry.path), (numel,) if collective == "all_gather" else (op,)
-            def run() -> torch.Tensor:
-                return function(own, group, *more)
+            run = partial(function, own, group, *more)
             try:
                 wrong = _wrong(run, own, collective, group, op)
             except NotImplementedError as hole:
                 return {"rows": [], "note": f"{hole}: not written yet, left out"}
             small = torch.randn(PERIOD, device=group.device) * 1e-30
-            rows.append({"size": numel * kind.itemsize, "count": numel if collective == "all_reduce" else numel // N,
-                         "wrong": wrong, **timed(run, lambda: _spread(own, small), group, budget)})
+            rows.append(
+                {
+                    "size": numel * kind.itemsize,
+                    "count": numel if collective == "all_reduce" else numel // N,
+                    "wrong": wrong,
+                    **timed(run, partial(_spread, own, small), group, budget),
+                }
+            )
             if own.is_cuda:
-                torch.cuda.empty_cache()        # the next size's temporaries are larger: these would only be in the way
+                torch.cuda.empty_cache()  # the next size's temporaries are larger: these would only be in the way
     return {"rows": rows, "note": note}
 
 
-def timed(run: Callable[[], Any], refill: Callable[[], None], group, budget: float) -> dict[str, Any]:
+def timed(run: Callable[[], Any], refill: Callable[[], object], group, budget: float) -> dict[str, Any]:
     """Time `run` on all ranks alike; `refill` gives it fresh small numbers before each loop.
 
     Returns {"seconds" for one call, "iterations" in a loop}; on a GPU also queue, gpu (see above) and mallocs: how
@@ -166,8 +176,8 @@ def timed(run: Callable[[], Any], refill: Callable[[], None], group, budget: flo
     times = [loop(iterations) for _ in range(loops)]
     found = {name: statistics.median(values) for name, values in zip(("seconds", "queue"), zip(*times))}
     found |= {"gpu": found["seconds"], "iterations": iterations, "mallocs": _mallocs(group.device) - mallocs}
-    if found["queue"] > 0.5 * found["seconds"]:             # else the GPU's queue was never empty
-        few = min(iterations, 8)                            # a stream takes a thousand operations or so, not more
+    if found["queue"] > 0.5 * found["seconds"]:  # else the GPU's queue was never empty
+        few = min(iterations, 8)  # a stream takes a thousand operations or so, not more
         ahead = 2 * (few + 1) * found["queue"] + 1e-4
         found["gpu"] = min(found["seconds"], statistics.median(loop(few, ahead)[0] for _ in range(3)))
     return found
@@ -204,18 +214,18 @@ def _spread(x: torch.Tensor, pattern: torch.Tensor) -> None:
     """Fill x with `pattern` over and over."""
     whole = x.numel() // PERIOD * PERIOD
     x[:whole].view(-1, PERIOD).copy_(pattern)
-    x[whole:].copy_(pattern[:x.numel() - whole])
+    x[whole:].copy_(pattern[: x.numel() - whole])
 
 
 def _differ(got: torch.Tensor, pattern: torch.Tensor, offset: int = 0) -> int:
     """How many numbers of `got` differ from the repeated pattern, whose first one stands at -offset."""
     wrong, block = 0, BLOCK // PERIOD * PERIOD
     pattern = pattern.roll(-(offset % PERIOD))
-    for begin in range(0, got.numel(), block):                      # in blocks: the comparison needs memory too
-        part = got[begin:begin + block]
+    for begin in range(0, got.numel(), block):  # in blocks: the comparison needs memory too
+        part = got[begin : begin + block]
         whole = part.numel() // PERIOD * PERIOD
         wrong += int((part[:whole].view(-1, PERIOD) != pattern).sum())
-        wrong += int((part[whole:] != pattern[:part.numel() - whole]).sum())
+        wrong += int((part[whole:] != pattern[: part.numel() - whole]).sum())
     return wrong
 
 

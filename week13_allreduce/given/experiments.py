@@ -8,6 +8,7 @@
 Everything here uses ranks on threads: functions from a notebook cell work, and four ranks start in milliseconds.
 Clocks of this machine are `bench.run_bench`'s business: it uses processes.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -26,7 +27,8 @@ class Watched:
     """A group that keeps a copy of `x_L` before each `sendrecv`: the state after every step."""
 
     def __init__(self, group, x_L: torch.Tensor):
-        self.group, self.x_L, self.states = group, x_L, []
+        self.group, self.x_L = group, x_L
+        self.states: list[torch.Tensor] = []
         self.rank, self.size, self.device, self.ledger = group.rank, group.size, group.device, group.ledger
 
     def sendrecv(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -45,11 +47,13 @@ def filling(all_reduce: Callable, N: int = 4) -> torch.Tensor:
         [steps + 1, N ranks, N chunks] int64: the values before the first step, and after each. Works for a wrong ring
         too (an addend that came twice shows as another rank's bit): look at it when a check fails.
     """
+
     def job(group) -> torch.Tensor:
-        x_L = torch.full((N,), 2.0 ** group.rank)
+        x_L = torch.full((N,), 2.0**group.rank)
         watched = Watched(group, x_L)
         all_reduce(x_L, watched)
         return torch.stack([*watched.states, x_L])
+
     by_rank = run_ranks(job, size=N, backend="threads")
     steps = min(len(states) for states in by_rank)
     return torch.stack([states[:steps] for states in by_rank], dim=1).long()
@@ -57,8 +61,10 @@ def filling(all_reduce: Callable, N: int = 4) -> torch.Tensor:
 
 def ledgers_of(collective: Callable, N: int, numel: int | None = None, **kwargs: Any) -> list[Ledger]:
     """The ledgers of `collective(x, group)` with N ranks, x of `numel` fp32 numbers (default: 16 a chunk)."""
+
     def job(group) -> None:
         collective(torch.ones(numel if numel is not None else 16 * N), group, **kwargs)
+
     return run_ranks(job, size=N, backend="threads", timeout=30.0).ledgers
 
 

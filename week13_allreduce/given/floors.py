@@ -13,6 +13,7 @@ beta     gives a message 8 channels on four GPUs and more of them once it is lon
 `alpha + beta n` alone must explain the flat part of the curve by an alpha that grows with the number of calls, and pays
 for it at the other end.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -20,19 +21,20 @@ from statistics import median
 from typing import Any, NamedTuple
 
 MiB = 1 << 20
-PART, CHANNELS = 16 * MiB, 32        # a message starts with CHANNELS/ranks channels and gets more above PART a channel
+PART, CHANNELS = 16 * MiB, 32  # a message starts with CHANNELS/ranks channels and gets more above PART a channel
 # What one message is, in units of x.
 MESSAGE = {"naive": lambda N: 1.0, "one_shot": lambda N: 1.0, "ring": lambda N: 1.0 / N}
-STRAY = 1.5                          # queued for this many times Q: something else held the CPU at that moment
+STRAY = 1.5  # queued for this many times Q: something else held the CPU at that moment
 
 
 class Floor(NamedTuple):
     """The model of one contender on `ranks` GPUs."""
-    queue: float                     # Q, seconds
-    short: Any                       # cost_model.Fit of the sizes whose messages have the first number of channels
-    long: Any                        # ... and of the longer ones
+
+    queue: float  # Q, seconds
+    short: Any  # cost_model.Fit of the sizes whose messages have the first number of channels
+    long: Any  # ... and of the longer ones
     cost: Any
-    last: float                      # the largest vector, in bytes, of which `short` speaks
+    last: float  # the largest vector, in bytes, of which `short` speaks
 
     def time(self, nbytes: float) -> float:
         """Seconds for a vector of `nbytes` bytes."""
@@ -45,18 +47,21 @@ def floor_of(rows: Sequence[Mapping[str, float]], contender: str, ranks: int) ->
 
     Uses task 13.1: NotImplementedError while it is open."""
     from week13_allreduce import cost_model
+
     if not all("queue" in row and "gpu" in row for row in rows):
         return None
     queue = median(row["queue"] for row in rows) if rows else 0.0
     last = PART * CHANNELS / ranks / MESSAGE[contender](ranks)
     cost = getattr(cost_model, f"{contender}_all_reduce_cost")(ranks)
     busy = [row for row in rows if row["gpu"] > queue]
-    halves = [[row for row in busy if (row["size"] > last) == long] for long in (False, True)]
+    halves = [[row for row in busy if (row["size"] > last) == beyond] for beyond in (False, True)]
     if min(map(len, halves)) < 2:
         return None
-    fits = [cost_model.fit_alpha_beta([row["size"] for row in half], [row["seconds"] for row in half], cost)
-            for half in halves]
-    return Floor(queue, *fits, cost, last)
+    short, long = (
+        cost_model.fit_alpha_beta([row["size"] for row in half], [row["seconds"] for row in half], cost)
+        for half in halves
+    )
+    return Floor(queue, short, long, cost, last)
 
 
 def floors(record: Mapping[str, Any]) -> str:
@@ -73,22 +78,35 @@ def floors(record: Mapping[str, Any]) -> str:
         found[who] = floor
         far, left_out = errors(floor, rows)
         worst, at = max((abs(value), size) for size, value in far.items())
-        strays = "; without " + " and ".join(map(_human, left_out)) + ", queued for " + " and ".join(
-            f"{times:.1f}" for times in left_out.values()) + " times as long" if left_out else ""
-        lines.append(f"{who.replace('_', '-'):9s} queued in {floor.queue * 1e6:3.0f} us; "
-                     f"{1 / floor.short.beta / 1e9:3.0f} GB/s, long messages {1 / floor.long.beta / 1e9:3.0f} GB/s: "
-                     f"at most {worst:.0%} off (at {_human(at)}){strays}")
+        strays = (
+            "; without "
+            + " and ".join(map(_human, left_out))
+            + ", queued for "
+            + " and ".join(f"{times:.1f}" for times in left_out.values())
+            + " times as long"
+            if left_out
+            else ""
+        )
+        lines.append(
+            f"{who.replace('_', '-'):9s} queued in {floor.queue * 1e6:3.0f} us; "
+            f"{1 / floor.short.beta / 1e9:3.0f} GB/s, long messages {1 / floor.long.beta / 1e9:3.0f} GB/s: "
+            f"at most {worst:.0%} off (at {_human(at)}){strays}"
+        )
     if "ring" in found:
-        lines += [f"so the ring overtakes {who.replace('_', '-')} at {_human(crossing(floor, found['ring']))}"
-                  for who, floor in found.items() if who != "ring"]
+        lines += [
+            f"so the ring overtakes {who.replace('_', '-')} at {_human(crossing(floor, found['ring']))}"
+            for who, floor in found.items()
+            if who != "ring"
+        ]
     return "\n".join(lines)
 
 
 def errors(floor: Floor, rows: Sequence[Mapping[str, float]]) -> tuple[dict[float, float], dict[float, float]]:
     """({size: (measured - model) / measured}, {size: queue / Q}); the second are the rows that the model leaves out,
     because their own queueing decided and took more than STRAY times Q."""
-    strays = {row["size"]: row["queue"] / floor.queue for row in rows
-              if row["queue"] > max(STRAY * floor.queue, row["gpu"])}
+    strays = {
+        row["size"]: row["queue"] / floor.queue for row in rows if row["queue"] > max(STRAY * floor.queue, row["gpu"])
+    }
     far = {row["size"]: 1 - floor.time(row["size"]) / row["seconds"] for row in rows if row["size"] not in strays}
     return far, strays
 

@@ -2,20 +2,26 @@
 
 A test holds each of them against the parser of task 13.11.
 """
+
 from __future__ import annotations
 
 from labkit.comm.topology import Link, Topology
 
-NVLINK, PCIE, SMP = 25e9, 24e9, 10e9    # one NVLink; a GPU's PCIe 4.0 x16; between two sockets. Bytes/s, one direction
+Routes = dict[tuple[int, int], list[str]]
 
-# Hybrid cube mesh: (GPU, GPU): how many NVLinks they share. Every GPU has six.
+NVLINK, PCIE, SMP = 25e9, 24e9, 10e9  # one NVLink; a GPU's PCIe 4.0 x16; between two sockets. Bytes/s, one direction
+
+# Hybrid cube mesh: (GPU, GPU): how many NVLinks they share. Every GPU has six. Two lines of cables, not sixteen:
+# fmt: off
 CUBE_MESH = {(0, 1): 2, (0, 2): 2, (0, 3): 1, (0, 4): 1, (1, 2): 1, (1, 3): 2, (1, 5): 1, (2, 3): 1,
              (2, 6): 2, (3, 7): 2, (4, 5): 2, (4, 6): 2, (4, 7): 1, (5, 6): 1, (5, 7): 2, (6, 7): 1}
+# fmt: on
 
 
 def cube_mesh(alpha: float = 0.0) -> Topology:
     """8 V100, cables of one or two NVLinks; pairs without a cable go over PCIe and the link between the sockets."""
-    links, routes = {}, {}
+    links: dict[str, Link] = {}
+    routes: Routes = {}
     for a in range(8):
         for b in (b for b in range(8) if b != a):
             count = CUBE_MESH.get((min(a, b), max(a, b)))
@@ -27,7 +33,8 @@ def cube_mesh(alpha: float = 0.0) -> Topology:
 
 def two_sockets(alpha: float = 0.0) -> Topology:
     """8 RTX 4090, four at each socket behind a PCIe switch, no NVLink."""
-    links, routes = {}, {}
+    links: dict[str, Link] = {}
+    routes: Routes = {}
     for a in range(8):
         for b in (b for b in range(8) if b != a):
             path = _over_pcie(a, b)

@@ -3,6 +3,7 @@
 Every function returns a `Picture`: files in `folder` (PNG and SVG), a title, and `alt`, what it shows in words. No
 picture says anything by colour alone. Curves and clocks are in clocks.py.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -25,7 +26,12 @@ BLUE, RED, ORANGE = "#005a9c", "#a11212", "#b34700"
 def _scratch(pid: int) -> str:
     """One temporary folder for each process, removed when that process ends, and not when one forked from it does."""
     folder = tempfile.mkdtemp(prefix="week13-")
-    atexit.register(lambda: os.getpid() == pid and shutil.rmtree(folder, ignore_errors=True))
+
+    def remove() -> None:
+        if os.getpid() == pid:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
     return folder
 
 
@@ -39,42 +45,59 @@ def folder_or_temp(folder: Path | None) -> Path:
 
 # ---- 1: chunks that fill
 
+
 def chunk_grid(states: Any, folder: Path | None = None) -> Picture:
     """`states` of `experiments.filling`, [steps + 1, N, N]: a panel a step, a row for each rank, a column a chunk.
 
     The digits in a cell are the ranks whose addends are in it. A cell that changed in this step has an arrow from the
     rank it came from; a complete chunk has a thick frame and a filled ground."""
     N, steps = states.shape[1], states.shape[0] - 1
-    laps = [("reduce-scatter", range(0, min(N, steps + 1)))]
+    laps = [("reduce-scatter", range(min(N, steps + 1)))]
     if steps >= N:
         laps.append(("all-gather", range(N, steps + 1)))
     panel = WIDTH / N
     with look() as figure:
         fig = figure(WIDTH, len(laps) * (panel + 0.22) + 0.1)
         for row, (lap, moments) in enumerate(laps):
-            first = N - len(moments)                    # the second lap stands below the steps of the first
+            first = N - len(moments)  # the second lap stands below the steps of the first
             for column, t in enumerate(moments, first):
                 ax = fig.add_subplot(len(laps), N, row * N + column + 1)
                 _grid(ax, states[t], states[t - 1] if t else None, N)
                 step = f"step {t - moments[0] - (row == 0)}"
                 ax.set_title("at the start" if t == 0 else f"{lap} {step}" if column == 1 else step, fontsize=9, pad=4)
         if len(laps) == 2:
-            fig.text(0.012, 0.40, "Digits in a cell:\nwhose addends are in it.\n\nArrow: it just came in\n"
-                     "from the left neighbour.\n\nFilled, thick frame:\nall addends are in.", va="top", fontsize=8.5,
-                     color=MUTED, linespacing=1.35)
+            fig.text(
+                0.012,
+                0.40,
+                "Digits in a cell:\nwhose addends are in it.\n\nArrow: it just came in\n"
+                "from the left neighbour.\n\nFilled, thick frame:\nall addends are in.",
+                va="top",
+                fontsize=8.5,
+                color=MUTED,
+                linespacing=1.35,
+            )
         fig.tight_layout(pad=0.5, h_pad=1.0, w_pad=0.5)
-        full = 2 ** N - 1
+        full = 2**N - 1
         complete = [int((states[t] == full).sum()) for t in range(steps + 1)]
-        alt = (f"{steps + 1} grids of {N} ranks by {N} chunks, one for each step of a ring. Complete chunks at the "
-               f"start and after each step: {', '.join(map(str, complete))} of {N * N}.")
-        return save(fig, folder_or_temp(folder), "chunk_grid", "A ring fills its chunks", alt,
-                    "A panel shows the chunks after its step. Look down a column: one chunk on its way around the "
-                    "ring, each step one rank further and one addend richer.")
+        alt = (
+            f"{steps + 1} grids of {N} ranks by {N} chunks, one for each step of a ring. Complete chunks at the "
+            f"start and after each step: {', '.join(map(str, complete))} of {N * N}."
+        )
+        return save(
+            fig,
+            folder_or_temp(folder),
+            "chunk_grid",
+            "A ring fills its chunks",
+            alt,
+            "A panel shows the chunks after its step. Look down a column: one chunk on its way around the "
+            "ring, each step one rank further and one addend richer.",
+        )
 
 
 def _grid(ax: Any, now: Any, before: Any, N: int) -> None:
     from matplotlib.patches import FancyArrowPatch, Rectangle
-    full = 2 ** N - 1
+
+    full = 2**N - 1
     ax.set_xlim(-0.62, N + 0.05)
     ax.set_ylim(N + 0.05, -0.72)
     ax.set_aspect("equal")
@@ -92,17 +115,45 @@ def _grid(ax: Any, now: Any, before: Any, N: int) -> None:
         for c in range(N):
             value, done = int(now[r][c]), int(now[r][c]) == full
             fresh = before is not None and int(before[r][c]) != value
-            ax.add_patch(Rectangle((c + 0.05, r + 0.05), 0.9, 0.9, facecolor=BAND if done else PAPER,
-                                   edgecolor=INK if done else MUTED, linewidth=1.8 if done else 0.6, zorder=2))
+            ax.add_patch(
+                Rectangle(
+                    (c + 0.05, r + 0.05),
+                    0.9,
+                    0.9,
+                    facecolor=BAND if done else PAPER,
+                    edgecolor=INK if done else MUTED,
+                    linewidth=1.8 if done else 0.6,
+                    zorder=2,
+                )
+            )
             digits = "".join(str(k) for k in range(N) if value >> k & 1) if 0 <= value <= full else "?"
-            ax.text(c + 0.5, r + 0.54, digits, ha="center", va="center", fontsize=min(8.5, 29 / max(len(digits), 3)),
-                    fontweight="bold" if fresh or done else "normal", color=INK, zorder=4)
+            ax.text(
+                c + 0.5,
+                r + 0.54,
+                digits,
+                ha="center",
+                va="center",
+                fontsize=min(8.5, 29 / max(len(digits), 3)),
+                fontweight="bold" if fresh or done else "normal",
+                color=INK,
+                zorder=4,
+            )
             if fresh:
-                ax.add_patch(FancyArrowPatch((c + 0.5, r - 0.30), (c + 0.5, r + 0.26), arrowstyle="-|>",
-                                             mutation_scale=8, linewidth=1.5, color=ORANGE, zorder=5))
+                ax.add_patch(
+                    FancyArrowPatch(
+                        (c + 0.5, r - 0.30),
+                        (c + 0.5, r + 0.26),
+                        arrowstyle="-|>",
+                        mutation_scale=8,
+                        linewidth=1.5,
+                        color=ORANGE,
+                        zorder=5,
+                    )
+                )
 
 
 # ---- 2: wires that are busy
+
 
 def timelines(replays: dict[str, Any], folder: Path | None = None) -> Picture:
     """Replays of the virtual wire by name, a panel each, on one time axis: which rank's wire was busy when, in and out.
@@ -119,14 +170,22 @@ def timelines(replays: dict[str, Any], folder: Path | None = None) -> Picture:
             _timeline(ax, replay, scale, last)
             busiest = replay.busiest()
             ax.set_title(f"{name}: {replay.time * scale:.3g} {unit}")
-            words.append(f"{name} takes {replay.time * scale:.3g} {unit}; its busiest wire is {busiest} with "
-                         f"{replay.links[busiest].utilisation:.0%}")
+            words.append(
+                f"{name} takes {replay.time * scale:.3g} {unit}; its busiest wire is {busiest} with "
+                f"{replay.links[busiest].utilisation:.0%}"
+            )
         axes[-1].set_xlabel(f"time on the virtual wire, {unit}")
         axes[-1].set_xlim(0, last * scale * 1.005)
         fig.tight_layout(pad=0.5, h_pad=1.0)
-        return save(fig, folder_or_temp(folder), "timelines", "Who is working?", ". ".join(words) + ".",
-                    "One bar is one message on one wire, with the rank it goes to or comes from; hatched: coming in. "
-                    "On the right: how much of the time the wire was busy.")
+        return save(
+            fig,
+            folder_or_temp(folder),
+            "timelines",
+            "Who is working?",
+            ". ".join(words) + ".",
+            "One bar is one message on one wire, with the rank it goes to or comes from; hatched: coming in. "
+            "On the right: how much of the time the wire was busy.",
+        )
 
 
 def _timeline(ax: Any, replay: Any, scale: float, last: float) -> None:
@@ -138,16 +197,34 @@ def _timeline(ax: Any, replay: Any, scale: float, last: float) -> None:
     box = {"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.92}
     for y, (r, way) in enumerate(rows):
         saturated = use[r, way].utilisation > 0.999 * busiest
-        ax.text(1.005, y, f"{use[r, way].utilisation:4.0%}", transform=ax.get_yaxis_transform(), va="center",
-                fontsize=8, color=INK if saturated else MUTED, fontweight="bold" if saturated else "normal")
+        ax.text(
+            1.005,
+            y,
+            f"{use[r, way].utilisation:4.0%}",
+            transform=ax.get_yaxis_transform(),
+            va="center",
+            fontsize=8,
+            color=INK if saturated else MUTED,
+            fontweight="bold" if saturated else "normal",
+        )
         for transfer in (t for t in replay.transfers if f"{r}.{way}" in t.links):
             begin, width = transfer.begin * scale, (transfer.end - transfer.begin) * scale
-            ax.barh(y, width, left=begin, height=0.74, color=RED if saturated and uneven else BLUE, edgecolor=PAPER,
-                    linewidth=0.9, hatch="///" if way == "down" else "", zorder=3)
+            ax.barh(
+                y,
+                width,
+                left=begin,
+                height=0.74,
+                color=RED if saturated and uneven else BLUE,
+                edgecolor=PAPER,
+                linewidth=0.9,
+                hatch="///" if way == "down" else "",
+                zorder=3,
+            )
             peer = f"→{transfer.dst}" if way == "up" else f"←{transfer.src}"
             if width > last * scale / 40:
-                ax.text(begin + width / 2, y, peer, ha="center", va="center", fontsize=6.6, color=INK, zorder=5,
-                        bbox=box)
+                ax.text(
+                    begin + width / 2, y, peer, ha="center", va="center", fontsize=6.6, color=INK, zorder=5, bbox=box
+                )
     for r in range(1, N):
         ax.axhline(2 * r - 0.5, color=GRID, linewidth=0.8, zorder=1)
     ax.set_yticks(range(len(rows)), [f"rank {r} out" if way == "up" else "in" for r, way in rows])
@@ -169,9 +246,11 @@ def _timeline(ax: Any, replay: Any, scale: float, last: float) -> None:
 
 # ---- 4: ranks that wait
 
+
 def wait_for(autopsy: Any, folder: Path | None = None) -> Picture:
     """The wait-for graph of an autopsy: an arrow from each rank that waits to the rank it waits for."""
     from matplotlib.patches import Circle, FancyArrowPatch
+
     data = autopsy.to_json()
     ranks, pairs = data["ranks"], {(edge["waiter"], edge["on"]) for edge in data["edges"]}
     N = len(ranks)
@@ -186,26 +265,59 @@ def wait_for(autopsy: Any, folder: Path | None = None) -> Picture:
         ax.axis("off")
         for a, b in sorted(pairs):
             bend = 0.22 if (b, a) in pairs else 0.12
-            ax.add_patch(FancyArrowPatch(
-                place[a], place[b], connectionstyle=f"arc3,rad={bend}", arrowstyle="-|>", shrinkA=19, shrinkB=20,
-                mutation_scale=15, linewidth=1.8, color=RED if a in data["involved"] else MUTED, zorder=2))
+            ax.add_patch(
+                FancyArrowPatch(
+                    place[a],
+                    place[b],
+                    connectionstyle=f"arc3,rad={bend}",
+                    arrowstyle="-|>",
+                    shrinkA=19,
+                    shrinkB=20,
+                    mutation_scale=15,
+                    linewidth=1.8,
+                    color=RED if a in data["involved"] else MUTED,
+                    zorder=2,
+                )
+            )
         for rank in ranks:
             x, y = place[rank["rank"]]
             waits = rank["state"] == "waiting"
-            ax.add_patch(Circle((x, y), 0.2, facecolor=PAPER, edgecolor=INK, linewidth=2.2 if waits else 1.0,
-                                linestyle="-" if waits else (0, (3, 2)), zorder=3))
+            ax.add_patch(
+                Circle(
+                    (x, y),
+                    0.2,
+                    facecolor=PAPER,
+                    edgecolor=INK,
+                    linewidth=2.2 if waits else 1.0,
+                    linestyle="-" if waits else (0, (3, 2)),
+                    zorder=3,
+                )
+            )
             ax.text(x, y - 0.01, str(rank["rank"]), ha="center", va="center", fontsize=13, fontweight="bold", zorder=4)
             side = -1 if x < -0.3 else 1
-            ax.text(x + side * 0.3, y, _stands_in(rank), fontsize=8.5, linespacing=1.25, va="center",
-                    ha="left" if side > 0 else "right", zorder=4)
+            ax.text(
+                x + side * 0.3,
+                y,
+                _stands_in(rank),
+                fontsize=8.5,
+                linespacing=1.25,
+                va="center",
+                ha="left" if side > 0 else "right",
+                zorder=4,
+            )
         # The picture shows who stands where: the headline need not repeat it.
         headline = re.sub(r"(Deadlock of ranks [^:]*): rank .*?\. (?=[A-Z])", r"\1. ", data["cause"])
         fig.text(0.02, 0.965, textwrap.fill(headline, 92), va="top", fontsize=9.5, fontweight="bold", linespacing=1.3)
         arrows = ", ".join(f"{a} waits for {b}" for a, b in sorted(pairs))
-        return save(fig, folder_or_temp(folder), "wait_for", "Who waits for whom",
-                    f"{N} ranks; {arrows}. {data['cause']}",
-                    "An arrow means: cannot go on before the other makes the matching call. A circle of arrows never "
-                    "ends by itself.")
+        return save(
+            fig,
+            folder_or_temp(folder),
+            "wait_for",
+            "Who waits for whom",
+            f"{N} ranks; {arrows}. {data['cause']}",
+            "An arrow means: cannot go on before the other makes the matching call. A circle of arrows never "
+            "ends by itself.",
+        )
 
 
 def _stands_in(rank: dict[str, Any]) -> str:

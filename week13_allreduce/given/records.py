@@ -12,20 +12,82 @@ A record is one file:
                    cost they were fitted under; the largest relative residual from `from_bytes` on, and at which size
              fit_gpu  the same of `gpu` in place of `seconds`; only on GPUs
 """
+
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
 
 RESULTS = Path(__file__).parents[1] / "results"
-FIT_FROM = 1 << 20      # below, NCCL changes its protocol from size to size, and no single line can follow
+FIT_FROM = 1 << 20  # below, NCCL changes its protocol from size to size, and no single line can follow
+
+
+def which_ranks(device: str, ranks: int | None) -> dict[str, Any]:
+    """Which ranks on which device, and whether this process is the one that speaks."""
+    import torch
+
+    from labkit.comm.ranks import under_torchrun
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise LabError(f"--device is auto, cpu or cuda, not {device!r}.")
+    torchrun = under_torchrun()
+    if device == "auto":
+        gpus = torch.cuda.device_count()
+        device = "cuda" if gpus > 0 and (torchrun or (ranks or gpus) <= gpus) else "cpu"
+    if torchrun:
+        ranks = int(os.environ["WORLD_SIZE"])
+    ranks = ranks or (torch.cuda.device_count() if device == "cuda" else 4)
+    return {
+        "device": device,
+        "ranks": ranks,
+        "torchrun": torchrun,
+        "leader": os.environ.get("RANK", "0") == "0",
+        "nodes": ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if torchrun else 1,
+    }
+
+
+def describe(where: dict[str, Any], dtype: str, op: str, wire: float | None) -> dict[str, Any]:
+    """What a record begins with, its `series` still empty. wire: GB/s one way; by default NVLink's of a known GPU."""
+    from labkit.record import hardware
+    from labkit.record.clean import typed_command
+    from labkit.record.run import now, versions
+
+    machine = hardware.describe() if where["leader"] else {"gpus": [], "cpu": {}}
+    gpu = machine["gpus"][0]["name"] if machine["gpus"] and where["device"] == "cuda" else None
+    known = hardware.find_gpu(gpu) if gpu else None
+    limit = wire * 1e9 if wire else known.nvlink if known else None
+    software = versions()
+    if where["device"] == "cuda":
+        import torch
+
+        software["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return {
+        "kind": "collectives",
+        "started": now(),
+        "command": typed_command(),
+        "hardware": machine,
+        "hardware_name": gpu or f"{machine['cpu'].get('model')}, {machine['cpu'].get('cores')} cores",
+        "versions": software,
+        "environment": {key: value for key, value in sorted(os.environ.items()) if re.match(r"(TORCH_)?NCCL_", key)},
+        "ranks": where["ranks"],
+        "nodes": where["nodes"],
+        "device": where["device"],
+        "transport": "nccl" if where["device"] == "cuda" else "gloo",
+        "dtype": dtype,
+        "redop": op,
+        "wire": limit,
+        "series": [],
+    }
 
 
 def save(record: dict[str, Any], path: Path) -> None:
     from labkit.record.clean import jsonable
+
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(jsonable(record), indent=1) + "\n", encoding="utf-8")
 
@@ -37,7 +99,7 @@ def load(path: str | Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise LabError(f"{path} is no readable benchmark record: {error}.") from None
     if not isinstance(record, dict) or record.get("kind") != "collectives":
-        raise LabError(f"{path} is no benchmark record: its kind is not \"collectives\".")
+        raise LabError(f'{path} is no benchmark record: its kind is not "collectives".')
     return record
 
 
@@ -49,18 +111,26 @@ def recorded(folder: Path = RESULTS, device: str = "cuda") -> dict[int, dict[str
 
 def series(record: dict[str, Any], contender: str, collective: str = "all_reduce") -> list[dict[str, Any]]:
     """The rows of one contender, [] if it is not in the record."""
-    return next((entry["rows"] for entry in record["series"]
-                 if entry["contender"] == contender and entry["collective"] == collective), [])
+    return next(
+        (
+            entry["rows"]
+            for entry in record["series"]
+            if entry["contender"] == contender and entry["collective"] == collective
+        ),
+        [],
+    )
 
 
-def fit(rows: list[dict[str, Any]], cost: Any, from_bytes: int = FIT_FROM,
-        of: str = "seconds") -> dict[str, Any] | None:
+def fit(
+    rows: list[dict[str, Any]], cost: Any, from_bytes: int = FIT_FROM, of: str = "seconds"
+) -> dict[str, Any] | None:
     """Fit the rows from `from_bytes` on (all, if fewer than three are) by task 13.1's `fit_alpha_beta`.
 
     of: the rows' key that holds the time. None if there are fewer than two sizes. NotImplementedError while task 13.1
     is open.
     """
     from week13_allreduce.cost_model import fit_alpha_beta
+
     used = [row for row in rows if row["size"] >= from_bytes]
     if len({row["size"] for row in used}) < 3:
         used = rows
@@ -68,5 +138,28 @@ def fit(rows: list[dict[str, Any]], cost: Any, from_bytes: int = FIT_FROM,
         return None
     result = fit_alpha_beta([row["size"] for row in used], [row[of] for row in used], cost)
     worst, at = max((abs(residual), row["size"]) for residual, row in zip(result.residuals, used))
-    return {"alpha": result.alpha, "beta": result.beta, "messages": cost.messages, "share": cost.share,
-            "from_bytes": used[0]["size"], "worst": worst, "worst_at": at}
+    return {
+        "alpha": result.alpha,
+        "beta": result.beta,
+        "messages": cost.messages,
+        "share": cost.share,
+        "from_bytes": used[0]["size"],
+        "worst": worst,
+        "worst_at": at,
+    }
+
+
+def parse_size(text: str) -> int:
+    """ "4G" -> 4294967296; K, M and G count in powers of 1024, as in nccl-tests."""
+    found = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", str(text).strip(), re.I)
+    if not found:
+        raise LabError(f"{text!r} is no size: write 512, 1K, 64M or 4G.")
+    return int(found[1]) * 1024 ** " KMG".index(found[2].upper() or " ")
+
+
+def human(nbytes: int) -> str:
+    """4294967296 -> "4 GiB"."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if nbytes >= 1024**power:
+            return f"{nbytes / 1024**power:g} {unit}"
+    return f"{nbytes} B"

@@ -16,6 +16,7 @@ Thakur et al. 2005, section 4.5). So why does anyone use rings? Look at who talk
 along a machine's wires, while here, in the round with the most bytes, every rank talks to the far half of the machine
 at once. On a full switch that is free. Try it on `Topology.two_level`.
 """
+
 from __future__ import annotations
 
 import torch
@@ -46,7 +47,7 @@ def halving_doubling_all_reduce(x_L: torch.Tensor, group, op: str = "sum") -> to
         borders.append(borders[-1] + chunk.numel())
 
     def part(first: int, end: int) -> torch.Tensor:
-        return x_L[borders[first]:borders[end]]
+        return x_L[borders[first] : borders[end]]
 
     first, end, d = 0, N, N // 2
     while d:

@@ -14,6 +14,7 @@ its own, as in the large machines, the P rings of step 2 use all P cards, while 
 
 `topology.InOrder(group, members)` makes a ring of some of the ranks.
 """
+
 from __future__ import annotations
 
 import torch

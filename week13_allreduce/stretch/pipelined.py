@@ -31,9 +31,11 @@ so each slows the other down. And NCCL gives a smaller message fewer channels, t
 get twice the channels, which helps where they are short. NCCL's own kernel adds a number on its way from the wire in to
 the wire out: no second stream, no memory in between, and no message that is too small.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,8 +69,9 @@ class Adders:
             torch.cuda.current_stream().wait_event(end)
 
 
-def pipelined_ring_all_reduce(x_L: torch.Tensor, group, op: str = "sum", slices: int = 2,
-                              directions: int = 2) -> torch.Tensor:
+def pipelined_ring_all_reduce(
+    x_L: torch.Tensor, group, op: str = "sum", slices: int = 2, directions: int = 2
+) -> torch.Tensor:
     """Task 13.12. All-reduce in place over two opposite rings, `slices` slices a chunk. Arguments as `ring_all_reduce`.
 
     directions: 2, or 1 for the ring to the right alone, which then carries all of x. Any length and any N. The order of
@@ -77,20 +80,22 @@ def pipelined_ring_all_reduce(x_L: torch.Tensor, group, op: str = "sum", slices:
     """
     ### BEGIN SOLUTION 13.12 pipelined, two-directional ring
     N, r, adders = group.size, group.rank, Adders(x_L.device)
-    lanes = [(d, [chunk.tensor_split(slices) for chunk in half.tensor_split(N)])
-             for d, half in zip((+1, -1), x_L.tensor_split(directions))]
+    lanes = [
+        (d, [chunk.tensor_split(slices) for chunk in half.tensor_split(N)])
+        for d, half in zip((+1, -1), x_L.tensor_split(directions))
+    ]
 
     def exchange(t: int, k: int) -> list[torch.Tensor]:
         """Step t of slice k on all lanes; returns what arrived, lane by lane."""
         parts = []
         for d, part in lanes:
-            u = t - (N - 1)                                                     # the gather step, from 0 on
+            u = t - (N - 1)  # the gather step, from 0 on
             if u < 0:
                 sent, into = part[(r - d * (t + 1)) % N][k], {"like": part[(r - d * (t + 2)) % N][k]}
             else:
                 sent, into = part[(r - d * u) % N][k], {"out": part[(r - d * (u + 1)) % N][k]}
             parts += [Send(sent, (r + d) % N), Recv((r - d) % N, **into)]
-        return group.batch(parts)[1::2]                                         # a Send gives None
+        return group.batch(parts)[1::2]  # a Send gives None
 
     def fold(t: int, k: int, arrived: list[torch.Tensor]) -> None:
         for (d, part), addend in zip(lanes, arrived):
@@ -104,7 +109,7 @@ def pipelined_ring_all_reduce(x_L: torch.Tensor, group, op: str = "sum", slices:
         for k in range(slices):
             arrived, mark = inbox[k]
             if t < N - 1:
-                adders.wait(adders.add(mark, lambda: fold(t, k, arrived)))
+                adders.wait(adders.add(mark, partial(fold, t, k, arrived)))
             if t + 1 < steps:
                 inbox[k] = exchange(t + 1, k), adders.now()
     return x_L

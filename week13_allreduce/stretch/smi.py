@@ -17,6 +17,7 @@ The matrix names relations; a ring needs links. Between two GPUs we assume
 
 That is a model too: it trusts every PCIe switch and knows nothing of lanes that a slot lacks. The cure is to measure.
 """
+
 from __future__ import annotations
 
 import re
@@ -28,11 +29,15 @@ from labkit.errors import LabError
 
 class Topo(NamedTuple):
     """One machine, as `nvidia-smi topo -m` describes it."""
+
+    # A table of what each field holds stays one:
+    # fmt: off
     gpus: list[str]                         # "GPU0", ...
     nics: list[str]                         # "NIC0", "mlx5_0", ...
     between: dict[tuple[str, str], str]     # (device, device) -> symbol, for every two different devices, both ways
     cpus: dict[str, str]                    # GPU -> "0-79", or "" if not told
     socket: dict[str, int]                  # GPU -> 0, 1, ...: its NUMA node, numbered as they appear
+    # fmt: on
 
 
 def sockets(gpus: list[str], numa: dict[str, str], cpus: dict[str, str]) -> dict[str, int]:
@@ -55,15 +60,17 @@ def parse_topo(text: str) -> Topo:
     if at is None:
         raise LabError("this is no output of nvidia-smi topo -m: no line of titles that begins with GPU0 was found.")
     titles = lines[at].split()
-    devices = titles[:titles.index("CPU")] if "CPU" in titles else titles
+    devices = titles[: titles.index("CPU")] if "CPU" in titles else titles
     has_numa = "NUMA" in titles
-    between, cpus, numa = {}, {}, {}
-    for line in lines[at + 1: at + 1 + len(devices)]:
+    cpus: dict[str, str] = {}
+    numa: dict[str, str] = {}
+    between: dict[tuple[str, str], str] = {}
+    for line in lines[at + 1 : at + 1 + len(devices)]:
         name, *cells = line.split()
         if len(cells) < len(devices):
             raise LabError(f"row {name} has {len(cells)} cells, and there are {len(devices)} devices.")
         between |= {(name, other): symbol for other, symbol in zip(devices, cells) if other != name}
-        rest = cells[len(devices):]
+        rest = cells[len(devices) :]
         if name.startswith("GPU"):
             cpus[name] = rest[0] if rest else ""
             numa[name] = rest[1] if has_numa and len(rest) > 1 else ""
@@ -72,8 +79,9 @@ def parse_topo(text: str) -> Topo:
     ### END SOLUTION
 
 
-def to_topology(topo: Topo, nvlink: float = 25e9, pcie: float = 24e9, smp: float = 10e9,
-                alpha: float = 0.0) -> Topology:
+def to_topology(
+    topo: Topo, nvlink: float = 25e9, pcie: float = 24e9, smp: float = 10e9, alpha: float = 0.0
+) -> Topology:
     """Task 13.11. The link graph of the GPUs, rank r on the r-th GPU, by the rules above.
 
     Args:
@@ -83,7 +91,9 @@ def to_topology(topo: Topo, nvlink: float = 25e9, pcie: float = 24e9, smp: float
         alpha: latency of every link, seconds.
     """
     ### BEGIN SOLUTION 13.11 link graph from the matrix
-    links, routes, N = {}, {}, len(topo.gpus)
+    N = len(topo.gpus)
+    links: dict[str, Link] = {}
+    routes: dict[tuple[int, int], list[str]] = {}
     symbols = {(a, b): topo.between[topo.gpus[a], topo.gpus[b]] for a in range(N) for b in range(N) if a != b}
     switched = N > 2 and len(set(symbols.values())) == 1 and topo.between["GPU0", "GPU1"].startswith("NV")
     for (a, b), symbol in symbols.items():

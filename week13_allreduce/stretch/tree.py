@@ -12,6 +12,7 @@ vectors. At N = 1024 that is 20 alphas instead of 2046: for short vectors trees 
 (NCCL uses two complementary trees, so that no rank is a leaf in both and every wire works: Sanders, Speck and Traeff
 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan".)
 """
+
 from __future__ import annotations
 
 import torch
@@ -23,7 +24,7 @@ from week13_allreduce.cost_model import Cost
 def tree_all_reduce_cost(N: int) -> Cost:
     """Cost of `tree_all_reduce`; N = 1 costs nothing."""
     ### BEGIN SOLUTION 13.8 tree all-reduce cost
-    rounds = (N - 1).bit_length()                # ceil(log2 N)
+    rounds = (N - 1).bit_length()  # ceil(log2 N)
     return Cost(messages=2 * rounds, share=2 * rounds)
     ### END SOLUTION
 
