@@ -16,25 +16,45 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 
 
-def lock() -> dict[str, Version]:
-    lines = [line.strip() for line in (ROOT / "requirements.lock").read_text().splitlines()]
-    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
-    return {name.lower().replace("_", "-"): Version(version) for name, version in pins}
+def lock(*extras: str) -> dict[str, Version]:
+    """The pins of requirements.lock, and of requirements-EXTRA.lock for each extra. None stands in two of them."""
+    pins: dict[str, Version] = {}
+    for name in ("requirements.lock", *(f"requirements-{extra}.lock" for extra in extras)):
+        for line in (ROOT / name).read_text().splitlines():
+            if line and not line.startswith("#"):
+                package, _, version = line.partition("==")
+                package = package.lower().replace("_", "-")
+                assert package not in pins, f"{name}: {package} is pinned in another lock"
+                pins[package] = Version(version)
+    return pins
 
 
 def test_lock_pins_torch_exactly():
     assert str(lock()["torch"]) == "2.13.0", "a local build tag such as +cpu would refuse everybody else's torch"
 
 
-@pytest.mark.parametrize("extra", [None, "student", "dev"])
-def test_lock_satisfies_every_range_in_pyproject(extra):
+@pytest.mark.parametrize(
+    "extra, locks", [(None, []), ("student", []), ("dev", []), ("grading", ["grading"]), ("lint", ["lint"])]
+)
+def test_lock_satisfies_every_range_in_pyproject(extra, locks):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
-    pins = lock()
+    pins = lock(*locks)
     for requirement in map(Requirement, wanted):
         pin = pins.get(requirement.name.lower().replace("_", "-"))
-        assert pin is not None, f"{requirement.name} is in pyproject.toml and not in requirements.lock"
-        assert pin in requirement.specifier, f"requirements.lock: {requirement.name} {pin}, not {requirement.specifier}"
+        assert pin is not None, f"{requirement.name} is in pyproject.toml and in no lock"
+        assert pin in requirement.specifier, f"{requirement.name} is pinned to {pin}, not {requirement.specifier}"
+
+
+def test_a_laptop_installs_no_linter_and_no_gradebook():
+    everything = lock("grading", "lint")
+    for name in ("ruff", "mypy", "import-linter", "pre-commit", "nbgrader", "dask"):
+        assert name in everything and name not in lock(), name
+    assert not {"ruff", "mypy", "nbgrader"} & {
+        Requirement(line).name
+        for extra in ("student", "dev")
+        for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]
+    }
 
 
 def test_the_containers_list_is_pyprojects_without_what_the_container_brings():

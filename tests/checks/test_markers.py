@@ -63,9 +63,9 @@ def test_a_text_without_holes_is_unchanged_even_if_it_is_no_python():
 
 def test_quotes_in_a_title_survive():
     text = 'def f():\n    ### BEGIN SOLUTION 1.1 say "hi" \\ bye\n    return 1\n    ### END SOLUTION\n'
+    namespace = {}
+    exec(strip(text), namespace)
     with pytest.raises(NotImplementedError, match='say "hi"'):
-        namespace = {}
-        exec(strip(text), namespace)
         namespace["f"]()
 
 

@@ -115,7 +115,7 @@ def test_too_much_is_refused(monkeypatch):
     monkeypatch.setattr(values, "MAX_BYTES", 1000)
     with pytest.raises(LabError, match="too much"):
         pack(torch.zeros(1000))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="2000 bytes"):
         unpack(b"x" * 2000)
 
 

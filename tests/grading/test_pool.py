@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from grading import judge, marks, pool
-from tests.grading.test_run import SOLVED, course, graded, mark, needs_sandbox  # noqa: F401
+from tests.grading.test_run import SOLVED, course, graded, mark, needs_sandbox  # noqa: F401  course is a fixture
 
 HELPER = "def secret(x, group):\n    return group.all_reduce(x)\n"
 BORROWS = SOLVED.replace(
@@ -55,7 +55,7 @@ DESTROYS = SOLVED.replace(
 
 
 @needs_sandbox
-def test_one_after_another_in_one_sandbox(course):  # noqa: F811
+def test_one_after_another_in_one_sandbox(course):  # noqa: F811  the fixture
     _, _, _, hand_in = course
     hand_in("a", LITTERS)
     hand_in("b", FINDS)
@@ -71,7 +71,7 @@ def test_one_after_another_in_one_sandbox(course):  # noqa: F811
 
 
 @needs_sandbox
-def test_what_one_destroys_the_next_does_not_miss(course):  # noqa: F811
+def test_what_one_destroys_the_next_does_not_miss(course):  # noqa: F811  the fixture
     _, _, _, hand_in = course
     hand_in("a", DESTROYS)
     hand_in("b", SOLVED)

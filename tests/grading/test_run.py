@@ -85,7 +85,7 @@ def verdicts(one):
 
 @needs_sandbox
 def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
-    week, submissions, folder, hand_in = course
+    week, _, folder, hand_in = course
     for student, text in {"good": SOLVED, "blank": BLANK, "wrong": WRONG, 'third, "O\'Neil" é': TWICE_WRONG}.items():
         hand_in(student, text)
     hand_in("empty", "nothing", name="readme.txt")
@@ -219,7 +219,7 @@ def _processes(word):
 
 @needs_sandbox
 def test_an_appeal_repeats_one_verdict_and_writes_nothing(course):
-    week, submissions, folder, hand_in = course
+    _, _, folder, hand_in = course
     hand_in("anna", WRONG)
     hand_in("bert", SOLVED)
     seed = graded(course)["seed"]
@@ -278,7 +278,7 @@ def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
 
 
 def test_without_isolation_it_refuses_and_unsandboxed_marks_say_so(course):
-    week, submissions, folder, hand_in = course
+    _, _, folder, hand_in = course
     hand_in("good", SOLVED)
     env = {**os.environ, "PATH": "/nonexistent"}
     refused = grade(course, env=env)
@@ -295,7 +295,7 @@ def test_without_isolation_it_refuses_and_unsandboxed_marks_say_so(course):
 
 @needs_sandbox
 def test_a_reference_that_does_not_pass_stops_everything(course):
-    week, submissions, folder, hand_in = course
+    week, _, folder, hand_in = course
     hand_in("good", SOLVED)
     (week.folder / "ops.py").write_text(WRONG)
     done = grade(course)

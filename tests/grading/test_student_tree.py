@@ -71,6 +71,7 @@ def solution_lines():
 COMMON = {
     "N, r = group.size, group.rank",  # the first line of every worked example
     "for _ in range(iterations):",
+    "links: dict[str, Link] = {}",  # given/machines.py builds its machines in such a table
     "links |= {name: Link(speed, alpha) for name, speed in path.items()}",  # given/machines.py builds its machines
     "routes[a, b] = list(path)",  # so, as 13.11 will
     "rounds = (N - 1).bit_length()",  # the number of rounds that test_stretch.py expects of a tree
@@ -189,6 +190,8 @@ def test_make_test_checks_and_plain_pytest_finds_the_weeks(tree):
         done = subprocess.run([make, "-n", "test"], cwd=tree, capture_output=True, text=True, timeout=60, env=alone)
         assert done.returncode == 0 and done.stdout.strip().endswith(".venv/bin/lab check"), done.stdout + done.stderr
         assert "pytest" not in done.stdout
+    for name in ("Makefile", "pyproject.toml"):  # the linters read tests/ and grading/: they stay with the instructors
+        assert not re.search(r"lint|ruff|mypy", (tree / name).read_text()), name
     done = in_tree(tree, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
     found = {line.partition("/")[0] for line in done.stdout.splitlines() if "::" in line}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from statistics import mean
 
 import pytest
 
 from week13_allreduce import cost_model
-from week13_allreduce.given.records import human
 from week13_allreduce.given import clocks, floors, records
+from week13_allreduce.given.records import human
 from week13_allreduce.stretch import smi
 
 README = (records.RESULTS / "README.md").read_text(encoding="utf-8")
@@ -99,7 +100,7 @@ def sentences():
         beside = [
             any(min(a["end"], m["end"]) - max(a["begin"], m["begin"]) > 1e-5 for a in additions) for m in messages
         ]
-        gaps = [b["begin"] - a["end"] for a, b in zip(messages, messages[1:])]
+        gaps = [b["begin"] - a["end"] for a, b in pairwise(messages)]
         if record == "default":
             late = [gap for gap in gaps if gap > 1e-4]
             yield f"{len(late)} of the 6 next messages start {mean(late) * 1e3:.2f} ms late"

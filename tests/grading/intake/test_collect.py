@@ -6,6 +6,7 @@ import json
 import os
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -289,13 +290,13 @@ def test_killed_at_any_moment_the_next_run_completes(tmp_path, inbound, gather, 
     steps = 0
     while True:
         to = f"kept{steps}"
-        if not _killed(lambda: gather(tmp_path / "exchange", to=to), steps):
+        if not _killed(partial(gather, tmp_path / "exchange", to=to), steps):
             break
         found = kept(to) if (tmp_path / to / "week91" / "collected.json").exists() else {}
         assert found.items() <= kept("whole").items()  # what is there is whole
         gather(tmp_path / "exchange", to=to)
         assert kept(to) == kept("whole")
-        assert not [path for path in (tmp_path / to).rglob(".*")]
+        assert not list((tmp_path / to).rglob(".*"))
         steps += 1
     assert steps == 20  # two of each: the marker, four attempts, four receipts, the marker again
 

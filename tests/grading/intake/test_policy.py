@@ -138,7 +138,7 @@ def test_an_attempt_that_was_not_graded_to_its_end_is_told(rules):
 
 def test_marks_of_two_students_are_refused(rules):
     for marks in ([mark(), mark(student="bob")], []):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="not the marks of one student"):
             final(marks, rules())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 
 def words(page: str) -> str:
@@ -51,7 +52,7 @@ def assert_one_harmless_file(page: str) -> None:
     assert page.startswith("<!DOCTYPE html>") and '<html lang="en">' in page and "width=device-width" in page
     levels = [int(tag[1]) for tag, _ in tags.found if re.fullmatch(r"h[1-6]", tag)]
     assert levels.count(1) == 1 and levels[0] == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:])), levels
+    assert all(after - before <= 1 for before, after in pairwise(levels)), levels
     assert all(cell.get("scope") in ("col", "row") for cell in tags.all("th"))
     assert all(image.get("alt", "").strip() for image in tags.all("img"))
     targets = {attributes.get("id") for _, attributes in tags.found}

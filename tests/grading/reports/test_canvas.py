@@ -73,7 +73,7 @@ def test_a_student_without_a_total_has_no_line_since_an_empty_grade_would_delete
 
 def test_automatic_points_alone_after_the_late_rule(week, tmp_path):
     made = Standing(mark("ben", "13.5 GB/s"), [1], 0.5, "late")
-    title, points, lines = as_canvas(export(week, [made], tmp_path / "c.csv", automatic_only=True).path)
+    _, points, lines = as_canvas(export(week, [made], tmp_path / "c.csv", automatic_only=True).path)
     assert points == 80 and float(lines[0]["grade"]) == made.mark.points / 2
 
 

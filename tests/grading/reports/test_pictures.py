@@ -195,7 +195,7 @@ def test_there_is_a_limit_for_one_picture_and_for_all(monkeypatch):
     ],
 )
 def test_a_broken_notebook_is_no_error(data):
-    found, left = own_pictures({"lab.ipynb": data, "a.png": png()})
+    found, _ = own_pictures({"lab.ipynb": data, "a.png": png()})
     assert len(found) == 1
 
 

@@ -174,9 +174,9 @@ class InProcess:
 def main(folder: Path) -> None:
     """Each cheat in a fork of its own, which prints "NAME: earned N"."""
     import pytest  # noqa: F401  not in each of them again
-    import torch  # noqa: F401
+    import torch  # noqa: F401  the same
 
-    import labkit.checks.plugin  # noqa: F401
+    import labkit.checks.plugin  # noqa: F401  the same
 
     week = load_week(make_week(folder / "course", OPS, TESTS, REGISTRY))
     for name in CHEATS:

@@ -3,6 +3,7 @@ so that they are harmless where their defence is off."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
@@ -101,10 +102,8 @@ def daemon(group):
         if os.fork():
             os._exit(0)
         for number in range(1, 65):
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_IGN)
-            except (OSError, ValueError):
-                pass
         time.sleep(15)
         os._exit(0)
     os.wait()
@@ -114,10 +113,8 @@ def daemon(group):
 def stubborn(group, seconds):
     """Ignore every signal, swallow every exception, and stay."""
     for number in range(1, 65):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_IGN)
-        except (OSError, ValueError):
-            pass
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:

@@ -3,6 +3,7 @@ wants rank 0 to have it, and their group may carry nothing but meeting points. E
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import glob
@@ -109,10 +110,8 @@ def terminal(group):
             file.write(f"{SECRET}\n")
 
     if group.rank == 0:
-        try:
+        with contextlib.suppress(OSError):
             open_one()
-        except OSError:
-            pass
     group.barrier()
     return _over(group, write, lambda: int(os.read(kept[0], 100)) if kept else None)
 
@@ -161,7 +160,7 @@ def abstract_socket(group):
 # -- marks on a file that both can only read --------------------------------------------------------------------------
 def file_lock(group, how):
     """A lock is a bit, and there are many files."""
-    file = open(HERE)
+    file = os.open(HERE, os.O_RDONLY)
 
     def leave():
         if how == "whole":
@@ -219,11 +218,8 @@ def page_cache(group):
     def find():
         found = 0
         for bit, name in enumerate(files):
-            with open(name, "rb") as file:
-                try:
-                    found |= bool(os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)) << bit
-                except BlockingIOError:
-                    pass
+            with open(name, "rb") as file, contextlib.suppress(BlockingIOError):
+                found |= bool(os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)) << bit
         return found
 
     return _over(group, leave, find)
@@ -231,7 +227,7 @@ def page_cache(group):
 
 def hint(group):
     """How long what is written to a file is expected to live: kept with the file, for all who have it open."""
-    file = open(HERE)
+    file = os.open(HERE, os.O_RDONLY)
     return _over(
         group,
         lambda: fcntl.fcntl(file, 1036, struct.pack("Q", 5)),

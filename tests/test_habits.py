@@ -1,0 +1,224 @@
+"""The linters' settings, the hooks and CONTRIBUTING.md: they say the same, and what they forbid fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+ROOT = Path(__file__).parents[1]
+CODE = ("labkit", "grading", "tests", *(path.parent.name for path in ROOT.glob("week*/__init__.py")))
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CONTRACTS = SETTINGS["tool"]["importlinter"]["contracts"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+# ---- make lint, make test, the hooks
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Run a target with tools that only say their names, one of which may fail: (exit status, what ran)."""
+    if shutil.which("make") is None:
+        pytest.skip("make is not here")
+    venv, log = tmp_path / "venv", tmp_path / "log"
+    (venv / "bin").mkdir(parents=True)
+    for stamp in (".installed", ".lint"):
+        (venv / stamp).touch()
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+
+    def run(target: str, failing: str = "") -> tuple[int, list[str]]:
+        for tool in ("ruff", "lint-imports", "mypy", "python"):
+            script = f'#!/bin/sh\necho "{tool} $1 $2" >> {log}\ncase "{tool} $1" in "{failing}"*) exit 1;; esac\n'
+            (venv / "bin" / tool).write_text(script if failing else script.replace("exit 1", "exit 0"))
+            (venv / "bin" / tool).chmod(0o755)
+        log.write_text("")
+        done = subprocess.run(["make", target, f"VENV={venv}"], cwd=ROOT, env=env, capture_output=True, timeout=60)
+        return done.returncode, [" ".join(line.split()[:2]) for line in log.read_text().splitlines()]
+
+    return run
+
+
+LINT = ["ruff check", "ruff format", "lint-imports --no-logo", "mypy"]
+
+
+def test_make_test_begins_with_the_linters(make):
+    status, ran = make("test")
+    assert status == 0 and ran == [*LINT, "python -m"]
+    status, ran = make("lint")
+    assert status == 0 and ran == LINT
+
+
+@pytest.mark.parametrize("failing", ["ruff check", "ruff format", "lint-imports", "mypy"])
+def test_no_test_runs_where_a_linter_finds_something(make, failing):
+    status, ran = make("test", failing)
+    assert status != 0 and ran[-1].startswith(failing) and "python -m" not in ran
+
+
+def test_before_a_commit_the_same_targets_run():
+    hooks = [
+        hook
+        for repo in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+        for hook in (repo["hooks"] if repo["repo"] == "local" else pytest.fail(f"{repo['repo']} is downloaded"))
+    ]
+    targets = re.search(r"^lint: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
+    assert [hook["entry"] for hook in hooks] == [f"make {target}" for target in targets]
+    assert all(hook["language"] == "system" and hook["pass_filenames"] is False for hook in hooks)
+
+
+# ---- imports
+
+
+def test_every_week_stands_in_the_contracts():
+    """Above the weeks that it may import, and known to the others by name only."""
+    weeks = [name for name in CODE if name.startswith("week")]
+    assert set(weeks) | {"labkit", "grading"} == set(SETTINGS["tool"]["importlinter"]["root_packages"])
+    order = next(contract["layers"] for contract in CONTRACTS if "containers" not in contract and "layers" in contract)
+    assert order == ["grading", *sorted(weeks, reverse=True), "labkit"]
+    for contract in CONTRACTS:
+        if contract["type"] == "forbidden":
+            assert set(contract["forbidden_modules"]) == set(weeks)
+        if contract["type"] == "acyclic_siblings":
+            assert set(contract["ancestors"]) == {"labkit", "grading", *weeks}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The code alone, to be spoilt."""
+    pytest.importorskip("importlinter", reason="make lint installs it")
+    root = tmp_path_factory.mktemp("code")
+    shutil.copyfile(ROOT / "pyproject.toml", root / "pyproject.toml")
+    for name in CODE:
+        if name != "tests":
+            for path in (ROOT / name).rglob("*.py"):
+                (root / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, root / path.relative_to(ROOT))
+    return root
+
+
+@pytest.mark.parametrize(
+    "path, line, told",
+    [
+        ("labkit/errors.py", "import labkit.strict", "labkit.errors -> labkit.strict"),
+        ("labkit/comm/ledger.py", "from labkit import cli", "labkit.comm.ledger -> labkit.cli"),
+        ("labkit/checks/judge.py", "import labkit.train.loop", "labkit.checks.judge -> labkit.train.loop"),
+        ("labkit/attic/__init__.py", "", "labkit.attic"),
+        ("labkit/train/loop.py", "import week13_allreduce.timing", "labkit.train.loop -> week13_allreduce.timing"),
+        ("labkit/checks/run.py", "import grading.marks", "labkit.checks.run -> grading.marks"),
+        ("week13_allreduce/timing.py", "import grading.marks", "week13_allreduce.timing -> grading.marks"),
+        ("grading/marks.py", "import week13_allreduce.timing", "grading.marks -> week13_allreduce.timing"),
+        (
+            "week13_allreduce/given/records.py",
+            "import week13_allreduce.bench",
+            "cycles are allowed in week13_allreduce",
+        ),
+        ("labkit/record/clean.py", "import labkit.record.run", "cycles are allowed in labkit.record"),
+    ],
+)
+def test_an_import_that_the_rooms_forbid_is_told(path, line, told, copy):
+    file = copy / path
+    before = file.read_text() if file.exists() else None
+    file.parent.mkdir(exist_ok=True)
+    # At the end, in a function: a lazy import is one too.
+    file.write_text((before or "") + f"\n\ndef _lazy():\n    {line or 'pass'}\n")
+    done = subprocess.run(
+        ["lint-imports", "--no-logo", "--no-cache"], cwd=copy, capture_output=True, text=True, timeout=60
+    )
+    if before is None:
+        shutil.rmtree(file.parent)
+    else:
+        file.write_text(before)
+    assert done.returncode == 1 and told in done.stdout, done.stdout + done.stderr
+
+
+# ---- what is ignored, and why
+
+
+def test_whoever_ignores_a_finding_names_its_rule_and_a_reason():
+    ignored = re.compile(r"# (?:noqa|type: ignore)\b(.*)")
+    reasoned = re.compile(r"(?:: [A-Z]+\d+(?:, ?[A-Z]+\d+)*|\[[a-z-]+(?:, ?[a-z-]+)*\])\s+\S.*\w{3}")
+    bare = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for name in CODE
+        for path in sorted((ROOT / name).rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for found in ignored.finditer(line)
+        if path != Path(__file__) and not reasoned.match(found[1])
+    ]
+    assert not bare, "\n".join(bare)
+
+
+def test_every_rule_that_is_off_has_its_reason_beside_it():
+    text = (ROOT / "pyproject.toml").read_text()
+    off = SETTINGS["tool"]["ruff"]["lint"]
+    for rule in [*off["ignore"], *(rule for rules in off["per-file-ignores"].values() for rule in rules)]:
+        assert re.search(rf'^ +"{rule}",\s+# \w.*$', text, re.MULTILINE), rule
+
+
+def test_text_files_end_their_lines_in_one_way():
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout")
+    listed = subprocess.run(["git", "ls-files", "--eol"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert listed.count("\n") > 100
+    wrong = [
+        line for line in listed.splitlines() if re.match(r"i/(crlf|mixed)", line) or "attr/text=auto eol=lf" not in line
+    ]
+    assert all(line.startswith("i/-text") for line in wrong), wrong
+
+
+# ---- the page for contributors
+
+
+def test_the_page_is_one_page():
+    assert len(PAGE.splitlines()) <= 90
+
+
+def test_the_rooms_are_drawn_in_the_order_that_the_linter_holds():
+    drawn = re.search(r"## The rooms\n\n(.*?)\n\n", PAGE, re.DOTALL)[1]
+    lines = [re.findall(r"labkit\.(\w+)", line) for line in drawn.splitlines()]
+    rooms = next(contract for contract in CONTRACTS if contract.get("containers") == ["labkit"])
+    assert rooms["exhaustive"] is True
+    held = [layer.split(" | ") for layer in rooms["layers"] if layer != "__main__"]
+    assert [name for line in lines for name in line] == [name for layer in held for name in layer]
+
+
+def test_paths_and_modules_on_the_page_exist():
+    paths = {
+        word.rstrip("/") for word in re.findall(r"`([\w.*-]+(?:/[\w.*-]*)+|[\w-]+\.(?:md|toml|lock|txt|py))`", PAGE)
+    }
+    assert {"tests/mutants13.py", "requirements-lint.lock", "labkit/compare/presets"} <= paths
+    of_a_week = {"tasks.toml", "test_*.py", "given", "results"}
+    for path in paths:
+        places = [ROOT, ROOT / "week13_allreduce"] if path in of_a_week else [ROOT]
+        assert any(list(place.glob(path)) for place in places), path
+    modules = set(re.findall(r"\blabkit(?:\.\w+)+", PAGE))
+    assert "labkit.compare.figures" in modules
+    for module in modules:
+        assert find_spec(module), module
+    assert re.search(r"^class Backend\b", (ROOT / "labkit/precision/base.py").read_text(), re.MULTILINE)
+    assert hasattr(__import__("labkit.compare.figures", fromlist=["draw_all"]), "draw_all")
+
+
+def test_commands_on_the_page_exist():
+    from grading.cli import app as grade
+    from labkit.cli import app as lab
+
+    for target in set(re.findall(r"\bmake (\w+)", PAGE)):
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), f"make {target}"
+    typed = re.findall(r"`(lab|grade) (\w+)([^`]*)`", PAGE)
+    assert {name for name, *_ in typed} == {"lab", "grade"}
+    for name, command, rest in typed:
+        known = typer.main.get_command({"lab": lab, "grade": grade}[name]).commands
+        options = {opt for parameter in known[command].params for opt in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", rest)) <= options, f"{name} {command} {rest}"
+        for preset in re.findall(r"--preset (\S+)", rest):
+            assert (ROOT / "labkit" / "compare" / "presets" / f"{preset}.toml").exists(), preset
