@@ -248,7 +248,7 @@ def none_stored(whole, N, r):
 
 
 def only(shards, places):
-    """The joined vector with -1, which gather_into fills in before the call, where a place is not one of `places`."""
+    """The joined vector with -1, which gather_into fills in before the call, for every chunk but `places`."""
     return torch.cat([shard if c in places else torch.full_like(shard, -1) for c, shard in enumerate(shards)])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from labkit.record.plotting import BAND, INK, MUTED, PAPER, WIDTH, Picture, Style, label_ends, look, save
 from week13_allreduce.given.pictures import folder_or_temp
+from week13_allreduce.given.records import human
 
 STYLES = {
     "library": Style("#005a9c", "-", "o", ""),
@@ -143,7 +144,7 @@ def _one_clock(ax: Any, clock: Clock | None, low: float) -> str:
                 if at is None
                 else f"beats {name} at every size"
                 if at == 0.0
-                else f"beats {name} from {_human(at)} on"
+                else f"beats {name} from {human(at, 3)} on"
             )
             if at:
                 style = STYLES[other]
@@ -180,7 +181,7 @@ def fits(clocks: Mapping[str, tuple[int, Clock | None]]) -> str:
             fine = (
                 f"at most {worst:.0%} off"
                 if worst < POOR
-                else (f"up to {worst:.0%} off (at {_human(at)}): a line does not fit")
+                else (f"up to {worst:.0%} off (at {human(at, 3)}): a line does not fit")
             )
             lines.append(
                 f"{name:26s} {NAMES.get(contender, contender):9s}"
@@ -396,16 +397,9 @@ def _fitted(rows: Sequence[Mapping[str, Any]], fit: Mapping[str, Any]) -> list[t
 
 def _bytes_axis(ax: Any, left: float, right: float) -> None:
     ticks = [1024.0**k * m for k in range(4) for m in (1, 32) if left <= 1024.0**k * m <= right]
-    ax.set_xticks(ticks, [_human(tick).replace("iB", "") for tick in ticks])
+    ax.set_xticks(ticks, [human(tick, 3).replace("iB", "") for tick in ticks])
     ax.tick_params(axis="x", which="minor", length=0)
     ax.set_xlabel("vector size, bytes")
-
-
-def _human(nbytes: float) -> str:
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if nbytes >= 1024**power:
-            return f"{nbytes / 1024**power:.3g} {unit}"
-    return f"{nbytes:.0f} B"
 
 
 def _seconds(value: float) -> str:

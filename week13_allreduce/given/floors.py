@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from week13_allreduce.given.records import human
+
 MiB = 1 << 20
 PART, CHANNELS = 16 * MiB, 32  # a message starts with CHANNELS/ranks channels and gets more above PART a channel
 # What one message is, in units of x.
@@ -78,23 +80,19 @@ def floors(record: Mapping[str, Any]) -> str:
         found[who] = floor
         far, left_out = errors(floor, rows)
         worst, at = max((abs(value), size) for size, value in far.items())
-        strays = (
-            "; without "
-            + " and ".join(map(_human, left_out))
-            + ", queued for "
-            + " and ".join(f"{times:.1f}" for times in left_out.values())
-            + " times as long"
-            if left_out
-            else ""
-        )
+        strays = ""
+        if left_out:
+            sizes = " and ".join(human(size, 3) for size in left_out)
+            times = " and ".join(f"{times:.1f}" for times in left_out.values())
+            strays = f"; without {sizes}, queued for {times} times as long"
         lines.append(
             f"{who.replace('_', '-'):9s} queued in {floor.queue * 1e6:3.0f} us; "
             f"{1 / floor.short.beta / 1e9:3.0f} GB/s, long messages {1 / floor.long.beta / 1e9:3.0f} GB/s: "
-            f"at most {worst:.0%} off (at {_human(at)}){strays}"
+            f"at most {worst:.0%} off (at {human(at, 3)}){strays}"
         )
     if "ring" in found:
         lines += [
-            f"so the ring overtakes {who.replace('_', '-')} at {_human(crossing(floor, found['ring']))}"
+            f"so the ring overtakes {who.replace('_', '-')} at {human(crossing(floor, found['ring']), 3)}"
             for who, floor in found.items()
             if who != "ring"
         ]
@@ -116,7 +114,3 @@ def crossing(first: Floor, second: Floor) -> float:
     queueing (second's own GPU part still being the shorter one)."""
     fit, cost = first.short, first.cost
     return (second.queue - cost.messages * fit.alpha) / (cost.share * fit.beta)
-
-
-def _human(nbytes: float) -> str:
-    return f"{nbytes / MiB:.3g} MiB" if nbytes >= MiB else f"{nbytes / 1024:.3g} KiB"

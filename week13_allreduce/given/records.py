@@ -157,9 +157,9 @@ def parse_size(text: str) -> int:
     return int(found[1]) * 1024 ** " KMG".index(found[2].upper() or " ")
 
 
-def human(nbytes: int) -> str:
+def human(nbytes: float, digits: int = 6) -> str:
     """4294967296 -> "4 GiB"."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if nbytes >= 1024**power:
-            return f"{nbytes / 1024**power:g} {unit}"
-    return f"{nbytes} B"
+            return f"{nbytes / 1024**power:.{digits}g} {unit}"
+    return f"{nbytes:.0f} B"
