@@ -119,16 +119,8 @@ def three_clocks(
 def _one_clock(ax: Any, clock: Clock | None, low: float) -> str:
     """Draw one panel; returns what it says in words."""
     if not clock:
-        ax.text(
-            0.5,
-            0.5,
-            "not recorded yet:\nresults/ holds no GPU\nbenchmark record",
-            transform=ax.transAxes,
-            ha="center",
-            va="center",
-            color=MUTED,
-            fontsize=9,
-        )
+        missing = "not recorded yet:\nresults/ holds no GPU\nbenchmark record"
+        ax.text(0.5, 0.5, missing, transform=ax.transAxes, ha="center", va="center", color=MUTED, fontsize=9)
         return "not recorded"
     for contender, line in clock.items():
         ax.plot(*zip(*line), **STYLES[contender].marks(len(line), most=6), label=NAMES.get(contender, contender))
@@ -139,13 +131,8 @@ def _one_clock(ax: Any, clock: Clock | None, low: float) -> str:
         for other in ("naive", "one_shot"):
             at = crossing(clock.get(other, ()), clock["ring"])
             name = NAMES.get(other, other)
-            found.append(
-                f"never beats {name}"
-                if at is None
-                else f"beats {name} at every size"
-                if at == 0.0
-                else f"beats {name} from {human(at, 3)} on"
-            )
+            where = f"from {human(at, 3)} on" if at else "at every size"
+            found.append(f"never beats {name}" if at is None else f"beats {name} {where}")
             if at:
                 style = STYLES[other]
                 ax.axvline(at, color=style.color, linestyle=style.dash, linewidth=1.0, zorder=1)
@@ -181,7 +168,7 @@ def fits(clocks: Mapping[str, tuple[int, Clock | None]]) -> str:
             fine = (
                 f"at most {worst:.0%} off"
                 if worst < POOR
-                else (f"up to {worst:.0%} off (at {human(at, 3)}): a line does not fit")
+                else f"up to {worst:.0%} off (at {human(at, 3)}): a line does not fit"
             )
             lines.append(
                 f"{name:26s} {NAMES.get(contender, contender):9s}"
@@ -245,15 +232,8 @@ def bandwidths(
         up.tick_params(axis="x", which="both", labelbottom=False, length=0)
         up.tick_params(axis="y", which="minor", length=0)
         up.legend(loc="upper left", fontsize=7.8)
-        up.text(
-            0.97,
-            0.06,
-            "\n".join(_parameters(fit.alpha, fit.beta)),
-            transform=up.transAxes,
-            ha="right",
-            va="bottom",
-            fontsize=8,
-        )
+        told = "\n".join(_parameters(fit.alpha, fit.beta))
+        up.text(0.97, 0.06, told, transform=up.transAxes, ha="right", va="bottom", fontsize=8)
 
         low.axhspan(-0.15, 0.15, color=BAND, zorder=0)
         low.axhline(0, color=INK, linewidth=0.8)
