@@ -23,7 +23,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 T, G = 1e12, 1e9
 
@@ -38,7 +38,6 @@ class Gpu:
     bf16: float
     fp8: float | None
     memory: float
-    memory_kind: str
     memory_bandwidth: float
     nvlink: float | None
     pcie: float
@@ -47,64 +46,26 @@ class Gpu:
 
 _A100 = "NVIDIA A100 Tensor Core GPU datasheet"
 _H100 = "NVIDIA H100 Tensor Core GPU datasheet (tensor figures printed with sparsity, halved here)"
+_H200 = "NVIDIA H200 Tensor Core GPU datasheet (tensor figures printed with sparsity, halved here)"
+# The first Blackwell brief says 192 GB; shipped boards have 180 (DGX B200 user guide: 8 GPUs, 1,440 GB). PCIe Gen5 is
+# what the hosts of HGX and DGX B200 offer.
+_B200 = "NVIDIA Blackwell datasheet, HGX B200 per GPU; memory from the DGX B200 user guide"
+_ADA = "NVIDIA Ada GPU architecture whitepaper, appendix A (FP32 accumulate)"
 GPUS: tuple[Gpu, ...] = (
-    Gpu("A100 SXM 40GB", r"A100-SXM4-40GB", 312 * T, None, 40 * G, "HBM2", 1.555 * T, 300 * G, 32 * G, _A100),
-    Gpu("A100 SXM 80GB", r"A100-SXM4-80GB", 312 * T, None, 80 * G, "HBM2e", 2.039 * T, 300 * G, 32 * G, _A100),
-    Gpu("A100 PCIe 40GB", r"A100-PCIE-40GB", 312 * T, None, 40 * G, "HBM2", 1.555 * T, 300 * G, 32 * G, _A100),
-    Gpu("A100 PCIe 80GB", r"A100[ -]80GB[ -]PCIe", 312 * T, None, 80 * G, "HBM2e", 1.935 * T, 300 * G, 32 * G, _A100),
-    Gpu("H100 SXM", r"H100 80GB HBM3", 989 * T, 1979 * T, 80 * G, "HBM3", 3.35 * T, 450 * G, 64 * G, _H100),
+    Gpu("A100 SXM 40GB", r"A100-SXM4-40GB", 312 * T, None, 40 * G, 1.555 * T, 300 * G, 32 * G, _A100),
+    Gpu("A100 SXM 80GB", r"A100-SXM4-80GB", 312 * T, None, 80 * G, 2.039 * T, 300 * G, 32 * G, _A100),
+    Gpu("A100 PCIe 40GB", r"A100-PCIE-40GB", 312 * T, None, 40 * G, 1.555 * T, 300 * G, 32 * G, _A100),
+    Gpu("A100 PCIe 80GB", r"A100[ -]80GB[ -]PCIe", 312 * T, None, 80 * G, 1.935 * T, 300 * G, 32 * G, _A100),
+    Gpu("H100 SXM", r"H100 80GB HBM3", 989 * T, 1979 * T, 80 * G, 3.35 * T, 450 * G, 64 * G, _H100),
     # NVLink on PCIe cards is a bridge between two of them.
-    Gpu("H100 PCIe", r"H100 PCIe", 756 * T, 1513 * T, 80 * G, "HBM2e", 2.0 * T, 300 * G, 64 * G, _H100),
-    Gpu(
-        "H200 SXM",
-        r"H200",
-        989 * T,
-        1979 * T,
-        141 * G,
-        "HBM3e",
-        4.8 * T,
-        450 * G,
-        64 * G,
-        "NVIDIA H200 Tensor Core GPU datasheet (tensor figures printed with sparsity, halved here)",
-    ),
-    # The first Blackwell brief says 192 GB; shipped boards have 180 (DGX B200 user guide: 8 GPUs, 1,440 GB). PCIe Gen5
-    # is what the hosts of HGX and DGX B200 offer.
-    Gpu(
-        "B200 SXM",
-        r"B200",
-        2250 * T,
-        4500 * T,
-        180 * G,
-        "HBM3e",
-        8.0 * T,
-        900 * G,
-        64 * G,
-        "NVIDIA Blackwell datasheet, HGX B200 per GPU; memory from the DGX B200 user guide",
-    ),
-    Gpu("L40S", r"L40S", 362 * T, 733 * T, 48 * G, "GDDR6", 864 * G, None, 32 * G, "NVIDIA L40S datasheet"),
-    Gpu(
-        "RTX 4090",
-        r"GeForce RTX 4090",
-        165.2 * T,
-        330.3 * T,
-        24 * G,
-        "GDDR6X",
-        1.008 * T,
-        None,
-        32 * G,
-        "NVIDIA Ada GPU architecture whitepaper, appendix A (FP32 accumulate)",
-    ),
+    Gpu("H100 PCIe", r"H100 PCIe", 756 * T, 1513 * T, 80 * G, 2.0 * T, 300 * G, 64 * G, _H100),
+    Gpu("H200 SXM", r"H200", 989 * T, 1979 * T, 141 * G, 4.8 * T, 450 * G, 64 * G, _H200),
+    Gpu("B200 SXM", r"B200", 2250 * T, 4500 * T, 180 * G, 8.0 * T, 900 * G, 64 * G, _B200),
+    Gpu("L40S", r"L40S", 362 * T, 733 * T, 48 * G, 864 * G, None, 32 * G, "NVIDIA L40S datasheet"),
+    Gpu("RTX 4090", r"GeForce RTX 4090", 165.2 * T, 330.3 * T, 24 * G, 1.008 * T, None, 32 * G, _ADA),
 )
-_DTYPES = {
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "fp8": "fp8",
-    "float8": "fp8",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-    "e4m3": "fp8",
-    "e5m2": "fp8",
-}
+_FP8 = ("fp8", "float8", "float8_e4m3fn", "float8_e5m2", "e4m3", "e5m2")
+_DTYPES = {"bf16": "bf16", "bfloat16": "bf16", **dict.fromkeys(_FP8, "fp8")}
 
 
 class Mfu(NamedTuple):
@@ -205,14 +166,10 @@ def gpus(timeout: float = 20.0) -> list[dict]:
     """The NVIDIA GPUs that this process may use (CUDA_VISIBLE_DEVICES counted in), in nvidia-smi's order: index, name,
     driver, capability ("9.0"), memory_bytes. Empty if there is none or nvidia-smi does not answer within
     `timeout` seconds."""
-    text = _output(
-        "nvidia-smi",
-        "--query-gpu=index,uuid,name,driver_version,compute_cap,memory.total,mig.mode.current",
-        "--format=csv,noheader,nounits",
-        timeout=timeout,
-    )
+    asked = "index,uuid,name,driver_version,compute_cap,memory.total,mig.mode.current"
+    text = _output("nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits", timeout=timeout)
     rows = [[cell.strip() for cell in line.split(",")] for line in (text or "").splitlines()]
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "index": int(row[0]),
             "uuid": row[1],
@@ -225,22 +182,20 @@ def gpus(timeout: float = 20.0) -> list[dict]:
         for row in rows
         if len(row) == 7 and row[0].isdigit()
     ]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
         return found
     chosen = []
-    for token in visible.split(","):  # CUDA stops at the first name that it does not know
-        token = token.strip()
-        match = [
+    for token in map(str.strip, visible.split(",")):
+        named = (
             gpu
             for gpu in found
             if token == str(gpu["index"])
             or (len(token) > 4 and gpu["uuid"].startswith(token))
             or (token.startswith("MIG-") and gpu["name"].endswith(" MIG"))
-        ]
-        if not match:
-            break
-        chosen.append(match[0])
+        )
+        if (gpu := next(named, None)) is None:
+            break  # CUDA stops at the first name that it does not know
+        chosen.append(gpu)
     return chosen
 
 
@@ -269,13 +224,7 @@ def _output(*command: str, timeout: float = 20.0) -> str | None:
     """The command's standard output, or None if it is not there, fails or does not end in time."""
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=timeout,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -52,8 +52,8 @@ PATTERNS = [
             r"nvjet_(?:sm\d+_)?[qr][qr]|(?:gemm|device_kernel|cutlass).*(?:e4m3|e5m2|float8|fp8)"
             r"|(?:e4m3|e5m2|float8|fp8|qgmma).*gemm",
         ),
-        # torch's compiler puts the operations it fused into the name: a cast to FP8 clamps, the search for a scale takes
-        # abs and max.
+        # torch's compiler names a kernel by what it fused: a cast to FP8 clamps, the search for a scale takes abs and
+        # max.
         (
             "quantize/cast",
             r"^(?!triton).*(?:quantize|cast_|_cast|transpose|amax|compute_scale|update_fp8|fp8|float8|e4m3"
@@ -70,6 +70,13 @@ PATTERNS = [
 ]
 
 
+# What users and libraries write on the device's time line beside the kernels.
+_MARKS = re.compile(
+    r"ProfilerStep|nccl:|FSDP::|Optimizer\.|## |autograd::|c10d::|record_param_comms|transformer_engine\."
+    r"|Activity Buffer|(?:Context|Stream|Event) Sync|Stream Wait|Torch-Compiled Region"
+)
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One kernel or copy on the device; microseconds from any common zero."""
@@ -82,8 +89,7 @@ class Kernel:
 @dataclass
 class Breakdown:
     """Milliseconds of one step. `classes` add up to `span`; `hidden` is communication that ran beside computing; `top`
-    are the
-    longest kernels: {"name", "class", "ms", "calls"}, summed over equal names."""
+    are the longest kernels: {"name", "class", "ms", "calls"}, summed over equal names."""
 
     span: float
     classes: dict[str, float]
@@ -144,22 +150,12 @@ def breakdown(
     names: dict[str, list[float]] = {}
     for kernel in kernels:
         names.setdefault(kernel.name, []).append(kernel.end - kernel.begin)
-    longest = sorted(names, key=lambda name: -sum(names[name]))[:top]
-    return Breakdown(
-        (span[1] - span[0]) * per_ms,
-        {k: t * per_ms for k, t in times.items()},
-        hidden * per_ms,
-        steps,
-        [
-            {
-                "name": name[:160],
-                "class": kinds[name],
-                "ms": sum(names[name]) * per_ms,
-                "calls": len(names[name]) / steps,
-            }
-            for name in longest
-        ],
-    )
+    longest = [
+        {"name": name[:160], "class": kinds[name], "ms": sum(spent) * per_ms, "calls": len(spent) / steps}
+        for name, spent in sorted(names.items(), key=lambda item: -sum(item[1]))[:top]
+    ]
+    classes = {kind: time * per_ms for kind, time in times.items()}
+    return Breakdown((span[1] - span[0]) * per_ms, classes, hidden * per_ms, steps, longest)
 
 
 def evidence(found: Breakdown) -> dict[str, bool]:
@@ -175,7 +171,7 @@ def device_kernels(profiler) -> list[Kernel]:
     """The kernels and copies that a finished torch.profiler.profile saw on CUDA devices; empty on a CPU.
 
     Read from the raw trace: the profiler's own tables add up host operations too, and would count a kernel under each
-    of them. Marks that users and libraries put on the device's time line ("gpu_user_annotation") are no kernels.
+    of them. Marks ("gpu_user_annotation") are no kernels.
     """
     from torch.autograd import DeviceType
 
@@ -184,28 +180,6 @@ def device_kernels(profiler) -> list[Kernel]:
         if event.device_type() != DeviceType.CUDA:
             continue
         name, begin, length = event.name(), event.start_ns() / 1e3, event.duration_ns() / 1e3
-        if length > 0 and not _is_mark(name):
+        if length > 0 and not _MARKS.match(name):
             out.append(Kernel(name, begin, begin + length))
     return out
-
-
-def _is_mark(name: str) -> bool:
-    return name.startswith(
-        (
-            "ProfilerStep",
-            "nccl:",
-            "FSDP::",
-            "Optimizer.",
-            "## ",
-            "autograd::",
-            "Activity Buffer",
-            "Context Sync",
-            "Stream Sync",
-            "Event Sync",
-            "Stream Wait",
-            "Torch-Compiled Region",
-            "transformer_engine.",
-            "record_param_comms",
-            "c10d::",
-        )
-    )

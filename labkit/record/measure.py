@@ -7,8 +7,7 @@ Throughput. The first steps compile, allocate and tune; they are left out by cou
 median step tells the usual speed, and one hiccup of the machine does not move it; the mean rate tells what an hour
 costs. Both are given. A large difference between them means that something stalls now and then.
 
-Memory. On the CPU: the resident set of this process and all its children, from /proc. Shared pages count once for each
-process that has them, so that a tree's sum is an upper bound. On CUDA: what tensors take (allocated) and what the
+Memory. On the CPU: the most that this process ever had resident. On CUDA: what tensors take (allocated) and what the
 allocator holds for them (reserved); a GPU is full when the second reaches its size.
 
 MFU. Model FLOP/s over the hardware's dense peak. It depends on two conventions, so both are named beside the number:
@@ -18,55 +17,44 @@ whether attention's FLOPs are counted in full or only for the causal half, and w
 from __future__ import annotations
 
 import math
-import os
+import re
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 
 class Stopwatch:
     """Times the steps of a loop on the device that does the work.
 
-        watch = Stopwatch("cuda:0")
-        watch.start()
-        for batch in batches:
-            step(batch)
-            seconds = watch.lap()        # since start or the last lap; waits for the GPU
-
-    `lap(wait=False)` does not wait and returns None: for measuring many short steps without a stop in each; read
-    `laps()` at the end. `pause`/`start` leave out what is no step (an evaluation, a checkpoint).
+    watch = Stopwatch("cuda:0")
+    watch.start()
+    for batch in batches:
+        step(batch)
+        seconds = watch.lap()        # since start or the last lap; waits for the GPU
     """
 
     def __init__(self, device: Any = "cpu"):
-        self._cuda = str(device).startswith("cuda")
-        self._device = device
-        self._open: Any = None
-        self._done: list[tuple[Any, Any]] = []
+        self._cuda, self._device = str(device).startswith("cuda"), device
+        self._begin: Any = None
 
     def start(self) -> None:
         """Begin to measure here."""
-        self._open = self._mark()
+        self._begin = self._mark()
 
-    def pause(self) -> None:
-        """Stop measuring until the next `start`; what was open is dropped."""
-        self._open = None
-
-    def lap(self, wait: bool = True) -> float | None:
+    def lap(self) -> float:
         """Seconds since `start` or the previous `lap`; the next lap begins here."""
-        if self._open is None:
+        if self._begin is None:
             raise RuntimeError("Stopwatch.lap() before start()")
-        mark = self._mark()
-        self._done.append((self._open, mark))
-        self._open = mark
-        return self._seconds(*self._done[-1]) if wait else None
-
-    def laps(self) -> list[float]:
-        """All laps in seconds, in order; waits for the GPU once."""
-        return [self._seconds(begin, end) for begin, end in self._done]
+        begin, self._begin = self._begin, self._mark()
+        if not self._cuda:
+            return self._begin - begin
+        self._begin.synchronize()
+        return begin.elapsed_time(self._begin) / 1e3  # CUDA tells milliseconds
 
     def _mark(self) -> Any:
         if not self._cuda:
@@ -76,12 +64,6 @@ class Stopwatch:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
-
-    def _seconds(self, begin: Any, end: Any) -> float:
-        if not self._cuda:
-            return end - begin
-        end.synchronize()
-        return begin.elapsed_time(end) / 1e3  # CUDA tells milliseconds
 
 
 @dataclass(frozen=True)
@@ -122,7 +104,9 @@ def throughput(seconds: Sequence[float], tokens: float | Sequence[float], warmup
 
 def throughput_of(steps: Iterable[dict], warmup: int = 2) -> Throughput:
     """The same from the step lines of a run: `seconds` of each step, and `tokens`, which is cumulative."""
-    seconds, tokens, before = [], [], 0
+    seconds: list[float] = []
+    tokens: list[float] = []
+    before = 0.0
     for line in steps:
         so_far = line.get("tokens")
         if isinstance(so_far, (int, float)):
@@ -147,57 +131,16 @@ def percentile(values: Sequence[float], percent: float) -> float:
 # ---- memory
 
 
-def rss_bytes(pid: int | None = None) -> int | None:
-    """Resident bytes of one process now; None if it is gone or the system does not tell (only Linux does)."""
-    return _status_bytes(pid, "VmRSS")
-
-
 def peak_rss_bytes() -> int:
     """The most resident bytes this process ever had. Linux and macOS."""
-    peak = _status_bytes(None, "VmHWM")
-    if peak is not None:
-        return peak
+    with suppress(OSError, ValueError):  # on Linux: VmHWM, which exec resets, and getrusage's it does not
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        if found := re.search(r"^VmHWM:\s*(\d+)", status, re.M):
+            return int(found[1]) * 1024
     import resource
 
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used if sys.platform == "darwin" else used * 1024  # bytes on macOS, KiB elsewhere
-
-
-def tree_rss_bytes(pid: int | None = None) -> int:
-    """Resident bytes of a process and all its descendants now, added up. 0 where /proc does not exist."""
-    root = pid or os.getpid()
-    return sum(rss_bytes(p) or 0 for p in _tree(root))
-
-
-class PeakMemory:
-    """The most that a process tree held while the block ran, sampled `every` seconds; a shorter peak can be missed.
-
-    with PeakMemory() as memory:
-        run_ranks(...)
-    memory.peak_bytes
-    """
-
-    def __init__(self, pid: int | None = None, every: float = 0.1):
-        self.pid, self.every, self.peak_bytes = pid or os.getpid(), every, 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> PeakMemory:
-        self._sample()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._sample()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(self.every):
-            self._sample()
-
-    def _sample(self) -> None:
-        self.peak_bytes = max(self.peak_bytes, tree_rss_bytes(self.pid))
 
 
 def memory(device: Any = "cpu") -> dict[str, int]:
@@ -248,49 +191,10 @@ def efficiency(tokens_per_s: float, flops_per_token: dict[str, float], gpu: str 
     from labkit.record import hardware
 
     told = {(name, kind): hardware.mfu(flops, gpu, kind) for name, flops in rate.items() for kind in ("bf16", "fp8")}
-    known = {key: share for key, share in told.items() if share.value is not None}
-    peaks = {kind: share.peak for (_, kind), share in known.items()}
-    note = (
-        f"dense peaks of {gpu}: " + ", ".join(f"{kind} {peak / 1e12:,.0f} TFLOP/s" for kind, peak in peaks.items())
-        if known
-        else next(iter(told.values())).text
-        if told
-        else "FLOPs per token unknown, MFU not given"
-    )
-    return Efficiency(rate, {key: share.value for key, share in known.items()}, gpu, note)
-
-
-# ---- /proc
-
-
-def _status_bytes(pid: int | None, field: str) -> int | None:
-    try:
-        with open(f"/proc/{pid or 'self'}/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith(field + ":"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def _tree(root: int) -> list[int]:
-    """`root` and its descendants. Parents come from /proc/<pid>/stat; its second field may hold spaces and brackets."""
-    children: dict[int, list[int]] = {}
-    try:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                parent = int(file.read().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue  # it ended between the listing and the reading
-        children.setdefault(parent, []).append(pid)
-    found, todo = [], [root]
-    while todo:
-        pid = todo.pop()
-        found.append(pid)
-        todo += children.get(pid, [])
-    return found
+    shares = {key: share.value for key, share in told.items() if share.value is not None}
+    peaks = {kind: share.peak for (_, kind), share in told.items() if share.peak is not None}
+    if shares:
+        note = f"dense peaks of {gpu}: " + ", ".join(f"{k} {peak / 1e12:,.0f} TFLOP/s" for k, peak in peaks.items())
+    else:
+        note = next((share.text for share in told.values()), "FLOPs per token unknown, MFU not given")
+    return Efficiency(rate, shares, gpu, note)

@@ -12,9 +12,10 @@ import math
 import numbers
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +61,18 @@ class Style:
     def marks(self, points: int, shift: int = 0, most: int = 14, **more: Any) -> dict:
         """A line with a marker at some of its `points`; `shift` sets the markers of lines that coincide apart."""
         stride = max(1, -(-points // most))
-        return self.line(
-            **{
-                "marker": self.mark,
-                "markersize": 4.5,
-                "markerfacecolor": PAPER,
-                "markeredgewidth": 1.2,
-                "markevery": (shift % stride, stride),
-                **more,
-            }
-        )
+        every = {"marker": self.mark, "markevery": (shift % stride, stride)}
+        return self.line(**{**every, "markersize": 4.5, "markerfacecolor": PAPER, "markeredgewidth": 1.2, **more})
+
+
+_BASELINE = Style("#005a9c", "-", "o", "")
+OF_ROLE = {
+    "baseline": _BASELINE,
+    "single": _BASELINE,
+    "twin": Style("#5d6d00", (0, (4, 1.6)), "s", "//"),
+    "broken": Style("#a11212", (0, (1.2, 1.4)), "X", "xx"),
+    "fine": Style("#a11212", (0, (3, 1.4, 1, 1.4)), "*", "x"),  # broken too, but only a little
+}
 
 
 @dataclass(frozen=True)
@@ -89,74 +92,50 @@ def styles(roles: dict[str, str]) -> dict[str, Style]:
     """A style for each arm by its role; candidates and unknown roles take the next of a list."""
     out, used = {}, 0
     for name, role in roles.items():
-        if role in ("baseline", "single"):
-            out[name] = Style("#005a9c", "-", "o", "")
-        elif role == "twin":
-            out[name] = Style("#5d6d00", (0, (4, 1.6)), "s", "//")
-        elif role == "broken":
-            out[name] = Style("#a11212", (0, (1.2, 1.4)), "X", "xx")
-        elif role == "fine":  # broken too, but only a little
-            out[name] = Style("#a11212", (0, (3, 1.4, 1, 1.4)), "*", "x")
+        if role in OF_ROLE:
+            out[name] = OF_ROLE[role]
         else:
-            out[name] = Style(
-                CANDIDATES[used % len(CANDIDATES)],
-                DASHES[used % len(DASHES)],
-                MARKS[used % len(MARKS)],
-                HATCHES[used % len(HATCHES)],
-            )
+            several = (CANDIDATES, DASHES, MARKS, HATCHES)
+            out[name] = Style(*(each[used % len(each)] for each in several))
             used += 1
     return out
 
 
+_SETTINGS = {
+    "font.": {"family": "DejaVu Sans", "size": 9},
+    "text.": {"color": INK, "parse_math": False},
+    "axes.": {"edgecolor": MUTED, "facecolor": PAPER, "linewidth": 0.8, "unicode_minus": True},
+    "axes.title": {"size": 9.5, "weight": "bold", "location": "left", "pad": 7, "color": INK},
+    "axes.label": {"size": 9, "color": INK},
+    "axes.spines.": {"top": False, "right": False},
+    "axes.grid": {"": True},
+    "axes.axisbelow": {"": True},
+    "xtick.": {"color": MUTED, "labelsize": 8.5},
+    "ytick.": {"color": MUTED, "labelsize": 8.5},
+    "grid.": {"color": GRID, "linewidth": 0.7},
+    "figure.": {"facecolor": PAPER},
+    "savefig.": {"facecolor": PAPER},
+    "legend.": {"frameon": False, "fontsize": 8.5},
+    "svg.": {"hashsalt": "labkit", "fonttype": "path"},
+    "hatch.": {"linewidth": 0.6},
+    "lines.": {"solid_capstyle": "round"},
+    "path.": {"simplify": True},
+}
+
+
 @contextmanager
-def look():
-    """matplotlib with our settings, inside the block only. Yields pyplot-free modules: (matplotlib, Figure)."""
+def look() -> Iterator[Any]:
+    """matplotlib with our settings, inside the block only. Yields a function (width, height) -> Figure."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    settings = {
-        "font.family": "DejaVu Sans",
-        "font.size": 9,
-        "axes.titlesize": 9.5,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.titlepad": 7,
-        "axes.labelsize": 9,
-        "axes.edgecolor": MUTED,
-        "axes.labelcolor": INK,
-        "axes.titlecolor": INK,
-        "text.color": INK,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "xtick.labelsize": 8.5,
-        "ytick.labelsize": 8.5,
-        "axes.linewidth": 0.8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": GRID,
-        "grid.linewidth": 0.7,
-        "figure.facecolor": PAPER,
-        "axes.facecolor": PAPER,
-        "savefig.facecolor": PAPER,
-        "legend.frameon": False,
-        "legend.fontsize": 8.5,
-        "svg.hashsalt": "labkit",
-        "svg.fonttype": "path",
-        "hatch.linewidth": 0.6,
-        "axes.unicode_minus": True,
-        "text.parse_math": False,
-        "lines.solid_capstyle": "round",
-        "path.simplify": True,
-    }
 
     def figure(width: float, height: float) -> Any:
         fig = Figure(figsize=(width, height))
         FigureCanvasAgg(fig)
         return fig
 
+    settings: dict[Any, Any] = {area + key: value for area, some in _SETTINGS.items() for key, value in some.items()}
     with matplotlib.rc_context(settings):
         yield figure
 
@@ -200,7 +179,7 @@ def label_ends(
     placed.sort(key=lambda p: p[0])
     for _ in range(60):  # push neighbours apart until nobody moves
         moved = False
-        for a, b in zip(placed, placed[1:]):
+        for a, b in pairwise(placed):
             lack = (a[5] + b[5]) / 2 - (b[0] - a[0])
             if lack > 0.1:
                 a[0] -= lack / 2
@@ -228,14 +207,7 @@ def label_ends(
             color=color,
             annotation_clip=False,
             linespacing=1.1,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": color,
-                "linewidth": 0.6,
-                "shrinkA": 1,
-                "shrinkB": 2,
-                "relpos": (0, 0.5),
-            },
+            arrowprops=dict(arrowstyle="-", color=color, linewidth=0.6, shrinkA=1, shrinkB=2, relpos=(0, 0.5)),
         )
 
 

@@ -8,6 +8,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from labkit.errors import LabError
 from labkit.record.clean import restore
@@ -25,6 +26,21 @@ class RunData:
     truncated: int = 0
     arms: dict[str, RunData] = field(default_factory=dict)
     alive: bool | None = None
+
+    @property
+    def results(self) -> dict:
+        """What came of it; {} if nothing yet."""
+        return as_dict(self.run.get("results"))
+
+    @property
+    def config(self) -> dict:
+        """The settings that it was started with; {} if it does not say."""
+        return as_dict(self.run.get("config"))
+
+    @property
+    def is_comparison(self) -> bool:
+        """Is it `lab compare`'s, with arms? Else it is a single run."""
+        return self.run.get("kind") == "compare"
 
     @property
     def status(self) -> str:
@@ -47,8 +63,8 @@ def read_run(path: str | os.PathLike) -> RunData:
     for folder in sorted(path.glob("arms/*/run.json")):
         with suppress(LabError):
             arms[folder.parent.name] = read_run(folder.parent)
-    order = list((run.get("results") or {}).get("arms") or {})  # the order in which they were run, where it is known
-    arms = {name: arms[name] for name in [*(n for n in order if n in arms), *(n for n in arms if n not in order)]}
+    order = as_dict(run["results"].get("arms"))  # the order in which they were run, where it is known
+    arms = {name: arms[name] for name in dict.fromkeys([*order, *arms]) if name in arms}
     return RunData(path, run, steps, events, torn_steps + torn_events, arms, is_alive(path))
 
 
@@ -83,6 +99,16 @@ def load_run(path: Path) -> dict:
     if not isinstance(run, dict):
         raise LabError(f"{file} is not a run record: it holds no JSON object.")
     return {**run, "results": restore(run.get("results") or {})}
+
+
+def as_dict(value: Any) -> dict:
+    """`value` if it is a table, else {}: a record may hold anything."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_number(value: Any) -> float | None:
+    """`value` if it is a number (NaN and infinite too), else None."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def parse(line: bytes) -> dict | None:

@@ -16,20 +16,20 @@ Only rank 0 writes: a record opened with another rank accepts every call and wri
 from __future__ import annotations
 
 import datetime
-import errno
 import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
 from labkit.record.clean import clean_command, jsonable, typed_command
+from labkit.record.files import explained, replace_file
 from labkit.record.read import RunData, is_alive, load_run, parse, read_run
 
 __all__ = ["RunData", "RunRecord", "is_alive", "now", "read_run", "versions"]
@@ -38,7 +38,10 @@ SCHEMA = 1
 PACKAGES = ("torch", "torchao", "transformer-engine", "triton", "numpy", "tokenizers", "pydantic")
 # What the messages of several GPUs depend on, where it is set.
 NCCL = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_CTA_POLICY", "NCCL_MAX_CTAS", "NCCL_MIN_CTAS")
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def _explained(place: Path) -> AbstractContextManager[None]:
+    return explained(place, full="what was recorded before is kept. Free some space and resume.", stop=".")
 
 
 class RunRecord:
@@ -145,14 +148,6 @@ class RunRecord:
         self.update(status=status, finished=now(), **fields)
         self.close()
 
-    def figure_path(self, name: str) -> Path:
-        """Where the picture `name` (with its suffix; ".png" if it has none) belongs. The folder exists afterwards."""
-        folder = self.path / "figures"
-        if self.rank == 0:
-            with _explained(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-        return folder / (name if Path(name).suffix else f"{name}.png")
-
     def close(self) -> None:
         """Close the files. Writing again opens them again."""
         for fd in self._files.values():
@@ -208,20 +203,9 @@ class RunRecord:
                 raise
 
     def _write_run(self, run: dict) -> None:
-        # The process id keeps two writers from sharing one unfinished file.
-        target, beside = self.path / "run.json", self.path / f".run.json.{os.getpid()}"
-        text = json.dumps(jsonable(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        target = self.path / "run.json"
         with _explained(target):
-            try:
-                with open(beside, "w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(beside, target)
-            except BaseException:
-                with suppress(OSError):
-                    beside.unlink()
-                raise
+            replace_file(target, json.dumps(jsonable(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
     def _repair(self, name: str) -> None:
         """Cut off a torn last line: what stands after the last newline. If only the newline is missing, add it."""
@@ -307,22 +291,3 @@ def _commit(root: Path) -> str | None:
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-class _explained:
-    """Turns an OSError inside the block into one sentence."""
-
-    def __init__(self, file: Path):
-        self.file = file
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, OSError):
-            if error.errno in _FULL:
-                raise LabError(
-                    f"the disk is full: could not write {self.file}; what was recorded before is kept. "
-                    "Free some space and resume."
-                ) from error
-            raise LabError(f"could not write {self.file}: {error.strerror or error}.") from error
