@@ -113,10 +113,10 @@ def compare(
     Arms run one after another. Interrupted? The same command goes on with the arms it has. Is one running in the
     folder already? Then the same command shows it; Ctrl-C leaves it running.
     """
-    from labkit.compare import arms as presets
+    from labkit.compare.preset import print_list
 
     if show_list:
-        presets.print_list()
+        print_list()
         return
     from labkit.compare.compare import compare as run
 

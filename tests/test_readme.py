@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.compare.arms import load_preset
+from labkit.compare.preset import load_preset
 from labkit.record.read import read_run
 
 ROOT = Path(__file__).parents[1]

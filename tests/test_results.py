@@ -9,8 +9,8 @@ from statistics import median
 
 import pytest
 
-from labkit.compare import speed_summary
-from labkit.compare.arms import load_preset
+from labkit.compare import speed_verdict
+from labkit.compare.preset import load_preset
 from labkit.compare.plan import other_settings
 from labkit.compare.summary import markdown
 from labkit.record.read import read_run
@@ -28,7 +28,7 @@ def tables(folder):
     speed = results.get("speed") or {}
     return [
         *([markdown(folder)] if results["arms"] else ()),
-        *(speed_summary.markdown(speed).split("\n\n") if speed.get("arms") else ()),
+        *(speed_verdict.markdown(speed).split("\n\n") if speed.get("arms") else ()),
     ]
 
 
@@ -249,8 +249,8 @@ def test_tables_in_the_main_readme_are_those_of_records():
 
 def test_the_verdict_in_a_record_is_what_the_code_says_today():
     """A change of the statistic must not leave old verdicts standing."""
-    from labkit.compare.arms import Preset
-    from labkit.compare.summary import heldout
+    from labkit.compare.preset import Preset
+    from labkit.compare.results import heldout_of
     from labkit.compare.verdict import judge
 
     for folder in RECORDS:

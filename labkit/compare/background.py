@@ -4,7 +4,8 @@
     RUN/compare.log       what it would have said on the terminal
     RUN/.stop             "please pause": looked for by the ranks every few seconds (labkit.compare.speed.Deadline)
 
-`detach` starts `lab compare` in a session of its own, so that no hang-up of a terminal reaches it. Whether something
+`detach` starts `python -m labkit` in a session of its own, so that no hang-up of a terminal reaches it; there the
+command is called through `attend`, which says that it is there and how it ended. Whether something
 writes in a folder now is asked of the lock that every writer holds (labkit.record.read.is_alive), whoever started it;
 the process file bridges the seconds until the lock is taken, and tells afterwards how the process ended: with a status,
 or without one, and then it was killed.
@@ -21,14 +22,17 @@ import subprocess
 import sys
 import time
 import traceback
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from labkit.errors import LabError
+from labkit.record.files import explained, replace_file
 from labkit.record.read import is_alive
 
 PROCESS, LOG, STOP = ".process.json", "compare.log", ".stop"
+DETACHED = "--detached"  # `python -m labkit --detached OUT WORDS`: `lab WORDS`, through `attend`
 CRASHED = 70  # exit status of a detached run that ended with an error of its own (sysexits.h: EX_SOFTWARE)
 STARTED = 30.0  # seconds in which a new process says that it is there
 
@@ -96,20 +100,24 @@ def died(out: Path) -> Process | None:
     return process
 
 
+def tail(file: Path, most: int) -> bytes:
+    """The last `most` bytes of a file that may be growing; b"" if it cannot be read."""
+    try:
+        with open(file, "rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+            return stream.read()
+    except OSError:
+        return b""
+
+
 def last_words(out: Path, lines: int = 12) -> str:
     """The last lines of the log; "" if there are none."""
-    try:
-        with open(out / LOG, "rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - (1 << 14)))
-            text = stream.read().decode("utf-8", errors="replace")
-    except OSError:
-        return ""
+    text = tail(out / LOG, 1 << 14).decode("utf-8", errors="replace")
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
 
 
 def ask_to_stop(out: Path) -> None:
-    with explained(out):
+    with _explained(out):
         (out / STOP).touch()
 
 
@@ -125,8 +133,8 @@ def begin(out: Path) -> None:
 def detach(out: Path, words: list[str]) -> Process:
     """Start `lab WORDS` for the run in `out`, apart from this terminal. LabError if it does not come up."""
     begin(out)
-    command = [sys.executable, "-u", "-m", "labkit.compare.background", str(out), *words]
-    with explained(out), open(out / LOG, "ab") as log:
+    command = [sys.executable, "-u", "-m", "labkit", DETACHED, str(out), *words]
+    with _explained(out), open(out / LOG, "ab") as log:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     until = time.monotonic() + STARTED
     while time.monotonic() < until:
@@ -139,36 +147,13 @@ def detach(out: Path, words: list[str]) -> Process:
     raise LabError(f"the detached run did not start; its last words: {last_words(out, 3) or 'none'}")
 
 
-class explained:
-    """Turns an OSError inside the block into one sentence."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise LabError(f"could not write in {self.out}: {error.strerror or error}") from error
-
-
-def _write(out: Path, process: Process) -> None:
-    beside = out / f"{PROCESS}.{process.pid}"
-    beside.write_text(json.dumps(asdict(process)), encoding="utf-8")
-    os.replace(beside, out / PROCESS)
-
-
-def main(argv: list[str]) -> None:
-    """In the detached process: say that it is there, be `lab`, say how it ended."""
-    out, words = Path(argv[0]), argv[1:]
+def attend(command: Callable[[list[str]], None], out: Path, words: list[str]) -> None:
+    """In the detached process: say that it is there, call `command`, say how it ended, and end likewise."""
     process = Process(os.getpid(), start_of(os.getpid()), time.time())
     _write(out, process)
     status = CRASHED
     try:
-        from labkit.cli import main as lab
-
-        lab(words)
+        command(words)
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(bool(end.code))
@@ -176,9 +161,13 @@ def main(argv: list[str]) -> None:
         traceback.print_exc()
     finally:
         with suppress(OSError):
-            _write(out, Process(process.pid, process.start, process.began, status))
+            _write(out, replace(process, exit=status))
     sys.exit(status)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _write(out: Path, process: Process) -> None:
+    replace_file(out / PROCESS, json.dumps(asdict(process)))
+
+
+def _explained(out: Path) -> AbstractContextManager[None]:
+    return explained(f"in {out}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.arms import Preset
+from labkit.compare.preset import Preset
 from labkit.errors import LabError
 
 REPORT_SECONDS = 15.0  # kept back for the verdict and the page
@@ -64,16 +64,20 @@ class Budget:
 
     def factor(self) -> float:
         """How much longer arms took than predicted, so far."""
-        told = [i for i in self.done if i.measured is not None and i.predicted > 0]
-        return sum(i.measured for i in told) / sum(i.predicted for i in told) if told else 1.0
+        told = [(i.measured, i.predicted) for i in self.done if i.measured is not None and i.predicted > 0]
+        return sum(measured for measured, _ in told) / sum(predicted for _, predicted in told) if told else 1.0
+
+    def asked(self) -> bool:
+        """Has somebody asked for a pause?"""
+        return self.stop is not None and self.stop.exists()
 
     def fits(self, item: Item) -> bool:
         """May this arm be started? If not, it is noted as left for another call."""
-        asked = self.stop is not None and self.stop.exists()
-        if not asked and (self.deadline is None or self.clock() + item.predicted * self.factor() <= self.deadline):
-            return True
-        self.left.append(item)
-        return False
+        late = self.deadline is not None and self.clock() + item.predicted * self.factor() > self.deadline
+        if late or self.asked():
+            self.left.append(item)
+            return False
+        return True
 
     def took(self, item: Item, seconds: float) -> None:
         item.measured = seconds
@@ -81,7 +85,7 @@ class Budget:
 
     def why(self) -> str:
         """Why something was left for another call."""
-        return "it was asked to stop" if self.stop is not None and self.stop.exists() else "the budget is spent"
+        return "it was asked to stop" if self.asked() else "the budget is spent"
 
     def seconds(self) -> float:
         return self.clock() - self.began
@@ -97,14 +101,8 @@ class Budget:
     def to_dict(self) -> dict[str, Any]:
         """Up to now, for the record: limit, price, seconds, cost, and each arm's predicted and measured seconds."""
         items = [
-            {
-                "part": i.part,
-                "arm": i.arm,
-                "label": i.label,
-                "predicted_s": i.predicted,
-                "measured_s": i.measured,
-                "left": i in self.left,
-            }
+            {"part": i.part, "arm": i.arm, "label": i.label}
+            | {"predicted_s": i.predicted, "measured_s": i.measured, "left": i in self.left}
             for i in (*self.done, *(i for i in self.left if i not in self.done))
         ]
         return {
@@ -123,12 +121,12 @@ def predict(preset: Preset, part: str, arm: str, memory_gib: float | None = None
     rate = (expected or 0) * world
     if part == "speed":
         config = preset.speed_config(arm, memory_gib, world)
-        steps = preset.speed.warmup + preset.speed.profile
-        work = preset.speed.seconds + (steps * config.batch_size * config.seq_len / rate if rate else 0.0)
+        steps = preset.window().warmup + preset.window().profile
+        work = preset.window().seconds + (steps * config.batch_size * config.seq_len / rate if rate else 0.0)
     else:
         config = preset.config(arm)
         batch = config.batch_size * config.seq_len
-        tokens = config.steps * batch
+        tokens = float(config.steps * batch)
         if config.eval_every:  # a forward alone is a third of a step
             tokens += -(-config.steps // config.eval_every) * config.eval_batches * batch / 3
         work = tokens / rate if rate else 0.0

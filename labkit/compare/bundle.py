@@ -28,20 +28,25 @@ import shutil
 import tarfile
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labkit.compare.bundle_state import state
+from labkit.compare.background import going
+from labkit.compare.preset import UNENDING
+from labkit.compare.results import timed_of
 from labkit.errors import LabError
 from labkit.record.clean import scrub
-from labkit.record.read import load_run, parse
+from labkit.record.files import explained, replace_file
+from labkit.record.read import RunData, as_dict, load_run, parse, read_run
 
 MANIFEST = "BUNDLE.json"
 MiB = 1 << 20
 LARGEST = 64 * MiB  # a single file above this stays behind
 MOST = 1024 * MiB  # an archive that unpacks to more is not read on
-CHECKPOINTS = ("checkpoints",)  # labkit.train.checkpoint's folder in a run
+CHECKPOINTS = "checkpoints"  # labkit.train.checkpoint's folder in a run
 WORDS = {".json", ".jsonl", ".txt", ".log", ".md", ".toml", ".csv"}  # cleaned line by line
 PAGES = {".html", ".svg"}  # hold encoded pictures: only names and places are replaced
 
@@ -71,6 +76,84 @@ class Bundle:
             text += f"; left behind: {', '.join(told)}"
         said = self.manifest["state"]
         return text + ("" if said == "whole" else f". But the run is not whole: {said}")
+
+
+# ---- is a run whole?
+
+
+def state(run: Path) -> str:
+    """ "whole", or one sentence on why this run is not: it goes on, was killed, failed, or lacks something. LabError:
+    no run."""
+    records = dict(_records(run, read_run(run)))
+    for name, record in records.items():
+        if record.alive:
+            return f"{name or 'the run'} is still going on ({_progress(record)})"
+    if going(run):  # detached a moment ago: it has not opened its record yet
+        return "the run is still going on"
+    for name, record in records.items():
+        if record.status == "interrupted":
+            return (
+                f"{name or 'the run'} was stopped or killed ({_progress(record)}); the command that started it goes on "
+                "with it"
+            )
+        if record.status != "finished":
+            return f"{name or 'the run'} has not finished: its status is '{record.status}'"
+    return next(filter(None, (lacking(name, record) for name, record in records.items())), "whole")
+
+
+def lacking(name: str, record: RunData) -> str:
+    """What a finished record should hold and does not, as a sentence; "" if nothing."""
+    said = name or "the run"
+    for file in ("steps.jsonl", "events.jsonl"):
+        if not (record.path / file).is_file():
+            return f"{said} lacks {file}"
+    if record.truncated:
+        return f"{said} has {record.truncated} lines that cannot be read"
+    results = record.results
+    if record.is_comparison:
+        for arm, row in as_dict(results.get("arms")).items():
+            never_ran = isinstance(row, dict) and row.get("status") in ("skipped", "failed")
+            if arm not in record.arms and not never_ran:
+                return f"{said} lacks the record of its arm {arm} (arms/{arm})"
+        for arm in timed_of(record):
+            if not (record.path / "speed" / arm / "run.json").is_file():
+                return f"{said} lacks the record of its timed arm {arm} (speed/{arm})"
+        if not (record.path / "report.html").is_file():
+            return f"{said} lacks report.html: `lab report {record.path.name}` draws it"
+    last, steps = _last_step(record), _planned(record)
+    if record.run.get("kind") == "train" and steps and "speed" not in results and last != steps:
+        return f"{said} says that it finished, but its steps end at {last} of {steps}"
+    return ""
+
+
+def _records(run: Path, data: RunData) -> Iterator[tuple[str, RunData]]:
+    """The run and every record below it, by path relative to the run; the run itself is ""."""
+    yield "", data
+    for file in sorted(run.rglob("run.json")):
+        if file.parent != run and not any(part.startswith(".") for part in file.relative_to(run).parts):
+            yield file.parent.relative_to(run).as_posix(), read_run(file.parent)
+
+
+def _progress(record: RunData) -> str:
+    """How far it came; a comparison has no steps of its own, only its arms have."""
+    if record.is_comparison:
+        below = [
+            read_run(file.parent)
+            for file in (*record.path.glob("arms/*/run.json"), *record.path.glob("speed/*/run.json"))
+        ]
+        return f"{sum(each.status == 'finished' for each in below)} arms finished"
+    last, steps = _last_step(record), _planned(record)
+    return f"step {last}{f' of {steps}' if steps else ''}" if last else "no step yet"
+
+
+def _last_step(record: RunData) -> int:
+    return max((line.get("step", 0) for line in record.steps), default=0)
+
+
+def _planned(record: RunData) -> int | None:
+    """Steps that a training was to take; None if it does not say, or a clock ends it."""
+    steps = record.config.get("steps")
+    return steps if isinstance(steps, int) and steps < UNENDING else None
 
 
 # ---- packing
@@ -106,14 +189,9 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
     out = Path(out) if out else run.resolve().parent / f"{run.resolve().name}.tar.gz"
     _refuse_other(out, name)
     data = _archive(name, head, files)
-    beside = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
+    with explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(data)
-        os.replace(beside, out)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise LabError(f"could not write {out}: {error.strerror or error}") from None
+        replace_file(out, data)
     return out, Bundle(head, files)
 
 
@@ -122,17 +200,17 @@ def collect(run: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     files: dict[str, bytes] = {}
     left: dict[str, int] = {}
     for path in sorted(run.rglob("*")):
-        name = path.relative_to(run)
-        if path.is_symlink() or not path.is_file() or any(part.startswith(".") for part in name.parts):
+        parts = path.relative_to(run).parts
+        if path.is_symlink() or not path.is_file() or any(part.startswith(".") for part in parts):
             continue
-        size = path.stat().st_size
-        if kept := next((part for part in name.parts[:-1] if part in CHECKPOINTS), None):
-            where = "/".join(name.parts[: name.parts.index(kept) + 1])
-            left[scrub(where)] = left.get(scrub(where), 0) + size
+        name, size = "/".join(parts), path.stat().st_size
+        if CHECKPOINTS in parts[:-1]:
+            folder = scrub("/".join(parts[: parts.index(CHECKPOINTS) + 1]))
+            left[folder] = left.get(folder, 0) + size
         elif size > LARGEST:
-            left[scrub(name.as_posix())] = size
-        elif name.as_posix() != MANIFEST:
-            files[name.as_posix()] = cleaned(name.as_posix(), _steady(path))
+            left[scrub(name)] = size
+        elif name != MANIFEST:
+            files[name] = cleaned(name, _steady(path))
     return files, left
 
 
@@ -171,13 +249,15 @@ def _archive(name: str, head: dict[str, Any], files: dict[str, bytes]) -> bytes:
     """The archive's bytes: the manifest first, then the files by name; the same for the same content, whenever and
     wherever."""
     buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=9, mtime=0) as packed:
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            text = (json.dumps(head, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode()
-            for key, content in [(MANIFEST, text), *sorted(files.items())]:
-                info = tarfile.TarInfo(f"{name}/{key}")
-                info.size, info.mode = len(content), 0o644
-                tar.addfile(info, io.BytesIO(content))
+    text = (json.dumps(head, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=9, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for key, content in [(MANIFEST, text), *sorted(files.items())]:
+            info = tarfile.TarInfo(f"{name}/{key}")
+            info.size, info.mode = len(content), 0o644
+            tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
 
 
@@ -185,12 +265,9 @@ def _refuse_other(out: Path, name: str) -> None:
     """LabError if something else than a bundle of this run lies where the archive is to go."""
     if out.is_dir():
         raise LabError(f"{out} is a folder: give the archive a name with --out")
-    if not out.exists():
-        return
-    try:
-        same = read(out).name == name
-    except LabError:
-        same = False
+    same = not out.exists()
+    with suppress(LabError):
+        same = same or read(out).name == name
     if not same:
         raise LabError(
             f"{out} is there and is no whole bundle of {name}: move it away, or choose another name with --out"
@@ -210,13 +287,14 @@ def read(file: Path) -> Bundle:
             total = 0
             for member in tar:
                 total += member.size
-                if not member.isreg():
+                stream = tar.extractfile(member) if member.isreg() else None
+                if stream is None:
                     raise LabError(f"{file} holds {_shown(member.name)}, which is no plain file: no bundle has that")
                 if member.size > LARGEST + MiB or total > MOST:
                     raise LabError(f"{file} unpacks to more than a bundle may: it is not read on")
                 if member.name in found or not _plain(member.name):
                     raise LabError(f"{file} holds the name {_shown(member.name)}, which no bundle has")
-                found[member.name] = tar.extractfile(member).read()
+                found[member.name] = stream.read()
             while packed.read(MiB):  # to the end: only there the check sum of the compressed data is looked at
                 pass
     except FileNotFoundError:
@@ -307,19 +385,19 @@ def _is_gzip(file: Path) -> bool:
 
 def command(run: Path | None, out: Path | None, check: Path | None, into: Path | None, as_is: bool = False) -> int:
     """What `lab bundle` does. Returns 0; 1 if a checked archive is whole but its run is not."""
-    if (run is None) == (check is None):
-        raise LabError("give a run's folder to pack, or an archive with --check FILE to verify")
-    if check is None:
-        if into is not None:
-            raise LabError("--to goes with --check: it says where to unpack a verified archive")
-        path, bundle = pack(run, out, as_is)
-        print(f"{path}  {path.stat().st_size / MiB:.2f} MiB")
+    if check is not None and run is None:
+        if out is not None or as_is:
+            raise LabError("--out and --as-is go with a run to pack, not with --check")
+        bundle = read(check)
         print(bundle.sentence)
-        return 0
-    if out is not None or as_is:
-        raise LabError("--out and --as-is go with a run to pack, not with --check")
-    bundle = read(check)
-    print(bundle.sentence)
+        if into is not None:
+            print(f"unpacked to {unpack(bundle, into)}")
+        return 0 if bundle.manifest["state"] == "whole" else 1
+    if run is None or check is not None:
+        raise LabError("give a run's folder to pack, or an archive with --check FILE to verify")
     if into is not None:
-        print(f"unpacked to {unpack(bundle, into)}")
-    return 0 if bundle.manifest["state"] == "whole" else 1
+        raise LabError("--to goes with --check: it says where to unpack a verified archive")
+    path, bundle = pack(run, out, as_is)
+    print(f"{path}  {path.stat().st_size / MiB:.2f} MiB")
+    print(bundle.sentence)
+    return 0

@@ -29,12 +29,12 @@ from labkit.comm.group import Group
 from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import run_ranks, under_torchrun
 from labkit.compare import background, memory, watch
-from labkit.compare.arms import Preset, load_preset
 from labkit.compare.budget import Budget, Item
 from labkit.compare.plan import Plan, check_part, folder_of, is_done, make_plan, other_settings
-from labkit.compare.progress import TrainingProgress
-from labkit.compare.speed import Deadline, speed_on_rank
+from labkit.compare.preset import Preset, load_preset
+from labkit.compare.speed import Deadline, Window
 from labkit.compare.summary import note_call, summarise
+from labkit.compare.terminal import say
 from labkit.errors import LabError
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
@@ -49,7 +49,7 @@ def compare(
     *,
     arms: Iterable[str] | None = None,
     out: Path | None = None,
-    settings: Iterable[str] = (),
+    settings: list[str] | None = None,
     fresh: bool = False,
     console: Console | None = None,
     part: str | None = None,
@@ -72,8 +72,10 @@ def compare(
     """
     leader = int(os.environ.get("RANK", 0)) == 0 if under_torchrun() else True
     console = (console or Console()) if leader else Console(quiet=True)
+    arms = list(arms) if arms is not None else None
+    settings = settings or []
     whole = load_preset(preset, settings)
-    wanted = list(whole.only(arms).arms) if arms is not None else list(whole.arms)
+    wanted = list(whole.arms if arms is None else whole.only(arms).arms)
     parts = check_part(whole, part)
     out = Path(out or Path("runs") / whole.name)
     budget = Budget(budget_minutes, price_per_hour, out / background.STOP)
@@ -107,15 +109,9 @@ def compare(
         background.begin(out)
     record = RunRecord.open(plan.out) if leader else None
     if record:
-        record.update(
-            status="running",
-            finished=None,
-            call={
-                "began": budget.began,
-                "minutes": budget.minutes,
-                "predicted_s": sum(item.predicted for item in plan.items()),
-            },
-        )
+        predicted = sum(item.predicted for item in plan.items())
+        call = {"began": budget.began, "minutes": budget.minutes, "predicted_s": predicted}
+        record.update(status="running", finished=None, call=call)
     failed: dict[str, str] = {}
     try:
         with record if record else nullcontext():
@@ -125,7 +121,7 @@ def compare(
             for item in plan.items():
                 if closed := _same_everywhere(plan.gate_closed(item) if leader else "", plan):
                     plan.missing[item.arm] = closed
-                    console.print(f"{item.label}: refused, {closed}", markup=False, highlight=False)
+                    say(console, f"{item.label}: refused, {closed}")
                     continue
                 if not _same_everywhere(budget.fits(item), plan):
                     continue
@@ -136,11 +132,9 @@ def compare(
                 budget.took(item, time.time() - begin)
                 if why:
                     failed[item.key] = why
-                    console.print(
-                        f"{item.label} ({item.part}) failed: {why}", style="bold", markup=False, highlight=False
-                    )
+                    say(console, f"{item.label} ({item.part}) failed: {why}", style="bold")
             status = 0
-            if leader:
+            if record:
                 for item in [i for i in budget.done if i.key not in failed and not is_done(plan, i.part, i.arm)]:
                     budget.left.append(item)  # paused
                 word = summarise(plan.out, plan.preset, plan.missing, failed, console, record, budget)
@@ -148,12 +142,12 @@ def compare(
                 status = UNFINISHED if budget.left and not failed else int(bool(failed) or not (word == "pass" or few))
             return _same_everywhere(status, plan)
     except KeyboardInterrupt:
-        console.print(f"Interrupted. The same command goes on with the arms it has: {plan.out}", highlight=False)
+        say(console, f"Interrupted. The same command goes on with the arms it has: {plan.out}")
         raise
     finally:
         if record:
             record.close()
-            budget.stop.unlink(missing_ok=True)  # a request that came too late is not for the next call
+            (out / background.STOP).unlink(missing_ok=True)  # a request that came too late is not for the next call
 
 
 def _detach(
@@ -161,8 +155,8 @@ def _detach(
     console: Console,
     budget: Budget,
     preset: str,
-    arms: Iterable[str] | None,
-    settings: Iterable[str],
+    arms: list[str] | None,
+    settings: list[str],
     part: str | None,
 ) -> int:
     """Start this call again, apart from the terminal, once the plan has shown that it can run."""
@@ -173,11 +167,11 @@ def _detach(
     words += ["--price-per-hour", repr(budget.price)] if budget.price else []
     announce(plan, console, budget)
     process = background.detach(plan.out, words)
-    console.print(
+    say(
+        console,
         f"Detached, process {process.pid}: it goes on when this terminal closes. The same command shows it, "
         f"so does `lab status {plan.out}`; with --stop it pauses. Log: {plan.out / background.LOG}",
-        highlight=False,
-        soft_wrap=True,
+        fold=False,
     )
     return 0
 
@@ -195,114 +189,99 @@ def _refuse_other(out: Path, preset: Preset, fresh: bool) -> None:
 
 def announce(plan: Plan, console: Console, budget: Budget) -> None:
     """Say what will run, what will not and why, and what it is predicted to take."""
-    preset = plan.preset
-    console.print(f"[bold]{preset.title}[/bold]", highlight=False)
+    preset, items = plan.preset, plan.items()
+    say(console, "", head=preset.title)
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    console.print(
-        f"{ranks} on {preset.device}, {preset.config(preset.baseline()).steps} steps an arm; folder {plan.out}",
-        highlight=False,
-    )
+    steps = preset.config(preset.baseline()).steps
+    say(console, f"{ranks} on {preset.device}, {steps} steps an arm; folder {plan.out}")
     for part, arm in plan.done:
-        console.print(
-            f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""),
-            highlight=False,
-        )
+        say(console, f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""))
     for arm, why in plan.missing.items():
-        console.print(f"  {preset.arms[arm].label}: skipped, {why}", highlight=False, markup=False)
-    items = plan.items()
+        say(console, f"  {preset.arms[arm].label}: skipped, {why}")
     if preset.speed or budget.minutes:
         for part in dict.fromkeys(item.part for item in items):
             told = ", ".join(f"{i.label} {i.predicted / 60:.1f}" for i in items if i.part == part)
-            console.print(f"  {part}, minutes predicted: {told}", highlight=False, markup=False)
-        total = sum(item.predicted for item in items)
-        console.print(
-            f"Predicted: {budget.told(total)}"
-            + (f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""),
-            highlight=False,
-        )
-    if preset.device == "cuda" and plan.memory_gib and items:
-        tell_memory(plan, items, console)
+            say(console, f"  {part}, minutes predicted: {told}")
+        limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
+        say(console, f"Predicted: {budget.told(sum(item.predicted for item in items))}{limit}")
+    if preset.device == "cuda" and plan.memory_gib:
+        for part in dict.fromkeys(item.part for item in items):
+            tell_memory(plan, part, plan.memory_gib, console)
     if not plan.todo:
-        console.print("Nothing left to train: this is the finished run. --fresh trains it again.", highlight=False)
+        say(console, "Nothing left to train: this is the finished run. --fresh trains it again.")
 
 
-def tell_memory(plan: Plan, items: list[Item], console: Console) -> None:
-    """What BF16 is predicted to need of a GPU, by part; a warning if that is more than the GPU has."""
-    base = plan.preset.baseline()
-    for part in dict.fromkeys(item.part for item in items):
-        need = memory.predict(plan.config(part, base), plan.world_size)["peak"] / memory.GIB
-        console.print(
-            f"  {part}, memory predicted for BF16: {need:.0f} of {plan.memory_gib:.0f} GiB a GPU"
-            + ("; that may not fit: take a smaller batch" if need > 0.95 * plan.memory_gib else ""),
-            highlight=False,
-            markup=False,
-        )
+def tell_memory(plan: Plan, part: str, have: float, console: Console) -> None:
+    """What BF16 is predicted to need of a GPU that has `have` GiB; a warning if that is more."""
+    need = memory.predict(plan.config(part, plan.preset.baseline()), plan.world_size)["peak"] / memory.GIB
+    warning = "; that may not fit: take a smaller batch" if need > 0.95 * have else ""
+    say(console, f"  {part}, memory predicted for BF16: {need:.0f} of {have:.0f} GiB a GPU{warning}")
 
 
 def prepare_corpus(plan: Plan, console: Console) -> None:
     """Build the tokens once, here, so that the ranks find them in the cache and nobody waits without being told."""
-    configs = {json_key(c.data): c.data for c in (plan.config(part, arm) for part, arm in plan.todo)}
-    for data in configs.values():
+    configs = [plan.config(part, arm).data for part, arm in plan.todo]
+    for data in {config.model_dump_json(): config for config in configs}.values():
         with console.status("corpus: looking for text") as status:
             corpus = build_corpus(data, progress=lambda what, share: status.update(f"corpus: {what} ({share:.0%})"))
-        console.print(
+        say(
+            console,
             f"corpus: {len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from "
             f"{len(corpus.files['train']) + len(corpus.files['heldout']):,} files, hash {corpus.hash[:12]}",
-            highlight=False,
-            soft_wrap=True,
+            fold=False,
         )
-
-
-def json_key(config: Any) -> str:
-    return config.model_dump_json()
 
 
 def run_arm(plan: Plan, item: Item, console: Console, leader: bool, budget: Budget) -> str:
     """Train one arm of one part on its ranks. Returns "" or, in a sentence, why it failed."""
-    preset, arm, config = plan.preset, item.arm, plan.config(item.part, item.arm)
-    folder = folder_of(plan.out, item.part, arm)
-    fields = {
-        "arm": arm,
-        "label": item.label,
-        "role": preset.arms[arm].role,
-        "command": load_run(plan.out)["command"],
-    }  # what was typed; a rank's own command line says nothing
-    size = None if under_torchrun() else plan.world_size
-    until = (budget.deadline, str(budget.stop))
-    label, steps, given = item.label, config.steps, until
+    preset, config, folder = plan.preset, plan.config(item.part, item.arm), folder_of(plan.out, item.part, item.arm)
+    # The command is what was typed: a rank's own command line says nothing.
+    about = {"arm": item.arm, "label": item.label, "role": preset.arms[item.arm].role}
+    about["command"] = load_run(plan.out)["command"]
+    label, window = item.label, None
+    steps: int | None = config.steps
     if item.part == "speed":
-        window = {"seconds": preset.speed.seconds, "warmup": preset.speed.warmup, "profile": preset.speed.profile}
-        label, steps, given = f"{item.label}, speed", None, (window, *until)
+        of = preset.window()
+        window, label, steps = (of.seconds, of.warmup, of.profile), f"{item.label}, speed", None
         if leader and folder.exists():
             shutil.rmtree(folder)  # a window is not resumed: it starts anew
-    watching = TrainingProgress(console, label, folder, steps) if leader else nullcontext()
     try:
-        with watching:
+        with watch.TrainingProgress(console, label, folder, steps) if leader else nullcontext():
             run_ranks(
-                speed_on_rank if item.part == "speed" else arm_on_rank,
+                arm_on_rank,
                 config.model_dump(),
                 str(folder),
-                fields,
-                *given,
-                size=size,
+                about,
+                window,
+                (budget.deadline, str(budget.stop)),
+                size=None if under_torchrun() else plan.world_size,
                 timeout=None,
                 device=preset.device,
             )
-        if leader and is_done(plan, item.part, arm):
+        if leader and is_done(plan, item.part, item.arm):
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they were for going on after a pause
     except RanksFailed as failure:
         return str(failure.error) if isinstance(failure.error, LabError) else failure.autopsy.cause
     return ""
 
 
-def arm_on_rank(group: Group, config: dict, folder: str, fields: dict, deadline: float | None, stop: str) -> None:
-    """What each rank does for an arm: train, leave everything in the folder."""
+def arm_on_rank(
+    group: Group,
+    config: dict,
+    folder: str,
+    about: dict,
+    window: tuple[float, int, int] | None,
+    pause: tuple[float | None, str | None],
+) -> None:
+    """What each rank does for an arm: train, in the speed part until its window is over; leave everything in the
+    folder."""
     train_job(
         group,
         config,
         folder,
-        hooks=[Deadline(deadline, stop)],
-        record_fields={**fields, "world": {"size": group.size, "device": group.device.type}},
+        resume=window is None,
+        hooks=[*([Window(*window)] if window else []), Deadline(*pause)],
+        record_fields={**about, "world": {"size": group.size, "device": group.device.type}},
     )
 
 
@@ -319,13 +298,7 @@ def _from_rank_0(group: Group, decision: Any) -> Any:
 
 
 def _plan_on_rank_0(
-    group: Group,
-    preset: Preset,
-    wanted: list[str],
-    explicit: bool,
-    out: Path | None,
-    fresh: bool,
-    parts: tuple[str, ...],
+    group: Group, preset: Preset, wanted: list[str], explicit: bool, out: Path, fresh: bool, parts: tuple[str, ...]
 ) -> Any:
     if group.rank:
         return None

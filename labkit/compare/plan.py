@@ -2,6 +2,18 @@
 
 Which parts and arms, on how many ranks; which of them are finished already; which this machine cannot run, and why.
 Nothing here trains.
+
+**A gate** stands between two arms: the second is trained only if the first has passed. FP8 parameters build on FP8
+products: whoever starts with both, and sees the loss drift, does not know which of the two did it. So the recipe has
+two stages (labkit/compare/presets/two-stage.toml):
+
+    stage one    block-scaled FP8 products, parameters in high precision: the baseline of stage two
+    the gate     stage one's paired verdict (labkit.compare.verdict), over the arms that are finished: it must be in the
+                 band, in a comparison that could have said no (its broken arm was rejected, its twin gives a band)
+    stage two    the same with FP8 parameters, gathered as FP8
+
+An arm whose gate is closed is not trained, and the report says why. The gate is asked when the arm is due, from the
+records alone, so it is the same in every call of the command.
 """
 
 from __future__ import annotations
@@ -13,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from labkit.comm.ranks import under_torchrun
-from labkit.compare.arms import Preset
 from labkit.compare.budget import Item, predict
-from labkit.compare.gate import gate_closed
+from labkit.compare.preset import CONTROLS, Preset
+from labkit.compare.results import heldout_of
+from labkit.compare.verdict import judge
 from labkit.errors import LabError
 from labkit.precision import get_backend
 from labkit.record.clean import jsonable
-from labkit.record.read import load_run
+from labkit.record.read import as_dict, load_run, read_run
 from labkit.record.run import RunRecord
 from labkit.train.config import TrainConfig, strict_validate
 from labkit.train.data.batches import rows_per_micro_batch
@@ -55,8 +68,8 @@ def check_part(preset: Preset, part: str | None) -> tuple[str, ...]:
     """The parts to run; LabError for one that does not exist, or that the preset does not have."""
     if part is not None and part not in PARTS:
         raise LabError(f"--part takes speed or safety, not '{part}'")
-    if part == "speed" and not preset.speed:
-        raise LabError(f"preset {preset.name} has no [speed] section, so there is nothing to time")
+    if part == "speed":
+        preset.window()
     if part is not None and part not in preset.parts:
         raise LabError(f"preset {preset.name} is about {preset.parts[0]} alone: leave out --part {part}")
     if part is None and preset.parts == ["speed"] and not preset.speed:
@@ -82,7 +95,7 @@ def make_plan(
     memory = gpu_memory_gib(preset)
     out = Path(out or Path("runs") / preset.name)
     missing: dict[str, str] = {}
-    every = [(part, arm) for part in parts for arm in wanted if part == "safety" or arm in preset.speed.arms]
+    every = [(part, arm) for part in parts for arm in wanted if part == "safety" or arm in preset.timed]
     for part, arm in every:
         try:
             check_arm(config_of(preset, part, arm, memory, world), preset.device, world)
@@ -96,7 +109,7 @@ def make_plan(
         (part, arm)
         for part in parts
         for arm in preset.arms
-        if (part == "safety" or arm in preset.speed.arms) and is_done(plan, part, arm)
+        if (part == "safety" or arm in preset.timed) and is_done(plan, part, arm)
     ]
     plan.todo = [(part, arm) for part, arm in every if arm not in missing and (part, arm) not in plan.done]
     return plan
@@ -221,7 +234,34 @@ def is_done(plan: Plan, part: str, arm: str) -> bool:
     except LabError:
         return False
     same = jsonable(config.model_dump()) == jsonable(plan.config(part, arm).model_dump())
-    return run.get("status") == "finished" and same and (run.get("world") or {}).get("size") == world
+    return run.get("status") == "finished" and same and as_dict(run.get("world")).get("size") == world
+
+
+def gate_closed(preset: Preset, arm: str, out: Path) -> str:
+    """Why `arm` of the comparison in `out` may not be trained yet, as a sentence without its end; "" if it may."""
+    gate = preset.arms[arm].gate
+    if not gate:
+        return ""
+    deciding = [name for name, about in preset.arms.items() if about.role in CONTROLS] + [gate]
+    finished = {}
+    for name in deciding:
+        try:
+            run = read_run(out / "arms" / name)
+        except LabError:
+            continue
+        if run.status == "finished":
+            finished[name] = heldout_of(run)
+    label = preset.arms[gate].label
+    if gate not in finished:
+        told = f"its gate, {label}, has no finished result yet: train that arm first"
+        return f"{told} (`--arms {','.join(deciding)}`)"
+    roles = {name: preset.arms[name].role for name in deciding if name in finished}
+    verdict = judge(finished, roles, {name: preset.arms[name].label for name in deciding})
+    if verdict["word"] == "pass" and verdict["arms"][gate]["word"] == "inside":
+        return ""
+    said = verdict["arms"].get(gate, {}).get("sentence", "")
+    more = f" {said}" if said and verdict["word"] != "fail" else ""
+    return f"its gate, {label}, is closed. {verdict['sentence']}{more}".rstrip(".")
 
 
 def first_difference(a: Any, b: Any, where: str = "") -> str:

@@ -1,7 +1,8 @@
 """One self-contained HTML page from a run folder: no script, no external request, readable on paper and in the dark.
 
 Only the folder is read, in whatever state it is: a run that was killed gets a page that says what is missing. All text
-of the record is escaped, and the page forbids scripts and requests besides.
+of the record is escaped, and the page forbids scripts and requests besides. What stands where, and how a number is
+written, is the template's (report.html.j2); here are its facts and sentences.
 """
 
 from __future__ import annotations
@@ -10,66 +11,52 @@ import base64
 import json
 import math
 import os
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.facts import Arm, arms_of, verdict_of
-from labkit.compare.report_speed import calls_of, speed_of
+from labkit.compare.results import ArmResult, arms_of, timed_of, verdict_of
+from labkit.compare.speed_verdict import efficiency_of
 from labkit.errors import LabError
-from labkit.record.read import RunData, read_run
+from labkit.record.files import explained, replace_file
+from labkit.record.kernels import CLASSES
+from labkit.record.read import RunData, as_dict, as_number, read_run
+from labkit.train.config import TrainConfig, strict_validate
 
 HERE = Path(__file__).parent
+# verdict -> sign, word
 WORDS = {
     "pass": ("\N{CHECK MARK}", "Pass"),
     "fail": ("\N{BALLOT X}", "Fail"),
     "no-power": ("\N{WARNING SIGN}", "No power"),
     "incomplete": ("\N{HORIZONTAL ELLIPSIS}", "Incomplete"),
 }
+# verdict on speed -> word, tone
+SPEED_WORDS = {
+    "faster": ("Faster", "pass"),
+    "slower": ("Slower", "fail"),
+    "same": ("No difference", "no-power"),
+    "incomplete": ("Incomplete", "incomplete"),
+}
+CATEGORIES = ("weights", "gradients", "optimizer", "activations and the rest", "peak")
+SEEN = {"fp8_gemm": "FP8 products", "bf16_gemm": "BF16 products", "quantize": "casts"}
 # Keys of run.json that have their own place on the page.
-TOLD = (
-    "schema",
-    "kind",
-    "status",
-    "command",
-    "config",
-    "seeds",
-    "versions",
-    "hardware",
-    "started",
-    "finished",
-    "results",
-    "conversion",
-    "evidence",
-    "corpus",
-    "label",
-    "role",
-    "arm",
-    "call",
-)
+TOLD = "schema kind status command config seeds versions hardware started finished results conversion evidence"
+TOLD += " corpus label role arm call"
 
 
 def report(run_path: str | os.PathLike) -> Path:
     """Draw figures/ and write report.html of the run in `run_path`; returns the page's path. LabError: no run there, or
     the folder cannot be written."""
     data = read_run(run_path)
-    target, beside = data.path / "report.html", data.path / f".report.html.{os.getpid()}"
+    target = data.path / "report.html"
     from labkit.compare.figures import draw_all  # matplotlib: only when a report is drawn
 
     trouble: list[str] = []
-    try:
+    with explained(target, stop="."):
         pictures = draw_all(data, trouble=trouble)
-        page = _render(
-            data,
-            [{"title": p.title, "alt": p.alt, "note": p.note, "source": _data_uri(p.svg)} for p in pictures],
-            trouble,
-        )
-        beside.write_text(page, encoding="utf-8")
-        os.replace(beside, target)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
-        raise LabError(f"could not write {target}: {error.strerror or error}.") from error
+        shown = [{"title": p.title, "alt": p.alt, "note": p.note, "source": _data_uri(p.svg)} for p in pictures]
+        replace_file(target, _render(data, shown, trouble))
     return target
 
 
@@ -77,22 +64,16 @@ def _render(data: RunData, pictures: list[dict], trouble: list[str]) -> str:
     from jinja2 import Environment, FileSystemLoader  # only when a report is drawn
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(
-        loss=_loss, count=_count, gib=_gib, percent=_percent, db=_db, plain=_plain, dotted=_dotted
-    )
+    environment.filters.update(FILTERS)
     run, arms, verdict = data.run, arms_of(data), verdict_of(data)
-    single = run.get("kind") != "compare"
+    single = not data.is_comparison
     baseline = next((arm for arm in arms.values() if arm.role == "baseline"), None)
-    sign, word = WORDS.get(verdict.get("word"), WORDS["incomplete"])
-    config, on_gpu = _dict(run.get("config")), _on_gpu(data)
-    title = (
-        config.get("title")
-        or run.get("title")
-        or (f"Training run: {arms['run'].label}" if single else "Comparison of number formats")
-    )
+    tone = str(verdict.get("word")) if verdict.get("word") in WORDS else "incomplete"
+    sign, word = WORDS[tone]
+    on_gpu, own_title = _on_gpu(data), data.config.get("title") or run.get("title")
     return environment.get_template("report.html.j2").render(
         css=(HERE / "report.css").read_text(encoding="utf-8"),
-        title=title,
+        title=own_title or (f"Training run: {arms['run'].label}" if single else "Comparison of number formats"),
         run=run,
         status=data.status,
         started=_time(run.get("started")),
@@ -102,31 +83,31 @@ def _render(data: RunData, pictures: list[dict], trouble: list[str]) -> str:
         verdict=verdict,
         sign=sign,
         word=word,
-        tone=verdict.get("word") if verdict.get("word") in WORDS else "incomplete",
-        band=_dict(verdict.get("band")),
+        tone=tone,
+        band=as_dict(verdict.get("band")),
         gap_words={name: _gap_word(arm) for name, arm in arms.items()},
         speedups={name: _speedup(arm, baseline) for name, arm in arms.items()} if on_gpu else {},
         efficiencies=[line for arm in arms.values() if (line := _efficiency(arm))],
         missing=missing(data, arms, trouble),
-        speed=speed_of(data),
-        calls=calls_of(data),
+        speed=_speed(data),
+        calls=_calls(data),
         pictures=pictures,
         limits=limits(data, arms),
         events=_events(arms, data),
         conversions=[arm for arm in arms.values() if arm.conversion or arm.evidence],
         environment=_environment(data),
         config=_pretty(run.get("config")),
-        more=_pretty({k: v for k, v in run.items() if k not in TOLD}),
+        more=_pretty({k: v for k, v in run.items() if k not in TOLD.split()}),
     )
 
 
 # ---- what the page says in words
 
 
-def missing(data: RunData, arms: dict[str, Arm], trouble: list[str] = ()) -> list[str]:
+def missing(data: RunData, arms: dict[str, ArmResult], trouble: list[str]) -> list[str]:
     """What a reader would look for and this record does not have, one sentence each."""
     out = []
-    single = data.run.get("kind") != "compare"
+    single = not data.is_comparison
     if data.status != "finished":
         out.append(
             {
@@ -146,19 +127,13 @@ def missing(data: RunData, arms: dict[str, Arm], trouble: list[str] = ()) -> lis
                 "running": f"was still training, {far} done",
                 "interrupted": f"was interrupted, {far} done",
             }
-            out.append(
-                f"{arm.label} {told.get(arm.status, 'is ' + arm.status)}{': ' + arm.note if arm.note else ''}".rstrip(
-                    "."
-                )
-                + "."
-            )
+            text = f"{arm.label} {told.get(arm.status, 'is ' + arm.status)}{': ' + arm.note if arm.note else ''}"
+            out.append(text.rstrip(".") + ".")
         elif arm.planned and arm.steps < arm.planned:
             out.append(f"{who} holds {far}.")
         if arm.data and arm.data.truncated:
-            out.append(
-                f"{who}: {arm.data.truncated} line{'s' if arm.data.truncated > 1 else ''} of the record could "
-                "not be read (cut off when the run was killed)."
-            )
+            lines = f"{arm.data.truncated} line{'s' if arm.data.truncated > 1 else ''}"
+            out.append(f"{who}: {lines} of the record could not be read (cut off when the run was killed).")
         if arm.data and arm.steps and arm.heldout is None:
             out.append(f"{who} has no held-out loss.")
     if not single and not verdict_of(data):
@@ -170,84 +145,67 @@ def missing(data: RunData, arms: dict[str, Arm], trouble: list[str] = ()) -> lis
     return [*out, *trouble]
 
 
-def limits(data: RunData, arms: dict[str, Arm]) -> list[str]:
+def limits(data: RunData, arms: dict[str, ArmResult]) -> list[str]:
     """What this machine and this run can and cannot show: paragraphs."""
     out = []
-    fp8 = data.run.get("kind") == "compare" or any(arm.converted for arm in arms.values())
     if not _on_gpu(data):
-        out.append(
-            "This ran on a CPU. "
-            + (
-                "Every operand was really rounded to its format, so losses, gaps, scales and SQNR are FP8's numerics, as "
-                "far as a model of this size shows them. It says nothing about FP8's speed: no CPU multiplies in FP8, the "
-                "products are computed in a wider format after the rounding, and that makes the FP8 arms slower here. "
-                "Read tokens/s and memory "
-                "as what this test cost, not as a comparison."
-                if fp8
-                else "Its tokens/s and memory tell what the run cost here, and nothing about a GPU."
+        if data.is_comparison or any(arm.converted for arm in arms.values()):
+            out.append(
+                "This ran on a CPU. Every operand was really rounded to its format, so losses, gaps, scales and SQNR "
+                "are FP8's numerics, as far as a model of this size shows them. It says nothing about FP8's speed: no "
+                "CPU multiplies in FP8, the products are computed in a wider format after the rounding, and that makes "
+                "the FP8 arms slower here. Read tokens/s and memory as what this test cost, not as a comparison."
             )
-        )
-    elif data.run.get("kind") == "compare":
+        else:
+            out.append(
+                "This ran on a CPU. Its tokens/s and memory tell what the run cost here, and nothing about a GPU."
+            )
+    elif data.is_comparison:
         out.append(
             f"Speed was measured on {_gpu_name(data) or 'this GPU'}, at this model size and batch. FP8 gains "
             "with the size of the matrix products and can lose on small ones, so the ratio does not carry over "
             "to other shapes or GPUs."
         )
-    if data.run.get("kind") == "compare":
+    if data.is_comparison:
         tokens = max((arm.tokens or 0 for arm in arms.values()), default=0)
         out.append(
-            ("Each arm saw " + _count(tokens) + " tokens at most. " if tokens else "")
+            (f"Each arm saw {tokens:,.0f} tokens at most. " if tokens else "")
             + "A pass means that in this run no difference larger than the band was found; it does not show that "
             "there is none in a longer run, a larger model or other data."
         )
     return out
 
 
-def _gap_word(arm: Arm) -> str:
+def _gap_word(arm: ArmResult) -> str:
     if arm.role == "baseline":
         return "the baseline"
     if not arm.word:
         return ""
     if arm.role == "broken":
-        words = {
-            "outside": "outside: rejected, as it must be",
-            "inside": "inside: NOT rejected",
-            "undecided": "undecided: NOT rejected",
-        }
+        words = {"outside": "outside: rejected, as it must be"}
+        words |= {word: f"{word}: NOT rejected" for word in ("inside", "undecided")}
     else:
-        words = {
-            "reference": "gives the band",
-            "inside": "inside the band",
-            "outside": "outside the band",
-            "undecided": "undecided: beyond the band, not told from rounding",
-        }
+        words = {"reference": "gives the band", "inside": "inside the band", "outside": "outside the band"}
+        words["undecided"] = "undecided: beyond the band, not told from rounding"
     return words.get(arm.word, "no data")
 
 
-def _speedup(arm: Arm, baseline: Arm | None) -> float | None:
+def _speedup(arm: ArmResult, baseline: ArmResult | None) -> float | None:
     if baseline is None or arm is baseline or not arm.speed.tokens_per_s or not baseline.speed.tokens_per_s:
         return None
     return arm.speed.tokens_per_s / baseline.speed.tokens_per_s
 
 
-def _efficiency(arm: Arm) -> dict | None:
+def _efficiency(arm: ArmResult) -> dict | None:
     """FLOP/s and MFU of an arm on a known GPU, under both conventions and against both peaks; None elsewhere."""
     if arm.data is None or not arm.speed.tokens_per_s or not _on_gpu(arm.data):
         return None
-    from labkit.model.flops import flops_per_token
-    from labkit.record.measure import efficiency
-    from labkit.train.config import TrainConfig, strict_validate
-
     try:
-        config = strict_validate(TrainConfig, arm.data.run.get("config"), "the record")
+        config = strict_validate(TrainConfig, arm.data.config, "the record")
     except LabError:
         return None
-    flops = {
-        name: flops_per_token(config.resolved_model, config.seq_len, causal=name == "causal")
-        for name in ("causal", "full")
-    }
-    size = _dict(arm.data.run.get("world")).get("size") or 1
-    told = efficiency(arm.speed.tokens_per_s, flops, _gpu_name(arm.data), size)
+    ranks = as_dict(arm.data.run.get("world")).get("size") or 1
+    told = efficiency_of(config, arm.speed.tokens_per_s, _gpu_name(arm.data), ranks)
     return {
         "label": arm.label,
         "rates": {k: v / 1e12 for k, v in told.flops_per_s.items()},
@@ -256,70 +214,109 @@ def _efficiency(arm: Arm) -> dict | None:
     }
 
 
-def _events(arms: dict[str, Arm], data: RunData) -> list[dict]:
-    """Events of all arms in time order; a row of like events of one arm (a hundred skipped steps) becomes one line."""
-    every = [(event, "") for event in data.events] if data.run.get("kind") == "compare" else []
-    every += [
-        (event, "" if arm.role == "single" else arm.label)
-        for arm in arms.values()
-        if arm.data
-        for event in arm.data.events
-    ]
-    every.sort(key=lambda pair: str(pair[0].get("time", "")))
-    out: list[dict] = []
-    for event, label in every:
-        kind, message, step = str(event.get("kind", "")), str(event.get("message", "")), event.get("step")
-        last = next((row for row in reversed(out) if row["arm"] == label), None)
-        like = last is not None and (last["kind"], last["message"]) == (kind, message)
-        if like and step is not None and last["last"] is not None:
-            last.update(last=step, count=last["count"] + 1)
-        else:
+def _speed(data: RunData) -> dict[str, Any]:
+    """{} if the comparison timed nothing, else what the template's speed section shows."""
+    rows, verdict = timed_of(data), as_dict(as_dict(data.results.get("speed")).get("verdict"))
+    if not verdict:
+        return {}
+    word, tone = SPEED_WORDS.get(str(verdict.get("word")), SPEED_WORDS["incomplete"])
+    profiled = {name: row["kernels"] for name, row in rows.items() if as_dict(row.get("kernels")).get("span_ms")}
+    return {
+        "word": word,
+        "tone": tone,
+        "verdict": verdict,
+        "ratios": as_dict(verdict.get("ratios")),
+        "rows": rows,
+        "categories": CATEGORIES,
+        "shares": next((list(row["mfu"]) for row in rows.values() if row.get("mfu")), []),
+        "note": next((row.get("mfu_note") for row in rows.values()), ""),
+        "classes": CLASSES,
+        "profiled": profiled,
+        "seen": {
+            name: ", ".join(what for key, what in SEEN.items() if as_dict(kernels.get("evidence")).get(key))
+            or "no kernel of a known class"
+            for name, kernels in profiled.items()
+        },
+    }
+
+
+def _calls(data: RunData) -> list[dict[str, Any]]:
+    """One entry a call of `lab compare`: minutes and money, predicted and measured, arm by arm. Calls that ran nothing
+    are left out."""
+    out = []
+    for call in data.results.get("calls") or []:
+        items = [item for item in call.get("items") or [] if isinstance(item, dict)]
+        done = [item for item in items if item.get("measured_s") is not None]
+        ended, predicted = call.get("ended", True), sum(item["predicted_s"] for item in done)
+        if items or not ended:
+            price = call.get("price_per_hour")
             out.append(
                 {
-                    "time": str(event.get("time") or "")[:19].replace("T", " "),
-                    "arm": label,
-                    "kind": kind,
-                    "message": message,
-                    "first": step,
-                    "last": step,
-                    "count": 1,
+                    **{key: call.get(key) for key in ("minutes", "cost")},
+                    "price": price,
+                    "ended": ended,
+                    "seconds": call.get("seconds", 0.0),
+                    "predicted_s": predicted,
+                    "predicted_cost": predicted / 3600 * price if price else None,
+                    "left": [
+                        f"{i['label']} ({i['part']})" for i in items if i.get("left", i.get("measured_s") is None)
+                    ],
+                    "done": done,
                 }
             )
     return out
 
 
-def _environment(data: RunData) -> list[tuple[str, str]]:
-    """(what, value) rows: when, versions, hardware, seeds, corpus, ranks. The first arm fills in what a comparison
-    lacks."""
+def _events(arms: dict[str, ArmResult], data: RunData) -> list[dict]:
+    """Events of all arms in time order; a row of like events of one arm (a hundred skipped steps) becomes one line."""
+    every = [(event, "") for event in data.events] if data.is_comparison else []
+    for arm in arms.values():
+        label = "" if arm.role == "single" else arm.label
+        every += [(event, label) for event in (arm.data.events if arm.data else ())]
+    every.sort(key=lambda pair: str(pair[0].get("time", "")))
+    out: list[dict] = []
+    for event, label in every:
+        kind, message, step = str(event.get("kind", "")), str(event.get("message", "")), event.get("step")
+        last = next((row for row in reversed(out) if row["arm"] == label), None)
+        like = last is not None and (last["kind"], last["message"]) == (kind, message) and last["last"] is not None
+        if last is not None and like and step is not None:
+            last.update(last=step, count=last["count"] + 1)
+            continue
+        when = str(event.get("time") or "")[:19].replace("T", " ")
+        row = {"time": when, "arm": label, "kind": kind, "message": message}
+        out.append({**row, "first": step, "last": step, "count": 1})
+    return out
+
+
+def _environment(data: RunData) -> dict[str, str]:
+    """When, versions, hardware, seeds, corpus, ranks. The first arm fills in what a comparison lacks."""
     run, inner = data.run, next((arm.run for arm in data.arms.values()), {})
-    hardware = _dict(run.get("hardware")) or _dict(inner.get("hardware"))
-    cpu, world = _dict(hardware.get("cpu")), _dict(run.get("world") or inner.get("world"))
-    rows = [(what, _time(run.get(what)) or "not recorded") for what in ("started", "finished")]
-    rows += [("ranks", ", ".join(f"{k} {v}" for k, v in world.items()))] if world else []
-    rows += (
-        [
-            (
-                "processor",
-                f"{cpu.get('model') or cpu.get('architecture')}, {cpu.get('cores')} cores, "
-                f"{cpu.get('usable_threads')} threads usable",
-            )
+    hardware = as_dict(run.get("hardware")) or as_dict(inner.get("hardware"))
+    cpu, world = as_dict(hardware.get("cpu")), as_dict(run.get("world") or inner.get("world"))
+    rows = {what: _time(run.get(what)) or "not recorded" for what in ("started", "finished")}
+    if world:
+        rows["ranks"] = ", ".join(f"{k} {v}" for k, v in world.items())
+    if cpu:
+        model, threads = cpu.get("model") or cpu.get("architecture"), cpu.get("usable_threads")
+        rows["processor"] = f"{model}, {cpu.get('cores')} cores, {threads} threads usable"
+    if hardware.get("memory_bytes"):
+        rows["memory"] = f"{hardware['memory_bytes'] / 2**30:.1f} GiB"
+    if hardware:
+        names = [
+            f"{gpu.get('name')} (driver {gpu.get('driver')}, compute capability {gpu.get('capability')})"
+            for gpu in hardware.get("gpus") or []
+            if isinstance(gpu, dict)
         ]
-        if cpu
-        else []
-    )
-    rows += [("memory", f"{hardware['memory_bytes'] / 2**30:.1f} GiB")] if hardware.get("memory_bytes") else []
-    gpus = [gpu for gpu in hardware.get("gpus") or [] if isinstance(gpu, dict)]
-    names = [
-        f"{gpu.get('name')} (driver {gpu.get('driver')}, compute capability {gpu.get('capability')})" for gpu in gpus
-    ]
-    rows += [("GPU", "; ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or "none")] if hardware else []
-    rows += [("system", str(hardware["os"]))] if hardware.get("os") else []
-    rows += [("versions", ", ".join(f"{k} {v}" for k, v in _dict(run.get("versions")).items()))]
-    rows += [("seeds", _flat(run.get("seeds")))] if run.get("seeds") else []
-    corpus = run.get("corpus") or inner.get("corpus")
-    rows += [("corpus", _flat(corpus))] if corpus else []
-    parameters = run.get("parameters") or inner.get("parameters")
-    rows += [("parameters", _count(parameters))] if parameters else []
+        rows["GPU"] = "; ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or "none"
+    if hardware.get("os"):
+        rows["system"] = str(hardware["os"])
+    rows["versions"] = ", ".join(f"{k} {v}" for k, v in as_dict(run.get("versions")).items())
+    if run.get("seeds"):
+        rows["seeds"] = _flat(run["seeds"])
+    if corpus := run.get("corpus") or inner.get("corpus"):
+        rows["corpus"] = _flat(corpus)
+    if parameters := run.get("parameters") or inner.get("parameters"):
+        rows["parameters"] = _number("{:,.0f}", parameters)
     return rows
 
 
@@ -329,14 +326,16 @@ def _environment(data: RunData) -> list[tuple[str, str]]:
 def _on_gpu(data: RunData) -> bool:
     """Did the ranks compute on a GPU? From what the run says, else from whether the machine has one."""
     for run in (data.run, *(arm.run for arm in data.arms.values())):
-        device = _dict(run.get("config")).get("device") or run.get("device") or _dict(run.get("world")).get("device")
+        device = (
+            as_dict(run.get("config")).get("device") or run.get("device") or as_dict(run.get("world")).get("device")
+        )
         if device:
             return str(device).startswith("cuda")
-    return bool(_dict(data.run.get("hardware")).get("gpus"))
+    return bool(as_dict(data.run.get("hardware")).get("gpus"))
 
 
 def _gpu_name(data: RunData) -> str | None:
-    gpus = _dict(data.run.get("hardware")).get("gpus") or []
+    gpus = as_dict(data.run.get("hardware")).get("gpus") or []
     return str(gpus[0].get("name")) if gpus and isinstance(gpus[0], dict) else None
 
 
@@ -369,36 +368,35 @@ def _plain(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def _number(value: Any, form: str) -> str:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+def _number(form: str, value: Any, unit: float = 1) -> str:
+    """`value` / `unit` in this form; words for what is no number."""
+    if as_number(value) is None:
         return "\N{EN DASH}"
-    return form.format(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
-
-
-def _loss(value: Any) -> str:
-    return _number(value, "{:.4f}")
-
-
-def _count(value: Any) -> str:
-    return _number(value, "{:,.0f}")
-
-
-def _gib(value: Any) -> str:
-    return _number(value / 2**30 if isinstance(value, (int, float)) else None, "{:.2f}\N{NO-BREAK SPACE}GiB")
+    return form.format(value / unit) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
 
 
 def _percent(value: Any) -> str:
-    return _number(
-        value,
-        "{:.4f}\N{NO-BREAK SPACE}%"
-        if isinstance(value, (int, float)) and abs(value) < 0.1
-        else "{:.3f}\N{NO-BREAK SPACE}%",
-    )
+    digits = 4 if (number := as_number(value)) is not None and abs(number) < 0.1 else 3
+    return _number(f"{{:.{digits}f}}\N{NO-BREAK SPACE}%", value)
 
 
-def _db(value: Any) -> str:
-    return _number(value, "{:.1f}\N{NO-BREAK SPACE}dB")
+def _rounded(value: Any, unit: float = 1) -> str:
+    """With one decimal; two digits where that would be nothing, as on a CPU."""
+    number = as_number(value)
+    return _number("{:.2g}" if number is not None and number / unit < 1 else "{:,.1f}", value, unit)
 
 
-def _dict(value: Any) -> dict:
-    return value if isinstance(value, dict) else {}
+FILTERS = {
+    "loss": partial(_number, "{:.4f}"),
+    "count": partial(_number, "{:,.0f}"),
+    "gib": partial(_number, "{:.2f}\N{NO-BREAK SPACE}GiB", unit=2**30),
+    "db": partial(_number, "{:.1f}\N{NO-BREAK SPACE}dB"),
+    "ms": partial(_number, "{:,.1f}", unit=1e-3),
+    "minutes": partial(_number, "{:.1f}", unit=60),
+    "one": partial(_number, "{:,.1f}"),
+    "two": partial(_number, "{:,.2f}"),
+    "percent": _percent,
+    "rounded": _rounded,
+    "plain": _plain,
+    "dotted": _dotted,
+}

@@ -6,7 +6,16 @@ wait for one another.
 
     share(N) = tokens/s of N GPUs / N  over  tokens/s of the fewest GPUs / their number
 
-The fewest is usually the machine's first GPU, and GPUs differ: labkit.compare.scaling_each has a better yardstick.
+`--each` has a better yardstick than the fewest, usually the machine's first GPU. The chips of one machine differ by a
+per cent or two, and in a step that all take together everybody waits for the slowest. On four H200s one reached a lower
+clock than the others; held against GPU 0 the four lost 1.9 %, held against that one 0.3 % (BF16; week16_fp8/results,
+2026-11-22-h200-scaling-once). So as many lone trainings as there are GPUs run at the same time, as warm as they will be
+together, each in a process that sees one GPU: RUN/each/0/run, RUN/each/1/run, ... (a folder each, since a comparison
+refuses to start beside another).
+
+    of the mean       what is lost, to messages and to the slow
+    of the slowest    what is left of that once the slow one is taken out: messages, and steps that are not equally long
+                      everywhere, less what each rank saves because it updates fewer weights
 
 Stopped for whatever reason, the same command goes on; what is measured is not measured again.
 """
@@ -14,24 +23,32 @@ Stopped for whatever reason, the same command goes on; what is measured is not m
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from labkit.comm.ranks import under_torchrun
-from labkit.compare.arms import Preset, load_preset
 from labkit.compare.budget import Budget
+from labkit.compare.compare import UNFINISHED, compare
 from labkit.compare.plan import check_arm, check_device, gpu_memory_gib, other_settings
+from labkit.compare.preset import Preset, load_preset
+from labkit.compare.results import timed_of
+from labkit.compare.terminal import markdown_table, rich_table, say
 from labkit.errors import LabError
-from labkit.record.read import RunData, read_run
+from labkit.record.read import as_dict, read_run
 from labkit.record.run import NCCL
 
 HEADS = ("arm", "GPUs", "tokens/s", "tokens/s a GPU", "% of the fewest", "ms a step", "peak GiB")
-UNFINISHED = 3
+EACH = "each"
+SAY_EVERY = 15.0  # seconds between two signs of life
+PAUSE_SECONDS = 20.0  # for a training to write what it has
 
 
 def scaling(
@@ -46,21 +63,17 @@ def scaling(
     each: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run what is missing and print the table. counts: "1,2,4,8". each: then time every GPU alone, all at once (see
-    labkit.compare.scaling_each). Returns 0; 3 if the budget left something for another call, 1 if an arm failed.
-    LabError before anything starts: a count that this machine does not have."""
-    from labkit.compare.compare import compare
-    from labkit.compare.scaling_each import against_each, place, time_each
-
+    """Run what is missing and print the table. counts: "1,2,4,8". each: then time every GPU alone, all at once.
+    Returns 0; 3 if the budget left something for another call, 1 if an arm failed. LabError before anything starts: a
+    count that this machine does not have."""
     console = console or Console()
     if under_torchrun():
         raise LabError("lab scaling starts its ranks itself, as many as it compares: call it without torchrun")
     numbers, settings = parse(counts), list(settings)
     whole = load_preset(preset, settings)
-    if whole.speed is None:
-        raise LabError(f"preset {whole.name} has no [speed] section, so there is nothing to time")
-    there = check_device(whole.model_copy(update={"world_size": 0}))
-    if whole.device == "cuda" and max(numbers) > there:
+    whole.window()
+    cuda, there = whole.device == "cuda", check_device(whole.model_copy(update={"world_size": 0}))
+    if cuda and max(numbers) > there:
         raise LabError(f"--gpus names {max(numbers)} GPUs and this machine has {there}")
     if each and max(numbers) == 1:
         raise LabError("--each tells what GPUs lose together, and --gpus names no more than one")
@@ -92,29 +105,22 @@ def scaling(
             break
     if each and not status:
         rest = left(budget)
-        status = (
-            UNFINISHED
-            if rest == 0
-            else time_each(
-                preset,
-                lone,
-                arms=wanted,
-                settings=runs[1],
-                cuda=whole.device == "cuda",
-                budget_minutes=rest,
-                console=console,
-            )
-        )
-    rows = rows_of(out)
-    if rows:
-        console.print(_table(rows))
+        if rest == 0:
+            status = UNFINISHED
+        else:
+            status = time_each(preset, lone, wanted, runs[1], cuda=cuda, budget_minutes=rest, console=console)
+    if rows := rows_of(out):
+        console.print(rich_table(HEADS, map(cells, rows)))
         if uneven := unequal(rows):
-            console.print(uneven, highlight=False)
+            say(console, uneven)
     for sentence in against_each(out):
-        console.print(sentence, highlight=False)
+        say(console, sentence)
     if status == UNFINISHED:
-        console.print("The budget is spent; the same command goes on.", highlight=False)
+        say(console, "The budget is spent; the same command goes on.")
     return status
+
+
+# ---- what will run
 
 
 def left(budget: Budget) -> float | None:
@@ -136,30 +142,27 @@ def parse(counts: str) -> list[int]:
 def runnable(preset: Preset, memory_gib: float | None, console: Console) -> list[str]:
     """The arms of the speed part that this machine can run; what cannot is told. LabError for the baseline."""
     found = []
-    for arm in preset.speed.arms:
+    for arm in preset.timed:
         try:
             check_arm(preset.speed_config(arm, memory_gib, 1), preset.device, 1)
             found.append(arm)
         except LabError as error:
             if arm == preset.baseline():
                 raise
-            console.print(f"{preset.arms[arm].label}: skipped, {error}", markup=False, highlight=False)
+            say(console, f"{preset.arms[arm].label}: skipped, {error}")
     return found
 
 
 def same_work(preset: Preset, memory_gib: float | None, ranks: int) -> list[str]:
     """Settings in which each of `ranks` ranks has the batch that it would have alone, in each arm."""
-    batches = (
-        f"arms.{arm}.train.batch_size={preset.speed_config(arm, memory_gib, 1).batch_size * ranks}"
-        for arm in preset.speed.arms
-    )
-    return [f"world_size={ranks}", *batches]
+    alone = {arm: preset.speed_config(arm, memory_gib, 1).batch_size for arm in preset.timed}
+    return [f"world_size={ranks}", *(f"arms.{arm}.train.batch_size={rows * ranks}" for arm, rows in alone.items())]
 
 
 def refuse_other(folder: Path, preset: Preset) -> None:
     """LabError if `folder` holds a run of other settings, NCCL's included: it would answer for this one."""
     if (folder / "run.json").exists():
-        versions = read_run(folder).run.get("versions") or {}
+        versions = as_dict(read_run(folder).run.get("versions"))
         here = {name: os.environ.get(name) or None for name in NCCL} if preset.device == "cuda" else {}
         other = other_settings(folder, preset) or next((k for k, v in here.items() if versions.get(k) != v), "")
         if other:
@@ -169,30 +172,139 @@ def refuse_other(folder: Path, preset: Preset) -> None:
 def measured(folder: Path, arms: Iterable[str]) -> bool:
     """Whether this folder's record has a result for each of these arms."""
     try:
-        found = _speed(read_run(folder)).get("arms") or {}
+        found = timed_of(read_run(folder))
     except LabError:
         return False
     return all(arm in found for arm in arms)
 
 
+# ---- every GPU alone, all at once
+
+
+def place(out: Path, i: int) -> Path:
+    """Where the record of process i is."""
+    return Path(out) / EACH / str(i) / "run"
+
+
+def time_each(
+    preset: str,
+    folders: list[Path],
+    arms: Iterable[str],
+    settings: Iterable[str],
+    *,
+    cuda: bool,
+    budget_minutes: float | None,
+    console: Console,
+) -> int:
+    """Time `arms` of `preset` in a process for each folder, all at once; those that have a result are left out.
+
+    cuda: process i sees the i-th GPU alone; else it has its share of the cores. settings: those of one rank. What a
+    process says goes to `log` beside its folder. Returns 0; 3 if the budget left something for another call.
+    LabError: one failed, with the last line it said.
+    """
+    arms = list(arms)
+    command = [sys.executable, "-m", "labkit", "compare", "--preset", preset, "--part", "speed"]
+    command += ["--arms", ",".join(arms), *(word for setting in settings for word in ("--set", setting))]
+    if budget_minutes is not None:
+        command += ["--budget-minutes", str(max(0.01, round(budget_minutes, 2)))]
+    gpus, said = visible(len(folders)) if cuda else [], (began := time.monotonic())
+    running: dict[int, subprocess.Popen] = {}
+    try:
+        for i, folder in enumerate(folders):
+            if not measured(folder, arms):
+                own = {"CUDA_VISIBLE_DEVICES": gpus[i]} if cuda else {}
+                # On a CPU each would start a thread on every core, and they would wait for one another.
+                running[i] = _start(command, folder, own, None if cuda else cores(i, len(folders)))
+        while True:
+            codes = {i: process.poll() for i, process in running.items()}
+            ended = [code for code in codes.values() if code is not None]
+            for i, code in codes.items():
+                if code not in (None, 0, UNFINISHED):
+                    name = gpus[i] if cuda else i
+                    raise LabError(f"GPU {name} alone failed (status {code}): {last_line(log_of(folders[i]))}")
+            if len(ended) == len(running):
+                return max(ended, default=0)
+            time.sleep(0.1)
+            if time.monotonic() - said >= SAY_EVERY:
+                said = time.monotonic()
+                say(console, f"{len(running)} GPUs, each alone, at once: {said - began:.0f} s")
+    except KeyboardInterrupt:
+        wait(running.values(), PAUSE_SECONDS)  # Ctrl-C has reached them too, and they pause by themselves
+        raise
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.terminate()
+        wait(running.values())
+
+
+def _start(command: list[str], folder: Path, own: dict[str, str], share: list[int] | None) -> subprocess.Popen:
+    """The process whose record goes to `folder`, on these cores alone, with this environment of its own."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    pin: Callable[[], object] | None = partial(os.sched_setaffinity, 0, share) if share else None
+    with log_of(folder).open("a", encoding="utf-8") as log:
+        return subprocess.Popen(
+            [*command, "--out", str(folder)],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **own},
+            preexec_fn=pin,
+        )
+
+
+def wait(processes: Iterable[subprocess.Popen], seconds: float | None = None) -> None:
+    """Until all have ended, or for so many seconds."""
+    until = None if seconds is None else time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(None if until is None else max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return
+
+
+def visible(count: int) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES must say for each of the first `count` GPUs that this process sees."""
+    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return given[:count] if given else [str(i) for i in range(count)]
+
+
+def cores(i: int, count: int) -> list[int] | None:
+    """Process i's share of this machine's cores, at least one; None where the system does not tell them."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    have = sorted(os.sched_getaffinity(0))
+    each = max(1, len(have) // count)
+    return [have[(i * each + k) % len(have)] for k in range(each)]
+
+
+def log_of(folder: Path) -> Path:
+    return folder.with_name("log")
+
+
+def last_line(log: Path) -> str:
+    """What a process said last; "" if nothing."""
+    return next((line.strip() for line in reversed(log.read_text(encoding="utf-8").splitlines()) if line.strip()), "")
+
+
+# ---- what the records say
+
+
 def rows_of(out: Path, inner: str = ".") -> list[dict[str, Any]]:
     """A row for each arm and number of ranks that the records below `out`, N/inner/run.json, hold, arm by arm."""
-    found, records = [], {file.parts[len(Path(out).parts)]: file for file in Path(out).glob(f"[0-9]*/{inner}/run.json")}
+    found: list[dict[str, Any]] = []
+    records = {file.parts[len(Path(out).parts)]: file for file in Path(out).glob(f"[0-9]*/{inner}/run.json")}
     for folder in sorted(records, key=int):
         data = read_run(records[folder].parent)
-        window = ((data.run.get("config") or {}).get("speed") or {}).get("seconds")
-        for name, arm in (_speed(data).get("arms") or {}).items():
+        for name, arm in timed_of(data).items():
             found.append(
                 {
+                    **{key: arm[key] for key in ("label", "ranks", "tokens_step", "seq_len")},
                     "folder": folder,
                     "arm": name,
-                    "label": arm["label"],
-                    "ranks": arm["ranks"],
                     "rate": arm["tokens_per_s"],
                     "each": arm["tokens_per_s"] / arm["ranks"],
-                    "tokens_step": arm["tokens_step"],
-                    "seq_len": arm["seq_len"],
-                    "window": window,
+                    "window": as_dict(data.config.get("speed")).get("seconds"),
                     "step_ms": 1e3 * arm["step_p50"],
                     "peak_gib": arm["memory"]["peak"] / 2**30,
                 }
@@ -225,39 +337,46 @@ def unequal(rows: list[dict[str, Any]]) -> str:
 
 def cells(row: dict[str, Any]) -> list[str]:
     """One line under HEADS."""
-    return [
-        row["label"],
-        str(row["ranks"]),
-        f"{row['rate']:,.0f}",
-        f"{row['each']:,.0f}",
-        f"{100 * row['share']:.1f}",
-        f"{row['step_ms']:,.1f}",
-        f"{row['peak_gib']:.1f}",
-    ]
+    rates = (f"{row['rate']:,.0f}", f"{row['each']:,.0f}", f"{100 * row['share']:.1f}")
+    return [row["label"], str(row["ranks"]), *rates, f"{row['step_ms']:,.1f}", f"{row['peak_gib']:.1f}"]
 
 
 def markdown(out: Path) -> str:
     """The table of these records as Markdown. LabError if there are none, or they are no weak scaling."""
-    from labkit.compare.scaling_each import against_each
-
     rows = rows_of(out)
     if not rows:
         raise LabError(f"{out} holds no records of lab scaling")
     if uneven := unequal(rows):
         raise LabError(uneven)
-    lines = [list(HEADS), ["---", *["--:"] * (len(HEADS) - 1)], *map(cells, rows)]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return "\n\n".join([table, *against_each(out)])
+    return "\n\n".join([markdown_table(HEADS, map(cells, rows)), *against_each(out)])
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for i, head in enumerate(HEADS):
-        out.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
-    for row in rows:
-        out.add_row(*cells(row))
-    return out
+def against_each(out: Path) -> list[str]:
+    """A sentence for each arm and number of GPUs that was timed together and, as many, alone; or why there is none."""
+    lone, told = rows_of(Path(out) / EACH, "run"), []
+    for row in rows_of(Path(out)) if lone else []:
+        # The ranks of a run of n take GPUs 0 to n - 1.
+        own = [one for one in lone if one["arm"] == row["arm"] and int(one["folder"]) < row["ranks"]]
+        if row["ranks"] > 1 and len(own) == row["ranks"]:
+            together = at_once([place(out, int(one["folder"])) for one in own], row["arm"])
+            told.append(unequal([row, *own]) or _sentence(row, own, ", at once," if together else ""))
+    return told
 
 
-def _speed(data: RunData) -> dict[str, Any]:
-    return (data.run.get("results") or {}).get("speed") or {}
+def at_once(folders: Iterable[Path], arm: str) -> bool:
+    """Whether these runs trained this arm at the same time: a budget may have ended some of them, or one may be old."""
+    try:
+        runs = [read_run(folder / "speed" / arm).run for folder in folders]
+        return max(run["started"] for run in runs) < min(run["finished"] for run in runs)
+    except (LabError, KeyError):
+        return False
+
+
+def _sentence(row: dict[str, Any], own: list[dict[str, Any]], at_once: str) -> str:
+    slowest, rates = min(own, key=lambda one: one["rate"]), [one["rate"] for one in own]
+    of_slowest = 100 * row["each"] / slowest["rate"]
+    return (
+        f"{row['label']}: {row['ranks']} GPUs together train {100 * row['each'] / mean(rates):.1f} % of what "
+        f"they train each alone{at_once} and {of_slowest:.1f} % of what the slowest does, GPU "
+        f"{slowest['folder']} ({slowest['rate']:,.0f} tokens/s; the fastest {max(rates):,.0f})."
+    )

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from labkit.train.loop import Loop
 
 FEWEST = 5  # steps in a window, however slow they are
-UNENDING = 10**6  # steps of the configuration: the window ends the run, and the schedule stays flat
 
 
 class Window(Hook):
@@ -145,20 +144,3 @@ def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str,
         "activations and the rest": max(0, peak_bytes - weights - state - gradients),
         "peak": peak_bytes,
     }
-
-
-def speed_on_rank(
-    group: Group, config: dict, folder: str, fields: dict, window: dict, deadline: float | None, stop: str | None
-) -> None:
-    """What each rank does for a speed arm: train until the window is over, leave everything in the folder."""
-    from labkit.train.job import train_job
-
-    hooks = [Window(**window), Deadline(deadline, stop)]
-    train_job(
-        group,
-        config,
-        folder,
-        resume=False,
-        hooks=hooks,
-        record_fields={**fields, "world": {"size": group.size, "device": group.device.type}},
-    )

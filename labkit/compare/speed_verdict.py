@@ -1,4 +1,5 @@
-"""The verdict on speed, in words: is FP8 faster here, against what, where does its time go, and what to try next.
+"""The speed part at its end: a row an arm, the tables, and the verdict in words: is FP8 faster here, against what,
+where does its time go, and what to try next.
 
 FP8's gain is told against two yardsticks, since one alone misleads: against **compiled BF16**, which is what a user
 would otherwise run; and against **the same library's BF16**, which tells FP8's own share from that of the library's
@@ -12,39 +13,159 @@ H100s.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
+from labkit.compare.preset import Preset
+from labkit.compare.terminal import markdown_table, rich_table, shown
+from labkit.errors import LabError
+from labkit.model.flops import flops_per_token
+from labkit.record.kernels import CLASSES
+from labkit.record.measure import efficiency
+from labkit.record.read import RunData, as_dict, read_run
+from labkit.train.config import TrainConfig, strict_validate
+
+GIB = 2**30
 WORTH = 1.1  # a gain below this is told as hardly worth the trouble
+Row = Mapping[str, Any]
+HEADS = ("arm", "tokens/s", "x BF16", "x own BF16", "step ms", "spread %", "TFLOP/s causal", "TFLOP/s full", "peak GiB")
+MEASURED = ("tokens_per_s", "mean_tokens_per_s", "step_p10", "step_p50", "step_p90", "steps", "warmup", "window_s")
 
 
-def half_spread(row: Mapping[str, Any]) -> float:
+def speed_results(preset: Preset, out: Path, missing: Mapping[str, str], left: Mapping[str, str]) -> dict[str, Any]:
+    """{"arms": {name: row}, "verdict": {...}} from the folders speed/NAME; missing, left: arm -> why it has no
+    result."""
+    rows = {}
+    for name in preset.timed:
+        try:
+            data = read_run(out / "speed" / name)
+        except LabError:
+            continue
+        if data.status == "finished" and data.results.get("speed"):
+            rows[name] = row_of(data, preset, name)
+    why = {
+        preset.arms[name].label: text
+        for name, text in (*missing.items(), *left.items())
+        if name in preset.timed and name not in rows
+    }
+    return {"arms": rows, "verdict": judge_speed(rows, why)}
+
+
+def efficiency_of(config: TrainConfig, tokens_per_s: float, gpu: str | None, ranks: int) -> Any:
+    """What a rate means on this GPU, counting attention's FLOPs for the causal half and in full."""
+    model, length = config.resolved_model, config.seq_len
+    flops = {kind: flops_per_token(model, length, causal=kind == "causal") for kind in ("causal", "full")}
+    return efficiency(tokens_per_s, flops, gpu, ranks)
+
+
+def row_of(data: RunData, preset: Preset, name: str) -> dict[str, Any]:
+    """One arm's numbers, plain values. tokens_step: one rank's; flops_per_s and mfu name convention and peak."""
+    speed, world = data.results["speed"], as_dict(data.run.get("world"))
+    config = strict_validate(TrainConfig, data.config, f"the record of {name}")
+    ranks = world.get("size") or 1
+    gpus = as_dict(data.run.get("hardware")).get("gpus") or []
+    gpu = gpus[0].get("name") if gpus and str(world.get("device", "")).startswith("cuda") else None
+    told = efficiency_of(config, speed["tokens_per_s"], gpu, ranks).to_json()
+    evidence = data.results.get("evidence") or {}
+    plain = config.precision.backend in ("bf16", "fp32")
+    return {
+        "label": preset.arms[name].label,
+        "role": preset.arms[name].role,
+        "library": "plain" if plain else config.precision.backend,
+        "attention": config.attention,
+        "batch": config.batch_size,
+        "seq_len": config.seq_len,
+        "ranks": ranks,
+        "tokens_step": config.batch_size * config.seq_len // ranks,
+        **{key: speed[key] for key in (*MEASURED, "memory", "kernels")},
+        "skipped": len(data.results.get("skipped") or []),
+        "fused": config.precision.fused,
+        "converted": 0 if plain else evidence.get("converted"),
+        "module_types": evidence.get("module_types"),
+        "flops_per_s": told["flops_per_s"],
+        "mfu": told["mfu"],
+        "mfu_note": told["note"],
+    }
+
+
+# ---- the tables
+
+
+def cells(name: str, row: Row, verdict: Row) -> list[str]:
+    """One arm's line under HEADS."""
+    ratio, rates = verdict["ratios"].get(name, {}), row["flops_per_s"]
+    return [
+        row["label"],
+        f"{row['tokens_per_s']:,.0f}",
+        shown(ratio.get("baseline"), "{:.2f}"),
+        shown(ratio.get("library"), "{:.2f}"),
+        f"{1e3 * row['step_p50']:,.1f}",
+        f"{100 * half_spread(row):.1f}",
+        f"{rates['causal'] / 1e12:,.1f}",
+        f"{rates['full'] / 1e12:,.1f}",
+        f"{row['memory']['peak'] / GIB:.1f}",
+    ]
+
+
+def _profiled(rows: Mapping[str, Row]) -> list[list[str]]:
+    """Milliseconds a step by class of kernel, a line for each arm that was profiled."""
+    return [
+        [row["label"], *(f"{row['kernels']['classes_ms'].get(kind, 0):,.1f}" for kind in CLASSES)]
+        for row in rows.values()
+        if row["kernels"]
+    ]
+
+
+def tables(results: Row) -> list[Table]:
+    """For the terminal, in 80 columns: the rates, and the milliseconds if any arm was profiled."""
+    rows = results["arms"]
+    lines = [cells(name, row, results["verdict"]) for name, row in rows.items()]
+    heads = ("arm", "tokens/s", "x\nBF16", "x own\nBF16", "ms a\nstep", "+-\n%", "TFLOP/s\ncausal", "GiB")
+    out = [rich_table(heads, [[*line[:7], line[8]] for line in lines])]
+    if lines := _profiled(rows):
+        kinds = ("GEMM\nbf16", "GEMM\nfp8", "cast", "atten-\ntion", "norm,\nelem.", "opti-\nmizer", "comm.")
+        out.append(rich_table(("ms a step", *kinds, "other", "idle"), lines))
+    return out
+
+
+def markdown(results: Row) -> str:
+    """The same two tables as Markdown."""
+    rows = results["arms"]
+    parts = [markdown_table(HEADS, [cells(name, row, results["verdict"]) for name, row in rows.items()])]
+    if lines := _profiled(rows):
+        parts.append(markdown_table(["ms a step", *CLASSES], lines))
+    return "\n\n".join(parts)
+
+
+# ---- the verdict
+
+
+def half_spread(row: Row) -> float:
     """Half of the distance from the 10th to the 90th percentile of the step times, as a fraction of the median."""
     return (row["step_p90"] - row["step_p10"]) / row["step_p50"] / 2
 
 
-def compare_rates(row: Mapping[str, Any], yardstick: Mapping[str, Any]) -> tuple[float, str]:
+def compare_rates(row: Row, yardstick: Row) -> tuple[float, str]:
     """(ratio of tokens/s, "faster" / "slower" / "same")."""
     ratio = row["tokens_per_s"] / yardstick["tokens_per_s"]
     noise = half_spread(row) + half_spread(yardstick)
     return ratio, "same" if abs(ratio - 1) <= noise else "faster" if ratio > 1 else "slower"
 
 
-def judge_speed(
-    rows: Mapping[str, Mapping[str, Any]],
-    missing: Mapping[str, str] | None = None,
-    left: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+def judge_speed(rows: Mapping[str, Row], missing: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The verdict over timed arms.
 
     rows: arm -> {label, role, library, tokens_per_s, step_p10, step_p50, step_p90, kernels, attention}; library:
-    "plain" for nn.Linear, else the backend's name; kernels: a Breakdown as a dict, or None. missing, left: label -> why
-    it has no result. Returns {word, sentence, reasons, next, ratios: {arm: {"baseline": r, "library": r}}}; word:
+    "plain" for nn.Linear, else the backend's name; kernels: a Breakdown as a dict, or None. missing: label -> why it
+    has no result. Returns {word, sentence, reasons, next, ratios: {arm: {"baseline": r, "library": r}}}; word:
     faster, same, slower, incomplete.
     """
     out: dict[str, Any] = {"word": "incomplete", "sentence": "", "reasons": [], "next": [], "ratios": {}}
     base = next((r for r in rows.values() if r["role"] == "baseline"), None)
     fp8 = {arm: r for arm, r in rows.items() if r["role"] == "candidate"}
-    out["reasons"] += [f"{label}: no result, {why}." for label, why in {**(missing or {}), **(left or {})}.items()]
+    out["reasons"] += [f"{label}: no result, {why}." for label, why in (missing or {}).items()]
     if base is None:
         out["sentence"] = "No verdict on speed: compiled BF16 was not timed, and nothing is fast or slow without it."
         return out
@@ -82,7 +203,7 @@ def judge_speed(
     return out
 
 
-def _kernel_words(row: Mapping[str, Any]) -> str:
+def _kernel_words(row: Row) -> str:
     """Does what ran on the device fit the arm's name? Only where it was looked at."""
     seen = ((row.get("kernels") or {}).get("evidence")) or {}
     if not seen:
@@ -94,7 +215,7 @@ def _kernel_words(row: Mapping[str, Any]) -> str:
     return ""
 
 
-def advice(row: Mapping[str, Any], ratio: float, word: str) -> list[str]:
+def advice(row: Row, ratio: float, word: str) -> list[str]:
     """What to try next, from where the best FP8 arm's time went; the largest share first."""
     out = []
     if word != "faster" or ratio < WORTH:

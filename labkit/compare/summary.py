@@ -10,21 +10,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from labkit.compare.arms import Preset
 from labkit.compare.budget import Budget
-from labkit.compare.speed_summary import speed_results, tables
+from labkit.compare.preset import Preset
+from labkit.compare.report import report
+from labkit.compare.results import heldout_of, probes_of, worst_sqnr
+from labkit.compare.speed_verdict import speed_results, tables
+from labkit.compare.terminal import markdown_table, rich_table, say, shown
 from labkit.compare.verdict import judge
 from labkit.errors import LabError
-from labkit.record.read import RunData, load_run, read_run
+from labkit.record.read import RunData, as_dict, load_run, read_run
 from labkit.record.run import RunRecord
 
 GIB = 2**30
 
-
+WORDS = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}  # of the gap, in the table
 # What must be equal in all arms, or a gap between them says nothing: the name for people, and where it stands in
 # run.json.
 SAME = {"text": ("corpus", "hash"), "number of ranks": ("world", "size"), "torch version": ("versions", "torch")}
@@ -46,23 +48,23 @@ def summarise(
     undone.
     """
     budget = budget or Budget()
-    speed_failed = {key.partition(" ")[2]: why for key, why in failed.items() if key.startswith("speed ")}
-    any_failed = bool(failed)
-    failed = {key.partition(" ")[2]: why for key, why in failed.items() if key.startswith("safety ")}
-    missing = {**skipped, **failed}
+    of_speed, of_safety = (
+        {key.removeprefix(part): why for key, why in failed.items() if key.startswith(part)}
+        for part in ("speed ", "safety ")
+    )
     run = read_run(out)
-    arms = {name: row(run.arms.get(name), preset, name, missing) for name in preset.arms}
-    for name in failed:
+    arms = {name: row(run.arms.get(name), preset, name, {**skipped, **of_safety}) for name in preset.arms}
+    for name in of_safety:
         arms[name]["status"] = "failed"  # also where it failed before its record began
     arms = {name: arm for name, arm in arms.items() if arm["status"] != "pending"}  # those nobody asked for
-    finished = {name: heldout(run.arms[name]) for name in arms if arms[name]["status"] == "finished"}
+    finished = {name: heldout_of(run.arms[name]) for name in arms if arms[name]["status"] == "finished"}
     verdict = judge(
         finished,
         {name: arm["role"] for name, arm in arms.items()},
         {name: arm.label for name, arm in preset.arms.items()},
         skipped,
     )
-    verdict["reasons"] += [f"{preset.arms[name].label}: failed, {why}" for name, why in failed.items()]
+    verdict["reasons"] += [f"{preset.arms[name].label}: failed, {why}" for name, why in of_safety.items()]
     if different := differing([run.arms[name] for name in finished]):
         verdict.update(
             word="incomplete",
@@ -70,13 +72,11 @@ def summarise(
             "Train them again with --fresh.",
         )
     left = {item.arm: f"left for another call, {budget.why()}" for item in budget.left if item.part == "speed"}
-    speed = speed_results(preset, out, {**skipped, **speed_failed}, left) if preset.speed else None
+    speed = speed_results(preset, out, {**skipped, **of_speed}, left) if preset.speed else None
     note_call(record, budget, ended=True)
     record.results(arms=arms, verdict=verdict, **({"speed": speed} if speed else {}))
     # Before the page is drawn, which tells what the record says.
-    record.finish("failed" if any_failed else "interrupted" if budget.left else "finished")
-    from labkit.compare.report import report
-
+    record.finish("failed" if failed else "interrupted" if budget.left else "finished")
     with console.status("drawing the report"):
         report(out)
     console.print()
@@ -94,40 +94,36 @@ def note_call(record: RunRecord, budget: Budget, *, ended: bool = False) -> None
 
 def show(out: Path, console: Console) -> None:
     """Print the tables and the verdicts of a comparison that has been judged: from its record alone."""
-    run = read_run(out).run
-    results, config = run["results"], run.get("config") or {}
-    speed, arms, verdict = results.get("speed"), results["arms"], results["verdict"]
+    run = read_run(out)
+    speed, arms, verdict = run.results.get("speed"), run.results["arms"], run.results["verdict"]
     if speed:
-        for shown in tables(speed) if speed["arms"] else ():
-            console.print(shown)
+        for each in tables(speed) if speed["arms"] else ():
+            console.print(each)
             console.print()
-        console.print(f"[bold]SPEED[/bold]: {speed['verdict']['sentence']}", highlight=False)
+        say(console, f": {speed['verdict']['sentence']}", head="SPEED")
         for tip in speed["verdict"]["next"]:
-            console.print(f"  To try next: {tip}", highlight=False, markup=False)
+            say(console, f"  To try next: {tip}")
         console.print()
     if arms:
         console.print(table(arms, verdict))
     if arms or not speed:
-        word = f"SAFETY, {verdict['word'].upper()}" if speed else verdict["word"].upper()
-        console.print(f"[bold]{word}[/bold]: {verdict['sentence']}", highlight=False)
-    *earlier, call = results.get("calls") or [{}]
+        say(console, f": {verdict['sentence']}", head=("SAFETY, " if speed else "") + verdict["word"].upper())
+    *earlier, call = run.results.get("calls") or [{}]
     items = call.get("items") or []
     if items and (speed or call.get("minutes")):
         predicted = sum(item["predicted_s"] for item in items if item["measured_s"] is not None)
         cost = "" if call.get("cost") is None else f", {call['cost']:.2f} at {call['price_per_hour']:.2f} an hour"
         least = "" if call.get("ended", True) else "at least "
-        console.print(
+        say(
+            console,
             f"Measured: {least}{call['seconds'] / 60:.1f} minutes{cost}; predicted for these arms: "
             f"{predicted / 60:.1f} minutes.{together(earlier, call)}",
-            highlight=False,
         )
     if left := [f"{item['label']} ({item['part']})" for item in items if item["left"]]:
-        console.print(
-            f"Left for another call, the same command goes on: {', '.join(left)}", highlight=False, markup=False
-        )
-    if config.get("note"):
-        console.print(config["note"].strip(), highlight=False)
-    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+        say(console, f"Left for another call, the same command goes on: {', '.join(left)}")
+    if run.config.get("note"):
+        say(console, run.config["note"].strip())
+    say(console, f"Report: {out / 'report.html'}", fold=False)
 
 
 def together(earlier: list[dict[str, Any]], call: dict[str, Any]) -> str:
@@ -136,8 +132,8 @@ def together(earlier: list[dict[str, Any]], call: dict[str, Any]) -> str:
         return ""
     calls = [*earlier, call]
     least = "at least " if not all(one.get("ended", True) for one in calls) else ""
-    costs = [one.get("cost") for one in calls]
-    cost = f", {sum(costs):.2f} in all" if None not in costs else ""
+    costs = [one["cost"] for one in calls if one.get("cost") is not None]
+    cost = f", {sum(costs):.2f} in all" if len(costs) == len(calls) else ""
     return f" With the calls before it {least}{sum(one['seconds'] for one in calls) / 60:.1f} minutes{cost}."
 
 
@@ -145,20 +141,10 @@ def differing(arms: list[RunData]) -> str:
     """Names of what is not the same in all arms and should be; "" if they may be held against each other."""
     found = []
     for name, (table, key) in SAME.items():
-        values = {(arm.run.get(table) or {}).get(key) for arm in arms} - {None}
+        values = {as_dict(arm.run.get(table)).get(key) for arm in arms} - {None}
         if len(values) > 1:
             found.append(f"{name}: {', '.join(sorted(map(str, values)))}")
     return "; ".join(found)
-
-
-def heldout(arm: RunData) -> dict[int, float]:
-    """{step: held-out loss}; a run that gave up because its steps were not finite counts as infinite at its planned
-    end."""
-    series, results = dict(arm.series("heldout")), arm.run.get("results", {})
-    steps = arm.run.get("config", {}).get("steps", 0)
-    if results.get("stopped") and steps and results.get("steps") in (results.get("skipped") or []):
-        series[steps] = math.inf
-    return series
 
 
 def row(arm: RunData | None, preset: Preset, name: str, missing: Mapping[str, str]) -> dict[str, Any]:
@@ -168,8 +154,8 @@ def row(arm: RunData | None, preset: Preset, name: str, missing: Mapping[str, st
         return {**about, "status": "failed" if arm else "skipped", "note": missing[name]}
     if arm is None or arm.status != "finished":
         return {**about, "status": arm.status if arm else "pending", "note": ""}
-    results, conversion = arm.run.get("results", {}), arm.run.get("conversion") or {}
-    last = heldout(arm)
+    results, conversion, last = arm.results, as_dict(arm.run.get("conversion")), heldout_of(arm)
+    worst = worst_sqnr(probes_of(arm), (("output",),))
     converted, skipped = len(conversion.get("converted", ())), len(conversion.get("skipped", {}))
     if conversion.get("backend") in ("bf16", "fp32"):  # plain nn.Linear before and after: nothing was converted
         converted, skipped = 0, converted + skipped
@@ -180,32 +166,20 @@ def row(arm: RunData | None, preset: Preset, name: str, missing: Mapping[str, st
         "tokens_per_s": results.get("tokens_per_s"),
         "peak_bytes": max(results.get("peak_bytes") or [0]) or None,
         "heldout": last[max(last)] if last else None,
-        "sqnr": worst_sqnr(arm),
+        "sqnr": dict(zip(("tensor", "db", "step"), worst)) if worst else None,
         "converted": converted,
         "skipped": skipped,
         "nonfinite": len({event.get("step") for event in arm.events if event.get("kind") == "nonfinite"}),
     }
 
 
-def worst_sqnr(arm: RunData) -> dict[str, Any] | None:
-    """The layer output with the lowest signal-to-quantisation-noise ratio over all probes: {tensor, db, step}."""
-    found = [
-        (stat["sqnr"], name, step["step"])
-        for step in arm.steps
-        for name, stat in (step.get("scales") or {}).items()
-        if name.endswith(".output") and isinstance(stat.get("sqnr"), (int, float))
-    ]
-    if not found:
-        return None
-    db, tensor, step = min(found)
-    return {"tensor": tensor, "db": db, "step": step}
-
-
 def cells(arm: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]:
     """One arm's columns after its label: tokens/s, GiB a rank, held-out loss, gap, SQNR, converted/left, NaN events."""
     if arm["status"] != "finished":
         return [arm["status"], *[""] * 6]
-    word = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}.get((judged or {}).get("word"), "")
+    word = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}.get(
+        (judged or {}).get("word", ""), ""
+    )
     return [
         number(arm["tokens_per_s"], "{:,.0f}"),
         number(arm["peak_bytes"] and arm["peak_bytes"] / GIB, "{:.2f}"),
@@ -220,31 +194,27 @@ def cells(arm: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]
 def table(arms: Mapping[str, Mapping[str, Any]], verdict: Mapping[str, Any]) -> Table:
     """The table that ends a comparison; 80 columns hold it."""
     band = verdict.get("band")
-    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    out.add_column("\narm")  # the one that folds where it is narrow: a cut number would be a wrong one
     gap = f"gap %,\nband {band['threshold']:.2g}" if band else "\ngap %"
-    for head in ("\ntokens/s", "GiB a\nrank", "held-\nout", gap, "SQNR\ndB", "conv./\nleft", "\nNaN"):
-        out.add_column(head, justify="right", no_wrap=True)
-    for name, arm in arms.items():
-        out.add_row(arm["label"], *cells(arm, verdict["arms"].get(name)))
-    return out
+    heads = ("\narm", "\ntokens/s", "GiB a\nrank", "held-\nout", gap, "SQNR\ndB", "conv./\nleft", "\nNaN")
+    return rich_table(heads, [[arm["label"], *cells(arm, verdict["arms"].get(name))] for name, arm in arms.items()])
 
 
 def markdown(path: str | Path) -> str:
     """The same table as Markdown, from a finished comparison's record: what a README may quote."""
-    results = read_run(path).run.get("results", {})
+    results = read_run(path).results
     if "verdict" not in results:
         raise LabError(f"{path} holds no finished comparison: only a comparison has this table")
-    band = results["verdict"].get("band")
+    judged, band = results["verdict"]["arms"], results["verdict"].get("band")
     gap = f"gap % (band {band['threshold']:.2g})" if band else "gap %"
     heads = ["arm", "tokens/s", "GiB a rank", "held-out loss", gap, "worst SQNR dB", "converted/left", "NaN events"]
-    rows = [
-        [arm["label"], *(" ".join(cell.split()) for cell in cells(arm, results["verdict"]["arms"].get(name)))]
-        for name, arm in results["arms"].items()
-    ]
-    lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown_table(
+        heads,
+        (
+            [arm["label"], *(" ".join(cell.split()) for cell in cells(arm, judged.get(name)))]
+            for name, arm in results["arms"].items()
+        ),
+    )
 
 
 def number(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value) if math.isfinite(value) else "inf"
+    return shown(value, form) if value is None or math.isfinite(value) else "inf"

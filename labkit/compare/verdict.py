@@ -34,11 +34,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 ROUNDING_RATIO = 2 ** (7 - 3)  # mantissa bits: bf16 has 7, E4M3 has 3
 PUBLISHED = 0.25  # per cent
 NOISE_FLOOR = 1e-4  # per cent: fp32 sums of a loss near 5 cannot be told apart below this
 FEWEST = 5  # judged evaluations
+STATISTIC = "root mean square of the per-step held-out loss gap against BF16, second half of the run, per cent"
 LEARNED = 0.05  # the baseline's held-out loss must fall by this share, first to last evaluation
 
 Series = Sequence[tuple[int, float]]
@@ -78,16 +80,8 @@ def judge(
         role: [a for a in roles if roles[a] == role and a in heldout]
         for role in ("baseline", "twin", "reference", "candidate", "broken", "fine")
     }
-    out = {
-        "word": "incomplete",
-        "sentence": "",
-        "reasons": [],
-        "band": None,
-        "from_step": None,
-        "arms": {},
-        "statistic": "root mean square of the per-step held-out loss gap against BF16, second half of the run, "
-        "per cent",
-    }
+    out: dict[str, Any] = {"word": "incomplete", "sentence": "", "reasons": [], "band": None, "from_step": None}
+    out |= {"arms": {}, "statistic": STATISTIC}
     if not of_role["baseline"]:
         out["sentence"] = "No verdict: the BF16 baseline has no result to hold the others against."
         return out
@@ -100,12 +94,9 @@ def judge(
     series = {arm: gaps(heldout[arm], baseline) for arm in heldout if roles.get(arm, "baseline") != "baseline"}
     values = {arm: rms(series[arm], from_step) for arm in series}
     for arm in series:
-        out["arms"][arm] = {
-            "gap": [list(point) for point in series[arm]],
-            "value": values[arm],
-            "word": "reference" if roles[arm] == "twin" else "no-data",
-            "sentence": "",
-        }
+        word = "reference" if roles[arm] == "twin" else "no-data"
+        gap = [list(point) for point in series[arm]]
+        out["arms"][arm] = {"gap": gap, "value": values[arm], "word": word, "sentence": ""}
 
     twins = [values[a] for a in of_role["twin"] if math.isfinite(values[a])]
     if not twins:
@@ -134,8 +125,8 @@ def judge(
             entry["sentence"] = f"{labels[arm]}: no held-out loss in the second half of the run."
             continue
         entry["word"] = "inside" if value <= threshold else "outside" if value > explained else "undecided"
-        gap = "became infinite or NaN" if math.isinf(value) else f"is {_percent(value)}"
-        entry["sentence"] = f"{labels[arm]}: the gap {gap}, " + (
+        told = "became infinite or NaN" if math.isinf(value) else f"is {_percent(value)}"
+        entry["sentence"] = f"{labels[arm]}: the gap {told}, " + (
             f"more than the {_percent(threshold)} that is accepted, and less than the {_percent(explained)} that "
             "rounding explains here: undecided."
             if entry["word"] == "undecided"

@@ -1,40 +1,109 @@
 """Looking at a comparison from outside: what is done, what runs now, how it ended. Reads the folder, changes nothing.
 
 `lab status RUN` shows it once; `lab compare` follows a run that goes on in its folder instead of starting a second one.
-The folder tells everything, so it does not matter who started the run, or whether it is detached.
+The folder tells everything, and nothing is asked of the ranks, so it does not matter who started the run, or whether it
+is detached.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from labkit.compare import background
-from labkit.compare.progress import TrainingProgress, last_step, step_words
+from labkit.compare.preset import UNENDING
+from labkit.compare.summary import show
+from labkit.compare.terminal import say
 from labkit.errors import LabError
-from labkit.record.read import RunData, is_alive, load_run, read_run
+from labkit.record.read import RunData, as_dict, is_alive, load_run, parse, read_run
 
 LOOK = 0.3  # seconds between two looks
 LEFT = 130  # exit status when the one who watches leaves: Ctrl-C
+LINE_EVERY = 15.0  # seconds between plain lines of progress
+TAIL = 1 << 16  # bytes read from the end of steps.jsonl; a line with scales has some kilobytes
+
+
+# ---- one training
+
+
+class TrainingProgress:
+    """Context manager: while it is open, shows how far the run in `folder` has come towards `steps` (None: a clock ends
+    it). On a terminal a moving bar, elsewhere (a log, CI, a detached run) a plain line now and then."""
+
+    def __init__(self, console: Console, label: str, folder: Path, steps: int | None) -> None:
+        self.console, self.label, self.file, self.steps = console, label, folder / "steps.jsonl", steps
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+
+    def __enter__(self) -> TrainingProgress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        if not self.console.is_terminal:
+            self._lines()
+            return
+        columns = (
+            TextColumn("{task.description:<30}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console, refresh_per_second=4) as bar:
+            task = bar.add_task(self.label, total=self.steps, now="starting ranks")
+            while True:
+                ended = self._end.wait(LOOK)
+                if last := last_step(self.file):
+                    bar.update(task, completed=last["step"], now=step_words(last))
+                if ended:
+                    return
+
+    def _lines(self) -> None:
+        begin = time.monotonic()
+        while not self._end.wait(LINE_EVERY):
+            last, of = last_step(self.file), f"/{self.steps}" if self.steps else ""
+            told = f"step {last['step']}{of}, {step_words(last)}" if last else "starting ranks"
+            say(self.console, f"{self.label}: {told}, {time.monotonic() - begin:.0f} s")
+
+
+def last_step(file: Path) -> dict | None:
+    """The last whole line of a steps.jsonl that is being written; None if there is none yet."""
+    lines = background.tail(file, TAIL).split(b"\n")[:-1]
+    return next((step for line in reversed(lines) if (step := parse(line)) and "step" in step), None)
+
+
+def step_words(step: dict) -> str:
+    """Loss and rate of one step line."""
+    loss, speed = step.get("loss"), step.get("tokens_per_s")
+    words = [f"loss {loss:.3f}" if isinstance(loss, (int, float)) else "", f"{speed:,.0f} tok/s" if speed else ""]
+    return " ".join(words)
+
+
+# ---- a comparison
 
 
 def arms(out: Path) -> Iterator[tuple[str, str, Path]]:
     """(part, label, folder) of every arm that the comparison is made of, in the order in which they run."""
-    run = load_run(out)
-    config = run.get("config") or {}
-    labels = {name: arm.get("label", name) for name, arm in (config.get("arms") or {}).items()}
+    config = as_dict(load_run(out).get("config"))
+    labels = {name: arm.get("label", name) for name, arm in as_dict(config.get("arms")).items()}
     parts = config.get("parts") or ["speed", "safety"]
     if "speed" in parts:
-        yield from (
-            ("speed", labels.get(name, name), out / "speed" / name)
-            for name in (config.get("speed") or {}).get("arms") or ()
-        )
+        for name in as_dict(config.get("speed")).get("arms") or ():
+            yield "speed", labels.get(name, name), out / "speed" / name
     if "safety" in parts:
-        yield from (("safety", label, out / "arms" / name) for name, label in labels.items())
+        for name, label in labels.items():
+            yield "safety", label, out / "arms" / name
 
 
 def line(part: str, label: str, folder: Path) -> str:
@@ -47,13 +116,12 @@ def line(part: str, label: str, folder: Path) -> str:
 
 
 def _how_far(data: RunData) -> str:
-    results = data.run.get("results") or {}
+    results = data.results
     if data.status == "finished":
-        rate = (results.get("speed") or {}).get("tokens_per_s") or results.get("tokens_per_s")
+        rate = as_dict(results.get("speed")).get("tokens_per_s") or results.get("tokens_per_s")
         return "finished" + (f", {rate:,.0f} tokens/s" if rate else "")
-    last = last_step(data.path / "steps.jsonl")
-    steps = (data.run.get("config") or {}).get("steps")
-    of = f" of {steps}" if steps and steps < 10**6 else ""  # a window ends by the clock
+    last, steps = last_step(data.path / "steps.jsonl"), data.config.get("steps")
+    of = f" of {steps}" if steps and steps < UNENDING else ""  # a window ends by the clock
     told = f"step {last['step']}{of}, {step_words(last)}" if last else "no step yet"
     return f"{'paused' if results.get('paused') else data.status} at {told}" if data.status != "running" else told
 
@@ -62,28 +130,24 @@ def overview(out: Path, console: Console) -> int:
     """Print where the comparison in `out` stands. Returns 0 if it goes on or is finished, 3 if the same command would
     go on with it, 1 if it died or failed. LabError: no comparison there."""
     run = read_run(out)
-    if run.run.get("kind") != "compare":
+    if not run.is_comparison:
         raise LabError(f"{out} holds no comparison: `lab report {out}` draws the page of any run")
-    on = background.going(out)
-    call = run.run.get("call") or {}
-    if on:
-        console.print(f"{out} is running{_since(out, call)}.", highlight=False, soft_wrap=True)
-        for told in filter(None, (line(*arm) for arm in arms(out))):
-            console.print(f"  {told}", highlight=False, markup=False)
+    if background.going(out):
+        _tell_arms(out, f"{out} is running{_since(out, as_dict(run.run.get('call')))}.", console)
         return 0
     if tell_death(out, console):
         return 1
-    if run.status != "finished" and not (run.run.get("results") or {}).get("verdict"):
-        console.print(
-            f"{out} has not come to an end ({run.status}); the same command goes on:", highlight=False, soft_wrap=True
-        )
-        for told in filter(None, (line(*arm) for arm in arms(out))):
-            console.print(f"  {told}", highlight=False, markup=False)
+    if run.status != "finished" and not run.results.get("verdict"):
+        _tell_arms(out, f"{out} has not come to an end ({run.status}); the same command goes on:", console)
         return 1 if run.status == "failed" else 3
-    from labkit.compare.summary import show
-
     show(out, console)
     return {"finished": 0, "failed": 1}.get(run.status, 3)
+
+
+def _tell_arms(out: Path, head: str, console: Console) -> None:
+    say(console, head, fold=False)
+    for told in filter(None, (line(*arm) for arm in arms(out))):
+        say(console, f"  {told}")
 
 
 def _since(out: Path, call: dict[str, Any]) -> str:
@@ -105,23 +169,22 @@ def follow(out: Path, console: Console) -> int:
     told: set[Path] = set()
     try:
         overview(out, console)
-        console.print("Ctrl-C leaves it running; --stop pauses it.", highlight=False)
+        say(console, "Ctrl-C leaves it running; --stop pauses it.")
         while background.going(out):
             now = next((arm for arm in arms(out) if arm[2] not in told and is_alive(arm[2])), None)
             if now is None:
                 time.sleep(LOOK)
                 continue
             part, label, folder = now
-            steps = (load_run(folder).get("config") or {}).get("steps")
-            with TrainingProgress(
-                console, label if part == "safety" else f"{label}, speed", folder, steps if part == "safety" else None
-            ):
+            steps = as_dict(load_run(folder).get("config")).get("steps")
+            named, steps = (label, steps) if part == "safety" else (f"{label}, speed", None)
+            with TrainingProgress(console, named, folder, steps):
                 while background.going(out) and is_alive(folder):
                     time.sleep(LOOK)
             told.add(folder)
-            console.print(line(*now), highlight=False, markup=False)
+            say(console, line(*now))
     except KeyboardInterrupt:
-        console.print(f"Left. The run goes on: `lab status {out}` shows it.", highlight=False, soft_wrap=True)
+        say(console, f"Left. The run goes on: `lab status {out}` shows it.", fold=False)
         return LEFT
     status = overview(out, console)
     process = background.process_of(out)
@@ -133,14 +196,12 @@ def stop(out: Path, console: Console) -> int:
     if not background.going(out):
         raise LabError(f"nothing is running in {out}")
     background.ask_to_stop(out)
-    console.print(
-        "Asked to pause. It does so between two steps, which may take a minute while it compiles.", highlight=False
-    )
+    say(console, "Asked to pause. It does so between two steps, which may take a minute while it compiles.")
     try:
         while background.going(out):
             time.sleep(LOOK)
     except KeyboardInterrupt:
-        console.print("Left. It stops by itself.", highlight=False)
+        say(console, "Left. It stops by itself.")
         return LEFT
     overview(out, console)
     return 0
@@ -153,13 +214,9 @@ def tell_death(out: Path, console: Console) -> bool:
         return False
     how = "was killed, or the machine went down" if process.exit is None else "ended with an error"
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(process.began))
-    console.print(
-        f"The detached run of {when} {how}. The last lines of {out / background.LOG}:",
-        style="bold",
-        highlight=False,
-        soft_wrap=True,
-    )
+    head = f"The detached run of {when} {how}. The last lines of {out / background.LOG}:"
+    say(console, head, style="bold", fold=False)
     for said in (background.last_words(out) or "(nothing)").splitlines():
-        console.print(f"    {said}", highlight=False, markup=False, soft_wrap=True)
-    console.print("What it finished is kept; the same command goes on.", highlight=False)
+        say(console, f"    {said}", fold=False)
+    say(console, "What it finished is kept; the same command goes on.")
     return True

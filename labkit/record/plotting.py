@@ -95,13 +95,13 @@ def styles(roles: dict[str, str]) -> dict[str, Style]:
         if role in OF_ROLE:
             out[name] = OF_ROLE[role]
         else:
-            several = (CANDIDATES, DASHES, MARKS, HATCHES)
-            out[name] = Style(*(each[used % len(each)] for each in several))
+            several: tuple[Sequence[Any], ...] = (CANDIDATES, DASHES, MARKS, HATCHES)
+            out[name] = Style(*[each[used % len(each)] for each in several])
             used += 1
     return out
 
 
-_SETTINGS = {
+_SETTINGS: dict[str, dict[str, Any]] = {
     "font.": {"family": "DejaVu Sans", "size": 9},
     "text.": {"color": INK, "parse_math": False},
     "axes.": {"edgecolor": MUTED, "facecolor": PAPER, "linewidth": 0.8, "unicode_minus": True},
@@ -211,6 +211,17 @@ def label_ends(
         )
 
 
+def margins(fig: Any, top: float, bottom: float, **sides: float) -> None:
+    """`subplots_adjust` with top and bottom in inches, so that they stay what they are in a taller picture."""
+    tall = fig.get_figheight()
+    fig.subplots_adjust(top=1 - top / tall, bottom=bottom / tall, **sides)
+
+
+def xy(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """[(x, y), ...] as matplotlib wants it: all x, all y."""
+    return [x for x, _ in points], [y for _, y in points]
+
+
 def thin(points: list, most: int = 240) -> list:
     """At most about `most` points, the last kept: a picture has no more pixels than that."""
     if len(points) <= most:
@@ -230,7 +241,7 @@ def running_median(values: Sequence[float], window: int) -> list[float]:
     return out
 
 
-def finite(values: Sequence[float]) -> list[float]:
+def finite(values: Sequence[Any]) -> list[Any]:
     """Those that are numbers (numpy's too) and neither NaN nor infinite."""
     return [v for v in values if isinstance(v, numbers.Real) and math.isfinite(v)]
 
@@ -259,6 +270,12 @@ def join(words: Sequence[str]) -> str:
 def lines(text: str, width: int = 18) -> str:
     """A label in up to three lines of about `width` characters."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=False)[:3])
+
+
+def grouped(axis: Any, most: int) -> None:
+    """At most `most` ticks on this axis (ax.xaxis, ax.yaxis), thousands separated."""
+    axis.set_major_locator(ticks(most))
+    axis.set_major_formatter(lambda v, _: f"{v:,.10g}")
 
 
 def ticks(most: int, whole: bool = False) -> Any:

@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from labkit.compare import figures_loss, figures_scales, figures_sqnr
-from labkit.compare.facts import arms_of, split_tensor, verdict_of, worst_sqnr
-from labkit.compare.figures import draw_all
+from labkit.compare.figures import draw_all, loss, rounding, scales
+from labkit.compare.results import arms_of, split_tensor, verdict_of, worst_sqnr
 from labkit.record import plotting
 from labkit.record.read import read_run
 from tests.compare import synthetic
@@ -33,7 +32,7 @@ def drawn_by(monkeypatch, draw, *given):
         fig.draw_without_rendering()
         return plotting.Picture(name, title, folder / f"{name}.png", folder / f"{name}.svg", alt, note)
 
-    for module in (figures_loss, figures_scales, figures_sqnr):
+    for module in (loss, scales, rounding):
         monkeypatch.setattr(module, "save", keep)
     return draw(*given), kept.get("fig")
 
@@ -60,7 +59,7 @@ def test_matplotlib_settings_and_pyplot_are_left_alone(runs, tmp_path):
     loaded = "matplotlib.pyplot" in sys.modules
     mine = {"font.size": 17.0, "axes.grid": False, "svg.fonttype": "none"}
     with matplotlib.rc_context(mine):
-        figures_loss.losses(arms_of(read_run(runs["gap"])), tmp_path)
+        loss.losses(arms_of(read_run(runs["gap"])), tmp_path)
         assert {key: matplotlib.rcParams[key] for key in mine} == mine
     assert ("matplotlib.pyplot" in sys.modules) == loaded  # a notebook's figures and backend are not touched
 
@@ -68,13 +67,13 @@ def test_matplotlib_settings_and_pyplot_are_left_alone(runs, tmp_path):
 def test_pictures_are_the_same_bytes_every_time(runs, tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        figures_loss.losses(arms_of(read_run(runs["gap"])), tmp_path / folder)
+        loss.losses(arms_of(read_run(runs["gap"])), tmp_path / folder)
     assert (tmp_path / "a" / "loss.svg").read_bytes() == (tmp_path / "b" / "loss.svg").read_bytes()
     assert (tmp_path / "a" / "loss.png").read_bytes() == (tmp_path / "b" / "loss.png").read_bytes()
 
 
 def test_the_svg_has_a_dark_theme_for_every_named_colour(runs, tmp_path):
-    svg = figures_loss.losses(arms_of(read_run(runs["gap"])), tmp_path).svg.read_text()
+    svg = loss.losses(arms_of(read_run(runs["gap"])), tmp_path).svg.read_text()
     used = set(re.findall(r"var\(--c([0-9a-f]{6})\)", svg))
     assert used
     rule = r"<style>:root\{(.*?)\}@media screen and \(prefers-color-scheme:dark\)\{:root\{(.*?)\}\}"
@@ -94,7 +93,7 @@ def test_arms_differ_in_dash_and_marker_not_only_in_colour():
 
 def test_losses_hold_the_record(runs, tmp_path, monkeypatch):
     arms = arms_of(read_run(runs["gap"]))
-    picture, fig = drawn_by(monkeypatch, figures_loss.losses, arms, tmp_path)
+    picture, fig = drawn_by(monkeypatch, loss.losses, arms, tmp_path)
     held = {tuple(line.get_ydata()) for line in fig.axes[1].get_lines()}
     assert held == {tuple(v for _, v in arm.series("heldout")) for arm in arms.values()}
     labels = " ".join(" ".join(texts(fig.axes[1])).split())
@@ -107,7 +106,7 @@ def test_losses_hold_the_record(runs, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind, says", [("blowup", "up to "), ("nan", "not finite from step 30")])
 def test_a_broken_arm_does_not_squeeze_the_others(runs, tmp_path, monkeypatch, kind, says):
     arms = arms_of(read_run(runs[kind]))
-    _, fig = drawn_by(monkeypatch, figures_loss.losses, arms, tmp_path)
+    _, fig = drawn_by(monkeypatch, loss.losses, arms, tmp_path)
     low, high = fig.axes[1].get_ylim()
     sane = [v for name in ("bf16", "fp8") for _, v in arms[name].series("loss")]
     assert high < max(sane) + 1 and low > min(sane) - 1  # the picture belongs to the arms that behave
@@ -119,7 +118,7 @@ def test_a_broken_arm_does_not_squeeze_the_others(runs, tmp_path, monkeypatch, k
 def test_gap_shows_the_band_and_names_the_threshold(runs, tmp_path, monkeypatch):
     data = read_run(runs["gap"])
     arms, verdict = arms_of(data), verdict_of(data)
-    picture, fig = drawn_by(monkeypatch, figures_loss.gap, arms, verdict, tmp_path)
+    picture, fig = drawn_by(monkeypatch, loss.gap, arms, verdict, tmp_path)
     ax, edge = fig.axes[0], verdict["band"]["high"]
     assert ax.get_yscale() == "symlog"  # 1 % and 0.01 % in one picture
     ticks = {round(t, 9): text.get_text() for t, text in zip(ax.get_yticks(), ax.get_yticklabels())}
@@ -134,17 +133,17 @@ def test_gap_shows_the_band_and_names_the_threshold(runs, tmp_path, monkeypatch)
 def test_gap_survives_infinite_gaps_and_a_missing_band(runs, tmp_path, monkeypatch):
     arms = arms_of(read_run(runs["nan"]))
     arms["broken"].gap = [(s, g if s < 40 else math.inf) for s, g in arms["broken"].gap]
-    picture, fig = drawn_by(monkeypatch, figures_loss.gap, arms, {}, tmp_path)
+    picture, fig = drawn_by(monkeypatch, loss.gap, arms, {}, tmp_path)
     assert all(map(math.isfinite, fig.axes[0].get_ylim()))
     assert "becomes not finite" in picture.alt and any("not finite from step" in text for text in texts(fig.axes[0]))
-    assert figures_loss.gap(arms_of(read_run(runs["gap"] / "arms" / "fp8")), {}, tmp_path) is None
+    assert loss.gap(arms_of(read_run(runs["gap"] / "arms" / "fp8")), {}, tmp_path) is None
 
 
 @pytest.mark.parametrize(
     "value, text", [(0, "0"), (0.0095, "+0.0095 %"), (-0.1, "\N{MINUS SIGN}0.1 %"), (1000, "+1,000 %")]
 )
 def test_percent_ticks_are_for_people(value, text):
-    assert figures_loss._percent(value) == text
+    assert loss._percent(value) == text
 
 
 def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
@@ -176,7 +175,7 @@ def test_a_crowd_of_labels_is_centred_on_its_lines():
 
 def test_scales_are_drawn_by_role_with_their_extremes_named(runs, tmp_path, monkeypatch):
     arm = arms_of(read_run(runs["gap"]))["fp8"]
-    picture, fig = drawn_by(monkeypatch, figures_scales.scales, arm, tmp_path, "-fp8")
+    picture, fig = drawn_by(monkeypatch, scales.scales, arm, tmp_path, "-fp8")
     assert [ax.get_title("left") for ax in fig.axes[:3]] == ["input", "weight", "grad"]
     last = arm.scales()[-1][1]
     of_inputs = {t: stat["scale"] for t, stat in last.items() if t.endswith(".input")}
@@ -197,7 +196,7 @@ def test_heat_map_is_relative_to_the_first_probe(runs, tmp_path, monkeypatch):
     for step in arm.data.steps:  # one tensor's scale falls to a sixteenth after step 30
         if "scales" in step and step["step"] > 30:
             step["scales"][name]["scale"] = first / 16
-    picture, fig = drawn_by(monkeypatch, figures_scales.heat, arm, tmp_path)
+    picture, fig = drawn_by(monkeypatch, scales.heat, arm, tmp_path)
     grid = fig.axes[2].get_images()[0].get_array()
     assert grid.shape == (14, 6) and grid[:, 0].tolist() == [0] * 14
     assert grid[13, -1] == pytest.approx(-4)
@@ -207,7 +206,7 @@ def test_heat_map_is_relative_to_the_first_probe(runs, tmp_path, monkeypatch):
 def test_sqnr_marks_the_worst_tensor_and_what_rounding_alone_gives(runs, tmp_path, monkeypatch):
     arms = {n: a for n, a in arms_of(read_run(runs["gap"])).items() if a.scales()}
     look = plotting.styles({n: a.role for n, a in arms.items()})
-    picture, fig = drawn_by(monkeypatch, figures_sqnr.sqnr, arms, look, tmp_path)
+    picture, fig = drawn_by(monkeypatch, rounding.sqnr, arms, look, tmp_path)
     last = arms["broken"].scales()[-1][1]
     worst = min(last, key=lambda t: last[t]["sqnr"])
     assert f"worst {worst} with {last[worst]['sqnr']:.1f} dB" in picture.alt
@@ -222,7 +221,7 @@ def test_a_tensor_that_lost_nothing_does_not_flatten_the_picture(runs, tmp_path,
     for tensor in exact:
         last[tensor]["sqnr"] = 200.0
     look = plotting.styles({"fp8": "candidate"})
-    picture, fig = drawn_by(monkeypatch, figures_sqnr.sqnr, arms, look, tmp_path)
+    picture, fig = drawn_by(monkeypatch, rounding.sqnr, arms, look, tmp_path)
     assert "3 tensors that lost nothing" in picture.note and fig.axes[0].get_ylim()[1] < 60
     assert max(max(line.get_ydata()) for line in fig.axes[0].get_lines()) < 60
 
@@ -243,14 +242,14 @@ def test_rounding_sqnr_agrees_with_rounding(name, bits):
     noise = np.round(x / ulp) * ulp - x
     db = 10 * np.log10(1 / ((noise**2).mean(1) / (x**2).mean(1)).mean())
     # 400,000 samples give 0.02 dB of noise; that a rounding error is uniform in its interval is good to about 0.05 dB.
-    assert db == pytest.approx(figures_sqnr.ROUNDING_DB[name], abs=0.1)
+    assert db == pytest.approx(rounding.ROUNDING_DB[name], abs=0.1)
 
 
 def test_an_odd_record_costs_its_picture_and_not_the_report(runs, tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("odd")
 
-    monkeypatch.setattr(figures_loss, "losses", fail)
+    monkeypatch.setattr(loss, "losses", fail)
     trouble = []
     pictures = draw_all(read_run(runs["gap"]), tmp_path, trouble)
     assert trouble == ["The picture of the losses could not be drawn (ValueError: odd)."]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit.compare import memory
-from labkit.compare.arms import load_preset
+from labkit.compare.preset import load_preset
 from labkit.model.decoder import Transformer
 from labkit.record.read import read_run
 from labkit.train.config import TrainConfig, sizes, strict_validate

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.compare.facts import Arm, arms_of
+from labkit.compare.results import ArmResult, arms_of
 from labkit.compare.report import _events, _gap_word, missing, report
 from labkit.errors import LabError
 from labkit.record.read import read_run
@@ -381,7 +381,7 @@ def test_steps_that_lack_fields_do_not_stop_the_report(tmp_path):
     ],
 )
 def test_every_verdict_on_a_gap_has_its_words(role, word, told):
-    assert _gap_word(Arm("a", "A", role, "finished", word=word)).endswith(told)
+    assert _gap_word(ArmResult("a", "A", role, "finished", word=word)).endswith(told)
 
 
 @pytest.mark.parametrize("fp8_steps, told", [(12, True), (20, False), (None, False)])

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from labkit.compare import background, scaling
-from labkit.compare.arms import load_preset
-from labkit.compare.scaling_each import against_each, cores, place, time_each, visible
+from labkit.compare.preset import load_preset
+from labkit.compare.scaling import against_each, cores, place, time_each, visible
 from labkit.errors import LabError
 from labkit.record.clean import jsonable
 from labkit.record.read import read_run

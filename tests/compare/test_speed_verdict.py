@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.compare.arms import load_preset
+from labkit.compare.preset import load_preset
 from labkit.compare.budget import REPORT_SECONDS, Budget, Item, predict
-from labkit.compare.figures_time import milliseconds, per_thousand
+from labkit.compare.figures.speed import milliseconds, per_thousand
 from labkit.compare.speed_verdict import advice, judge_speed
 from labkit.errors import LabError
 from labkit.precision import get_backend

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
-from labkit.compare.facts import Arm
+from labkit.compare.results import ArmResult
 from labkit.record.plotting import (
     BAND,
     INK,
@@ -25,10 +26,17 @@ from labkit.record.plotting import (
     save,
     styles,
     thin,
+    xy,
 )
+from labkit.record.read import as_dict
+
+Points = list[tuple[int, float]]
+# Drawn in this order: the arms nearly coincide, so the baseline lies broad at the bottom, dashes on top of solid lines.
+LAYERS = {"baseline": 0, "single": 1, "twin": 3, "broken": 4}  # all others: 2
+BESIDE = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
 
 
-def losses(arms: dict[str, Arm], folder: Path) -> Picture | None:
+def losses(arms: dict[str, ArmResult], folder: Path) -> Picture | None:
     """Training loss (thin: every step; thick: running median) and held-out loss of every arm."""
     drawn = {name: arm for name, arm in arms.items() if arm.series("loss") or arm.series("heldout")}
     if not drawn:
@@ -43,26 +51,16 @@ def losses(arms: dict[str, Arm], folder: Path) -> Picture | None:
         for ax in (left, right):
             ax.set_xlim(0, last_step * 1.02)
         ends = []
-        # The arms nearly coincide: the baseline lies broad at the bottom, dashes on top of solid lines, markers set
-        # apart.
-        layers = sorted(
-            drawn,
-            key=lambda n: (
-                ("baseline", "single", "candidate", "twin", "broken").index(drawn[n].role)
-                if drawn[n].role in ("baseline", "single", "twin", "broken")
-                else 2
-            ),
-        )
-        for shift, name in enumerate(layers):
+        for shift, name in enumerate(sorted(drawn, key=lambda n: LAYERS.get(drawn[n].role, 2))):
             arm, style = drawn[name], look_of[name]
             broad = {"linewidth": 3.6, "alpha": 0.55} if arm.role == "baseline" and len(drawn) > 1 else {}
             train, held = thin(arm.series("loss")), thin(arm.series("heldout"))
-            steps, values = [s for s, _ in train], [v for _, v in train]
+            steps, values = xy(train)
             left.plot(steps, values, color=style.color, linewidth=0.5, alpha=0.35)
             left.plot(steps, running_median(values, 9), **style.line(**broad))
             _mark_lost(left, train, high, style, "" if held else arm.label)
-            if held:
-                right.plot([s for s, _ in held], [v for _, v in held], **style.marks(len(held), 2 * shift, 5, **broad))
+            if held:  # markers of lines that coincide are set apart
+                right.plot(*xy(held), **style.marks(len(held), 2 * shift, 5, **broad))
                 _mark_lost(right, held, high, style, arm.label)
             where = _last_finite(held) or _last_finite(train)
             if where and not _lost(held or train, high):
@@ -75,28 +73,23 @@ def losses(arms: dict[str, Arm], folder: Path) -> Picture | None:
         for ax in (left, right):
             ax.set_xlabel("step")
         label_ends(right, ends)
-        return save(
-            fig,
-            folder,
-            "loss",
-            "Loss",
-            _losses_alt(drawn),
-            "Thin: every step. Thick: running median of 9 steps. The arms see the same data from the same "
-            "weights, "
-            "so their wiggles are the same; what differs is in the next picture."
-            if len(drawn) > 1
-            else "Thin: every step. Thick: running median of 9 steps.",
-        )
+        note = "Thin: every step. Thick: running median of 9 steps."
+        if len(drawn) > 1:
+            note += (
+                " The arms see the same data from the same weights, so their wiggles are the same; what differs is in "
+                "the next picture."
+            )
+        return save(fig, folder, "loss", "Loss", _losses_alt(drawn), note)
 
 
-def gap(arms: dict[str, Arm], verdict: dict, folder: Path) -> Picture | None:
+def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> Picture | None:
     """Relative gap of the held-out loss to the baseline, step by step, with the band. Linear inside the band,
     logarithmic outside, so that a twin at 0.01 % and a broken arm at 10 % both can be read."""
     drawn = {name: arm for name, arm in arms.items() if arm.gap}
     if not drawn:
         return None
     look_of = styles({name: arm.role for name, arm in arms.items()})
-    band = verdict.get("band") if isinstance(verdict.get("band"), dict) else {}
+    band = as_dict(verdict.get("band"))
     every = finite([g for arm in drawn.values() for _, g in arm.gap])
     edges = finite([band.get("low"), band.get("high")])
     threshold = max([abs(e) for e in edges] or [statistics.median([abs(g) for g in every] or [0.01])]) or 1e-3
@@ -122,38 +115,22 @@ def gap(arms: dict[str, Arm], verdict: dict, folder: Path) -> Picture | None:
             for edge in edges:
                 ax.axhline(edge, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
         ax.axhline(0, color=INK, linewidth=0.9, zorder=1.1)
+        small = {"fontsize": 8, "color": MUTED}
         start = verdict.get("from_step")
         if isinstance(start, (int, float)) and first < start < last:
             ax.axvline(start, color=MUTED, linewidth=0.9, zorder=1)
-            ax.annotate(
-                " counted from here",
-                (start, 1),
-                xycoords=("data", "axes fraction"),
-                fontsize=8,
-                color=MUTED,
-                va="bottom",
-                ha="left",
-                xytext=(0, 2),
-                textcoords="offset points",
-            )
+            ax.annotate(" counted from here", (start, 1), xytext=(0, 2), va="bottom", ha="left", **BESIDE, **small)
         ends = []
         for name, arm in drawn.items():
             style = look_of[name]
             points = thin(arm.gap)
-            ax.plot([s for s, _ in points], [g for _, g in points], **style.marks(len(points)))
+            ax.plot(*xy(points), **style.marks(len(points)))
             _mark_lost(ax, arm.gap, math.inf, style, arm.label)
             if not _lost(arm.gap, math.inf):
                 ends.append((*arm.gap[-1], lines(arm.label), style.color))
         if len(edges) == 2:
-            ax.annotate(
-                "band" + (f": {band['name']}" if band.get("name") else ""),
-                (0, edges[0]),
-                xycoords=("axes fraction", "data"),
-                xytext=(5, 4),
-                textcoords="offset points",
-                fontsize=8,
-                color=MUTED,
-            )
+            inside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (5, 4)}
+            ax.annotate("band" + (f": {band['name']}" if band.get("name") else ""), (0, edges[0]), **inside, **small)
         ax.set_title(f"held-out loss relative to {_baseline(arms)} (same data, same initial weights)", pad=16)
         ax.set_xlabel("step")
         label_ends(ax, ends)
@@ -168,7 +145,7 @@ def gap(arms: dict[str, Arm], verdict: dict, folder: Path) -> Picture | None:
 # ---- limits, marks and words
 
 
-def _loss_limits(arms: dict[str, Arm]) -> tuple[float, float]:
+def _loss_limits(arms: dict[str, ArmResult]) -> tuple[float, float]:
     """Limits that show the arms that behave; a broken arm may leave the picture at the top, and its label says so."""
     sane = [a for a in arms.values() if a.role != "broken"] or list(arms.values())
     values = finite([v for a in sane for key in ("loss", "heldout") for _, v in a.series(key)]) or [0.0, 1.0]
@@ -180,54 +157,33 @@ def _loss_limits(arms: dict[str, Arm]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def _lost(points: list[tuple[int, float]], top: float) -> tuple[float, str] | None:
+def _lost(points: Points, top: float) -> tuple[float, str] | None:
     """(where, how) the values stop being numbers, or leave the picture at the top for good."""
     for (s, v), before in zip(points, [None, *points]):
         if not math.isfinite(v):
             return s, f"not finite from step {s}"
         if v > top and before is not None and points[-1][1] > top:
             t, u = before  # where the line crosses the upper edge
-            most = max(finite([v for _, v in points]))
-            return t + (s - t) * (top - u) / (v - u), f"up to {number(most)}"
+            return t + (s - t) * (top - u) / (v - u), f"up to {number(max(finite([v for _, v in points])))}"
     return None
 
 
-def _mark_lost(ax, points: list[tuple[int, float]], top: float, style: Style, label: str) -> None:
+def _mark_lost(ax: Any, points: Points, top: float, style: Style, label: str) -> None:
     """A cross at the upper edge where the arm is lost, and beside it its name and how."""
     lost = _lost(points, top)
     if lost is None:
         return
-    ax.plot(
-        [lost[0]],
-        [1.0],
-        transform=ax.get_xaxis_transform(),
-        marker="X",
-        markersize=8,
-        color=style.color,
-        markeredgecolor=PAPER,
-        markeredgewidth=0.8,
-        clip_on=False,
-        zorder=6,
-        linewidth=0,
-    )
+    cross = {"marker": "X", "markersize": 8, "markeredgecolor": PAPER, "markeredgewidth": 0.8, "linewidth": 0}
+    at_edge = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 6}
+    ax.plot([lost[0]], [1.0], color=style.color, **cross, **at_edge)
     if label:
         left = lost[0] > sum(ax.get_xlim()) / 2
-        ax.annotate(
-            f"{lines(label, 30)}\n{lost[1]}",
-            (lost[0], 1),
-            xycoords=("data", "axes fraction"),
-            va="top",
-            fontsize=8.5,
-            xytext=(-8 if left else 8, 2),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            color=style.color,
-            linespacing=1.1,
-            zorder=7,
-        )
+        place = {"xytext": (-8 if left else 8, 2), "ha": "right" if left else "left", "va": "top", **BESIDE}
+        words = {"fontsize": 8.5, "color": style.color, "linespacing": 1.1, "zorder": 7}
+        ax.annotate(f"{lines(label, 30)}\n{lost[1]}", (lost[0], 1), **place, **words)
 
 
-def _last_finite(points: list[tuple[int, float]]) -> tuple[float, float] | None:
+def _last_finite(points: Points) -> tuple[int, float] | None:
     return next(((s, v) for s, v in reversed(points) if math.isfinite(v)), None)
 
 
@@ -240,35 +196,28 @@ def _percent(value: float) -> str:
     return ("+" if value > 0 else "\N{MINUS SIGN}") + text + " %"
 
 
-def _baseline(arms: dict[str, Arm]) -> str:
+def _baseline(arms: dict[str, ArmResult]) -> str:
     return next((arm.label for arm in arms.values() if arm.role == "baseline"), "the baseline")
 
 
-def _percent_ticks(ax, threshold: float, edges: list[float], below: float, top: float) -> None:
+def _percent_ticks(ax: Any, threshold: float, edges: list[float], below: float, top: float) -> None:
     decades = range(math.ceil(math.log10(threshold) + 0.4), math.floor(math.log10(top * 1.9)) + 1)
     ticks = [0.0, *edges, *(10.0**d for d in decades), *(-(10.0**d) for d in decades if -(10.0**d) > below * 1.5)]
     ax.set_yticks(ticks, [_percent(v) for v in ticks])
     ax.set_yticks([], minor=True)
 
 
-def _losses_alt(arms: dict[str, Arm]) -> str:
+def _losses_alt(arms: dict[str, ArmResult]) -> str:
     told = []
     for arm in arms.values():
-        points = arm.series("heldout") or arm.series("loss")
-        kind = "held-out" if arm.series("heldout") else "training"
+        kind, points = ("held-out", held) if (held := arm.series("heldout")) else ("training", arm.series("loss"))
         lost = next((s for s, v in points if not math.isfinite(v)), None)
-        told.append(
-            f"{arm.label} ({kind}) goes from {number(points[0][1])} to "
-            + (
-                f"not finite at step {lost}"
-                if lost is not None
-                else f"{number(points[-1][1], 4)} at step {points[-1][0]}"
-            )
-        )
+        end = f"{number(points[-1][1], 4)} at step {points[-1][0]}" if lost is None else f"not finite at step {lost}"
+        told.append(f"{arm.label} ({kind}) goes from {number(points[0][1])} to {end}")
     return f"Curves of the loss over the steps: {join(told)}."
 
 
-def _gap_alt(arms: dict[str, Arm], drawn: dict[str, Arm], edges: list[float]) -> str:
+def _gap_alt(arms: dict[str, ArmResult], drawn: dict[str, ArmResult], edges: list[float]) -> str:
     told = []
     for arm in drawn.values():
         values = [g for _, g in arm.gap]

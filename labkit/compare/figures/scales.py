@@ -11,7 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.facts import QUANTISED, Arm, short, split_tensor
+from labkit.compare.results import QUANTISED, ArmResult, Probes, short, split_tensor
 from labkit.record.plotting import (
     INK,
     MUTED,
@@ -23,73 +23,75 @@ from labkit.record.plotting import (
     join,
     label_ends,
     look,
+    margins,
     save,
     thin,
     ticks,
+    xy,
 )
+
+Line = list[tuple[int, float]]  # (step, value)
 
 MANY = 60  # lines in one panel
 
 
-def scales(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
+def scales(arm: ArmResult, folder: Path, suffix: str = "") -> Picture | None:
     """Scale and amax of every quantised tensor over the steps, one column a role. Grey: the tensors (their range and
     middle 80 % when they are many); thick: their median; the highest and the lowest at the end are named."""
     probes = thin(arm.scales(), 150)
-    kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for t in probes[-1][1])] if probes else []
+    kinds = _kinds(probes)
     if not kinds:
         return None
-    rows = [("scale", "scale (log2)"), ("amax", "amax (log2)")]
     with look() as figure:
         fig = figure(WIDTH, 4.6)
         axes = fig.subplots(2, len(kinds), squeeze=False, sharex=True)
         fig.subplots_adjust(left=0.075, right=0.905, top=0.93, bottom=0.1, wspace=0.62, hspace=0.2)
         told = []
         for column, kind in enumerate(kinds):
-            for row, (key, title) in enumerate(rows):
-                ax, lines = axes[row][column], _lines(probes, kind, key)
-                logs = {t: [(s, math.log2(v)) for s, v in line if 0 < v < math.inf] for t, line in lines.items()}
-                lines = {t: line for t, line in logs.items() if line}
+            for row, key in enumerate(("scale", "amax")):
+                ax = axes[row][column]
+                logs = {
+                    tensor: [(s, math.log2(v)) for s, v in line if 0 < v < math.inf]
+                    for tensor, line in _lines(probes, kind, key).items()
+                }
+                lines = {tensor: line for tensor, line in logs.items() if line}
                 if not lines:
                     ax.set_visible(False)
                     continue
                 _bundle(ax, lines)
                 if row == 0:
                     ax.set_title(kind)
-                    first, last = _ends(lines)
+                    first, last = (statistics.median(line[end][1] for line in lines.values()) for end in (0, -1))
                     told.append(f"{kind} from 2^{first:.1f} to 2^{last:.1f}")
-                if row == 1:
+                else:
                     ax.set_xlabel("step")
                 if column == 0:
-                    ax.set_ylabel(title)
+                    ax.set_ylabel(f"{key} (log2)")
         _shared_span(axes)
         for ax in axes.ravel():
             if ax.get_visible():
                 _name_extremes(ax)
         alt = f"Scales of {arm.label} over {len(probes)} probes, median over tensors: {join(told)}."
-        return save(
-            fig,
-            folder,
-            f"scales{suffix}",
-            f"Scales and amax: {arm.label}",
-            alt,
-            "Grey: the tensors; thick: their median; named: the highest and the lowest at the end. One unit "
-            "is a factor of two. All panels of a row span the same number of factors of two.",
+        note = (
+            "Grey: the tensors; thick: their median; named: the highest and the lowest at the end. One unit is a "
+            "factor of two. All panels of a row span the same number of factors of two."
         )
+        return save(fig, folder, f"scales{suffix}", f"Scales and amax: {arm.label}", alt, note)
 
 
-def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
+def heat(arm: ArmResult, folder: Path, suffix: str = "") -> Picture | None:
     """log2 of the scale of every linear (rows, by layer) over the steps (columns), one panel a role, against the first
     probe: 0 is unchanged, -1 is halved."""
     probes = thin(arm.scales(), 160)
-    kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for t in probes[-1][1])] if probes else []
+    kinds = _kinds(probes)
     if not kinds or len(probes) < 2:
         return None
     steps = [s for s, _ in probes]
     grids, rows = {}, []
     for kind in kinds:
         lines = _lines(probes, kind, "scale")
-        rows = sorted(lines, key=lambda t: (split_tensor(t)[0] is None, split_tensor(t)[0] or 0))
-        grids[kind] = [_relative(dict(lines[t]), steps) for t in rows]
+        rows = sorted(lines, key=_by_layer)
+        grids[kind] = [_relative(dict(lines[tensor]), steps) for tensor in rows]
     extent = max([abs(v) for v in finite([v for grid in grids.values() for line in grid for v in line])] or [0.0])
     if extent < 1e-6:
         return None  # no scaling, or a fixed one: nothing moves
@@ -97,27 +99,22 @@ def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
     with look() as figure:
         fig = figure(WIDTH, max(2.3, min(4.6, 0.9 + 0.035 * len(rows))))
         axes = fig.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
-        tall = fig.get_figheight()
-        fig.subplots_adjust(left=0.075, right=0.865, top=1 - 0.3 / tall, bottom=0.45 / tall, wspace=0.06)
+        margins(fig, 0.3, 0.45, left=0.075, right=0.865, wspace=0.06)
         picture = None
         for ax, kind in zip(axes, kinds):
-            picture = ax.imshow(
-                grids[kind],
-                aspect="auto",
-                interpolation="nearest",
-                cmap=_cmap(),
-                vmin=-extent,
-                vmax=extent,
-                extent=(-0.5, len(steps) - 0.5, len(rows) - 0.5, -0.5),
-            )
+            edges = (-0.5, len(steps) - 0.5, len(rows) - 0.5, -0.5)
+            how = {"aspect": "auto", "interpolation": "nearest", "cmap": _cmap(), "vmin": -extent, "vmax": extent}
+            picture = ax.imshow(grids[kind], extent=edges, **how)
             ax.set_title(kind)
             ax.set_xlabel("step")
             ax.grid(False)
             places = sorted({round(i * (len(steps) - 1) / 3) for i in range(4)})
             ax.set_xticks(places, [str(steps[i]) for i in places])
             ax.tick_params(axis="y", length=0)
-            for label, side in zip(ax.get_xticklabels(), range(len(places))):
-                label.set_horizontalalignment("left" if side == 0 else "right" if side == len(places) - 1 else "center")
+            *_, last = labels = ax.get_xticklabels()
+            for label in labels:
+                side = "left" if label is labels[0] else "right" if label is last else "center"
+                label.set_horizontalalignment(side)
         layers = [split_tensor(t)[0] for t in rows]
         starts = [i for i, layer in enumerate(layers) if i == 0 or layer != layers[i - 1]]
         centres = [(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], len(rows)])]
@@ -130,34 +127,43 @@ def heat(arm: Arm, folder: Path, suffix: str = "") -> Picture | None:
         axes[0].set_ylabel("layer")
         place = axes[-1].get_position()
         bar = fig.colorbar(picture, cax=fig.add_axes([0.885, place.y0, 0.018, place.height]), extend="both")
-        bar.set_ticks([-extent, 0, extent], labels=[f"÷{2**extent:.3g}", "same", f"×{2**extent:.3g}"])
+        most = f"{2**extent:.3g}"
+        bar.set_ticks(
+            [-extent, 0, extent], labels=[f"\N{DIVISION SIGN}{most}", "same", f"\N{MULTIPLICATION SIGN}{most}"]
+        )
         bar.outline.set_visible(False)
+        alt = f"Heat map of {arm.label}: no data."
         drops = [
-            (line[-1], t, k) for k in kinds for t, line in zip(_rows(probes, k), grids[k]) if math.isfinite(line[-1])
+            (line[-1], tensor)
+            for kind in kinds
+            for tensor, line in zip(sorted(_lines(probes, kind, "scale"), key=_by_layer), grids[kind])
+            if math.isfinite(line[-1])
         ]
-        low, high = (min(drops), max(drops)) if drops else (None, None)
-        alt = (
-            f"Heat map of {arm.label}: scale of {len(rows)} linears over {len(steps)} probes against the first; "
-            f"the largest fall at the end is {_factor(low)}, the largest rise {_factor(high)}."
-            if drops
-            else f"Heat map of {arm.label}: no data."
+        if drops:
+            (fall, fell), (rise, rose) = min(drops), max(drops)
+            alt = (
+                f"Heat map of {arm.label}: scale of {len(rows)} linears over {len(steps)} probes against the first; "
+                f"the largest fall at the end is {2**fall:.2g} times ({fell}), the largest rise {2**rise:.2g} times "
+                f"({rose})."
+            )
+        note = (
+            "Each row is one linear (in a layer from wq down to w2), each column a probe. Against the first probe; a "
+            "falling scale means that the values grew."
         )
-        return save(
-            fig,
-            folder,
-            f"heat{suffix}",
-            f"Scales over layers and steps: {arm.label}",
-            alt,
-            "Each row is one linear (in a layer from wq down to w2), each column a probe. Against the first "
-            "probe; a falling scale means that the values grew.",
-        )
+        return save(fig, folder, f"heat{suffix}", f"Scales over layers and steps: {arm.label}", alt, note)
 
 
 # ---- parts
 
 
-def _lines(probes: list, kind: str, key: str) -> dict[str, list[tuple[int, float]]]:
-    out: dict[str, list[tuple[int, float]]] = {}
+def _kinds(probes: Probes) -> list[str]:
+    """The roles of the tensors that were cast, of those in the last probe."""
+    last = probes[-1][1] if probes else {}
+    return [kind for kind in QUANTISED if any(split_tensor(tensor)[2] == kind for tensor in last)]
+
+
+def _lines(probes: Probes, kind: str, key: str) -> dict[str, Line]:
+    out: dict[str, Line] = {}
     for step, stats in probes:
         for tensor, stat in stats.items():
             if split_tensor(tensor)[2] == kind and isinstance(stat.get(key), (int, float)):
@@ -165,40 +171,32 @@ def _lines(probes: list, kind: str, key: str) -> dict[str, list[tuple[int, float
     return out
 
 
-def _rows(probes: list, kind: str) -> list[str]:
-    return sorted(_lines(probes, kind, "scale"), key=lambda t: (split_tensor(t)[0] is None, split_tensor(t)[0] or 0))
+def _by_layer(tensor: str) -> tuple[bool, int]:
+    layer = split_tensor(tensor)[0]
+    return layer is None, layer or 0
 
 
-def _bundle(ax: Any, lines: dict[str, list[tuple[int, float]]]) -> None:
+def _bundle(ax: Any, lines: dict[str, Line]) -> None:
     """Every line if they are few; the range and the middle 80 % if they are many; the median; the two extreme ones."""
     at: dict[int, list[float]] = {}
     for line in lines.values():
         for step, value in line:
             at.setdefault(step, []).append(value)
     steps, at = sorted(at), {step: sorted(values) for step, values in at.items()}
+
+    def quantile(share: float) -> list[float]:
+        return [at[s][round(share * (len(at[s]) - 1))] for s in steps]
+
     if len(lines) <= MANY:
         for line in lines.values():
-            ax.plot([s for s, _ in line], [v for _, v in line], color=THIN, linewidth=0.6, alpha=0.8)
+            ax.plot(*xy(line), color=THIN, linewidth=0.6, alpha=0.8)
     else:
         for cut, alpha in ((0.0, 0.35), (0.1, 0.55)):
-            ax.fill_between(
-                steps,
-                [at[s][round(cut * (len(at[s]) - 1))] for s in steps],
-                [at[s][round((1 - cut) * (len(at[s]) - 1))] for s in steps],
-                color=THIN,
-                alpha=alpha,
-                linewidth=0,
-            )
+            ax.fill_between(steps, quantile(cut), quantile(1 - cut), color=THIN, alpha=alpha, linewidth=0)
     ax.plot(steps, [statistics.median(at[s]) for s in steps], color=INK, linewidth=1.9)
-    for tensor in {min(lines, key=lambda t: lines[t][-1][1]), max(lines, key=lambda t: lines[t][-1][1])}:
-        ax.plot(
-            [s for s, _ in lines[tensor]],
-            [v for _, v in lines[tensor]],
-            color=MUTED,
-            linewidth=1.1,
-            linestyle=(0, (3, 1)),
-            label=tensor,
-        )
+    last = {tensor: line[-1][1] for tensor, line in lines.items()}
+    for tensor in dict.fromkeys((min(last, key=lambda t: last[t]), max(last, key=lambda t: last[t]))):
+        ax.plot(*xy(lines[tensor]), color=MUTED, linewidth=1.1, linestyle=(0, (3, 1)), label=tensor)
 
 
 def _name_extremes(ax: Any) -> None:
@@ -224,19 +222,10 @@ def _shared_span(axes: Any) -> None:
             ax.yaxis.set_major_locator(ticks(5, whole=True))
 
 
-def _ends(lines: dict[str, list]) -> tuple[float, float]:
-    return tuple(statistics.median(line[end][1] for line in lines.values()) for end in (0, -1))
-
-
 def _relative(line: dict[int, float], steps: list[int]) -> list[float]:
     first = next((line[s] for s in steps if line.get(s, 0) > 0 and math.isfinite(line[s])), None)
     ok = [line.get(s, math.nan) for s in steps]
     return [math.log2(v / first) if first and v > 0 and math.isfinite(v) else math.nan for v in ok]
-
-
-def _factor(drop: tuple[float, str, str]) -> str:
-    value, tensor, _ = drop
-    return f"{2**value:.2g} times ({tensor})"
 
 
 def _cmap() -> Any:

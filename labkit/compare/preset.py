@@ -14,7 +14,7 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     train.precision = { backend = "torchao", recipe = "tensorwise" }
     expect = { speed = 77000, safety = 480000 }     tokens/s of one rank, measured somewhere: only for predicting
     minutes
-    gate = "fp8-first"       train this arm only if that one has passed: see labkit.compare.gate
+    gate = "fp8-first"       train this arm only if that one has passed: see labkit.compare.plan
 
 "broken" must be rejected, or the comparison has no power. "fine" is broken too, but so little that it may pass unseen:
 it tells how small a mistake this comparison can see.
@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +41,9 @@ from pydantic import Field
 from labkit.errors import LabError
 from labkit.train.config import Config, TrainConfig, strict_validate
 
+CONTROLS = ("baseline", "twin", "broken")  # roles that a verdict on any candidate rests on
 PRESETS = Path(__file__).parent / "presets"
+UNENDING = 10**6  # steps of a timed training: the window ends it, and the schedule stays flat
 
 
 class Expect(Config):
@@ -63,7 +66,7 @@ class Speed(Config):
     batch_by_memory: dict[str, int] = Field(default_factory=dict)
 
 
-class Arm(Config):
+class ArmConfig(Config):
     """One training of the comparison, with the settings in which it differs from `[train]`."""
 
     label: str
@@ -84,31 +87,31 @@ class Preset(Config):
     note: str = ""
     startup_seconds: float = Field(default=20.0, ge=0, strict=False)
     train: dict[str, Any]
-    arms: dict[str, Arm]
+    arms: dict[str, ArmConfig]
     speed: Speed | None = None
+
+    @property
+    def timed(self) -> list[str]:
+        """The arms of the speed part; none without one."""
+        return self.speed.arms if self.speed else []
+
+    def window(self) -> Speed:
+        """[speed]; LabError if there is none."""
+        if self.speed is None:
+            raise LabError(f"preset {self.name} has no [speed] section, so there is nothing to time")
+        return self.speed
 
     def speed_config(self, arm: str, memory_gib: float | None = None, world: int = 1) -> TrainConfig:
         """The training that an arm is timed in: [train], then [speed] train, then the arm's own. Without evaluations,
-        probes
-        and checkpoints; the window ends it. memory_gib: of each GPU, for `batch_by_memory`."""
-        from labkit.compare.speed import UNENDING
-
-        timed = {
-            "steps": UNENDING,
-            "eval_every": 0,
-            "probe_every": 0,
-            "checkpoint_every": 0,
-            "perturb": 0.0,
-            "warmup_steps": 0,
-        }
-        fitting = [rows for gib, rows in self.speed.batch_by_memory.items() if memory_gib and memory_gib >= float(gib)]
-        given = (self.train, self.speed.train, self.arms[arm].train)
+        probes and checkpoints; the window ends it. memory_gib: of each GPU, for `batch_by_memory`."""
+        timed = {"steps": UNENDING, "perturb": 0.0, "warmup_steps": 0}
+        timed |= dict.fromkeys(("eval_every", "probe_every", "checkpoint_every"), 0)
+        by_memory, own = self.window().batch_by_memory, self.arms[arm].train
+        fitting = [rows for gib, rows in by_memory.items() if memory_gib and memory_gib >= float(gib)]
+        given = (self.train, self.window().train, own)
         parts = next((layer["accumulation"] for layer in reversed(given) if "accumulation" in layer), 1)
         batch = {"batch_size": max(fitting) * world * parts} if fitting and isinstance(parts, int) else {}
-        layers = (self.train, batch, self.speed.train, self.arms[arm].train, timed)
-        merged: dict[str, Any] = {}
-        for layer in layers:
-            merged = _merge(merged, layer)
+        merged = reduce(_merge, (self.train, batch, self.window().train, own, timed))
         return strict_validate(TrainConfig, merged, f"preset {self.name}, [speed], arm {arm}")
 
     def config(self, arm: str) -> TrainConfig:
@@ -169,28 +172,26 @@ def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
 
 def check_speed(preset: Preset) -> None:
     """LabError: [speed] names an arm that is not there, leaves out the baseline, or has settings that do not fit."""
-    for arm in preset.speed.arms:
+    where = f"[speed] of preset {preset.name}"
+    for arm in preset.timed:
         if arm not in preset.arms:
-            raise LabError(
-                f"[speed] of preset {preset.name} names '{arm}', which is no arm; there are: {', '.join(preset.arms)}"
-            )
+            raise LabError(f"{where} names '{arm}', which is no arm; there are: {', '.join(preset.arms)}")
         config = preset.speed_config(arm)
         if preset.arms[arm].gate:
             raise LabError(
-                f"[speed] of preset {preset.name} names '{arm}', which has a gate: speed comes first, and "
-                "the gate is decided by the safety part; take it out of [speed]"
+                f"{where} names '{arm}', which has a gate: speed comes first, and the gate is decided by the safety "
+                "part; take it out of [speed]"
             )
         if config.precision.schedule:
             raise LabError(
-                f"[speed] of preset {preset.name} names '{arm}', which has a precision schedule: a window "
-                "would time its first phase alone; take it out of [speed]"
+                f"{where} names '{arm}', which has a precision schedule: a window would time its first phase alone; "
+                "take it out of [speed]"
             )
-    if preset.baseline() not in preset.speed.arms:
+    if preset.baseline() not in preset.timed:
         raise LabError(
-            f"[speed] of preset {preset.name} must name the baseline, {preset.baseline()}: without it no "
-            "arm is faster or slower than anything"
+            f"{where} must name the baseline, {preset.baseline()}: without it no arm is faster or slower than anything"
         )
-    if bad := [gib for gib in preset.speed.batch_by_memory if not gib.replace(".", "", 1).isdigit()]:
+    if bad := [gib for gib in preset.window().batch_by_memory if not gib.replace(".", "", 1).isdigit()]:
         raise LabError(f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{bad[0]}'")
 
 
@@ -206,11 +207,8 @@ def check_gates(preset: Preset) -> None:
                 'role = "candidate"'
             )
         before = names[: names.index(name)]
-        if late := [
-            n
-            for n in (arm.gate, *(n for n in names if preset.arms[n].role in ("baseline", "twin", "broken")))
-            if n not in before
-        ]:
+        deciding = [arm.gate, *(n for n in names if preset.arms[n].role in CONTROLS)]
+        if late := [n for n in deciding if n not in before]:
             raise LabError(
                 f"arm {name} of preset {preset.name} stands before {late[0]}, by which its gate is decided: "
                 f"put [arms.{name}] behind it"
@@ -228,7 +226,7 @@ def print_list() -> None:
         preset = load_preset(name)
         print(f"{name}: {preset.title}")
         for key, arm in preset.arms.items():
-            timed = ", timed" if preset.speed and key in preset.speed.arms else ""
+            timed = ", timed" if key in preset.timed else ""
             gate = f", only if {arm.gate} passes" if arm.gate else ""
             print(f"    {key:<12} {arm.label} ({arm.role}{timed}{gate})")
 

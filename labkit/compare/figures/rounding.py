@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.facts import QUANTISED, Arm, short, split_tensor
+from labkit.compare.results import QUANTISED, ArmResult, short, split_tensor
 from labkit.record.plotting import (
     INK,
     MUTED,
@@ -20,10 +20,12 @@ from labkit.record.plotting import (
     label_ends,
     lines,
     look,
+    margins,
     number,
     save,
     thin,
     ticks,
+    xy,
 )
 
 SHOWN = (*QUANTISED, "output")  # in the SQNR picture
@@ -35,7 +37,7 @@ KIND_MARKS = {"input": "o", "weight": "s", "grad": "^", "output": "d"}
 ROUNDING_DB = {name: 10 * math.log10(12 * 4**bits * 8 * math.log(2) / 3) for name, bits in (("E4M3", 3), ("E5M2", 2))}
 
 
-def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Picture | None:
+def sqnr(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) -> Picture | None:
     """Signal to quantisation noise of every quantised tensor, and of every linear's output against FP32, at the last
     probe, by layer, one panel an arm."""
     every = {name: dots for name, arm in arms.items() if (dots := _sqnr_dots(arm))}
@@ -43,35 +45,26 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Pictu
     shown = {name: dots for name, dots in every.items() if any(kind != "output" for _, _, kind, _ in dots)} or every
     if not shown:
         return None
-    others = [
-        f"{arms[name].label} {min(db for *_, db in dots):.0f} dB" for name, dots in every.items() if name not in shown
-    ]
+    others = [f"{arms[n].label} {min(db for *_, db in dots):.0f} dB" for n, dots in every.items() if n not in shown]
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     with look() as figure:
         fig = figure(WIDTH, 0.75 + 2.35 * rows)
         axes = fig.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-        tall = fig.get_figheight()
-        fig.subplots_adjust(left=0.075, right=0.885, top=1 - 0.62 / tall, bottom=0.45 / tall, wspace=0.08, hspace=0.45)
+        margins(fig, 0.62, 0.45, left=0.075, right=0.885, wspace=0.08, hspace=0.45)
         values = [db for dots in shown.values() for _, _, _, db in dots if db < EXACT]
         low, high = min([*values, ROUNDING_DB["E5M2"]]), max([*values, ROUNDING_DB["E4M3"]])
-        low, told, marked = max(low, -5.0), [], {}
+        low, told, present = max(low, -5.0), [], set()
         for ax, (name, dots) in zip(axes, shown.items()):
             last = max(x for x, *_ in dots)
             for kind in SHOWN:
                 points = [(x, db) for x, _, k, db in dots if k == kind and db < EXACT]
                 if points:
-                    offset = _offset(kind)
-                    (marked[kind],) = ax.plot(
-                        [x + offset for x, _ in points],
-                        [max(db, low) for _, db in points],
-                        linewidth=0,
-                        marker=KIND_MARKS[kind],
-                        markersize=4.2,
-                        markerfacecolor="none",
-                        markeredgecolor=look_of[name].color,
-                        markeredgewidth=0.9,
-                    )
+                    present.add(kind)
+                    marks = {"markersize": 4.2, "markerfacecolor": "none", "markeredgewidth": 0.9}
+                    marks |= {"marker": KIND_MARKS[kind], "markeredgecolor": look_of[name].color}
+                    at = [x + _offset(kind) for x, _ in points]
+                    ax.plot(at, [max(db, low) for _, db in points], linewidth=0, **marks)
             for db in ROUNDING_DB.values():
                 ax.axhline(db, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
             x, tensor, kind, db = min(dots, key=lambda dot: dot[3])
@@ -81,22 +74,20 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Pictu
                 (x + _offset(kind), max(db, low)),
                 xytext=(-14 if right else 14, -19),
                 textcoords="offset points",
-                fontsize=8,
-                color=INK,
                 ha="right" if right else "left",
                 va="center",
-                linespacing=1.1,
                 bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8},
                 arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.6, "shrinkB": 3},
+                fontsize=8,
+                color=INK,
+                linespacing=1.1,
             )
             ax.set_title(arms[name].label, fontsize=9)
             ax.set_xlim(-0.6, last + 0.6)
             ax.set_xlabel("layer")
             ax.xaxis.set_major_locator(ticks(8, whole=True))
-            told.append(
-                f"{arms[name].label}: median {statistics.median([d[3] for d in dots]):.1f} dB, worst {tensor} "
-                f"with {db:.1f} dB"
-            )
+            middle = statistics.median([dot[3] for dot in dots])
+            told.append(f"{arms[name].label}: median {middle:.1f} dB, worst {tensor} with {db:.1f} dB")
         for ax in axes[len(shown) :]:
             ax.set_visible(False)
         span = high - low
@@ -104,37 +95,27 @@ def sqnr(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Pictu
         for ax in axes[0 : len(shown) : columns]:
             ax.set_ylabel("SQNR (dB)")
         edge = axes[min(columns, len(shown)) - 1]
-        label_ends(
-            edge, [(edge.get_xlim()[1], db, f"{text}\nrounding", MUTED) for text, db in ROUNDING_DB.items()], size=8
+        reach = edge.get_xlim()[1]
+        label_ends(edge, [(reach, db, f"{text}\nrounding", MUTED) for text, db in ROUNDING_DB.items()], size=8)
+        kinds = [kind for kind in SHOWN if kind in present]
+        place = {"loc": "upper left", "bbox_to_anchor": (0.065, 1.0), "ncols": 4}
+        space = {"handletextpad": 0.2, "columnspacing": 1.4, "borderaxespad": 0.2}
+        fig.legend([_key(KIND_MARKS[kind]) for kind in kinds], kinds, **place, **space)
+        note = (
+            "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor that "
+            "was cast, against itself. Dashed: what rounding alone gives, nothing over- or underflowing, "
+            f"{ROUNDING_DB['E4M3']:.1f} dB with E4M3's 3 mantissa bits and {ROUNDING_DB['E5M2']:.1f} dB with E5M2's 2. "
+            "Named: the worst tensor."
         )
-        present = [kind for kind in SHOWN if kind in marked]
-        fig.legend(
-            [_key(KIND_MARKS[kind]) for kind in present],
-            present,
-            loc="upper left",
-            bbox_to_anchor=(0.065, 1.0),
-            ncols=4,
-            handletextpad=0.2,
-            columnspacing=1.4,
-            borderaxespad=0.2,
-        )
-        exact = sum(db >= EXACT for dots in shown.values() for *_, db in dots)
-        return save(
-            fig,
-            folder,
-            "sqnr",
-            "Signal to quantisation noise",
-            f"SQNR at the last probe. {'. '.join(told)}.",
-            "Higher is better; 6 dB is one bit. Output: the linear's result against FP32; the rest: the tensor "
-            "that was cast, against itself. Dashed: what rounding alone gives, nothing over- or underflowing, "
-            f"{ROUNDING_DB['E4M3']:.1f} dB with E4M3's 3 mantissa bits and {ROUNDING_DB['E5M2']:.1f} dB with "
-            "E5M2's 2. Named: the worst tensor."
-            + (f" Not drawn, the worst output of arms that cast nothing: {join(others)}." if others else "")
-            + (f" Not drawn either: {exact} tensors that lost nothing (all zero, say)." if exact else ""),
-        )
+        if others:
+            note += f" Not drawn, the worst output of arms that cast nothing: {join(others)}."
+        if exact := sum(db >= EXACT for dots in shown.values() for *_, db in dots):
+            note += f" Not drawn either: {exact} tensors that lost nothing (all zero, say)."
+        alt = f"SQNR at the last probe. {'. '.join(told)}."
+        return save(fig, folder, "sqnr", "Signal to quantisation noise", alt, note)
 
 
-def rounding(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> Picture | None:
+def lost(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) -> Picture | None:
     """Per cent of elements that overflow and underflow, one column a role: the worst tensor of each arm over time."""
     kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for arm in arms.values() for t in arm.scales()[-1][1])]
     # An empty row would take half of the picture to say one word.
@@ -147,26 +128,22 @@ def rounding(arms: dict[str, Arm], look_of: dict[str, Style], folder: Path) -> P
         return None
     with look() as figure:
         fig = figure(WIDTH, 0.75 + 1.6 * len(keys))
-        axes, tall = fig.subplots(len(keys), len(kinds), squeeze=False, sharex=True, sharey="row"), fig.get_figheight()
-        fig.subplots_adjust(left=0.12, right=0.78, top=1 - 0.3 / tall, bottom=0.45 / tall, wspace=0.09, hspace=0.2)
-        told, ends = [], {}
+        axes = fig.subplots(len(keys), len(kinds), squeeze=False, sharex=True, sharey="row")
+        margins(fig, 0.3, 0.45, left=0.12, right=0.78, wspace=0.09, hspace=0.2)
+        told: list[str] = []
+        ends: dict[int, list[tuple[float, float, str, str]]] = {}
         for name, arm in arms.items():
-            worst = {}
+            probes, worst = thin(arm.scales(), 150), {"overflow": 0.0, "underflow": 0.0}
             for row, key in enumerate(keys):
-                for column, kind in enumerate(kinds):
-                    line = [(s, _worst(stats, kind, key)) for s, stats in thin(arm.scales(), 150)]
-                    line = [(s, v) for s, v in line if v is not None]
+                for ax, kind in zip(axes[row], kinds):
+                    line = [(s, v) for s, stats in probes if (v := _worst(stats, kind, key)) is not None]
                     if line:
-                        axes[row][column].plot(
-                            [s for s, _ in line], [v for _, v in line], **look_of[name].marks(len(line), most=7)
-                        )
-                        worst[key] = max([worst.get(key, 0.0), *finite([v for _, v in line])])
-                        if column == len(kinds) - 1:
+                        ax.plot(*xy(line), **look_of[name].marks(len(line), most=7))
+                        worst[key] = max([worst[key], *finite([v for _, v in line])])
+                        if kind == kinds[-1]:
                             ends.setdefault(row, []).append((*line[-1], lines(arm.label), look_of[name].color))
-            told.append(
-                f"{arm.label} at most {number(worst.get('overflow', 0.0), 2)} % overflow and "
-                f"{number(worst.get('underflow', 0.0), 2)} % underflow"
-            )
+            over, under = (number(worst[key], 2) for key in ("overflow", "underflow"))
+            told.append(f"{arm.label} at most {over} % overflow and {under} % underflow")
         for row, key in enumerate(keys):
             most = max(finite([v for ax in axes[row] for line in ax.get_lines() for v in line.get_ydata()]) or [0.0])
             axes[row][0].set_ylim(-0.04 * most, most * 1.12)
@@ -194,10 +171,10 @@ def _worst(stats: dict, kind: str, key: str) -> float | None:
     return max(found, default=None)
 
 
-def _sqnr_dots(arm: Arm) -> list[tuple[int, str, str, float]]:
-    out = []
+def _sqnr_dots(arm: ArmResult) -> list[tuple[int, str, str, float]]:
+    out: list[tuple[int, str, str, float]] = []
     for tensor, stat in arm.scales()[-1][1].items():
-        layer, linear, kind = split_tensor(tensor)
+        layer, _, kind = split_tensor(tensor)
         if kind in SHOWN and finite([stat.get("sqnr")]):
             out.append((layer if layer is not None else -1, tensor, kind, stat["sqnr"]))
     return out

@@ -1,0 +1,58 @@
+"""The pictures of a comparison or of one run, each with its alt text: in a sentence, what it shows.
+
+    loss.py       the losses, and the paired gap with its band
+    speed.py      throughput, memory, where each millisecond goes; the course of a single run
+    scales.py     scales and amax of every quantised tensor
+    rounding.py   signal to quantisation noise, overflow and underflow
+
+Each function takes what it draws and a folder, and returns a `Picture`, or None where the record holds nothing to draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from labkit.compare.figures import loss, rounding, scales, speed
+from labkit.compare.results import arms_of, timed_of, verdict_of
+from labkit.record.plotting import Picture, styles
+from labkit.record.read import RunData
+
+
+def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | None = None) -> list[Picture]:
+    """Every picture that the record has data for, written to figures/ of the run (or `folder`), in reading order.
+
+    A record may hold anything. With a list `trouble` a picture that fails is left out and said there in a sentence;
+    without it the error is raised. OSError (a full disk) is raised always."""
+    folder = Path(folder or data.path / "figures")
+    folder.mkdir(parents=True, exist_ok=True)
+    arms, timed = arms_of(data), timed_of(data)
+    probed = {name: arm for name, arm in arms.items() if arm.scales()}
+    look_of = styles({name: arm.role for name, arm in arms.items()})
+    todo: list[tuple[str, Callable[[], Picture | None]]] = [("the losses", partial(loss.losses, arms, folder))]
+    if timed:
+        todo.append(("the milliseconds", partial(speed.milliseconds, timed, folder)))
+    if data.is_comparison:
+        where = " in the safety part" if timed else ""
+        todo.append(("the paired gap", partial(loss.gap, arms, verdict_of(data), folder)))
+        todo.append(("speed and memory", partial(speed.cost, arms, folder, where)))
+    else:
+        todo.append(("the course of the run", partial(speed.course, arms["run"], folder)))
+    todo.append(("SQNR", partial(rounding.sqnr, probed, look_of, folder)))
+    todo.append(("overflow and underflow", partial(rounding.lost, probed, look_of, folder)))
+    for name, arm in probed.items():
+        suffix = "-" + "".join(c if c.isalnum() or c in "-_" else "_" for c in name) if data.is_comparison else ""
+        todo.append((f"the scales of {arm.label}", partial(scales.scales, arm, folder, suffix)))
+        todo.append((f"the heat map of {arm.label}", partial(scales.heat, arm, folder, suffix)))
+    pictures = []
+    for what, draw in todo:
+        try:
+            pictures.append(draw())
+        except OSError:
+            raise
+        except Exception as error:
+            if trouble is None:
+                raise
+            trouble.append(f"The picture of {what} could not be drawn ({type(error).__name__}: {error}).")
+    return [picture for picture in pictures if picture is not None]

@@ -1,0 +1,38 @@
+"""How results are put before people: lines and tables on the terminal, the same tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def say(console: Console, text: str, *, head: str = "", style: str = "", fold: bool = True) -> None:
+    """Print `text` as it is: no word of it is taken for markup. head: stands before it, bold. fold: at the terminal's
+    width; without, a path stays whole."""
+    line = Text.assemble((head, "bold"), (text, style))
+    console.print(line, highlight=False, soft_wrap=not fold)
+
+
+def rich_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """For the terminal. Names, in the first column, fold where it is narrow; a cut number would be a wrong one."""
+    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for i, head in enumerate(heads):
+        out.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
+    for row in rows:
+        out.add_row(*row)
+    return out
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def shown(value: Any, form: str) -> str:
+    """A number in this form; "" for None."""
+    return "" if value is None else form.format(value)
