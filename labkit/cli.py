@@ -33,6 +33,10 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _by_comma(names: str | None) -> list[str] | None:
+    return names.split(",") if names else None
+
+
 @app.callback()
 def _root(
     version: Annotated[
@@ -49,24 +53,24 @@ def doctor(
         bool,
         typer.Option(
             "--matrix",
-            help=("Print instead which recipe goes with what: FSDP2, compile, checkpointing, each generation of GPUs."),
+            help="Print instead which recipe goes with what: FSDP2, compile, checkpointing, each generation of GPUs.",
         ),
     ] = False,
 ) -> None:
     """Tell what this machine can run, and how to mend what it cannot."""
     if matrix:
-        from labkit.precision import matrix as combinations
+        from labkit.precision.matrix import show
 
-        combinations.show(as_json)
+        show(as_json)
         return
-    from labkit.doctor import findings as physician
+    from labkit.doctor import findings
 
-    checks = physician.run_doctor()
+    checks = findings.run_doctor()
     if as_json:
-        typer.echo(physician.to_json(checks))
+        typer.echo(findings.to_json(checks))
     else:
-        physician.render(checks)
-    raise typer.Exit(physician.exit_code(checks))
+        findings.render(checks)
+    raise typer.Exit(findings.exit_code(checks))
 
 
 @app.command()
@@ -83,7 +87,7 @@ def compare(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help=("Change one setting of the preset, for example --set train.steps=50. Repeatable."),
+            help="Change one setting of the preset, for example --set train.steps=50. Repeatable.",
         ),
     ] = None,
     fresh: Annotated[
@@ -92,7 +96,7 @@ def compare(
     part: Annotated[str | None, typer.Option(help="Only this part of a preset that has both: speed or safety.")] = None,
     budget_minutes: Annotated[
         float | None,
-        typer.Option(help=("Stop inside so many minutes; what is left goes on in the next call (exit status 3).")),
+        typer.Option(help="Stop inside so many minutes; what is left goes on in the next call (exit status 3)."),
     ] = None,
     price_per_hour: Annotated[
         float | None, typer.Option(help="What this machine costs an hour, to tell money beside minutes.")
@@ -113,9 +117,9 @@ def compare(
     Arms run one after another. Interrupted? The same command goes on with the arms it has. Is one running in the
     folder already? Then the same command shows it; Ctrl-C leaves it running.
     """
-    from labkit.compare.preset import print_list
-
     if show_list:
+        from labkit.compare.preset import print_list
+
         print_list()
         return
     from labkit.compare.compare import compare as run
@@ -123,7 +127,7 @@ def compare(
     raise typer.Exit(
         run(
             preset,
-            arms=arms.split(",") if arms else None,
+            arms=_by_comma(arms),
             out=out,
             settings=set_ or [],
             fresh=fresh,
@@ -193,7 +197,7 @@ def scaling(
         weak.scaling(
             preset,
             gpus,
-            arms=arms.split(",") if arms else None,
+            arms=_by_comma(arms),
             out=out,
             settings=set_ or [],
             budget_minutes=budget_minutes,
@@ -218,10 +222,10 @@ def bundle(
     out: Annotated[Path | None, typer.Option(help="The archive. Default: RUN.tar.gz beside the folder.")] = None,
     check: Annotated[
         Path | None,
-        typer.Option("--check", metavar="FILE", help=("Verify an archive instead: every file there, none altered.")),
+        typer.Option("--check", metavar="FILE", help="Verify an archive instead: every file there, none altered."),
     ] = None,
     into: Annotated[
-        Path | None, typer.Option("--to", metavar="FOLDER", help=("With --check: unpack it there after verifying."))
+        Path | None, typer.Option("--to", metavar="FOLDER", help="With --check: unpack it there after verifying.")
     ] = None,
     as_is: Annotated[
         bool, typer.Option("--as-is", help="Pack a run that goes on, was killed, or lacks files.")

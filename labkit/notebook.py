@@ -108,7 +108,7 @@ def _keep(name: str, given: dict[str, Any]) -> str:
     path = Path.cwd() / PREDICTIONS
     try:
         before = [json.loads(old) for old in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-        same = next((old for old in reversed(before) if old.get("prediction") == name), {})
+        same: dict[str, Any] = next((old for old in reversed(before) if old.get("prediction") == name), {})
         if {key: value for key, value in same.items() if key != "time"} != line:
             with path.open("a", encoding="utf-8") as file:
                 now = datetime.now().astimezone().isoformat(timespec="seconds")

@@ -10,8 +10,8 @@ from statistics import median
 import pytest
 
 from labkit.compare import speed_verdict
-from labkit.compare.preset import load_preset
 from labkit.compare.plan import other_settings
+from labkit.compare.preset import load_preset
 from labkit.compare.summary import markdown
 from labkit.record.read import read_run
 from tests.windows import equal_windows, seconds
@@ -258,7 +258,7 @@ def test_the_verdict_in_a_record_is_what_the_code_says_today():
         preset = Preset.model_validate(run.run["config"])
         roles = {name: preset.arms[name].role for name in run.arms}
         told = judge(
-            {name: heldout(arm) for name, arm in run.arms.items()},
+            {name: heldout_of(arm) for name, arm in run.arms.items()},
             roles,
             {name: arm.label for name, arm in preset.arms.items()},
         )

@@ -151,7 +151,7 @@ def test_one_slow_chip():
     assert f"trained {lonely:.1f} % of what it trained beside three lone trainings (BF16, seven steps" in text
     lost = [100 - share for share in (first[0], shares[0][1])]
     told = f"held against GPU 0 the four lost {lost[0]:.1f} %, held against that one {lost[1]:.1f} % (BF16;"
-    assert told in words(ROOT / "labkit" / "compare" / "scaling_each.py")
+    assert told in words(ROOT / "labkit" / "compare" / "scaling.py")
 
 
 def test_the_renters_pages_tell_the_same():

@@ -11,6 +11,7 @@ import base64
 import json
 import math
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def _render(data: RunData, pictures: list[dict], trouble: list[str]) -> str:
 # ---- what the page says in words
 
 
-def missing(data: RunData, arms: dict[str, ArmResult], trouble: list[str]) -> list[str]:
+def missing(data: RunData, arms: dict[str, ArmResult], trouble: Sequence[str] = ()) -> list[str]:
     """What a reader would look for and this record does not have, one sentence each."""
     out = []
     single = not data.is_comparison

@@ -9,9 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from labkit.compare.background import refuse_company
+from labkit.compare.terminal import say
 from labkit.crossover import record as records
 from labkit.crossover.grid import ARMS, BASE, FP8, TIE, Shape, in_words, parse_arms, parse_sizes, speedup
 from labkit.errors import LabError
+from labkit.record import hardware
+from labkit.record.clean import typed_command
+from labkit.record.run import now, versions
 
 SIZES = {"cuda": ("1K,4K,16K", "1K,4K,16K", "1K,4K,16K"), "cpu": ("128,512", "128,512", "128,512")}
 
@@ -54,12 +58,12 @@ def crossover(
         refuse_company(out)
     record = records.resume(out, fresh)
     for arm, why in missing.items():
-        console.print(f"{ARMS[arm][2]}: left out, {why}", highlight=False, markup=False)
+        say(console, f"{ARMS[arm][2]}: left out, {why}")
     whole = _measure(record, out, torch.device(device), seconds, console)
     draw(out, console)
     if not whole:
         left = len(records.todo(record))
-        console.print(f"{left} shapes are left: the same command goes on with them.", highlight=False)
+        say(console, f"{left} shapes are left: the same command goes on with them.")
     return 0 if whole else 1
 
 
@@ -81,9 +85,6 @@ def able(arms: list[str], device: str, explicit: bool) -> tuple[list[str], dict[
 
 def _new(sizes: dict[str, list[int]], arms: list[str], device: str, budget: float, compiled: bool) -> dict[str, Any]:
     from labkit.crossover.measure import LOOPS
-    from labkit.record import hardware
-    from labkit.record.clean import typed_command
-    from labkit.record.run import now, versions
 
     machine = hardware.describe()
     name = machine["gpus"][0]["name"] if device == "cuda" and machine["gpus"] else machine["cpu"]["model"] or "this CPU"
@@ -107,7 +108,6 @@ def _new(sizes: dict[str, list[int]], arms: list[str], device: str, budget: floa
 def _measure(record: dict[str, Any], out: Path, device: Any, seconds: float, console: Console) -> bool:
     """Fill the map shape by shape; False if the time was up before the end."""
     from labkit.crossover.measure import measure
-    from labkit.record.run import now
 
     end = time.monotonic() + seconds
     left = records.todo(record)
@@ -123,12 +123,9 @@ def _measure(record: dict[str, Any], out: Path, device: Any, seconds: float, con
         records.save(record, out)
         slowest = max(slowest, time.monotonic() - begin) if number > 1 else 0.0  # the first one also warms up
         times = {cell.arm: cell for cell in new}
-        told = ", ".join(
-            f"{arm} {gain:.2f}" if (gain := speedup(times[BASE], times[arm])) else f"{arm} -"
-            for arm in times
-            if arm != BASE
-        )
-        console.print(f"{number:3d} of {many}  {shape!s:>17s}  {told}", highlight=False)
+        gains = {arm: speedup(times[BASE], times[arm]) for arm in times if arm != BASE}
+        told = ", ".join(f"{arm} {gain:.2f}" if gain else f"{arm} -" for arm, gain in gains.items())
+        say(console, f"{number:3d} of {many}  {shape!s:>17s}  {told}")
     record.update(status="finished", finished=now())
     records.save(record, out)
     return True
@@ -145,15 +142,12 @@ def draw(folder: Path, console: Console | None = None) -> list:
     made = [pictures.heat_map(record, arm, figures) for arm in record["arms"] if arm in FP8]
     made = [picture for picture in [*made, pictures.split(record, figures)] if picture]
     have = records.cells(record)
-    measured = [
-        arm for arm in record["arms"] if arm != BASE and any(c.seconds for (_, a), c in have.items() if a == arm)
-    ]
-    (folder / "crossover.md").write_text(
-        "\n\n".join(records.table(record, arm) for arm in measured) + "\n", encoding="utf-8"
-    )
+    timed = {arm for (_, arm), cell in have.items() if cell.seconds} - {BASE}
+    tables = [records.table(record, arm) for arm in record["arms"] if arm in timed]
+    (folder / "crossover.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     for arm in record["arms"]:
-        console.print(summary(record, arm), highlight=False, markup=False)
-    console.print(f"{folder / 'crossover.md'} and {len(made)} pictures in {figures}", highlight=False, markup=False)
+        say(console, summary(record, arm))
+    say(console, f"{folder / 'crossover.md'} and {len(made)} pictures in {figures}")
     return made
 
 
@@ -161,21 +155,17 @@ def summary(record: dict[str, Any], arm: str) -> str:
     """One or two sentences about an arm: how often it pays, its best and its worst shape with the reason."""
     have = records.cells(record)
     if arm == BASE:
-        fast = [(shape.flops / cell.seconds, shape) for (shape, a), cell in have.items() if a == BASE and cell.seconds]
+        fast = [(shape.flops / cell.took, shape) for (shape, a), cell in have.items() if a == BASE and cell.seconds]
         if not fast:
             return f"{ARMS[arm][2]}: not measured"
         rate, shape = max(fast)
         return f"{ARMS[arm][2]}: up to {rate / 1e12:.3g} TFLOP/s (at {shape})"
-    pairs = [
-        (gain, shape)
-        for (shape, a), cell in have.items()
-        if a == arm and (shape, BASE) in have and (gain := speedup(have[shape, BASE], cell))
-    ]
+    pairs = [(gain, shape) for shape, a in have if a == arm and (gain := speedup(*records.pair(have, shape, arm)))]
     if not pairs:
         reasons = {cell.why_not for (_, a), cell in have.items() if a == arm and cell.why_not}
         return f"{ARMS[arm][2]}: not measured ({'; '.join(sorted(reasons)) or 'its shapes are still to come'})"
     wins, loses = sum(gain > 1 + TIE for gain, _ in pairs), sum(gain < 1 - TIE for gain, _ in pairs)
     text = f"{ARMS[arm][2]}: faster at {wins} of {len(pairs)} shapes, slower at {loses}."
-    for gain, shape in dict.fromkeys((max(pairs), min(pairs))):
+    for _, shape in dict.fromkeys((max(pairs), min(pairs))):
         text += f"\n    {in_words(have[shape, BASE], have[shape, arm])}"
     return text

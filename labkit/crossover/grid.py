@@ -25,6 +25,11 @@ FP8 = tuple(name for name in ARMS if "bf16" not in name)
 PARTS = ("product", "quantise", "launch")
 # FP8 pays where these are paid for; the letter stands in the map's cell.
 REASONS = {"quantise": "q", "launch": "w", "product": "p"}
+TAILS = {
+    "quantise": "quantising is what it pays for",
+    "launch": "the GPU waits for the CPU",
+    "product": "its products themselves are no faster",
+}
 TIE = 0.02  # nobody is faster within this: about what two measurements of the same differ by
 
 
@@ -67,6 +72,11 @@ class Cell:
     def shape(self) -> Shape:
         return Shape(self.M, self.K, self.N)
 
+    @property
+    def took(self) -> float:
+        """`seconds`; 0 where it was not measured."""
+        return self.seconds or 0.0
+
     def to_dict(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value not in (None, "", {})}
 
@@ -100,9 +110,9 @@ def parse_arms(text: str | None) -> list[str]:
     return [BASE, *(name for name in ARMS if name in wanted and name != BASE)]
 
 
-def speedup(base: Cell, cell: Cell) -> float | None:
+def speedup(base: Cell | None, cell: Cell | None) -> float | None:
     """How many times as fast as the baseline; None if either was not measured."""
-    return base.seconds / cell.seconds if base.seconds and cell.seconds else None
+    return base.took / cell.took if base and cell and base.took and cell.took else None
 
 
 def without_waiting(base: Cell, cell: Cell) -> float | None:
@@ -116,18 +126,18 @@ def extra(base: Cell, cell: Cell) -> dict[str, float]:
     return {part: cell.parts.get(part, 0.0) - base.parts.get(part, 0.0) for part in PARTS}
 
 
-def reason(base: Cell, cell: Cell) -> str | None:
+def reason(base: Cell | None, cell: Cell | None) -> str | None:
     """Why FP8 does not win here: "launch" where its kernels alone would win, else the part of which it pays most more
     than the baseline; "product" says that its products are slower themselves. None where it wins, was not measured, or
     is no FP8."""
     gain = speedup(base, cell)
-    if gain is None or gain > 1 + TIE or cell.arm not in FP8:
+    if not base or not cell or gain is None or gain > 1 + TIE or cell.arm not in FP8:
         return None
     alone = without_waiting(base, cell)
     if cell.parts.get("launch") and alone and alone > 1 + TIE:
         return "launch"
     more = extra(base, cell)
-    return max(more, key=more.get)
+    return max(more, key=lambda part: more[part])
 
 
 def in_words(base: Cell, cell: Cell) -> str:
@@ -136,21 +146,12 @@ def in_words(base: Cell, cell: Cell) -> str:
     if gain is None:
         return f"{ARMS[cell.arm][2]} at {cell.shape}: not measured" + (f" ({cell.why_not})" if cell.why_not else "")
     more = extra(base, cell)
-    saved = (
-        f"its products save {-more['product'] * 1e6:,.0f} us"
-        if more["product"] < 0
-        else f"its products cost {more['product'] * 1e6:,.0f} us more"
-    )
+    costs = more["product"] * 1e6
+    saved = f"its products save {-costs:,.0f} us" if costs < 0 else f"its products cost {costs:,.0f} us more"
     verdict = "wins" if gain > 1 + TIE else "ties" if gain >= 1 - TIE else "loses"
-    tail = {
-        "quantise": "quantising is what it pays for",
-        "launch": "the GPU waits for the CPU",
-        "product": "its products themselves are no faster",
-        None: "",
-    }[why]
+    tail = f"; {TAILS[why]}" if why else ""
     kernels = f" ({without_waiting(base, cell):.2f} without waiting)" if cell.parts.get("launch") else ""
     return (
         f"{ARMS[cell.arm][2]} at {cell.shape} {verdict}, {gain:.2f} times{kernels}: {saved}, quantising costs "
-        f"{more['quantise'] * 1e6:,.0f} us and waiting {more['launch'] * 1e6:,.0f} us more"
-        + (f"; {tail}" if tail else "")
+        f"{more['quantise'] * 1e6:,.0f} us and waiting {more['launch'] * 1e6:,.0f} us more{tail}"
     )

@@ -25,6 +25,7 @@ from labkit.crossover.grid import ARMS, BASE, Cell, Shape
 from labkit.errors import LabError
 from labkit.precision import get_backend
 from labkit.precision.base import in_words
+from labkit.record.kernels import classify, device_kernels
 
 DECIDES = 0.9  # queueing takes this share of the step or more: the CPU sets the pace
 LOOPS = 5  # timed loops; their median counts
@@ -47,10 +48,10 @@ class Step:
         # Drawn where they will live: a GPU draws 16384 x 16384 in a moment.
         torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
         with torch.device(device):
-            holder = nn.ModuleDict({"linear": nn.Linear(shape.K, shape.N, bias=False, dtype=torch.bfloat16)})
+            plain = nn.Linear(shape.K, shape.N, bias=False, dtype=torch.bfloat16)
             self.x = torch.randn(shape.M, shape.K, dtype=torch.bfloat16, requires_grad=True)
             self.dy = torch.randn(shape.M, shape.N, dtype=torch.bfloat16)
-        self.exact = holder["linear"].weight.detach()
+        self.exact, holder = plain.weight.detach(), nn.ModuleDict({"linear": plain})
         self.backend.convert(holder, recipe, device=device)
         self.linear = holder["linear"]
         self.forward: Callable = self.linear
@@ -165,8 +166,6 @@ def take_apart(steps: list[Step], device: torch.device) -> Iterable[tuple[str, d
                 parts[kind] += row.self_cpu_time_total / 1e6 / PROFILED
             yield step.arm, parts, None
         return
-    from labkit.record.kernels import device_kernels
-
     with profiled(ProfilerActivity.CUDA) as seen:
         for step in steps:
             for _ in range(PROFILED):
@@ -208,8 +207,6 @@ def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str
     """({"product", "quantise"} in seconds a step, FP8 products or not) for each arm, from the kernels of all in the
     order in which they ran, an arm's end marked by a spin kernel. LabError if the marks are not there: the split would
     be of others."""
-    from labkit.record.kernels import classify
-
     groups: list[list] = [[]]
     for kernel in sorted(kernels, key=lambda k: k.begin):
         if SPIN in kernel.name:
@@ -221,13 +218,7 @@ def split_kernels(kernels: list, arms: int, repeats: int) -> list[tuple[dict[str
     out = []
     for group in groups[:-1]:
         kinds = [(classify(k.name), (k.end - k.begin) / 1e6 / repeats) for k in group]
-        out.append(
-            (
-                {
-                    "product": sum(t for kind, t in kinds if kind.startswith("GEMM")),
-                    "quantise": sum(t for kind, t in kinds if not kind.startswith("GEMM")),
-                },
-                any(kind == "GEMM fp8" for kind, _ in kinds),
-            )
-        )
+        product = sum(seconds for kind, seconds in kinds if kind.startswith("GEMM"))
+        quantise = sum(seconds for kind, seconds in kinds if not kind.startswith("GEMM"))
+        out.append(({"product": product, "quantise": quantise}, any(kind == "GEMM fp8" for kind, _ in kinds)))
     return out

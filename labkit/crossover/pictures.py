@@ -7,12 +7,14 @@ alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from labkit.crossover.grid import ARMS, BASE, PARTS, REASONS, TIE, Cell, Shape, reason, shapes, speedup, without_waiting
-from labkit.crossover.record import cells
-from labkit.record.plotting import GRID, INK, MUTED, PAPER, WIDTH, Picture, look, save
+from labkit.crossover.record import Cells, cells, pair
+from labkit.record.plotting import GRID, INK, MUTED, PAPER, WIDTH, Picture, look, margins, save
 
 LOSES, WINS = "#b34700", "#005a9c"
 LOOK = {"product": ("#005a9c", ""), "quantise": ("#b34700", "///"), "launch": ("#b9c0ca", "..")}
@@ -25,7 +27,9 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> Picture | None:
     if not any(cell.seconds for (_, name), cell in have.items() if name == arm):
         return None
     M, K, N = grid["M"], grid["K"], grid["N"]
-    most = max([abs(math.log2(gain)) for shape in shapes(M, K, N) if (gain := _gain(have, shape, arm))] + [0.3])
+    pairs = {shape: pair(have, shape, arm) for shape in shapes(M, K, N)}
+    gains = {shape: gain for shape, both in pairs.items() if (gain := speedup(*both))}
+    most = max([abs(math.log2(gain)) for gain in gains.values()] + [0.3])
     with look() as figure:
         across = min(3, len(M))
         down = -(-len(M) // across)
@@ -37,41 +41,27 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> Picture | None:
             _panel(ax, have, arm, m, K, N, most, small=panel / len(N) < 0.5)
         for ax in axes[len(M) :]:
             ax.axis("off")
-        used = {REASONS[why] for shape in shapes(M, K, N) if (why := _why(have, shape, arm))}
+        used = {REASONS[why] for both in pairs.values() if (why := reason(*both))}
         told = "; ".join(f"{letter}: {WORDS[letter]}" for letter in ("q", "w", "p") if letter in used)
         waits = any(cell.parts.get("launch") for (_, name), cell in have.items() if name == arm)
-        waits = waits and panel / len(N) >= 0.5
-        alone = "; in brackets: the kernels alone, where the CPU sets the pace" if waits else ""
+        small = panel / len(N) < 0.5
+        alone = "; in brackets: the kernels alone, where the CPU sets the pace" if waits and not small else ""
         losses = f"\nHatched: not faster. Why: {told}." if told else ""
-        fig.text(
-            0.01,
-            0.015,
-            f"Times as fast as BF16{alone}.{losses}",
-            fontsize=8.2,
-            color=MUTED,
-            va="bottom",
-            linespacing=1.3,
-        )
+        words = {"fontsize": 8.2, "color": MUTED, "va": "bottom", "linespacing": 1.3}
+        fig.text(0.01, 0.015, f"Times as fast as BF16{alone}.{losses}", **words)
         fig.tight_layout(pad=0.5, h_pad=1.0, w_pad=0.8, rect=(0, 0.44 / (down * height + 0.7), 1, 1))
-        gains = {shape: gain for shape in shapes(M, K, N) if (gain := _gain(have, shape, arm))}
-        best, worst = max(gains, key=gains.get), min(gains, key=gains.get)
+        best, worst = max(gains, key=lambda s: gains[s]), min(gains, key=lambda s: gains[s])
         losing = sum(gain < 1 - TIE for gain in gains.values())
         alt = (
             f"{ARMS[arm][2]} against BF16 on {record['device_name']}, forward and backward of one linear: "
             f"{len(gains)} shapes, FP8 is slower at {losing}; from {gains[worst]:.2f} times at M x K x N = {worst} "
             f"to {gains[best]:.2f} times at {best}."
         )
-        return save(
-            fig,
-            folder,
-            f"crossover_{arm.replace('-', '_')}",
-            f"Where {ARMS[arm][2]} pays",
-            alt,
-            "M tokens, K inputs, N outputs; rows K, columns N. One linear alone, forward and backward.",
-        )
+        note = "M tokens, K inputs, N outputs; rows K, columns N. One linear alone, forward and backward."
+        return save(fig, folder, f"crossover_{arm.replace('-', '_')}", f"Where {ARMS[arm][2]} pays", alt, note)
 
 
-def _panel(ax: Any, have: dict, arm: str, m: int, K: list[int], N: list[int], most: float, small: bool) -> None:
+def _panel(ax: Any, have: Cells, arm: str, m: int, K: list[int], N: list[int], most: float, small: bool) -> None:
     from matplotlib.patches import Rectangle
 
     ax.set_xlim(0, len(N))
@@ -87,43 +77,27 @@ def _panel(ax: Any, have: dict, arm: str, m: int, K: list[int], N: list[int], mo
     ax.set_ylabel("K", fontsize=8, labelpad=1)
     for i, k in enumerate(K):
         for j, n in enumerate(N):
-            shape = Shape(m, k, n)
-            gain, why = _gain(have, shape, arm), _why(have, shape, arm)
-            place = {"xy": (j + 0.03, i + 0.03), "width": 0.94, "height": 0.94}
-            if gain is None:
-                ax.add_patch(Rectangle(**place, facecolor=PAPER, edgecolor=GRID, linewidth=0.8))
-                ax.text(j + 0.5, i + 0.5, "-", ha="center", va="center", color=MUTED, fontsize=8)
+            base, cell = pair(have, Shape(m, k, n), arm)
+            gain, why = speedup(base, cell), reason(base, cell)
+            box: Callable[..., Any] = partial(Rectangle, (j + 0.03, i + 0.03), width=0.94, height=0.94)
+            middle = {"ha": "center", "va": "center"}
+            if not base or not cell or gain is None:
+                ax.add_patch(box(facecolor=PAPER, edgecolor=GRID, linewidth=0.8))
+                ax.text(j + 0.5, i + 0.5, "-", color=MUTED, fontsize=8, **middle)
                 continue
             strength = min(1.0, abs(math.log2(gain)) / most)
-            ax.add_patch(
-                Rectangle(**place, facecolor=WINS if gain > 1 else LOSES, alpha=0.10 + 0.45 * strength, linewidth=0)
+            ax.add_patch(box(facecolor=WINS if gain > 1 else LOSES, alpha=0.10 + 0.45 * strength, linewidth=0))
+            edge = (
+                {"edgecolor": MUTED, "linewidth": 0.5, "hatch": "///"} if why else {"edgecolor": INK, "linewidth": 1.1}
             )
-            ax.add_patch(
-                Rectangle(
-                    **place,
-                    facecolor="none",
-                    edgecolor=MUTED if why else INK,
-                    alpha=0.55,
-                    linewidth=0.5 if why else 1.1,
-                    hatch="///" if why else "",
-                )
-            )
+            ax.add_patch(box(facecolor="none", alpha=0.55, **edge))
             label = f"{gain:.2f}" + (f" {REASONS[why]}" if why else "")
-            base, cell = have[shape, BASE], have[shape, arm]
             if cell.parts.get("launch") and not small:
                 label += f"\n({without_waiting(base, cell):.2f})"
-            ax.text(
-                j + 0.5,
-                i + 0.52,
-                label,
-                ha="center",
-                va="center",
-                fontsize=6.6 if small else 7.8,
-                color=INK,
-                linespacing=1.15,
-                fontweight="normal" if why else "bold",
-                bbox={"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.85},
-            )
+            words: dict[str, Any] = {"fontsize": 6.6 if small else 7.8, "color": INK, "linespacing": 1.15}
+            words |= {"fontweight": "normal" if why else "bold"}
+            under = {"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.85}
+            ax.text(j + 0.5, i + 0.52, label, bbox=under, **middle, **words)
 
 
 def split(record: dict[str, Any], folder: Path, at: list[Shape] | None = None) -> Picture | None:
@@ -142,70 +116,33 @@ def split(record: dict[str, Any], folder: Path, at: list[Shape] | None = None) -
         fig = figure(WIDTH, sum(0.24 * len(row) + 0.62 for row in rows) + 0.35)
         heights = {"height_ratios": [len(row) + 2.2 for row in rows]}
         axes = fig.subplots(len(at), 1, gridspec_kw=heights, squeeze=False)[:, 0]
-        words = []
+        told = []
         for ax, shape, row in zip(axes, at, rows):
             _bars(ax, shape, row)
-            words.append(
-                f"{shape}: "
-                + ", ".join(
-                    f"{ARMS[c.arm][2]} {_time(c.seconds)} ("
-                    + ", ".join(f"{part} {c.parts.get(part, 0.0) / c.seconds:.0%}" for part in PARTS)
-                    + ")"
-                    for c in row
-                )
-            )
+            arms = (f"{ARMS[cell.arm][2]} {_time(cell.took)} ({_shares(cell)})" for cell in row)
+            told.append(f"{shape}: {', '.join(arms)}")
         fig.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=8.5)
-        high = fig.get_size_inches()[1]
-        fig.subplots_adjust(left=0.225, right=0.985, top=1 - 0.32 / high, bottom=0.4 / high, hspace=0.32)
-        return save(
-            fig,
-            folder,
-            "crossover_split",
-            "Where the time goes",
-            ". ".join(words) + ".",
-            "product: kernels that multiply. quantise: all other kernels. launch: the GPU waits.",
-        )
+        margins(fig, 0.32, 0.4, left=0.225, right=0.985, hspace=0.32)
+        note = "product: kernels that multiply. quantise: all other kernels. launch: the GPU waits."
+        return save(fig, folder, "crossover_split", "Where the time goes", ". ".join(told) + ".", note)
 
 
 def _bars(ax: Any, shape: Shape, row: list[Cell]) -> None:
-    longest = max(cell.seconds for cell in row)
+    longest = max(cell.took for cell in row)
     for y, cell in enumerate(row):
         left = 0.0
         for part in PARTS:
             width = cell.parts.get(part, 0.0)
             color, hatch = LOOK[part]
-            ax.barh(
-                y,
-                width,
-                left=left,
-                height=0.72,
-                color=color,
-                edgecolor=PAPER,
-                hatch=hatch,
-                linewidth=0.6,
-                label=part if y == 0 else None,
-                zorder=3,
-            )
+            paint = {"color": color, "edgecolor": PAPER, "hatch": hatch, "linewidth": 0.6, "zorder": 3}
+            ax.barh(y, width, left=left, height=0.72, label=part if y == 0 else None, **paint)
             if width > 0.09 * longest:
-                ax.text(
-                    left + width / 2,
-                    y,
-                    _time(width),
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color=INK,
-                    zorder=4,
-                    bbox={"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.9},
-                )
+                under = {"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.9}
+                words = {"ha": "center", "va": "center", "fontsize": 7, "color": INK, "zorder": 4}
+                ax.text(left + width / 2, y, _time(width), bbox=under, **words)
             left += width
-        ax.text(
-            max(left, cell.seconds) + 0.012 * longest,
-            y,
-            _time(cell.seconds) + (f"  {row[0].seconds / cell.seconds:.2f} x" if y else ""),
-            va="center",
-            fontsize=7.8,
-        )
+        text = _time(cell.took) + (f"  {row[0].took / cell.took:.2f} x" if y else "")
+        ax.text(max(left, cell.took) + 0.012 * longest, y, text, va="center", fontsize=7.8)
     ax.set_yticks(range(len(row)), [ARMS[cell.arm][2] for cell in row], fontsize=8)
     ax.set_ylim(len(row) - 0.4, -0.6)
     ax.set_xlim(0, longest * 1.2)
@@ -216,14 +153,8 @@ def _bars(ax: Any, shape: Shape, row: list[Cell]) -> None:
     ax.set_title(f"{_k(shape.M)} tokens, {_k(shape.K)} inputs, {_k(shape.N)} outputs", pad=4)
 
 
-def _gain(have: dict, shape: Shape, arm: str) -> float | None:
-    base, cell = have.get((shape, BASE)), have.get((shape, arm))
-    return speedup(base, cell) if base and cell else None
-
-
-def _why(have: dict, shape: Shape, arm: str) -> str | None:
-    base, cell = have.get((shape, BASE)), have.get((shape, arm))
-    return reason(base, cell) if base and cell else None
+def _shares(cell: Cell) -> str:
+    return ", ".join(f"{part} {cell.parts.get(part, 0.0) / cell.took:.0%}" for part in PARTS)
 
 
 def _k(value: int) -> str:

@@ -9,16 +9,17 @@ stopped or killed keeps what it has, and the same command goes on.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from labkit.crossover.grid import ARMS, Cell, Shape, shapes
+from labkit.crossover.grid import ARMS, BASE, REASONS, Cell, Shape, reason, shapes, speedup, without_waiting
 from labkit.errors import LabError
 from labkit.record.clean import jsonable
+from labkit.record.files import explained, replace_file
 
 FILE = "crossover.json"
 SAME = ("grid", "arms", "method", "device", "device_name", "versions")  # what one map may not mix
+Cells = dict[tuple[Shape, str], Cell]
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -37,20 +38,20 @@ def load(path: Path) -> dict[str, Any]:
 
 def save(record: dict[str, Any], folder: Path) -> None:
     """Write the map; LabError if it cannot be written."""
-    beside = folder / f".{FILE}.{os.getpid()}"
-    try:
+    with explained(folder / FILE):
         folder.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(jsonable(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(beside, folder / FILE)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise LabError(f"could not write {folder / FILE}: {error.strerror or error}") from None
+        replace_file(folder / FILE, json.dumps(jsonable(record), indent=1, ensure_ascii=False) + "\n")
 
 
-def cells(record: dict[str, Any]) -> dict[tuple[Shape, str], Cell]:
+def cells(record: dict[str, Any]) -> Cells:
     """(shape, arm) -> Cell."""
     found = [Cell(**cell) for cell in record["cells"]]
     return {(cell.shape, cell.arm): cell for cell in found}
+
+
+def pair(have: Cells, shape: Shape, arm: str) -> tuple[Cell | None, Cell | None]:
+    """The baseline's cell and the arm's, for one shape."""
+    return have.get((shape, BASE)), have.get((shape, arm))
 
 
 def todo(record: dict[str, Any]) -> list[Shape]:
@@ -76,21 +77,18 @@ def resume(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
 def table(record: dict[str, Any], arm: str) -> str:
     """The speed-ups of one arm as Markdown, a line for each M and K, a column for each N; the letter says why FP8 does
     not win, and in brackets stands the speed-up of the kernels alone, where the CPU sets the pace."""
-    from labkit.crossover.grid import BASE, REASONS, reason, speedup, without_waiting
-
     have, grid = cells(record), record["grid"]
     lines = [f"| M | K | {' | '.join(f'N = {n}' for n in grid['N'])} |", "| --: | --: |" + " --: |" * len(grid["N"])]
     for m in grid["M"]:
         for k in grid["K"]:
-            words = []
-            for n in grid["N"]:
-                base, cell = (have.get((Shape(m, k, n), name)) for name in (BASE, arm))
-                gain = speedup(base, cell) if base and cell else None
-                if gain is None:
-                    words.append("-")
-                    continue
-                why = reason(base, cell)
-                alone = f" ({without_waiting(base, cell):.2f})" if cell.parts.get("launch") else ""
-                words.append(f"{gain:.2f}{f' {REASONS[why]}' if why else ''}{alone}")
+            words = [_words(*pair(have, Shape(m, k, n), arm)) for n in grid["N"]]
             lines.append(f"| {m} | {k} | {' | '.join(words)} |")
     return f"{ARMS[arm][2]}\n\n" + "\n".join(lines)
+
+
+def _words(base: Cell | None, cell: Cell | None) -> str:
+    gain, why = speedup(base, cell), reason(base, cell)
+    if not base or not cell or gain is None:
+        return "-"
+    alone = f" ({without_waiting(base, cell):.2f})" if cell.parts.get("launch") else ""
+    return f"{gain:.2f}{f' {REASONS[why]}' if why else ''}{alone}"

@@ -2,15 +2,14 @@
 
 The doctor must answer where nothing else works: torch that crashes on import, a driver that hangs, a full disk. So
 
-- every probe (`labkit.doctor.requirements`) runs in a process of its own with a time limit. One that raises, crashes, hangs or
-  prints rubbish becomes a failed check with its reason; the others do not notice;
+- every probe (machine.py, frameworks.py, grading.py) runs in a process of its own with a time limit. One that raises,
+  crashes, hangs or prints rubbish becomes a failed check with its reason; the others do not notice;
 - probes try the thing itself (two gloo ranks exchange numbers, the GPU multiplies, a sandbox starts) rather than look
   whether it is installed;
 - this module imports nothing but the standard library.
 
 `ok` is True (works), False (does not), or None: not here, and only some readers need it (a GPU, nbgrader). `GROUPS`
-says what each purpose needs; `verdicts` turns findings into one sentence a purpose. A probe of combinations (which FP8
-recipe runs on which shapes) would be one more list beside PROBES, and is not part of a plain `lab doctor`.
+says what each purpose needs; `verdicts` turns findings into one sentence a purpose.
 """
 
 from __future__ import annotations
@@ -80,35 +79,18 @@ SETUP = (
     if os.environ.get("NVIDIA_PYTORCH_VERSION")
     else "run `make setup`"
 )
+_TORCH = "see whether `python -c 'import torch'` and `nvidia-smi` answer; mend torch (`make setup`) or the driver"
+_GLOO = "see whether `python -c 'import torch.distributed'` answers, and what the firewall does to 127.0.0.1"
+_AO = "install the pinned torch and torchao together: `make setup`"
+_TE = "see what `python -c 'import transformer_engine.pytorch'` says"
+_ROOM, _GPU = ("memory", "disk", "temporary files", "/dev/shm"), ("torch", "GPU", "FP8 hardware", "NCCL")
 PROBES = (
     Probe("labkit.doctor.machine:basics", ("Python", "operating system", "packages"), SETUP),
-    Probe(
-        "labkit.doctor.machine:room", ("memory", "disk", "temporary files", "/dev/shm"), "look at `df -h` and `free -h`"
-    ),
-    Probe(
-        "labkit.doctor.frameworks:torch_and_gpu",
-        ("torch", "GPU", "FP8 hardware", "NCCL"),
-        "see whether `python -c 'import torch'` and `nvidia-smi` answer; mend torch (`make setup`) or the driver",
-        120.0,
-    ),
-    Probe(
-        "labkit.doctor.frameworks:gloo",
-        ("gloo",),
-        "see whether `python -c 'import torch.distributed'` answers, and what the firewall does to 127.0.0.1",
-        120.0,
-    ),
-    Probe(
-        "labkit.doctor.frameworks:torchao",
-        ("torchao",),
-        "install the pinned torch and torchao together: `make setup`",
-        120.0,
-    ),
-    Probe(
-        "labkit.doctor.frameworks:transformer_engine",
-        ("Transformer Engine",),
-        "see what `python -c 'import transformer_engine.pytorch'` says",
-        180.0,
-    ),
+    Probe("labkit.doctor.machine:room", _ROOM, "look at `df -h` and `free -h`"),
+    Probe("labkit.doctor.frameworks:torch_and_gpu", _GPU, _TORCH, 120.0),
+    Probe("labkit.doctor.frameworks:gloo", ("gloo",), _GLOO, 120.0),
+    Probe("labkit.doctor.frameworks:torchao", ("torchao",), _AO, 120.0),
+    Probe("labkit.doctor.frameworks:transformer_engine", ("Transformer Engine",), _TE, 180.0),
     Probe("labkit.doctor.grading:sandbox", ("user namespaces", "bubblewrap"), "see what `unshare -Ur true` says", 60.0),
     Probe("labkit.doctor.grading:nbgrader", ("nbgrader",), "pip install nbgrader", 60.0),
 )
@@ -257,17 +239,14 @@ def _ask(probe: Probe, running: set[subprocess.Popen]) -> list[Check]:
         try:
             out, _ = process.communicate(timeout=5)
         except subprocess.TimeoutExpired as error:  # stuck in the kernel: give it up, keep what it said
-            out = error.stdout
+            out = error.stdout or b""
     else:
         if process.returncode:
-            reason = (
-                f"the probe was ended by {_signal(-process.returncode)}"
-                if process.returncode < 0
-                else f"the probe ended with status {process.returncode}"
-            )
+            how = f"ended with status {process.returncode}"
+            reason = f"the probe {how if process.returncode > 0 else 'was ended by ' + _signal(-process.returncode)}"
     finally:
         running.discard(process)
-    for line in (out or b"").decode(errors="replace").splitlines():
+    for line in out.decode(errors="replace").splitlines():
         with suppress(ValueError, TypeError, KeyError):
             row = json.loads(line)
             if "error" in row:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from importlib import metadata
+from typing import Any
 
 from labkit.doctor.findings import SETUP, Check, in_words
 from labkit.doctor.requirements import TE, TORCH, dotted
@@ -31,12 +32,8 @@ def torch_and_gpu() -> Iterator[Check]:
         check = _torch_version(torch)
     except (Exception, SystemExit) as error:
         torch, absent = None, isinstance(error, ModuleNotFoundError) and error.name == "torch"
-        check = Check(
-            "torch",
-            False,
-            "not installed" if absent else f"does not import: {in_words(error)}",
-            SETUP if absent else "install it anew: `make clean`, then `make setup`",
-        )
+        why = "not installed" if absent else f"does not import: {in_words(error)}"
+        check = Check("torch", False, why, SETUP if absent else "install it anew: `make clean`, then `make setup`")
     yield check
     usable = False
     for check in _gpu(torch, listed):
@@ -45,7 +42,7 @@ def torch_and_gpu() -> Iterator[Check]:
     yield _nccl(torch) if usable else Check("NCCL", None, "serves GPUs only", AS_GPU)
 
 
-def _torch_version(torch) -> Check:
+def _torch_version(torch: Any) -> Check:
     version = str(torch.__version__)
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     found = re.match(r"(\d+)\.(\d+)", version)
@@ -56,39 +53,14 @@ def _torch_version(torch) -> Check:
     return Check("torch", True, f"{version}, {build}{newer}")
 
 
-def _gpu(torch, listed: list[dict]) -> Iterator[Check]:
+def _gpu(torch: Any, listed: list[dict]) -> Iterator[Check]:
     names = ", ".join(sorted({gpu["name"] for gpu in listed}))
     none = Check("FP8 hardware", None, "no GPU to look at; the CPU demo computes with real FP8 numbers, slowly", AS_GPU)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         usable = torch is not None and torch.cuda.is_available()
     if not usable:
-        if not listed:
-            hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-            yield Check(
-                "GPU",
-                None,
-                "no NVIDIA GPU found"
-                + (f" (CUDA_VISIBLE_DEVICES={hidden!r} hides all but those)" if hidden is not None else ""),
-                NEED_GPU,
-            )
-        elif torch is None:
-            yield Check("GPU", False, f"{names}, but without torch nothing can use it", SETUP)
-        elif torch.version.cuda is None:
-            yield Check(
-                "GPU",
-                False,
-                f"{names}, but this torch is a CPU build",
-                "install a CUDA build: `make clean`, then `make setup` without TORCH_INDEX_URL",
-            )
-        else:
-            because = f": {in_words(said[-1].message)}" if said else ""
-            yield Check(
-                "GPU",
-                False,
-                f"{names}, driver {listed[0]['driver']}, but torch cannot use it{because}",
-                f"update the driver to one for CUDA {torch.version.cuda}, or install a torch for its CUDA",
-            )
+        yield _unusable(torch, listed, names, said)
         yield none
         return
     devices = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
@@ -105,24 +77,34 @@ def _gpu(torch, listed: list[dict]) -> Iterator[Check]:
                 raise ValueError(f"a product on GPU {k} came out wrong")
         yield Check("GPU", True, detail)
     except Exception as error:
-        yield Check(
-            "GPU",
-            False,
-            f"{detail}; but it does not compute: {in_words(error)}",
-            "see whether another program fills the GPU (`nvidia-smi`), and whether this torch knows the chip",
-        )
+        fix = "see whether another program fills the GPU (`nvidia-smi`), and whether this torch knows the chip"
+        yield Check("GPU", False, f"{detail}; but it does not compute: {in_words(error)}", fix)
         yield none
         return
     fp8 = capability >= FP8_CAPABILITY
-    yield Check(
-        "FP8 hardware",
-        fp8,
-        f"compute capability {dotted(capability)} " + ("multiplies FP8" if fp8 else "has no FP8 units"),
-        NEED_GPU,
+    told = f"compute capability {dotted(capability)} " + ("multiplies FP8" if fp8 else "has no FP8 units")
+    yield Check("FP8 hardware", fp8, told, NEED_GPU)
+
+
+def _unusable(torch: Any, listed: list[dict], names: str, said: list[warnings.WarningMessage]) -> Check:
+    """Why torch cannot use a GPU."""
+    if not listed:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        but = f" (CUDA_VISIBLE_DEVICES={hidden!r} hides all but those)" if hidden is not None else ""
+        return Check("GPU", None, f"no NVIDIA GPU found{but}", NEED_GPU)
+    if torch is None:
+        return Check("GPU", False, f"{names}, but without torch nothing can use it", SETUP)
+    if torch.version.cuda is None:
+        fix = "install a CUDA build: `make clean`, then `make setup` without TORCH_INDEX_URL"
+        return Check("GPU", False, f"{names}, but this torch is a CPU build", fix)
+    because = f": {in_words(said[-1].message)}" if said and isinstance(said[-1].message, Warning) else ""
+    why = f"{names}, driver {listed[0]['driver']}, but torch cannot use it{because}"
+    return Check(
+        "GPU", False, why, f"update the driver to one for CUDA {torch.version.cuda}, or install a torch for its CUDA"
     )
 
 
-def _nccl(torch) -> Check:
+def _nccl(torch: Any) -> Check:
     fix = "install a torch with NCCL (the Linux CUDA builds have it)"
     try:
         dist = importlib.import_module("torch.distributed")
@@ -153,7 +135,9 @@ def gloo() -> Iterator[Check]:
         yield Check("gloo", False, "this torch has none", "install an official build of torch: `make setup`")
         return
     os.environ["GLOO_SOCKET_IFNAME"] = loopback
-    store, sums, errors = dist.HashStore(), {}, []
+    store = dist.HashStore()
+    sums: dict[int, list[float]] = {}
+    errors: list[Exception] = []
 
     def rank(r: int) -> None:
         try:
@@ -172,12 +156,8 @@ def gloo() -> Iterator[Check]:
         yield Check("gloo", True, f"two ranks talk over {loopback}")
     else:
         why = in_words(errors[0]) if errors else "no answer within 30 s"
-        yield Check(
-            "gloo",
-            False,
-            f"two ranks cannot talk over {loopback}: {why}",
-            "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1",
-        )
+        fix = "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1"
+        yield Check("gloo", False, f"two ranks cannot talk over {loopback}: {why}", fix)
 
 
 def torchao() -> Iterator[Check]:
@@ -192,15 +172,10 @@ def torchao() -> Iterator[Check]:
             config=float8.Float8LinearConfig.from_recipe_name("tensorwise"),
         )
         model(torch.ones(16, 16, requires_grad=True)).sum().backward()
-        check = Check("torchao", True, f"{metadata.version('torchao')}: an FP8 linear trains on the CPU")
+        yield Check("torchao", True, f"{metadata.version('torchao')}: an FP8 linear trains on the CPU")
     except (Exception, SystemExit) as error:
-        check = Check(
-            "torchao",
-            False,
-            f"installed, but does not work: {in_words(error)}",
-            "install the pinned torch and torchao together: `make setup`",
-        )
-    yield check
+        fix = "install the pinned torch and torchao together: `make setup`"
+        yield Check("torchao", False, f"installed, but does not work: {in_words(error)}", fix)
 
 
 # Transformer Engine's ways to fail on import, the most special first (FileNotFoundError is an OSError).
@@ -227,20 +202,14 @@ def transformer_engine() -> Iterator[Check]:
             te = importlib.import_module("transformer_engine.pytorch")
     except (Exception, SystemExit) as error:
         words = next((words for kind, words in _TE_WORDS if isinstance(error, kind)), "an error of its own")
-        yield Check(
-            name,
-            False,
-            f"installed, but does not import: {words} ({in_words(error)})",
-            f"install it anew for this torch: {INSTALL_TE}"
-            if gpu
-            else "there is no NVIDIA GPU here, and it needs one: on a CPU use the torchao arms",
-        )
+        fix = "there is no NVIDIA GPU here, and it needs one: on a CPU use the torchao arms"
+        fix = f"install it anew for this torch: {INSTALL_TE}" if gpu else fix
+        yield Check(name, False, f"installed, but does not import: {words} ({in_words(error)})", fix)
         return
     version = str(getattr(importlib.import_module("transformer_engine"), "__version__", "of unknown version"))
     if not hasattr(te, "autocast"):
-        yield Check(
-            name, False, f"{version} is older than {dotted(TE)} (it has no te.autocast)", f"update it: {INSTALL_TE}"
-        )
+        old = f"{version} is older than {dotted(TE)} (it has no te.autocast)"
+        yield Check(name, False, old, f"update it: {INSTALL_TE}")
     elif not gpu:
         yield Check(name, None, f"{version} imports, but there is no GPU for it", NEED_GPU)
     else:

@@ -10,10 +10,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Any
 
 from labkit.doctor.findings import Check, in_words
 from labkit.record import hardware
 
+NAMESPACES = ("--user", "--map-root-user", "--pid", "--net", "--ipc", "--fork")
+SANDBOX = ("--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # Docker's, Podman's
 
 
@@ -23,40 +26,23 @@ def sandbox() -> Iterator[Check]:
         for name in ("user namespaces", "bubblewrap"):
             yield Check(name, None, "exists on Linux only", "grade on Linux")
         return
-    who = ", tried as an ordinary user" if os.geteuid() == 0 else ""
-    unshare = shutil.which("unshare")
+    unshare, bwrap = shutil.which("unshare"), shutil.which("bwrap")
     if unshare is None:
-        yield Check(
-            "user namespaces", False, "the command unshare is not here to try it", "sudo apt install util-linux"
-        )
+        fix = "sudo apt install util-linux"
+        yield Check("user namespaces", False, "the command unshare is not here to try it", fix)
     else:
-        ok, said = _try(unshare, "--user", "--map-root-user", "--pid", "--net", "--ipc", "--fork", "true")
-        why, fix = _forbidden()
-        yield Check("user namespaces", ok, f"can be made{who}" if ok else f"cannot be made{who} ({said}): {why}", fix)
-    bwrap = shutil.which("bwrap")
+        yield _tried("user namespaces", "can be made", "cannot be made", (unshare, *NAMESPACES, "true"))
     if bwrap is None:
         yield Check("bubblewrap", None, "not installed; only grading needs it", "sudo apt install bubblewrap")
     else:
-        ok, said = _try(
-            bwrap,
-            "--unshare-all",
-            "--die-with-parent",
-            "--ro-bind",
-            "/",
-            "/",
-            "--dev",
-            "/dev",
-            "--proc",
-            "/proc",
-            "true",
-        )
-        why, fix = _forbidden()
-        yield Check(
-            "bubblewrap",
-            ok,
-            f"starts a sandbox{who}" if ok else f"installed, but starts no sandbox{who} ({said}): {why}",
-            fix,
-        )
+        yield _tried("bubblewrap", "starts a sandbox", "installed, but starts no sandbox", (bwrap, *SANDBOX, "true"))
+
+
+def _tried(name: str, works: str, fails: str, command: tuple[str, ...]) -> Check:
+    who = ", tried as an ordinary user" if os.geteuid() == 0 else ""
+    ok, said = _try(*command)
+    why, fix = _forbidden()
+    return Check(name, ok, f"{works}{who}" if ok else f"{fails}{who} ({said}): {why}", fix)
 
 
 def _forbidden() -> tuple[str, str]:
@@ -89,18 +75,10 @@ def _forbidden() -> tuple[str, str]:
 
 def _try(*command: str, seconds: float = 15.0) -> tuple[bool, str]:
     """Run it; (it worked, the last line it said). Root may do anything, so as root it runs as nobody."""
-    drop = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    drop: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            cwd="/",
-            **drop,
-        )
+        done = subprocess.run(command, timeout=seconds, cwd="/", **quiet, **drop)
     except subprocess.TimeoutExpired:
         return False, f"no answer in {seconds:g} s"
     except (OSError, subprocess.SubprocessError) as error:
@@ -116,12 +94,7 @@ def nbgrader() -> Iterator[Check]:
         return
     try:
         importlib.import_module("nbgrader")
-        check = Check("nbgrader", True, metadata.version("nbgrader"))
+        yield Check("nbgrader", True, metadata.version("nbgrader"))
     except (Exception, SystemExit) as error:
-        check = Check(
-            "nbgrader",
-            False,
-            f"installed, but does not import: {in_words(error)}",
-            "pip install --force-reinstall nbgrader",
-        )
-    yield check
+        fix = "pip install --force-reinstall nbgrader"
+        yield Check("nbgrader", False, f"installed, but does not import: {in_words(error)}", fix)

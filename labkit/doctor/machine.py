@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -21,21 +21,13 @@ DEMO_MEMORY, DEMO_DISK, TEMPORARY, SHARED = 4 * 2**30, 2**30, 200 * 2**20, 2**30
 
 def basics() -> Iterator[Check]:
     """Python, the system, the packages that need no trying."""
-    version = platform.python_version()
-    good = sys.version_info >= PYTHON and sys.maxsize > 2**32
-    yield Check(
-        "Python",
-        good,
-        version if sys.maxsize > 2**32 else f"{version}, a 32-bit build",
-        f"install Python {dotted(PYTHON)} or newer, 64 bit, then `make setup PYTHON=python3.12`",
-    )
-    system = platform.system()
-    yield Check(
-        "operating system",
-        system in ("Linux", "Darwin"),
-        hardware.operating_system(),
-        "use Linux or macOS; on Windows install WSL 2 (`wsl --install`) and work inside it",
-    )
+    version, narrow = platform.python_version(), sys.maxsize <= 2**32
+    fix = f"install Python {dotted(PYTHON)} or newer, 64 bit, then `make setup PYTHON=python3.12`"
+    good = sys.version_info >= PYTHON and not narrow
+    yield Check("Python", good, f"{version}, a 32-bit build" if narrow else version, fix)
+    fix = "use Linux or macOS; on Windows install WSL 2 (`wsl --install`) and work inside it"
+    good = platform.system() in ("Linux", "Darwin")
+    yield Check("operating system", good, hardware.operating_system(), fix)
     there, absent = [], []
     for name in PACKAGES:
         try:
@@ -54,31 +46,27 @@ def room() -> Iterator[Check]:
 
 
 def _memory() -> Check:
-    total = hardware.memory_bytes()
+    total, most = hardware.memory_bytes(), f"the demo takes up to {gib(DEMO_MEMORY)}"
     if total is None:
-        return Check(
-            "memory", None, "this system does not say how much there is", f"the demo takes up to {gib(DEMO_MEMORY)}"
-        )
+        return Check("memory", None, "this system does not say how much there is", most)
     found = re.search(r"^MemAvailable:\s*(\d+) kB", hardware.read_system("/proc/meminfo"), re.M)
     free = min(total, int(found[1]) * 1024) if found else total
     detail = f"{gib(total)}, {gib(free)} of it free"
     if total > free < DEMO_MEMORY:
-        detail += f": close other programs, the demo takes up to {gib(DEMO_MEMORY)}"
+        detail += f": close other programs, {most}"
     enough = total >= 0.9 * DEMO_MEMORY  # what is sold as 4 GB shows a little less
-    return Check(
-        "memory",
-        enough,
-        detail,
-        f"the demo takes up to {gib(DEMO_MEMORY)}: use a larger machine, or raise the container's memory limit",
-    )
+    return Check("memory", enough, detail, f"{most}: use a larger machine, or raise the container's memory limit")
 
 
 def _disk() -> Check:
     from labkit.train.data.cache import cache_root
 
     told, bad = [], []
-    places = {"the working directory": os.getcwd, "the cache": lambda: _existing(cache_root())}
-    for label, place in places.items():
+    places: tuple[tuple[str, Callable[[], str | Path], str], ...] = (
+        ("the working directory", os.getcwd, "cd to a folder that you may write to"),
+        ("the cache", lambda: _existing(cache_root()), "set LABKIT_CACHE to a folder that you may write to"),
+    )
+    for label, place, fix in places:
         try:
             folder = place()
             free = shutil.disk_usage(folder).free
@@ -89,11 +77,7 @@ def _disk() -> Check:
                 bad.append(f"free {gib(DEMO_DISK)} in {label}")
         except OSError as error:
             told.append(f"{label} cannot be written ({in_words(error)})")
-            bad.append(
-                "cd to a folder that you may write to"
-                if label != "the cache"
-                else "set LABKIT_CACHE to a folder that you may write to"
-            )
+            bad.append(fix)
     return Check("disk", not bad, "; ".join(told), "; ".join(bad))
 
 

@@ -24,15 +24,8 @@ from labkit.errors import LabError
 from labkit.precision import matrix
 
 # Every dim and the tokens divide by 128, as te's block recipe wants.
-MODEL = {
-    "vocab_size": 512,
-    "d_model": 256,
-    "n_layers": 2,
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "d_ffn": 512,
-    "max_seq_len": 128,
-}
+MODEL = {"vocab_size": 512, "d_model": 256, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_ffn": 512}
+MODEL["max_seq_len"] = 128
 TRAIN = {"model": MODEL, "steps": 2, "seq_len": 128, "batch_size": 4, "eval_every": 0, "lr": 1e-3}
 WAYS = ("compile", "checkpointing", "fused")
 ACROSS = (matrix.SCHEDULE, matrix.PARAMETERS)  # alone, and with each of the ways: all subsets would be too many
@@ -54,19 +47,17 @@ def combinations(gpu: Any) -> list[tuple[str, tuple[str, ...]]]:
 def config_of(recipe: str, ways: tuple[str, ...]) -> dict[str, Any]:
     """The training config that asks for a recipe of the table in these ways."""
     backend, _, name = recipe.partition(" ")
-    precision = {"backend": "broken-unscaled"} if backend == "broken" else {"backend": backend, "recipe": name}
+    precision: dict[str, Any] = {"backend": backend, "recipe": name}
+    if backend == "broken":
+        precision = {"backend": "broken-unscaled"}
     if "fused" in ways:
         precision["fused"] = True
     if matrix.SCHEDULE in ways:
         precision["schedule"] = {"bf16_first": 1}
     if matrix.PARAMETERS in ways:
         precision["fp8_parameters"] = True
-    return {
-        **TRAIN,
-        "precision": precision,
-        "compile": "compile" in ways,
-        "activation_checkpointing": "block" if "checkpointing" in ways else "none",
-    }
+    blocks = "block" if "checkpointing" in ways else "none"
+    return {**TRAIN, "precision": precision, "compile": "compile" in ways, "activation_checkpointing": blocks}
 
 
 def fresh_job(group: Any, config: dict[str, Any], run_dir: Path, cache: Path) -> dict[str, Any]:

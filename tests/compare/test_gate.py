@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.compare.preset import available, load_preset
 from labkit.compare.budget import Item
-from labkit.compare.plan import gate_closed
-from labkit.compare.plan import Plan, check_arm, check_part, prepare_folder
+from labkit.compare.plan import Plan, check_arm, check_part, gate_closed, prepare_folder
+from labkit.compare.preset import available, load_preset
 from labkit.errors import LabError
 from labkit.record.run import RunRecord
 

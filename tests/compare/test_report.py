@@ -7,12 +7,11 @@ import html
 import math
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
-from labkit.compare.results import ArmResult, arms_of
 from labkit.compare.report import _events, _gap_word, missing, report
+from labkit.compare.results import ArmResult, arms_of
 from labkit.errors import LabError
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
@@ -350,11 +349,10 @@ def test_a_full_disk_is_one_sentence_and_keeps_the_old_page(tmp_path, no_picture
     synthetic.arm(tmp_path / "run", "bf16", steps=12)
     old = report(tmp_path / "run").read_text()
 
-    def fill_up(self, text, **_):
-        self.write_bytes(text[:100].encode())  # some of it still fits
+    def fill_up(fd):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", fill_up)
+    monkeypatch.setattr("os.fsync", fill_up)
     with pytest.raises(LabError, match="No space left on device"):
         report(tmp_path / "run")
     assert (tmp_path / "run" / "report.html").read_text() == old

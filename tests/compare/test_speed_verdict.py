@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.compare.preset import load_preset
 from labkit.compare.budget import REPORT_SECONDS, Budget, Item, predict
 from labkit.compare.figures.speed import milliseconds, per_thousand
+from labkit.compare.preset import load_preset
 from labkit.compare.speed_verdict import advice, judge_speed
 from labkit.errors import LabError
 from labkit.precision import get_backend
@@ -57,7 +57,7 @@ def test_a_difference_within_the_spread_of_the_steps_is_none(rate, spread, word)
 
 def test_without_the_baseline_or_fp8_there_is_no_verdict():
     assert judge_speed({"te": arm("TE FP8", 150)})["word"] == "incomplete"
-    found = judge_speed(BASE, {"TE FP8": "it failed"}, {"AO": "left for another call"})
+    found = judge_speed(BASE, {"TE FP8": "it failed", "AO": "left for another call"})
     assert found["word"] == "incomplete" and "no FP8 arm was timed" in found["sentence"]
     assert {"TE FP8: no result, it failed.", "AO: no result, left for another call."} <= set(found["reasons"])
 
