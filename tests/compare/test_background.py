@@ -13,6 +13,7 @@ import sys
 import termios
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -208,8 +209,6 @@ def test_words_that_do_not_go_together(tmp_path):
 def _read(terminal: int) -> bytes:
     """What the terminal has shown, all of it."""
     _read.seen = getattr(_read, "seen", b"")
-    try:
+    with suppress(BlockingIOError):
         _read.seen += os.read(terminal, 1 << 16)
-    except BlockingIOError:
-        pass
     return _read.seen

@@ -143,7 +143,7 @@ def test_nothing_of_the_machine_travels(run, monkeypatch):
     finally:
         clean._places.cache_clear()
     whole = b"\n".join(made.files.values()) + json.dumps(made.manifest).encode()
-    for word in (b"gpu-box-17", b"/srv/secret", str(run.parent).encode()) + ((str(Path.home()) + "/").encode(),):
+    for word in (b"gpu-box-17", b"/srv/secret", str(run.parent).encode(), f"{Path.home()}/".encode()):
         assert word not in whole, word
     assert made.files["compare.log"] == b"on <host>: ~/data/a.txt and .../b.txt\n"
     assert b"base64,ab+/cd/ef" in made.files["report.html"]  # a picture's letters are no path
@@ -301,7 +301,7 @@ def test_cut_off_anywhere(run, tmp_path):
 def test_a_flipped_bit_anywhere(run, tmp_path):
     whole = bundle.read(bundle.pack(run)[0])
     data = (run.parent / "h100.tar.gz").read_bytes()
-    refused = 0
+    refused = []
     for place in range(0, len(data), max(1, len(data) // 60)):
         broken = bytearray(data)
         broken[place] ^= 0x10
@@ -309,11 +309,10 @@ def test_a_flipped_bit_anywhere(run, tmp_path):
         try:
             found = bundle.read(tmp_path / "flip.tar.gz")
         except LabError as error:
-            assert "\n" not in str(error)
-            refused += 1
+            refused.append(str(error))
         else:  # a few bits carry nothing: gzip's header has some, and so has the compressed stream
             assert (found.files, found.manifest) == (whole.files, whole.manifest)
-    assert refused > 50
+    assert len(refused) > 50 and "\n" not in "".join(refused)
 
 
 def test_altered_missing_and_added(run, tmp_path):
@@ -390,8 +389,8 @@ def test_other_schemas_and_bundles_without_a_run(tmp_path):
     files = [("h100/BUNDLE.json", json.dumps(head).encode()), ("h100/notes.json", b"{}")]
     with pytest.raises(LabError, match="holds no run.json"):
         bundle.read(packed(tmp_path / "x.tar.gz", files))
+    newer = (files[0][0], json.dumps({**head, "schema": 2}).encode())
     with pytest.raises(LabError, match="schema 2"):
-        newer = (files[0][0], json.dumps({**head, "schema": 2}).encode())
         bundle.read(packed(tmp_path / "x.tar.gz", [newer, files[1]]))
 
 

@@ -1,4 +1,4 @@
-"""`lab compare` from the first arm to the verdict, on two real ranks: what it leaves, and that it goes on where it was."""
+"""`lab compare` from the first arm to the verdict, on two real ranks: what it leaves, and that it goes on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_arm_has_its_record_and_the_verdict_its_reasons(finished):
     assert done.returncode in (0, 1), done.stderr  # 8 steps prove nothing about FP8: any verdict will do here
     run = read_run(folder / "out")
     assert run.status == "finished" and list(run.arms) == ["bf16", "twin", "fp8", "broken"]
-    for name, arm in run.arms.items():
+    for arm in run.arms.values():
         assert arm.status == "finished" and [s["step"] for s in arm.steps] == list(range(1, 9))
         assert [step for step, _ in arm.series("heldout")] == [2, 4, 6, 8]
     results = run.run["results"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -158,7 +159,7 @@ def test_labels_at_line_ends_never_overlap_and_stay_beside_the_axes():
         # The text alone: an annotation's own extent has its leader in it.
         boxes = sorted((Text.get_window_extent(t) for t in ax.texts), key=lambda box: box.y0)
         frame = ax.get_window_extent()
-    for below, above in zip(boxes, boxes[1:]):
+    for below, above in pairwise(boxes):
         assert below.y1 <= above.y0 + 1  # a pixel of tolerance: text boxes include line spacing
     assert boxes[0].y0 > frame.y0 - 12 and boxes[-1].y1 < frame.y1 + 12
 
@@ -254,7 +255,7 @@ def test_an_odd_record_costs_its_picture_and_not_the_report(runs, tmp_path, monk
     pictures = draw_all(read_run(runs["gap"]), tmp_path, trouble)
     assert trouble == ["The picture of the losses could not be drawn (ValueError: odd)."]
     assert pictures[0].name == "gap"
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="odd"):
         draw_all(read_run(runs["gap"]), tmp_path)
 
 

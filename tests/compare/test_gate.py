@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from labkit.compare.budget import Item
@@ -214,9 +216,13 @@ def test_a_record_goes_on_when_its_preset_has_gained_an_arm_and_not_when_it_lost
 )
 def test_what_cannot_run_is_refused_before_anything_starts(tmp_path, change, world, said):
     asked = preset(tmp_path, TEXT, change)
-    with pytest.raises(LabError, match=said):
-        for arm in asked.arms:
+    refused = []
+    for arm in asked.arms:
+        try:
             check_arm(asked.config(arm), "cpu", world)
+        except LabError as error:
+            refused.append(str(error))
+    assert refused and re.search(said, refused[0])
 
 
 def test_the_presets_that_come_along():

@@ -55,7 +55,7 @@ class Tags(HTMLParser):
 
 
 def test_the_page_is_one_file_and_asks_for_nothing(page):
-    text, folder = page
+    text, _ = page
     tags = Tags(text)
     assert tags.open == []
     names = {tag for tag, _ in tags.found}
@@ -73,7 +73,7 @@ def test_the_page_is_one_file_and_asks_for_nothing(page):
 
 
 def test_pictures_are_inside_with_alt_text_and_ask_for_nothing_either(page):
-    text, folder = page
+    text, _ = page
     images = [a for t, a in Tags(text).found if t == "img"]
     assert len(images) >= 6
     for image in images:
@@ -131,7 +131,7 @@ def test_command_environment_and_evidence_are_there(page):
         "14 linears are Float8Linear",
         "head (named in precision.skip)",
         "layers.1.attn.wq",
-        "14 × Float8Linear",
+        "14 \N{MULTIPLICATION SIGN} Float8Linear",
         '"batch_size": 8',
     ):
         assert part in seen, part
@@ -148,7 +148,7 @@ def test_a_gpu_report_gives_ratio_and_mfu_with_both_conventions_and_peaks(tmp_pa
     seen = words(report(folder).read_text())
     arms = arms_of(read_run(folder))
     ratio = arms["fp8"].speed.tokens_per_s / arms["bf16"].speed.tokens_per_s
-    assert f"{ratio:.2f} ×" in seen and "This ran on a CPU" not in seen and "NVIDIA H200" in seen
+    assert f"{ratio:.2f} \N{MULTIPLICATION SIGN}" in seen and "This ran on a CPU" not in seen and "NVIDIA H200" in seen
     for part in (
         "TFLOP/s per GPU, causal attention",
         "TFLOP/s per GPU, full attention",
@@ -313,7 +313,7 @@ def test_losses_that_are_not_finite_are_counted_and_shown(tmp_path, no_pictures)
     row = words(next(r for r in re.findall(r"(?s)<tr>.*?</tr>", text) if "FP8 broken" in r))
     assert "18 / 18" in row and "NaN" in row
     seen = words(text)
-    assert "skipped_step × 18" in seen and "13 to 30" in seen  # one line, not eighteen
+    assert "skipped_step \N{MULTIPLICATION SIGN} 18" in seen and "13 to 30" in seen  # one line, not eighteen
 
 
 def test_like_events_are_one_line_and_different_ones_are_not(tmp_path):

@@ -140,7 +140,7 @@ def test_a_diverged_arm_is_outside(bad):
 
 
 def test_an_identical_twin_does_not_make_a_band_of_zero():
-    """Bitwise equal twins happen (perturbation below bf16's step): then only the floor of what can be measured is left."""
+    """Bitwise equal twins happen (perturbation below bf16's step): then what can be measured is the floor."""
     out = verdict(twin=dict(BASE), fp8=dict(BASE), broken=shifted(5))
     assert out["word"] == "pass" and 0 < out["band"]["threshold"] < 1e-3
 

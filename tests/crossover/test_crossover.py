@@ -20,9 +20,10 @@ from labkit.errors import LabError
 
 Kernel = namedtuple("Kernel", "name begin end")
 CPU = torch.device("cpu")
+CUBE = Shape(1024, 1024, 1024)
 
 
-def a_cell(arm, product, quantise, launch=0.0, shape=Shape(1024, 1024, 1024), **more):
+def a_cell(arm, product, quantise, launch=0.0, shape=CUBE, **more):
     parts = {"product": product, "quantise": quantise, "launch": launch}
     return Cell(*shape, arm, seconds=sum(parts.values()), spread=0.01, queue=1e-6, parts=parts, error=0.03, **more)
 
@@ -116,7 +117,7 @@ def test_kernels_are_divided_among_arms_by_the_marks():
     (bf16, no), (fp8, yes) = measure.split_kernels(kernels[::-1], arms=2, repeats=3)
     assert bf16 == {"product": pytest.approx(1e-5), "quantise": 0.0} and no is False
     assert fp8 == {"product": pytest.approx(10e-6 / 3), "quantise": pytest.approx(5e-6)} and yes is True
-    for wrong in (kernels[:-1], kernels[:1] + kernels[2:], kernels + [Kernel("late", 95, 96)]):
+    for wrong in (kernels[:-1], kernels[:1] + kernels[2:], [*kernels, Kernel("late", 95, 96)]):
         with pytest.raises(LabError, match="marks between the arms"):
             measure.split_kernels(wrong, arms=2, repeats=3)
 

@@ -74,7 +74,8 @@ def sentences():
     yield f"for BF16 {max(c.error for c in of(BASE).values()):.4f}"
     yield f"BF16: {rate(BASE):.0f} TFLOP/s, {queue(BASE):.0f} us"
     yield f"6 n (1/{rate(BASE):.0f} - 1/{rate('te-current'):.0f})"
-    yield f"n = {break_even('te-current'):,.0f} for TE current, {break_even('torchao-rowwise'):,.0f} for torchao rowwise"
+    current, rowwise = break_even("te-current"), break_even("torchao-rowwise")
+    yield f"n = {current:,.0f} for TE current, {rowwise:,.0f} for torchao rowwise"
     small, middle = Shape(1024, 1024, 1024), Shape(4096, 4096, 4096)
     yield f"TE current has {without_waiting(HAVE[small, BASE], HAVE[small, 'te-current']):.2f}"
     alone = without_waiting(HAVE[middle, BASE], HAVE[middle, "te-current"])

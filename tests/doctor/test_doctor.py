@@ -259,7 +259,7 @@ def imagined(monkeypatch):
     ):
         def is_available():
             if warning:
-                warnings.warn(warning)
+                warnings.warn(warning, stacklevel=1)
             return bool(devices)
 
         def ones(*shape, device, dtype=None):
@@ -693,7 +693,7 @@ def test_every_check_serves_a_purpose_and_every_need_is_checked():
 
 def test_all_is_well():
     assert yes(well()) == [True, True, True] and exit_code(well()) == 0
-    assert [v.sentence for v in verdicts(well())][0] == "yes: `make demo`"
+    assert verdicts(well())[0].sentence == "yes: `make demo`"
 
 
 @pytest.mark.parametrize(
