@@ -65,11 +65,8 @@ class Bundle:
     @property
     def sentence(self) -> str:
         """What it holds, and what it does not."""
-        size = sum(len(content) for content in self.files.values())
-        text = (
-            f"{self.name}: {self.manifest['run_kind']}, {len(self.files)} files, {size / MiB:.1f} MiB, "
-            "none missing or altered"
-        )
+        size = f"{len(self.files)} files, {sum(map(len, self.files.values())) / MiB:.1f} MiB"
+        text = f"{self.name}: {self.manifest['run_kind']}, {size}, none missing or altered"
         left = self.manifest["left_out"]
         if left:
             told = (f"{what} ({size / MiB:,.0f} MiB)" for what, size in sorted(left.items()))
@@ -92,10 +89,8 @@ def state(run: Path) -> str:
         return "the run is still going on"
     for name, record in records.items():
         if record.status == "interrupted":
-            return (
-                f"{name or 'the run'} was stopped or killed ({_progress(record)}); the command that started it goes on "
-                "with it"
-            )
+            far = _progress(record)
+            return f"{name or 'the run'} was stopped or killed ({far}); the command that started it goes on with it"
         if record.status != "finished":
             return f"{name or 'the run'} has not finished: its status is '{record.status}'"
     return next(filter(None, (lacking(name, record) for name, record in records.items())), "whole")
@@ -137,11 +132,8 @@ def _records(run: Path, data: RunData) -> Iterator[tuple[str, RunData]]:
 def _progress(record: RunData) -> str:
     """How far it came; a comparison has no steps of its own, only its arms have."""
     if record.is_comparison:
-        below = [
-            read_run(file.parent)
-            for file in (*record.path.glob("arms/*/run.json"), *record.path.glob("speed/*/run.json"))
-        ]
-        return f"{sum(each.status == 'finished' for each in below)} arms finished"
+        files = (*record.path.glob("arms/*/run.json"), *record.path.glob("speed/*/run.json"))
+        return f"{sum(read_run(file.parent).status == 'finished' for file in files)} arms finished"
     last, steps = _last_step(record), _planned(record)
     return f"step {last}{f' of {steps}' if steps else ''}" if last else "no step yet"
 
@@ -181,10 +173,7 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
         "run_kind": str(load_run(run).get("kind", "unknown")),
         "state": said,
         "left_out": left,
-        "files": {
-            key: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            for key, content in sorted(files.items())
-        },
+        "files": {key: {"bytes": len(content), "sha256": _hash(content)} for key, content in sorted(files.items())},
     }
     out = Path(out) if out else run.resolve().parent / f"{run.resolve().name}.tar.gz"
     _refuse_other(out, name)
@@ -334,7 +323,7 @@ def verify(file: Path, found: dict[str, bytes]) -> Bundle:
         more = f", and {len(absent) - 1} more" if absent[1:] else ""
         raise LabError(f"{file} is not complete: {absent[0]} is missing{more}")
     for key, about in sorted(head["files"].items()):
-        if len(files[key]) != about.get("bytes") or hashlib.sha256(files[key]).hexdigest() != about.get("sha256"):
+        if len(files[key]) != about.get("bytes") or _hash(files[key]) != about.get("sha256"):
             raise LabError(f"{file} was altered: {_shown(key)} is not what was packed")
     if "run.json" not in files or not isinstance(head.get("state"), str):
         raise LabError(f"{file} is no bundle of a run: it holds no run.json")
@@ -366,12 +355,11 @@ def unpack(bundle: Bundle, into: Path) -> Path:
 def _plain(name: str) -> bool:
     """A relative name of plain parts, two at least."""
     parts = name.split("/")
-    return (
-        len(parts) >= 2
-        and "\\" not in name
-        and "\0" not in name
-        and all(part not in ("", ".", "..") and not part.startswith(".") for part in parts)
-    )
+    return len(parts) >= 2 and not {"\\", "\0"} & set(name) and all(part and part[0] != "." for part in parts)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _shown(name: str) -> str:

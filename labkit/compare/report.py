@@ -21,6 +21,7 @@ from labkit.compare.speed_verdict import efficiency_of
 from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
 from labkit.record.kernels import CLASSES
+from labkit.record.plotting import Picture
 from labkit.record.read import RunData, as_dict, as_number, read_run
 from labkit.train.config import TrainConfig, strict_validate
 
@@ -56,12 +57,11 @@ def report(run_path: str | os.PathLike) -> Path:
     trouble: list[str] = []
     with explained(target, stop="."):
         pictures = draw_all(data, trouble=trouble)
-        shown = [{"title": p.title, "alt": p.alt, "note": p.note, "source": _data_uri(p.svg)} for p in pictures]
-        replace_file(target, _render(data, shown, trouble))
+        replace_file(target, _render(data, pictures, trouble))
     return target
 
 
-def _render(data: RunData, pictures: list[dict], trouble: list[str]) -> str:
+def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
     from jinja2 import Environment, FileSystemLoader  # only when a report is drawn
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -92,7 +92,7 @@ def _render(data: RunData, pictures: list[dict], trouble: list[str]) -> str:
         missing=missing(data, arms, trouble),
         speed=_speed(data),
         calls=_calls(data),
-        pictures=pictures,
+        pictures=[(picture, base64.b64encode(picture.svg.read_bytes()).decode()) for picture in pictures],
         limits=limits(data, arms),
         events=_events(arms, data),
         conversions=[arm for arm in arms.values() if arm.conversion or arm.evidence],
@@ -338,10 +338,6 @@ def _on_gpu(data: RunData) -> bool:
 def _gpu_name(data: RunData) -> str | None:
     gpus = as_dict(data.run.get("hardware")).get("gpus") or []
     return str(gpus[0].get("name")) if gpus and isinstance(gpus[0], dict) else None
-
-
-def _data_uri(svg: Path) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
 
 
 def _time(value: Any) -> str:

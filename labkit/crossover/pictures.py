@@ -14,14 +14,14 @@ from typing import Any
 
 from labkit.crossover.grid import ARMS, BASE, PARTS, REASONS, TIE, Cell, Shape, reason, shapes, speedup, without_waiting
 from labkit.crossover.record import Cells, cells, pair
-from labkit.record.plotting import GRID, INK, MUTED, PAPER, WIDTH, Picture, look, margins, save
+from labkit.record import plotting as plot
 
 LOSES, WINS = "#b34700", "#005a9c"
 LOOK = {"product": ("#005a9c", ""), "quantise": ("#b34700", "///"), "launch": ("#b9c0ca", "..")}
 WORDS = {"q": "quantising", "w": "waiting: the GPU for the CPU's launches", "p": "its products are no faster"}
 
 
-def heat_map(record: dict[str, Any], arm: str, folder: Path) -> Picture | None:
+def heat_map(record: dict[str, Any], arm: str, folder: Path) -> plot.Picture | None:
     """A panel for each M; rows K, columns N. None if the arm has no cell with a time."""
     have, grid = cells(record), record["grid"]
     if not any(cell.seconds for (_, name), cell in have.items() if name == arm):
@@ -30,12 +30,12 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> Picture | None:
     pairs = {shape: pair(have, shape, arm) for shape in shapes(M, K, N)}
     gains = {shape: gain for shape, both in pairs.items() if (gain := speedup(*both))}
     most = max([abs(math.log2(gain)) for gain in gains.values()] + [0.3])
-    with look() as figure:
+    with plot.look() as figure:
         across = min(3, len(M))
         down = -(-len(M) // across)
-        panel = WIDTH / across
+        panel = plot.WIDTH / across
         height = 0.62 + 0.42 * len(K)
-        fig = figure(WIDTH, down * height + 0.7)
+        fig = figure(plot.WIDTH, down * height + 0.7)
         axes = fig.subplots(down, across, squeeze=False).ravel()
         for ax, m in zip(axes, M):
             _panel(ax, have, arm, m, K, N, most, small=panel / len(N) < 0.5)
@@ -47,7 +47,7 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> Picture | None:
         small = panel / len(N) < 0.5
         alone = "; in brackets: the kernels alone, where the CPU sets the pace" if waits and not small else ""
         losses = f"\nHatched: not faster. Why: {told}." if told else ""
-        words = {"fontsize": 8.2, "color": MUTED, "va": "bottom", "linespacing": 1.3}
+        words = {"fontsize": 8.2, "color": plot.MUTED, "va": "bottom", "linespacing": 1.3}
         fig.text(0.01, 0.015, f"Times as fast as BF16{alone}.{losses}", **words)
         fig.tight_layout(pad=0.5, h_pad=1.0, w_pad=0.8, rect=(0, 0.44 / (down * height + 0.7), 1, 1))
         best, worst = max(gains, key=lambda s: gains[s]), min(gains, key=lambda s: gains[s])
@@ -58,7 +58,7 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> Picture | None:
             f"to {gains[best]:.2f} times at {best}."
         )
         note = "M tokens, K inputs, N outputs; rows K, columns N. One linear alone, forward and backward."
-        return save(fig, folder, f"crossover_{arm.replace('-', '_')}", f"Where {ARMS[arm][2]} pays", alt, note)
+        return plot.save(fig, folder, f"crossover_{arm.replace('-', '_')}", f"Where {ARMS[arm][2]} pays", alt, note)
 
 
 def _panel(ax: Any, have: Cells, arm: str, m: int, K: list[int], N: list[int], most: float, small: bool) -> None:
@@ -82,25 +82,23 @@ def _panel(ax: Any, have: Cells, arm: str, m: int, K: list[int], N: list[int], m
             box: Callable[..., Any] = partial(Rectangle, (j + 0.03, i + 0.03), width=0.94, height=0.94)
             middle = {"ha": "center", "va": "center"}
             if not base or not cell or gain is None:
-                ax.add_patch(box(facecolor=PAPER, edgecolor=GRID, linewidth=0.8))
-                ax.text(j + 0.5, i + 0.5, "-", color=MUTED, fontsize=8, **middle)
+                ax.add_patch(box(facecolor=plot.PAPER, edgecolor=plot.GRID, linewidth=0.8))
+                ax.text(j + 0.5, i + 0.5, "-", color=plot.MUTED, fontsize=8, **middle)
                 continue
             strength = min(1.0, abs(math.log2(gain)) / most)
             ax.add_patch(box(facecolor=WINS if gain > 1 else LOSES, alpha=0.10 + 0.45 * strength, linewidth=0))
-            edge = (
-                {"edgecolor": MUTED, "linewidth": 0.5, "hatch": "///"} if why else {"edgecolor": INK, "linewidth": 1.1}
-            )
-            ax.add_patch(box(facecolor="none", alpha=0.55, **edge))
+            color, width, hatch = (plot.MUTED, 0.5, "///") if why else (plot.INK, 1.1, "")
+            ax.add_patch(box(facecolor="none", edgecolor=color, alpha=0.55, linewidth=width, hatch=hatch))
             label = f"{gain:.2f}" + (f" {REASONS[why]}" if why else "")
             if cell.parts.get("launch") and not small:
                 label += f"\n({without_waiting(base, cell):.2f})"
-            words: dict[str, Any] = {"fontsize": 6.6 if small else 7.8, "color": INK, "linespacing": 1.15}
+            words: dict[str, Any] = {"fontsize": 6.6 if small else 7.8, "color": plot.INK, "linespacing": 1.15}
             words |= {"fontweight": "normal" if why else "bold"}
-            under = {"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.85}
+            under = {"boxstyle": "round,pad=0.12", "facecolor": plot.PAPER, "edgecolor": "none", "alpha": 0.85}
             ax.text(j + 0.5, i + 0.52, label, bbox=under, **middle, **words)
 
 
-def split(record: dict[str, Any], folder: Path, at: list[Shape] | None = None) -> Picture | None:
+def split(record: dict[str, Any], folder: Path, at: list[Shape] | None = None) -> plot.Picture | None:
     """Where one step's time goes, a group of bars for each of three shapes: the smallest, a middle and the largest."""
     have = cells(record)
     whole = [
@@ -111,9 +109,9 @@ def split(record: dict[str, Any], folder: Path, at: list[Shape] | None = None) -
     at = at or [whole[i] for i in sorted({0, len(whole) // 2, len(whole) - 1})] if whole else []
     if not at:
         return None
-    with look() as figure:
+    with plot.look() as figure:
         rows = [[have[shape, arm] for arm in record["arms"] if have[shape, arm].seconds] for shape in at]
-        fig = figure(WIDTH, sum(0.24 * len(row) + 0.62 for row in rows) + 0.35)
+        fig = figure(plot.WIDTH, sum(0.24 * len(row) + 0.62 for row in rows) + 0.35)
         heights = {"height_ratios": [len(row) + 2.2 for row in rows]}
         axes = fig.subplots(len(at), 1, gridspec_kw=heights, squeeze=False)[:, 0]
         told = []
@@ -122,9 +120,9 @@ def split(record: dict[str, Any], folder: Path, at: list[Shape] | None = None) -
             arms = (f"{ARMS[cell.arm][2]} {_time(cell.took)} ({_shares(cell)})" for cell in row)
             told.append(f"{shape}: {', '.join(arms)}")
         fig.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=8.5)
-        margins(fig, 0.32, 0.4, left=0.225, right=0.985, hspace=0.32)
+        plot.margins(fig, 0.32, 0.4, left=0.225, right=0.985, hspace=0.32)
         note = "product: kernels that multiply. quantise: all other kernels. launch: the GPU waits."
-        return save(fig, folder, "crossover_split", "Where the time goes", ". ".join(told) + ".", note)
+        return plot.save(fig, folder, "crossover_split", "Where the time goes", ". ".join(told) + ".", note)
 
 
 def _bars(ax: Any, shape: Shape, row: list[Cell]) -> None:
@@ -134,11 +132,11 @@ def _bars(ax: Any, shape: Shape, row: list[Cell]) -> None:
         for part in PARTS:
             width = cell.parts.get(part, 0.0)
             color, hatch = LOOK[part]
-            paint = {"color": color, "edgecolor": PAPER, "hatch": hatch, "linewidth": 0.6, "zorder": 3}
+            paint = {"color": color, "edgecolor": plot.PAPER, "hatch": hatch, "linewidth": 0.6, "zorder": 3}
             ax.barh(y, width, left=left, height=0.72, label=part if y == 0 else None, **paint)
             if width > 0.09 * longest:
-                under = {"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.9}
-                words = {"ha": "center", "va": "center", "fontsize": 7, "color": INK, "zorder": 4}
+                under = {"boxstyle": "round,pad=0.1", "facecolor": plot.PAPER, "edgecolor": "none", "alpha": 0.9}
+                words = {"ha": "center", "va": "center", "fontsize": 7, "color": plot.INK, "zorder": 4}
                 ax.text(left + width / 2, y, _time(width), bbox=under, **words)
             left += width
         text = _time(cell.took) + (f"  {row[0].took / cell.took:.2f} x" if y else "")

@@ -8,26 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare.results import ArmResult
-from labkit.record.plotting import (
-    BAND,
-    INK,
-    MUTED,
-    PAPER,
-    WIDTH,
-    Picture,
-    Style,
-    finite,
-    join,
-    label_ends,
-    lines,
-    look,
-    number,
-    running_median,
-    save,
-    styles,
-    thin,
-    xy,
-)
+from labkit.record import plotting as plot
 from labkit.record.read import as_dict
 
 Points = list[tuple[int, float]]
@@ -36,14 +17,14 @@ LAYERS = {"baseline": 0, "single": 1, "twin": 3, "broken": 4}  # all others: 2
 BESIDE = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
 
 
-def losses(arms: dict[str, ArmResult], folder: Path) -> Picture | None:
+def losses(arms: dict[str, ArmResult], folder: Path) -> plot.Picture | None:
     """Training loss (thin: every step; thick: running median) and held-out loss of every arm."""
     drawn = {name: arm for name, arm in arms.items() if arm.series("loss") or arm.series("heldout")}
     if not drawn:
         return None
-    look_of = styles({name: arm.role for name, arm in arms.items()})
-    with look() as figure:
-        fig = figure(WIDTH, 3.3)
+    look_of = plot.styles({name: arm.role for name, arm in arms.items()})
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 3.3)
         left, right = fig.subplots(1, 2, sharey=True)
         fig.subplots_adjust(left=0.075, right=0.755, top=0.89, bottom=0.15, wspace=0.07)
         low, high = _loss_limits(drawn)
@@ -54,49 +35,49 @@ def losses(arms: dict[str, ArmResult], folder: Path) -> Picture | None:
         for shift, name in enumerate(sorted(drawn, key=lambda n: LAYERS.get(drawn[n].role, 2))):
             arm, style = drawn[name], look_of[name]
             broad = {"linewidth": 3.6, "alpha": 0.55} if arm.role == "baseline" and len(drawn) > 1 else {}
-            train, held = thin(arm.series("loss")), thin(arm.series("heldout"))
-            steps, values = xy(train)
+            train, held = plot.thin(arm.series("loss")), plot.thin(arm.series("heldout"))
+            steps, values = plot.xy(train)
             left.plot(steps, values, color=style.color, linewidth=0.5, alpha=0.35)
-            left.plot(steps, running_median(values, 9), **style.line(**broad))
+            left.plot(steps, plot.running_median(values, 9), **style.line(**broad))
             _mark_lost(left, train, high, style, "" if held else arm.label)
             if held:  # markers of lines that coincide are set apart
-                right.plot(*xy(held), **style.marks(len(held), 2 * shift, 5, **broad))
+                right.plot(*plot.xy(held), **style.marks(len(held), 2 * shift, 5, **broad))
                 _mark_lost(right, held, high, style, arm.label)
             where = _last_finite(held) or _last_finite(train)
             if where and not _lost(held or train, high):
                 early = f" (step {where[0]})" if where[0] < (held or train)[-1][0] or where[0] < last_step else ""
-                ends.append((*where, f"{lines(arm.label)}  {where[1]:.4f}{early}", style.color))
+                ends.append((*where, f"{plot.lines(arm.label)}  {where[1]:.4f}{early}", style.color))
         left.set_ylim(low, high)
         left.set_title("training")
         right.set_title("held-out")
         left.set_ylabel("loss (nats per token)")
         for ax in (left, right):
             ax.set_xlabel("step")
-        label_ends(right, ends)
+        plot.label_ends(right, ends)
         note = "Thin: every step. Thick: running median of 9 steps."
         if len(drawn) > 1:
             note += (
                 " The arms see the same data from the same weights, so their wiggles are the same; what differs is in "
                 "the next picture."
             )
-        return save(fig, folder, "loss", "Loss", _losses_alt(drawn), note)
+        return plot.save(fig, folder, "loss", "Loss", _losses_alt(drawn), note)
 
 
-def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> Picture | None:
+def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture | None:
     """Relative gap of the held-out loss to the baseline, step by step, with the band. Linear inside the band,
     logarithmic outside, so that a twin at 0.01 % and a broken arm at 10 % both can be read."""
     drawn = {name: arm for name, arm in arms.items() if arm.gap}
     if not drawn:
         return None
-    look_of = styles({name: arm.role for name, arm in arms.items()})
+    look_of = plot.styles({name: arm.role for name, arm in arms.items()})
     band = as_dict(verdict.get("band"))
-    every = finite([g for arm in drawn.values() for _, g in arm.gap])
-    edges = finite([band.get("low"), band.get("high")])
+    every = plot.finite([g for arm in drawn.values() for _, g in arm.gap])
+    edges = plot.finite([band.get("low"), band.get("high")])
     threshold = max([abs(e) for e in edges] or [statistics.median([abs(g) for g in every] or [0.01])]) or 1e-3
     top = max([threshold * 2, *(abs(g) for g in every)])
     below = min([-threshold * 1.6, *every])
-    with look() as figure:
-        fig = figure(WIDTH, 3.5)
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 3.5)
         ax = fig.subplots()
         fig.subplots_adjust(left=0.105, right=0.755, top=0.87, bottom=0.13)
         first = min(s for arm in drawn.values() for s, _ in arm.gap)
@@ -111,35 +92,35 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> Picture | No
             ax.yaxis.set_major_formatter(lambda v, _: _percent(v))
         ax.set_xlim(first - 0.03 * max(1, last - first), last + 0.02 * max(1, last - first))
         if len(edges) == 2:
-            ax.axhspan(*sorted(edges), color=BAND, zorder=0.5)
+            ax.axhspan(*sorted(edges), color=plot.BAND, zorder=0.5)
             for edge in edges:
-                ax.axhline(edge, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-        ax.axhline(0, color=INK, linewidth=0.9, zorder=1.1)
-        small = {"fontsize": 8, "color": MUTED}
+                ax.axhline(edge, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        ax.axhline(0, color=plot.INK, linewidth=0.9, zorder=1.1)
+        small = {"fontsize": 8, "color": plot.MUTED}
         start = verdict.get("from_step")
         if isinstance(start, (int, float)) and first < start < last:
-            ax.axvline(start, color=MUTED, linewidth=0.9, zorder=1)
+            ax.axvline(start, color=plot.MUTED, linewidth=0.9, zorder=1)
             ax.annotate(" counted from here", (start, 1), xytext=(0, 2), va="bottom", ha="left", **BESIDE, **small)
         ends = []
         for name, arm in drawn.items():
             style = look_of[name]
-            points = thin(arm.gap)
-            ax.plot(*xy(points), **style.marks(len(points)))
+            points = plot.thin(arm.gap)
+            ax.plot(*plot.xy(points), **style.marks(len(points)))
             _mark_lost(ax, arm.gap, math.inf, style, arm.label)
             if not _lost(arm.gap, math.inf):
-                ends.append((*arm.gap[-1], lines(arm.label), style.color))
+                ends.append((*arm.gap[-1], plot.lines(arm.label), style.color))
         if len(edges) == 2:
             inside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (5, 4)}
             ax.annotate("band" + (f": {band['name']}" if band.get("name") else ""), (0, edges[0]), **inside, **small)
         ax.set_title(f"held-out loss relative to {_baseline(arms)} (same data, same initial weights)", pad=16)
         ax.set_xlabel("step")
-        label_ends(ax, ends)
+        plot.label_ends(ax, ends)
         note = "Above zero is worse than the baseline. "
         if len(edges) == 2:
             note += f"Shaded: the band, {band.get('name') or 'given with the verdict'}. "
         if logarithmic:
             note += "The scale is linear inside the band and logarithmic outside it. "
-        return save(fig, folder, "gap", "Paired gap", _gap_alt(arms, drawn, edges), note.strip())
+        return plot.save(fig, folder, "gap", "Paired gap", _gap_alt(arms, drawn, edges), note.strip())
 
 
 # ---- limits, marks and words
@@ -148,10 +129,10 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> Picture | No
 def _loss_limits(arms: dict[str, ArmResult]) -> tuple[float, float]:
     """Limits that show the arms that behave; a broken arm may leave the picture at the top, and its label says so."""
     sane = [a for a in arms.values() if a.role != "broken"] or list(arms.values())
-    values = finite([v for a in sane for key in ("loss", "heldout") for _, v in a.series(key)]) or [0.0, 1.0]
+    values = plot.finite([v for a in sane for key in ("loss", "heldout") for _, v in a.series(key)]) or [0.0, 1.0]
     # A blow-up in a candidate must not squeeze the rest either: what the first steps of all had, plus a little, is
     # enough.
-    start = max(finite([v for a in sane for _, v in a.series("loss")[:3]]) or [max(values)])
+    start = max(plot.finite([v for a in sane for _, v in a.series("loss")[:3]]) or [max(values)])
     high, low = min(max(values), start * 1.15), min(values)
     pad = 0.06 * (high - low) or 0.5
     return low - pad, high + pad
@@ -164,23 +145,23 @@ def _lost(points: Points, top: float) -> tuple[float, str] | None:
             return s, f"not finite from step {s}"
         if v > top and before is not None and points[-1][1] > top:
             t, u = before  # where the line crosses the upper edge
-            return t + (s - t) * (top - u) / (v - u), f"up to {number(max(finite([v for _, v in points])))}"
+            return t + (s - t) * (top - u) / (v - u), f"up to {plot.number(max(plot.finite([v for _, v in points])))}"
     return None
 
 
-def _mark_lost(ax: Any, points: Points, top: float, style: Style, label: str) -> None:
+def _mark_lost(ax: Any, points: Points, top: float, style: plot.Style, label: str) -> None:
     """A cross at the upper edge where the arm is lost, and beside it its name and how."""
     lost = _lost(points, top)
     if lost is None:
         return
-    cross = {"marker": "X", "markersize": 8, "markeredgecolor": PAPER, "markeredgewidth": 0.8, "linewidth": 0}
+    cross = {"marker": "X", "markersize": 8, "markeredgecolor": plot.PAPER, "markeredgewidth": 0.8, "linewidth": 0}
     at_edge = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 6}
     ax.plot([lost[0]], [1.0], color=style.color, **cross, **at_edge)
     if label:
         left = lost[0] > sum(ax.get_xlim()) / 2
         place = {"xytext": (-8 if left else 8, 2), "ha": "right" if left else "left", "va": "top", **BESIDE}
         words = {"fontsize": 8.5, "color": style.color, "linespacing": 1.1, "zorder": 7}
-        ax.annotate(f"{lines(label, 30)}\n{lost[1]}", (lost[0], 1), **place, **words)
+        ax.annotate(f"{plot.lines(label, 30)}\n{lost[1]}", (lost[0], 1), **place, **words)
 
 
 def _last_finite(points: Points) -> tuple[int, float] | None:
@@ -191,7 +172,7 @@ def _percent(value: float) -> str:
     """+0.0095 %, +1,000 %, 0: two significant digits and a real minus sign."""
     if not value:
         return "0"
-    text = number(abs(value), 2)
+    text = plot.number(abs(value), 2)
     text = text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
     return ("+" if value > 0 else "\N{MINUS SIGN}") + text + " %"
 
@@ -212,16 +193,17 @@ def _losses_alt(arms: dict[str, ArmResult]) -> str:
     for arm in arms.values():
         kind, points = ("held-out", held) if (held := arm.series("heldout")) else ("training", arm.series("loss"))
         lost = next((s for s, v in points if not math.isfinite(v)), None)
-        end = f"{number(points[-1][1], 4)} at step {points[-1][0]}" if lost is None else f"not finite at step {lost}"
-        told.append(f"{arm.label} ({kind}) goes from {number(points[0][1])} to {end}")
-    return f"Curves of the loss over the steps: {join(told)}."
+        last, value = points[-1]
+        end = f"{plot.number(value, 4)} at step {last}" if lost is None else f"not finite at step {lost}"
+        told.append(f"{arm.label} ({kind}) goes from {plot.number(points[0][1])} to {end}")
+    return f"Curves of the loss over the steps: {plot.join(told)}."
 
 
 def _gap_alt(arms: dict[str, ArmResult], drawn: dict[str, ArmResult], edges: list[float]) -> str:
     told = []
     for arm in drawn.values():
         values = [g for _, g in arm.gap]
-        if len(finite(values)) < len(values):
+        if len(plot.finite(values)) < len(values):
             told.append(f"{arm.label} becomes not finite")
         else:
             told.append(
@@ -229,4 +211,4 @@ def _gap_alt(arms: dict[str, ArmResult], drawn: dict[str, ArmResult], edges: lis
                 + (f", {arm.word} of the band" if arm.word in ("inside", "outside") else "")
             )
     band = f" The band is {edges[0]:+.2g} to {edges[1]:+.2g} percent." if len(edges) == 2 else ""
-    return f"Gap of the held-out loss against {_baseline(arms)} over the steps: {join(told)}.{band}"
+    return f"Gap of the held-out loss against {_baseline(arms)} over the steps: {plot.join(told)}.{band}"

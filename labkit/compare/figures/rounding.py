@@ -8,25 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare.results import QUANTISED, ArmResult, short, split_tensor
-from labkit.record.plotting import (
-    INK,
-    MUTED,
-    PAPER,
-    WIDTH,
-    Picture,
-    Style,
-    finite,
-    join,
-    label_ends,
-    lines,
-    look,
-    margins,
-    number,
-    save,
-    thin,
-    ticks,
-    xy,
-)
+from labkit.record import plotting as plot
 
 SHOWN = (*QUANTISED, "output")  # in the SQNR picture
 EXACT = 100.0  # dB: what is cast without any error (all zero, say) stands far above, and flattens the rest
@@ -37,7 +19,7 @@ KIND_MARKS = {"input": "o", "weight": "s", "grad": "^", "output": "d"}
 ROUNDING_DB = {name: 10 * math.log10(12 * 4**bits * 8 * math.log(2) / 3) for name, bits in (("E4M3", 3), ("E5M2", 2))}
 
 
-def sqnr(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) -> Picture | None:
+def sqnr(arms: dict[str, ArmResult], look_of: dict[str, plot.Style], folder: Path) -> plot.Picture | None:
     """Signal to quantisation noise of every quantised tensor, and of every linear's output against FP32, at the last
     probe, by layer, one panel an arm."""
     every = {name: dots for name, arm in arms.items() if (dots := _sqnr_dots(arm))}
@@ -48,10 +30,10 @@ def sqnr(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) ->
     others = [f"{arms[n].label} {min(db for *_, db in dots):.0f} dB" for n, dots in every.items() if n not in shown]
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
-    with look() as figure:
-        fig = figure(WIDTH, 0.75 + 2.35 * rows)
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 0.75 + 2.35 * rows)
         axes = fig.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-        margins(fig, 0.62, 0.45, left=0.075, right=0.885, wspace=0.08, hspace=0.45)
+        plot.margins(fig, 0.62, 0.45, left=0.075, right=0.885, wspace=0.08, hspace=0.45)
         values = [db for dots in shown.values() for _, _, _, db in dots if db < EXACT]
         low, high = min([*values, ROUNDING_DB["E5M2"]]), max([*values, ROUNDING_DB["E4M3"]])
         low, told, present = max(low, -5.0), [], set()
@@ -66,7 +48,7 @@ def sqnr(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) ->
                     at = [x + _offset(kind) for x, _ in points]
                     ax.plot(at, [max(db, low) for _, db in points], linewidth=0, **marks)
             for db in ROUNDING_DB.values():
-                ax.axhline(db, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+                ax.axhline(db, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
             x, tensor, kind, db = min(dots, key=lambda dot: dot[3])
             right = x > last / 2
             ax.annotate(
@@ -76,16 +58,16 @@ def sqnr(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) ->
                 textcoords="offset points",
                 ha="right" if right else "left",
                 va="center",
-                bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8},
-                arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.6, "shrinkB": 3},
+                bbox={"facecolor": plot.PAPER, "edgecolor": "none", "pad": 0.8},
+                arrowprops={"arrowstyle": "-", "color": plot.INK, "linewidth": 0.6, "shrinkB": 3},
                 fontsize=8,
-                color=INK,
+                color=plot.INK,
                 linespacing=1.1,
             )
             ax.set_title(arms[name].label, fontsize=9)
             ax.set_xlim(-0.6, last + 0.6)
             ax.set_xlabel("layer")
-            ax.xaxis.set_major_locator(ticks(8, whole=True))
+            ax.xaxis.set_major_locator(plot.ticks(8, whole=True))
             middle = statistics.median([dot[3] for dot in dots])
             told.append(f"{arms[name].label}: median {middle:.1f} dB, worst {tensor} with {db:.1f} dB")
         for ax in axes[len(shown) :]:
@@ -96,7 +78,8 @@ def sqnr(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) ->
             ax.set_ylabel("SQNR (dB)")
         edge = axes[min(columns, len(shown)) - 1]
         reach = edge.get_xlim()[1]
-        label_ends(edge, [(reach, db, f"{text}\nrounding", MUTED) for text, db in ROUNDING_DB.items()], size=8)
+        ends = [(reach, db, f"{name}\nrounding", plot.MUTED) for name, db in ROUNDING_DB.items()]
+        plot.label_ends(edge, ends, size=8)
         kinds = [kind for kind in SHOWN if kind in present]
         place = {"loc": "upper left", "bbox_to_anchor": (0.065, 1.0), "ncols": 4}
         space = {"handletextpad": 0.2, "columnspacing": 1.4, "borderaxespad": 0.2}
@@ -108,14 +91,14 @@ def sqnr(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) ->
             "Named: the worst tensor."
         )
         if others:
-            note += f" Not drawn, the worst output of arms that cast nothing: {join(others)}."
+            note += f" Not drawn, the worst output of arms that cast nothing: {plot.join(others)}."
         if exact := sum(db >= EXACT for dots in shown.values() for *_, db in dots):
             note += f" Not drawn either: {exact} tensors that lost nothing (all zero, say)."
         alt = f"SQNR at the last probe. {'. '.join(told)}."
-        return save(fig, folder, "sqnr", "Signal to quantisation noise", alt, note)
+        return plot.save(fig, folder, "sqnr", "Signal to quantisation noise", alt, note)
 
 
-def lost(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) -> Picture | None:
+def lost(arms: dict[str, ArmResult], look_of: dict[str, plot.Style], folder: Path) -> plot.Picture | None:
     """Per cent of elements that overflow and underflow, one column a role: the worst tensor of each arm over time."""
     kinds = [k for k in QUANTISED if any(split_tensor(t)[2] == k for arm in arms.values() for t in arm.scales()[-1][1])]
     # An empty row would take half of the picture to say one word.
@@ -126,41 +109,42 @@ def lost(arms: dict[str, ArmResult], look_of: dict[str, Style], folder: Path) ->
     ]
     if not kinds or not keys:
         return None
-    with look() as figure:
-        fig = figure(WIDTH, 0.75 + 1.6 * len(keys))
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 0.75 + 1.6 * len(keys))
         axes = fig.subplots(len(keys), len(kinds), squeeze=False, sharex=True, sharey="row")
-        margins(fig, 0.3, 0.45, left=0.12, right=0.78, wspace=0.09, hspace=0.2)
+        plot.margins(fig, 0.3, 0.45, left=0.12, right=0.78, wspace=0.09, hspace=0.2)
         told: list[str] = []
         ends: dict[int, list[tuple[float, float, str, str]]] = {}
         for name, arm in arms.items():
-            probes, worst = thin(arm.scales(), 150), {"overflow": 0.0, "underflow": 0.0}
+            probes, worst = plot.thin(arm.scales(), 150), {"overflow": 0.0, "underflow": 0.0}
             for row, key in enumerate(keys):
                 for ax, kind in zip(axes[row], kinds):
                     line = [(s, v) for s, stats in probes if (v := _worst(stats, kind, key)) is not None]
                     if line:
-                        ax.plot(*xy(line), **look_of[name].marks(len(line), most=7))
-                        worst[key] = max([worst[key], *finite([v for _, v in line])])
+                        ax.plot(*plot.xy(line), **look_of[name].marks(len(line), most=7))
+                        worst[key] = max([worst[key], *plot.finite([v for _, v in line])])
                         if kind == kinds[-1]:
-                            ends.setdefault(row, []).append((*line[-1], lines(arm.label), look_of[name].color))
-            over, under = (number(worst[key], 2) for key in ("overflow", "underflow"))
+                            ends.setdefault(row, []).append((*line[-1], plot.lines(arm.label), look_of[name].color))
+            over, under = (plot.number(worst[key], 2) for key in ("overflow", "underflow"))
             told.append(f"{arm.label} at most {over} % overflow and {under} % underflow")
         for row, key in enumerate(keys):
-            most = max(finite([v for ax in axes[row] for line in ax.get_lines() for v in line.get_ydata()]) or [0.0])
+            values = [v for ax in axes[row] for line in ax.get_lines() for v in line.get_ydata()]
+            most = max(plot.finite(values) or [0.0])
             axes[row][0].set_ylim(-0.04 * most, most * 1.12)
             axes[row][0].set_ylabel(f"{key}\n(% of elements)")
         for column, kind in enumerate(kinds):
             axes[0][column].set_title(kind)
             axes[-1][column].set_xlabel("step")
         for row, labels in ends.items():
-            label_ends(axes[row][-1], labels)
+            plot.label_ends(axes[row][-1], labels)
         note = (
             "The worst tensor of each role at each probe. Overflow: beyond the format's largest value, so it "
             "saturates. Underflow: was not zero, became zero."
         )
         for absent in {"overflow", "underflow"} - set(keys):
             note += f" No tensor showed any {absent}."
-        alt = f"Worst tensor of each role: {join(told)}."
-        return save(fig, folder, "rounding", "Overflow and underflow", alt, note)
+        alt = f"Worst tensor of each role: {plot.join(told)}."
+        return plot.save(fig, folder, "rounding", "Overflow and underflow", alt, note)
 
 
 # ---- parts
@@ -175,7 +159,7 @@ def _sqnr_dots(arm: ArmResult) -> list[tuple[int, str, str, float]]:
     out: list[tuple[int, str, str, float]] = []
     for tensor, stat in arm.scales()[-1][1].items():
         layer, _, kind = split_tensor(tensor)
-        if kind in SHOWN and finite([stat.get("sqnr")]):
+        if kind in SHOWN and plot.finite([stat.get("sqnr")]):
             out.append((layer if layer is not None else -1, tensor, kind, stat["sqnr"]))
     return out
 
@@ -187,4 +171,4 @@ def _offset(kind: str) -> float:
 def _key(mark: str) -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], linewidth=0, marker=mark, markersize=4.5, markerfacecolor="none", markeredgecolor=INK)
+    return Line2D([], [], linewidth=0, marker=mark, markersize=4.5, markerfacecolor="none", markeredgecolor=plot.INK)

@@ -12,38 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare.results import QUANTISED, ArmResult, Probes, short, split_tensor
-from labkit.record.plotting import (
-    INK,
-    MUTED,
-    PAPER,
-    THIN,
-    WIDTH,
-    Picture,
-    finite,
-    join,
-    label_ends,
-    look,
-    margins,
-    save,
-    thin,
-    ticks,
-    xy,
-)
+from labkit.record import plotting as plot
 
 Line = list[tuple[int, float]]  # (step, value)
 
 MANY = 60  # lines in one panel
 
 
-def scales(arm: ArmResult, folder: Path, suffix: str = "") -> Picture | None:
+def scales(arm: ArmResult, folder: Path, suffix: str = "") -> plot.Picture | None:
     """Scale and amax of every quantised tensor over the steps, one column a role. Grey: the tensors (their range and
     middle 80 % when they are many); thick: their median; the highest and the lowest at the end are named."""
-    probes = thin(arm.scales(), 150)
+    probes = plot.thin(arm.scales(), 150)
     kinds = _kinds(probes)
     if not kinds:
         return None
-    with look() as figure:
-        fig = figure(WIDTH, 4.6)
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 4.6)
         axes = fig.subplots(2, len(kinds), squeeze=False, sharex=True)
         fig.subplots_adjust(left=0.075, right=0.905, top=0.93, bottom=0.1, wspace=0.62, hspace=0.2)
         told = []
@@ -71,18 +55,18 @@ def scales(arm: ArmResult, folder: Path, suffix: str = "") -> Picture | None:
         for ax in axes.ravel():
             if ax.get_visible():
                 _name_extremes(ax)
-        alt = f"Scales of {arm.label} over {len(probes)} probes, median over tensors: {join(told)}."
+        alt = f"Scales of {arm.label} over {len(probes)} probes, median over tensors: {plot.join(told)}."
         note = (
             "Grey: the tensors; thick: their median; named: the highest and the lowest at the end. One unit is a "
             "factor of two. All panels of a row span the same number of factors of two."
         )
-        return save(fig, folder, f"scales{suffix}", f"Scales and amax: {arm.label}", alt, note)
+        return plot.save(fig, folder, f"scales{suffix}", f"Scales and amax: {arm.label}", alt, note)
 
 
-def heat(arm: ArmResult, folder: Path, suffix: str = "") -> Picture | None:
+def heat(arm: ArmResult, folder: Path, suffix: str = "") -> plot.Picture | None:
     """log2 of the scale of every linear (rows, by layer) over the steps (columns), one panel a role, against the first
     probe: 0 is unchanged, -1 is halved."""
-    probes = thin(arm.scales(), 160)
+    probes = plot.thin(arm.scales(), 160)
     kinds = _kinds(probes)
     if not kinds or len(probes) < 2:
         return None
@@ -92,14 +76,14 @@ def heat(arm: ArmResult, folder: Path, suffix: str = "") -> Picture | None:
         lines = _lines(probes, kind, "scale")
         rows = sorted(lines, key=_by_layer)
         grids[kind] = [_relative(dict(lines[tensor]), steps) for tensor in rows]
-    extent = max([abs(v) for v in finite([v for grid in grids.values() for line in grid for v in line])] or [0.0])
+    extent = max([abs(v) for v in plot.finite([v for grid in grids.values() for line in grid for v in line])] or [0.0])
     if extent < 1e-6:
         return None  # no scaling, or a fixed one: nothing moves
     extent = max(1, min(math.ceil(extent), 8))
-    with look() as figure:
-        fig = figure(WIDTH, max(2.3, min(4.6, 0.9 + 0.035 * len(rows))))
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, max(2.3, min(4.6, 0.9 + 0.035 * len(rows))))
         axes = fig.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
-        margins(fig, 0.3, 0.45, left=0.075, right=0.865, wspace=0.06)
+        plot.margins(fig, 0.3, 0.45, left=0.075, right=0.865, wspace=0.06)
         picture = None
         for ax, kind in zip(axes, kinds):
             edges = (-0.5, len(steps) - 0.5, len(rows) - 0.5, -0.5)
@@ -120,7 +104,7 @@ def heat(arm: ArmResult, folder: Path, suffix: str = "") -> Picture | None:
         centres = [(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], len(rows)])]
         for ax in axes:
             for start in starts[1:]:
-                ax.axhline(start - 0.5, color=PAPER, linewidth=1.1)
+                ax.axhline(start - 0.5, color=plot.PAPER, linewidth=1.1)
         names = ["other" if layers[i] is None else str(layers[i]) for i in starts]
         stride = max(1, math.ceil(len(names) / 12))
         axes[0].set_yticks(centres[::stride], names[::stride])
@@ -150,7 +134,7 @@ def heat(arm: ArmResult, folder: Path, suffix: str = "") -> Picture | None:
             "Each row is one linear (in a layer from wq down to w2), each column a probe. Against the first probe; a "
             "falling scale means that the values grew."
         )
-        return save(fig, folder, f"heat{suffix}", f"Scales over layers and steps: {arm.label}", alt, note)
+        return plot.save(fig, folder, f"heat{suffix}", f"Scales over layers and steps: {arm.label}", alt, note)
 
 
 # ---- parts
@@ -189,21 +173,20 @@ def _bundle(ax: Any, lines: dict[str, Line]) -> None:
 
     if len(lines) <= MANY:
         for line in lines.values():
-            ax.plot(*xy(line), color=THIN, linewidth=0.6, alpha=0.8)
+            ax.plot(*plot.xy(line), color=plot.THIN, linewidth=0.6, alpha=0.8)
     else:
         for cut, alpha in ((0.0, 0.35), (0.1, 0.55)):
-            ax.fill_between(steps, quantile(cut), quantile(1 - cut), color=THIN, alpha=alpha, linewidth=0)
-    ax.plot(steps, [statistics.median(at[s]) for s in steps], color=INK, linewidth=1.9)
+            ax.fill_between(steps, quantile(cut), quantile(1 - cut), color=plot.THIN, alpha=alpha, linewidth=0)
+    ax.plot(steps, [statistics.median(at[s]) for s in steps], color=plot.INK, linewidth=1.9)
     last = {tensor: line[-1][1] for tensor, line in lines.items()}
     for tensor in dict.fromkeys((min(last, key=lambda t: last[t]), max(last, key=lambda t: last[t]))):
-        ax.plot(*xy(lines[tensor]), color=MUTED, linewidth=1.1, linestyle=(0, (3, 1)), label=tensor)
+        ax.plot(*plot.xy(lines[tensor]), color=plot.MUTED, linewidth=1.1, linestyle=(0, (3, 1)), label=tensor)
 
 
 def _name_extremes(ax: Any) -> None:
     named = [line for line in ax.get_lines() if not line.get_label().startswith("_")]
-    label_ends(
-        ax, [(line.get_xdata()[-1], line.get_ydata()[-1], _short(line.get_label()), MUTED) for line in named], size=8
-    )
+    ends = [(line.get_xdata()[-1], line.get_ydata()[-1], _short(line.get_label()), plot.MUTED) for line in named]
+    plot.label_ends(ax, ends, size=8)
 
 
 def _short(tensor: str) -> str:
@@ -219,7 +202,7 @@ def _shared_span(axes: Any) -> None:
         for ax in shown:
             middle = (ax.dataLim.y0 + ax.dataLim.y1) / 2
             ax.set_ylim(middle - span / 2, middle + span / 2)
-            ax.yaxis.set_major_locator(ticks(5, whole=True))
+            ax.yaxis.set_major_locator(plot.ticks(5, whole=True))
 
 
 def _relative(line: dict[int, float], steps: list[int]) -> list[float]:

@@ -7,26 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.compare.results import ArmResult
+from labkit.record import plotting as plot
 from labkit.record.kernels import CLASSES
-from labkit.record.plotting import (
-    INK,
-    MUTED,
-    PAPER,
-    WIDTH,
-    Picture,
-    finite,
-    grouped,
-    join,
-    lines,
-    look,
-    margins,
-    number,
-    save,
-    styles,
-    thin,
-    ticks,
-    xy,
-)
 from labkit.record.read import as_dict
 
 GIB = 2**30
@@ -36,36 +18,36 @@ PAINT = dict(zip(CLASSES, zip(_COLORS, ("", "", "//", "..", "\\\\", "--", "xx", 
 NARROW = 0.045  # of the widest bar: a narrower piece has no room for its number
 
 
-def cost(arms: dict[str, ArmResult], folder: Path, where: str = "") -> Picture | None:
+def cost(arms: dict[str, ArmResult], folder: Path, where: str = "") -> plot.Picture | None:
     """Tokens/s (median step, with the 10th to 90th percentile) and peak memory of every arm, as bars. where: of which
     part this is, if there are two."""
     drawn = {name: arm for name, arm in arms.items() if arm.speed.tokens_per_s}
     if not drawn:
         return None
-    look_of = styles({name: arm.role for name, arm in arms.items()})
+    look_of = plot.styles({name: arm.role for name, arm in arms.items()})
     reserved = any(arm.reserved_bytes for arm in drawn.values())
     fastest = most = 0.0
-    with look() as figure:
-        fig = figure(WIDTH, 1.05 + 0.36 * len(drawn))
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 1.05 + 0.36 * len(drawn))
         left, right = fig.subplots(1, 2, sharey=True)
-        margins(fig, 0.32, 0.5, left=0.2, right=0.97, wspace=0.13)
+        plot.margins(fig, 0.32, 0.5, left=0.2, right=0.97, wspace=0.13)
         told = []
         for row, (name, arm) in enumerate(drawn.items()):
             rate, slow, fast = _rates(arm)
             peak, kept = (arm.peak_bytes or 0) / GIB, (arm.reserved_bytes or 0) / GIB
-            style = look_of[name]
-            bar = {"height": 0.62, "color": PAPER, "edgecolor": style.color, "hatch": style.hatch, "linewidth": 1.3}
+            paint = {"color": plot.PAPER, "edgecolor": look_of[name].color, "hatch": look_of[name].hatch}
+            bar = {"height": 0.62, "linewidth": 1.3, **paint}
             left.barh(row, rate, **bar)
-            left.plot([slow, fast], [row, row], color=INK, linewidth=1.1, marker="|", markersize=5)
-            _value(left, max(fast, rate), row, number(rate))
+            left.plot([slow, fast], [row, row], color=plot.INK, linewidth=1.1, marker="|", markersize=5)
+            _value(left, max(fast, rate), row, plot.number(rate))
             if peak:
                 right.barh(row, peak, **bar)
                 text = f"{peak:.1f} of {kept:.1f} reserved" if kept else f"{peak:.2f}"
                 _value(right, max(peak, kept), row, text)
             if kept:
-                right.plot([kept], [row], marker="|", color=INK, markersize=11, linewidth=0)
+                right.plot([kept], [row], marker="|", color=plot.INK, markersize=11, linewidth=0)
             fastest, most = max(fastest, fast), max(most, peak, kept)
-            told.append(f"{arm.label} {number(rate)} tokens/s" + (f" and {peak:.2f} GiB" if peak else ""))
+            told.append(f"{arm.label} {plot.number(rate)} tokens/s" + (f" and {peak:.2f} GiB" if peak else ""))
         _name_rows(left, [arm.label for arm in drawn.values()])
         left.set_title("tokens/s")
         right.set_title("peak memory of a rank (GiB)")
@@ -73,16 +55,16 @@ def cost(arms: dict[str, ArmResult], folder: Path, where: str = "") -> Picture |
         right.set_xlim(0, (most or 1) * (2.1 if reserved else 1.24))
         for ax in (left, right):
             _no_row_grid(ax)
-            grouped(ax.xaxis, 4)
+            plot.grouped(ax.xaxis, 4)
         warmup = max(arm.speed.warmup for arm in drawn.values())
         note = f"Median step; the line spans the 10th to the 90th percentile; the first {warmup} steps are left out."
         if reserved:
             note += " The tick on the memory bar: what the allocator reserved."
-        alt = f"Bars of throughput and peak memory: {join(told)}."
-        return save(fig, folder, "speed-memory", f"Speed and memory{where}", alt, note)
+        alt = f"Bars of throughput and peak memory: {plot.join(told)}."
+        return plot.save(fig, folder, "speed-memory", f"Speed and memory{where}", alt, note)
 
 
-def milliseconds(rows: dict[str, dict], folder: Path) -> Picture | None:
+def milliseconds(rows: dict[str, dict], folder: Path) -> plot.Picture | None:
     """rows: arm -> {"label", "tokens_step", "kernels": Breakdown as a dict or None}. Milliseconds per 1,000 tokens, so
     that arms with other batches can be held against one another. None if no arm was profiled."""
     drawn = {arm: row for arm, row in rows.items() if row.get("kernels") and row["kernels"].get("span_ms")}
@@ -91,33 +73,33 @@ def milliseconds(rows: dict[str, dict], folder: Path) -> Picture | None:
     parts = {arm: per_thousand(row) for arm, row in drawn.items()}
     widest = max(sum(p.values()) for p in parts.values())
     shown = [kind for kind in CLASSES if any(p.get(kind, 0) > 0.002 * widest for p in parts.values())]
-    with look() as figure:
-        fig = figure(WIDTH, 1.12 + 0.42 * len(drawn))
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 1.12 + 0.42 * len(drawn))
         ax = fig.subplots()
-        margins(fig, 0.62, 0.45, left=0.2, right=0.97)
+        plot.margins(fig, 0.62, 0.45, left=0.2, right=0.97)
         for y, part in enumerate(parts.values()):
             at = 0.0
             for kind in shown:
                 color, hatch = PAINT[kind]
                 wide = part.get(kind, 0.0)
-                paint = {"color": PAPER if hatch else color, "edgecolor": color, "hatch": hatch, "linewidth": 1.0}
+                paint = {"color": plot.PAPER if hatch else color, "edgecolor": color, "hatch": hatch, "linewidth": 1.0}
                 ax.barh(y, wide, left=at, height=0.66, label=kind if y == 0 else None, **paint)
                 if wide > NARROW * widest:
-                    words = {"fontsize": 7.5, "color": INK if hatch or kind == "idle" else PAPER}
+                    words = {"fontsize": 7.5, "color": plot.INK if hatch or kind == "idle" else plot.PAPER}
                     if hatch:
-                        words["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8}
+                        words["bbox"] = {"facecolor": plot.PAPER, "edgecolor": "none", "pad": 0.8}
                     ax.text(at + wide / 2, y, f"{wide:.2f}", ha="center", va="center", **words)
                 at += wide
-            ax.text(at + 0.008 * widest, y, f"{at:.2f}", va="center", fontsize=8.5, color=INK)
+            ax.text(at + 0.008 * widest, y, f"{at:.2f}", va="center", fontsize=8.5, color=plot.INK)
         _name_rows(ax, [row["label"] for row in drawn.values()])
         ax.set_xlim(0, widest * 1.09)
         ax.set_xlabel("milliseconds of the GPU per 1,000 tokens")
         _no_row_grid(ax)
-        ax.xaxis.set_major_locator(ticks(7))
+        ax.xaxis.set_major_locator(plot.ticks(7))
         place = {"loc": "upper left", "bbox_to_anchor": (0.01, 1.0), "ncols": 5}
         fig.legend(*ax.get_legend_handles_labels(), columnspacing=1.0, handlelength=1.3, fontsize=8, **place)
         told = [
-            f"{row['label']} {sum(parts[arm].values()):.2f} ms, most of it {join(_largest(parts[arm]))}"
+            f"{row['label']} {sum(parts[arm].values()):.2f} ms, most of it {plot.join(_largest(parts[arm]))}"
             for arm, row in drawn.items()
         ]
         alt = f"Bars of device time per 1,000 tokens by class of kernel: {'; '.join(told)}."
@@ -125,7 +107,7 @@ def milliseconds(rows: dict[str, dict], folder: Path) -> Picture | None:
             "Kernels on the device only, by class; every moment counts once. Communication is what stood in the way; "
             "what ran beside computing is hidden in it. Profiled steps are a little slower."
         )
-        return save(fig, folder, "milliseconds", "Where each millisecond goes", alt, note)
+        return plot.save(fig, folder, "milliseconds", "Where each millisecond goes", alt, note)
 
 
 def per_thousand(row: dict[str, Any]) -> dict[str, float]:
@@ -133,7 +115,7 @@ def per_thousand(row: dict[str, Any]) -> dict[str, float]:
     return {kind: ms * 1000 / row["tokens_step"] for kind, ms in row["kernels"]["classes_ms"].items()}
 
 
-def course(arm: ArmResult, folder: Path) -> Picture | None:
+def course(arm: ArmResult, folder: Path) -> plot.Picture | None:
     """A single run's gradient norm, learning rate, throughput and memory over the steps; skipped steps are marked."""
     steps = arm.data.steps if arm.data else []
     memory = [(s["step"], s["memory"]["peak_bytes"] / GIB) for s in steps if as_dict(s.get("memory")).get("peak_bytes")]
@@ -146,35 +128,35 @@ def course(arm: ArmResult, folder: Path) -> Picture | None:
     panels = {title: points for title, points in every.items() if points}
     if not panels:
         return None
-    style = styles({"run": "single"})["run"]
+    style = plot.styles({"run": "single"})["run"]
     skipped = [s["step"] for s in steps if s.get("skipped")]
-    with look() as figure:
+    with plot.look() as figure:
         rows = math.ceil(len(panels) / 2)
-        fig = figure(WIDTH, 0.5 + 1.7 * rows)
+        fig = figure(plot.WIDTH, 0.5 + 1.7 * rows)
         axes = fig.subplots(rows, 2, squeeze=False, sharex=True).ravel()
-        margins(fig, 0.3, 0.45, left=0.1, right=0.98, wspace=0.24, hspace=0.42)
+        plot.margins(fig, 0.3, 0.45, left=0.1, right=0.98, wspace=0.24, hspace=0.42)
         for ax, (title, points) in zip(axes, panels.items()):
-            points = thin(points)
-            ax.plot(*xy(points), **style.line(linewidth=1.3))
+            points = plot.thin(points)
+            ax.plot(*plot.xy(points), **style.line(linewidth=1.3))
             ax.set_title(title)
-            values = finite([v for _, v in points]) or [0.0]
+            values = plot.finite([v for _, v in points]) or [0.0]
             usual = sorted(values)[int(0.98 * (len(values) - 1))]
             ax.set_ylim(0, max(usual * 1.2, 1e-12))
             if max(values) > usual * 1.2:
-                corner = {"xycoords": "axes fraction", "ha": "right", "va": "top", "fontsize": 8, "color": MUTED}
-                ax.annotate(f"up to {number(max(values))}", (0.99, 0.97), **corner)
-            grouped(ax.yaxis, 4)
+                corner = {"xycoords": "axes fraction", "ha": "right", "va": "top", "fontsize": 8, "color": plot.MUTED}
+                ax.annotate(f"up to {plot.number(max(values))}", (0.99, 0.97), **corner)
+            plot.grouped(ax.yaxis, 4)
             for step in skipped:
-                ax.axvline(step, ymax=0.06, color=INK, linewidth=1)
+                ax.axvline(step, ymax=0.06, color=plot.INK, linewidth=1)
         for ax in axes[len(panels) :]:
             ax.set_visible(False)
         for ax in axes[max(0, len(panels) - 2) : len(panels)]:
             ax.set_xlabel("step")
             ax.tick_params(labelbottom=True)
-        last = join([f"{title} {number(points[-1][1])}" for title, points in panels.items()])
+        last = plot.join([f"{title} {plot.number(points[-1][1])}" for title, points in panels.items()])
         alt = f"Over {arm.steps} steps: {last} at the end; {len(skipped)} steps were skipped."
         note = "Short strokes at the bottom mark skipped steps." if skipped else ""
-        return save(fig, folder, "course", "Course of the run", alt, note)
+        return plot.save(fig, folder, "course", "Course of the run", alt, note)
 
 
 # ---- parts
@@ -191,7 +173,7 @@ def _rates(arm: ArmResult) -> tuple[float, float, float]:
 
 def _name_rows(ax: Any, labels: list[str]) -> None:
     """Bars from the top down, each named at its left."""
-    ax.set_yticks(range(len(labels)), [lines(label, 22) for label in labels], color=INK)
+    ax.set_yticks(range(len(labels)), [plot.lines(label, 22) for label in labels], color=plot.INK)
     ax.invert_yaxis()
 
 
@@ -201,7 +183,7 @@ def _no_row_grid(ax: Any) -> None:
 
 
 def _value(ax: Any, x: float, y: float, text: str) -> None:
-    ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5, color=INK)
+    ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5, color=plot.INK)
 
 
 def _largest(part: dict[str, float]) -> list[str]:
