@@ -33,8 +33,7 @@ def drawn_by(monkeypatch, draw, *given):
         fig.draw_without_rendering()
         return plotting.Picture(name, title, folder / f"{name}.png", folder / f"{name}.svg", alt, note)
 
-    for module in (loss, scales, rounding):
-        monkeypatch.setattr(module, "save", keep)
+    monkeypatch.setattr(plotting, "save", keep)
     return draw(*given), kept.get("fig")
 
 
