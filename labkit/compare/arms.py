@@ -38,7 +38,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from labkit.errors import LabError
-from labkit.train.config import Config, TrainConfig, strict_validate
+from labkit.strict import Config, strict_validate
+from labkit.train.config import TrainConfig
 
 PRESETS = Path(__file__).parent / "presets"
 

@@ -21,7 +21,8 @@ from labkit.precision import get_backend
 from labkit.record.clean import jsonable
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
-from labkit.train.config import TrainConfig, strict_validate
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
 from labkit.train.data.batches import rows_per_micro_batch
 
 PARTS = ("speed", "safety")

@@ -236,7 +236,8 @@ def _efficiency(arm: Arm) -> dict | None:
         return None
     from labkit.model.flops import flops_per_token
     from labkit.record.measure import efficiency
-    from labkit.train.config import TrainConfig, strict_validate
+    from labkit.strict import strict_validate
+    from labkit.train.config import TrainConfig
 
     try:
         config = strict_validate(TrainConfig, arm.data.run.get("config"), "the record")

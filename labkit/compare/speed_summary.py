@@ -16,7 +16,8 @@ from labkit.model.flops import flops_per_token
 from labkit.record.kernels import CLASSES
 from labkit.record.measure import efficiency
 from labkit.record.read import RunData, read_run
-from labkit.train.config import TrainConfig, strict_validate
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
 
 GIB = 2**30
 

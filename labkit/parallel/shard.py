@@ -53,18 +53,19 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
+from labkit.model.decoder import Transformer
 
 
 def shard(
-    model: nn.Module,
+    model: Transformer,
     group: Group,
     param_dtype: torch.dtype | None = torch.bfloat16,
     reduce_dtype: torch.dtype | None = torch.float32,
     *,
     reshard_after_forward: bool | int = True,
     head_apart: bool = True,
-) -> nn.Module:
-    """Shard `model.layers[i]` one by one, the head, then `model`, over all ranks of `group`; in place, returns it.
+) -> Transformer:
+    """Shard the blocks one by one, the head, then `model`, over all ranks of `group`; in place, returns it.
 
     param_dtype: what the forward computes in (None: the weights' own). reduce_dtype: what gradients are summed in.
     reshard_after_forward: free a block's weights after its forward (True), keep them for the backward (False), or
@@ -80,16 +81,17 @@ def shard(
         )
     mesh = group.device_mesh()
     policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
-    for block in model.layers:
+    for block in model.blocks():
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
-    if head_apart and model.head.weight is not model.tok_embed.weight:
+    if head_apart and model.head is not None and not model.config.tie_embeddings:
         fully_shard(model.head, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    return fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    return model
 
 
 def materialize(
-    model: nn.Module, device: torch.device, init: Callable[[nn.Module], object], *, quantised: bool = False
-) -> nn.Module:
+    model: Transformer, device: torch.device, init: Callable[[Transformer], object], *, quantised: bool = False
+) -> Transformer:
     """Give a model built on the meta device its memory on `device`, then its values: `init(model)`. Returns the model.
 
     Built on `meta`, a model has shapes and no memory, so the 8b size (32 GB in FP32) is never whole anywhere: it is
@@ -103,11 +105,7 @@ def materialize(
     if quantised:
         _allocate(model, device)
     elif any(t.is_meta for t in (*model.parameters(), *model.buffers())):
-        ties = _ties(model)
         model.to_empty(device=device)
-        for (first, name), others in ties:  # to_empty gives each name its own tensor: tie them again
-            for module, other in others:
-                module.register_parameter(other, getattr(first, name))
     else:
         model.to(device)
     init(model)
@@ -148,12 +146,3 @@ def release(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-
-
-def _ties(model: nn.Module) -> list[tuple[tuple[nn.Module, str], list[tuple[nn.Module, str]]]]:
-    """The places (module, attribute) that share one parameter, the first place apart from the rest."""
-    places: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            places.setdefault(id(parameter), []).append((module, name))
-    return [(first, others) for first, *others in places.values() if others]

@@ -41,6 +41,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
+from labkit.model.weights import refuse_hand_sharded
 from labkit.precision.flags import mismatch, other_parameters
 from labkit.train import manifest, state
 from labkit.train.config import TrainConfig
@@ -88,8 +89,10 @@ class Checkpoints:
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, own: dict[str, Any]) -> Path:
         """Write the checkpoint of `step`; returns its folder. own: what belongs to this rank, anything that pickles.
 
-        Raises LabError, on every rank, if it cannot be written (a full disk); earlier checkpoints are then intact.
+        Raises LabError, on every rank, if a parameter was cut by hand (it would be saved as one rank's part for all),
+        or if it cannot be written (a full disk); earlier checkpoints are then intact.
         """
+        self._together(lambda: refuse_hand_sharded(model), str)
         final = self.folder / manifest.folder_name(step)
         partial = final.with_name(final.name + manifest.PARTIAL)
         # AdamW has no state before its first update, and asking for it would make one. Then there is nothing to save.
@@ -167,8 +170,9 @@ class Checkpoints:
         none at all. Removes what killed saves left.
 
         Raises LabError, on every rank, if every checkpoint is damaged, or the newest is of another model or
-        configuration.
+        configuration, or if a parameter of `model` was cut by hand.
         """
+        self._together(lambda: refuse_hand_sharded(model), str)
         damaged: dict[int, str] = {}
         for step in self._listed():
             folder = self.folder / manifest.folder_name(step)
@@ -261,7 +265,8 @@ class Checkpoints:
 
     def _together(self, work: Callable[[], T], explain: Callable[[BaseException], str], only_rank_0: bool = False) -> T:
         """Do `work` (on every rank, or on rank 0 for all); if it failed on any rank, the same LabError on all."""
-        result, complaint = None, None
+        result: Any = None
+        complaint = None
         if self.group.rank == 0 or not only_rank_0:
             try:
                 result = work()
@@ -272,7 +277,9 @@ class Checkpoints:
         return result
 
     def _total(self, mine: int) -> int:
-        return int(self.group.all_reduce(torch.tensor([mine], dtype=torch.float64).to(self.group.device)).item())
+        total = torch.tensor([mine], dtype=torch.float64).to(self.group.device)
+        self.group.all_reduce(total)
+        return int(total.item())
 
     def _ranks(self) -> dict[str, Any]:
         """How DCP is told who takes part: nobody else, or the group's ranks."""

@@ -5,6 +5,7 @@ Kept apart from `labkit.train.checkpoint`, which is about writing all this safel
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -51,7 +52,7 @@ def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tup
     extra = {name: weights.pop(name) for name in list(weights) if name.endswith(EXTRA)}
     if isinstance(optimizer, MasterAdamW):
         weights |= optimizer.values(model)
-    tensors = {"model": weights}
+    tensors: dict[str, Any] = {"model": weights}
     if optimizer is not None:
         tensors["optimizer"] = get_optimizer_state_dict(model, optimizer)
     return tensors, extra
@@ -86,11 +87,14 @@ def shapes(model: nn.Module) -> dict[str, list[int]]:
 
 
 def local_bytes(tensors: Any, rank: int) -> int:
-    """Bytes that this rank will write. A tensor that is not sharded is written by rank 0 alone."""
+    """Bytes that this rank will write. A tensor that is not sharded is written by rank 0 alone; of a part that several
+    ranks hold, each is taken to write its share."""
     if isinstance(tensors, dict):
         return sum(local_bytes(value, rank) for value in tensors.values())
     if isinstance(tensors, DTensor):
-        return tensors.to_local().nbytes
+        axes = zip(tensors.device_mesh.shape, tensors.placements, strict=True)
+        copies = math.prod(size for size, placement in axes if placement.is_replicate())
+        return tensors.to_local().nbytes // copies
     return tensors.nbytes if isinstance(tensors, torch.Tensor) and rank == 0 else 0
 
 

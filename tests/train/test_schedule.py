@@ -14,7 +14,7 @@ from labkit.precision import get_backend
 from labkit.precision.switch import Switch, switched
 from labkit.record.run import read_run
 from labkit.train.config import TrainConfig
-from labkit.train.hooks import Hook
+from labkit.train.loop import Hook
 from labkit.train.schedule import Schedule
 from tests.precision import fake_te
 from tests.train import training_jobs as jobs
@@ -300,7 +300,7 @@ def test_tes_delayed_state_is_saved_and_restored_in_the_fp8_phase_alone(monkeypa
     again.load_state_dict(saved)  # nothing to put it into, and no error
     again.switch("fp8")
     again.load_state_dict({name: value + 1 for name, value in saved.items()})
-    wq = model.layers[0].attn.wq
+    wq = model.layers["0"].attn.wq
     assert torch.equal(wq.fp8_meta["scaling_fwd"].scale, saved["layers.0.attn.wq/scaling_fwd/scale"] + 1)
 
 
@@ -308,7 +308,7 @@ def test_the_stand_in_drops_its_state_as_the_real_one_does(monkeypatch):
     fake_te.install(monkeypatch)
     model, backend = te_model("delayed")
     forward(model, backend)
-    assert model.layers[0].attn.wq.fp8_initialized
+    assert model.layers["0"].attn.wq.fp8_initialized
     backend.switch("bf16")
     forward(model, backend)
-    assert not model.layers[0].attn.wq.fp8_initialized
+    assert not model.layers["0"].attn.wq.fp8_initialized
