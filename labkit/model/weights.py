@@ -84,8 +84,12 @@ def init_weights(model: nn.Module, seed: int) -> nn.Module:
         if std is None:
             local.fill_(0.0 if name.endswith("bias") else 1.0)
         else:
-            local.copy_(_part_drawn(weight, f"init/{seed}/{name}", lambda x, g: x.normal_(0.0, std, generator=g)))
+            local.copy_(_part_drawn(weight, f"init/{seed}/{name}", _normal(std)))
     return model
+
+
+def _normal(std: float) -> Draw:
+    return lambda x, generator: x.normal_(0.0, std, generator=generator)
 
 
 def _std(name: str, n_layers: int) -> float | None:

@@ -31,6 +31,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -181,7 +182,7 @@ class Checkpoints:
                 continue
             loaded = self._restore(folder, model, optimizer)
             for bad, problem in damaged.items():
-                self._together(lambda: self._set_aside(bad), str, only_rank_0=True)
+                self._together(partial(self._set_aside, bad), str, only_rank_0=True)
                 self.say("corrupt_checkpoint", bad, f"passed over {problem}; going on from step {step}")
             return loaded
         if damaged:

@@ -14,9 +14,9 @@ Two details matter. A rank whose number is not finite sends the flag 1 and the n
 reduction (gloo's MAX can return a number), a flag does. And the memory has a slot for each rank, zero elsewhere, so
 that the sum is a gather: no second message.
 
-Each element counts once, however many ranks hold it: a rank that holds one of c copies adds its square divided by c. How
-many there are a DTensor says; a plain tensor is taken to be the same on every rank, its gradient already summed, and
-one that is only a part is refused (`refuse_hand_sharded`).
+Each element counts once, however many ranks hold it: a rank that holds one of c copies adds its square divided by c.
+How many there are a DTensor says; a plain tensor is taken to be the same on every rank, its gradient already summed,
+and one that is only a part is refused (`refuse_hand_sharded`).
 
 The price: the host must read the answer before it may start the update. So once a step the CPU waits for the GPU, and
 the GPU then waits while the CPU launches clipping and AdamW: 3 ms on an H200 for the 124m model's 110 parameters

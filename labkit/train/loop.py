@@ -232,9 +232,10 @@ class Loop:
         parameters' `grad` hold the gradient of the mean over the whole batch."""
         tokens = self.corpus.batch(self.step, self.config.batch_size, self.config.seq_len, self.config.seed)
         total = torch.zeros((), device=self.group.device)
-        for self.micro, (inputs_BT, targets_BT) in enumerate(self.split(tokens)):
+        for micro, (inputs_BT, targets_BT) in enumerate(self.split(tokens)):
+            self.micro = micro
             if self.config.reduce_once:
-                more = self.micro + 1 < self.config.accumulation
+                more = micro + 1 < self.config.accumulation
                 expect_more(self.model, more, keep_weights=not self.config.reshard_after_forward)
             with ExitStack() as around:
                 for hook in self.hooks:

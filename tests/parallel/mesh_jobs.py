@@ -25,6 +25,7 @@ from labkit.train import health
 from labkit.train.checkpoint import Checkpoints
 from labkit.train.loop import train
 from labkit.train.optim import adamw
+from labkit.train.state import local_bytes
 from tests.train import training_jobs as jobs
 
 # 259 entries do not divide by 4 ranks. Heads and features do, as tensor parallelism wants.
@@ -162,6 +163,10 @@ def through_checkpoints(group: Group, kinds: list[str], folder: Path) -> list[di
         states.append(state_of(model, optimizer))
         Checkpoints(folder / str(step + 1), group, config=config).save(step + 1, model, optimizer, {})
     return states
+
+
+def bytes_to_write(group: Group, kind: str) -> int:
+    return local_bytes({"model": dict(placed(kind).named_parameters())}, group.rank)
 
 
 def trained(group: Group, kinds: list[str], run_dir: Path | None = None) -> dict:

@@ -111,6 +111,11 @@ def test_checkpoints_go_from_mesh_to_mesh_bit_for_bit(four, tmp_path):
                 assert torch.equal(after[name], value), name
 
 
+@pytest.mark.parametrize("kind", AXES)
+def test_the_bytes_that_all_ranks_will_write_are_the_model_s(four, kind):
+    assert sum(four.run(meshes.bytes_to_write, kind, timeout=120.0)) == sum(p.nbytes for p in plain().parameters())
+
+
 def test_a_run_goes_on_on_another_mesh(four, alone, tmp_path):
     for result in four.run(meshes.trained, ["fsdp 4", "fsdp 2 x tp 2", "fsdp 4"], tmp_path, timeout=240.0):
         same_run(result, alone)

@@ -5,6 +5,7 @@ Most tests run it in this process (ranks on threads, no sharding); those that ne
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from contextlib import contextmanager
@@ -144,7 +145,7 @@ def test_learning_rate():
     assert lrs[:4] == [0.25, 0.5, 0.75, 1.0]
     assert lrs[6] == pytest.approx(0.55)  # half way down: the mean of 1 and 0.1
     assert lrs[9] == pytest.approx(0.1)
-    assert all(a > b for a, b in zip(lrs[3:], lrs[4:]))
+    assert all(a > b for a, b in itertools.pairwise(lrs[3:]))
     flat = small_config(steps=3, warmup_steps=3, lr=1.0)
     assert optim.learning_rate(flat, 3) == 1.0
 

@@ -146,14 +146,6 @@ def test_resuming_in_any_phase_goes_on_in_it(tmp_path, stop):
     assert switches(tmp_path) == [FIRST, SECOND]  # each once: a resume is no switch
 
 
-def test_going_back_over_a_switch_switches_back(tmp_path):
-    straight = here(config())
-    got = here(config(checkpoint_every=2, keep_checkpoints=5), tmp_path, (jobs.Rewind(3),))
-    assert got["losses"] == straight["losses"] and got["fp8_steps"] == 3
-    back = (2, "the linears now compute in BF16, until here in FP8")
-    assert switches(tmp_path) == [FIRST, back, FIRST, SECOND]
-
-
 @pytest.mark.parametrize("first, last, at", [(2, 2, 3), (0, 0, 1)])
 def test_calibrating_looks_where_fp8_begins_and_updates_nothing(first, last, at, tmp_path):
     watch = Watch()

@@ -21,7 +21,7 @@ class DataConfig(Config):
     vocab_size: Annotated[int, Field(ge=257)] = 4096  # in a TrainConfig, unless given: the model's
     heldout_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
     max_bytes: Count | None = None  # None: all of the source
-    suffixes: Annotated[list[str], Field(min_length=1)] = [".py"]
+    suffixes: list[str] = Field(default=[".py"], min_length=1)
 
     @model_validator(mode="after")
     def _known_source(self) -> DataConfig:
