@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -66,37 +66,14 @@ def sizes() -> dict[str, ModelConfig]:
     return dict(_SIZES)
 
 
+def _size(vocab: int, d: int, layers: int, heads: int, kv: int, ffn: int, seq: int, **others: Any) -> ModelConfig:
+    shape: dict[str, Any] = dict(vocab_size=vocab, d_model=d, n_layers=layers, n_heads=heads, n_kv_heads=kv, d_ffn=ffn)
+    return ModelConfig(**shape, max_seq_len=seq, **others)
+
+
 _SIZES = {
-    "tiny": ModelConfig(vocab_size=2048, d_model=128, n_layers=4, n_heads=4, n_kv_heads=2, d_ffn=384, max_seq_len=256),
-    "124m": ModelConfig(
-        vocab_size=50304,
-        d_model=768,
-        n_layers=12,
-        n_heads=12,
-        n_kv_heads=12,
-        d_ffn=2048,
-        max_seq_len=2048,
-        tie_embeddings=True,
-    ),
-    "1b": ModelConfig(
-        vocab_size=32768,
-        d_model=2048,
-        n_layers=16,
-        n_heads=16,
-        n_kv_heads=8,
-        d_ffn=8192,
-        max_seq_len=8192,
-        rope_theta=500_000.0,
-    ),
-    # Llama-3-8B: arXiv:2407.21783, table 3.
-    "8b": ModelConfig(
-        vocab_size=128256,
-        d_model=4096,
-        n_layers=32,
-        n_heads=32,
-        n_kv_heads=8,
-        d_ffn=14336,
-        max_seq_len=8192,
-        rope_theta=500_000.0,
-    ),
+    "tiny": _size(2048, 128, 4, 4, 2, 384, 256),
+    "124m": _size(50304, 768, 12, 12, 12, 2048, 2048, tie_embeddings=True),
+    "1b": _size(32768, 2048, 16, 16, 8, 8192, 8192, rope_theta=500_000.0),
+    "8b": _size(128256, 4096, 32, 32, 8, 14336, 8192, rope_theta=500_000.0),  # arXiv:2407.21783, table 3
 }

@@ -52,11 +52,6 @@ def plain_linear(name: str, in_features: int, out_features: int) -> nn.Module:
     return nn.Linear(in_features, out_features, bias=False)
 
 
-def _inside(prefix: str, linear: LinearFactory) -> LinearFactory:
-    """`linear` for a module that knows its linears by their last name only."""
-    return lambda name, in_features, out_features: linear(f"{prefix}.{name}", in_features, out_features)
-
-
 class RMSNorm(nn.Module):
     """x / rms(x) * weight, over the last dimension."""
 
@@ -113,14 +108,14 @@ class RotaryAttention(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, config: ModelConfig, linear: LinearFactory) -> None:
+    def __init__(self, name: str, config: ModelConfig, linear: LinearFactory) -> None:
         super().__init__()
         self.d_head = config.d_head
         d_kv = config.n_kv_heads * config.d_head
-        self.wq = linear("wq", config.d_model, config.d_model)
-        self.wk = linear("wk", config.d_model, d_kv)
-        self.wv = linear("wv", config.d_model, d_kv)
-        self.wo = linear("wo", config.d_model, config.d_model)
+        self.wq = linear(f"{name}.wq", config.d_model, config.d_model)
+        self.wk = linear(f"{name}.wk", config.d_model, d_kv)
+        self.wv = linear(f"{name}.wv", config.d_model, d_kv)
+        self.wo = linear(f"{name}.wo", config.d_model, config.d_model)
         self.core = RotaryAttention()
 
     def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
@@ -136,11 +131,11 @@ class SwiGLU(nn.Module):
 
 
 class FeedForward(nn.Module):
-    def __init__(self, config: ModelConfig, linear: LinearFactory) -> None:
+    def __init__(self, name: str, config: ModelConfig, linear: LinearFactory) -> None:
         super().__init__()
-        self.w1 = linear("w1", config.d_model, config.d_ffn)  # gate
-        self.w3 = linear("w3", config.d_model, config.d_ffn)  # up
-        self.w2 = linear("w2", config.d_ffn, config.d_model)  # down
+        self.w1 = linear(f"{name}.w1", config.d_model, config.d_ffn)  # gate
+        self.w3 = linear(f"{name}.w3", config.d_model, config.d_ffn)  # up
+        self.w2 = linear(f"{name}.w2", config.d_ffn, config.d_model)  # down
         self.act = SwiGLU()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -148,12 +143,12 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelConfig, linear: LinearFactory) -> None:
+    def __init__(self, name: str, config: ModelConfig, linear: LinearFactory) -> None:
         super().__init__()
         self.attn_norm = RMSNorm(config.d_model, config.norm_eps)
-        self.attn = Attention(config, _inside("attn", linear))
+        self.attn = Attention(f"{name}.attn", config, linear)
         self.ffn_norm = RMSNorm(config.d_model, config.norm_eps)
-        self.ffn = FeedForward(config, _inside("ffn", linear))
+        self.ffn = FeedForward(f"{name}.ffn", config, linear)
 
     def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
         x_BTD = x_BTD + self.attn(self.attn_norm(x_BTD), cos_TR, sin_TR)
@@ -198,7 +193,7 @@ class Transformer(nn.Module):
                 "false, or leave the model in one stage"
             )
         self.tok_embed = embedding(config.vocab_size, config.d_model) if first else None
-        self.layers = nn.ModuleDict({str(i): Block(config, _inside(f"layers.{i}", linear)) for i in stage})
+        self.layers = nn.ModuleDict({str(i): Block(f"layers.{i}", config, linear) for i in stage})
         self.norm = RMSNorm(config.d_model, config.norm_eps) if last else None
         self.head = linear("head", config.d_model, config.vocab_size) if last else None
         self.criterion = MeanCrossEntropy()

@@ -27,7 +27,7 @@ one that is called in pieces, or each piece would be a reduce-scatter: head_apar
 **What stays.** The root's weights, and the head's, are gathered in the forward and kept until the backward, which
 begins with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does
 the same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that
-fit). A number n keeps them spread over groups of n ranks instead (a second gather inside one machine).
+fit).
 
 **Several micro-batches.** Each one's gradients are reduced as they come, so that no rank ever holds a whole gradient.
 With `reduce_once` (PyTorch's DDP calls it no_sync) they stay where they are, summed in FP32, until the step's last
@@ -62,15 +62,14 @@ def shard(
     param_dtype: torch.dtype | None = torch.bfloat16,
     reduce_dtype: torch.dtype | None = torch.float32,
     *,
-    reshard_after_forward: bool | int = True,
+    reshard_after_forward: bool = True,
     head_apart: bool = True,
 ) -> Transformer:
     """Shard the blocks one by one, the head, then `model`, over all ranks of `group`; in place, returns it.
 
     param_dtype: what the forward computes in (None: the weights' own). reduce_dtype: what gradients are summed in.
-    reshard_after_forward: free a block's weights after its forward (True), keep them for the backward (False), or
-    spread them over groups of that many ranks (int). head_apart: False leaves the head to the root. The model may be
-    on the meta device: see `materialize`.
+    reshard_after_forward: free a block's weights after its forward (True), or keep them for the backward (False).
+    head_apart: False leaves the head to the root. The model may be on the meta device: see `materialize`.
     Raises LabError for ranks on threads (they have no process group) and for weights that are not FP32.
     """
     low = next((name for name, p in model.named_parameters() if p.dtype != torch.float32), None)

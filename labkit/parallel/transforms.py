@@ -60,14 +60,8 @@ def prepare(model: Transformer, config: TransformConfig, group: Group, backend: 
         checkpoint_blocks(model, backend)
     if config.compile:
         compile_model(model, backend)
-    shard(
-        model,
-        group,
-        backend.param_dtype,
-        torch.float32,
-        reshard_after_forward=config.reshard_after_forward,
-        head_apart=not config.loss_chunk,
-    )
+    apart = not config.loss_chunk  # a head that is called in pieces stays in the root
+    shard(model, group, backend.param_dtype, reshard_after_forward=config.reshard_after_forward, head_apart=apart)
     return report
 
 

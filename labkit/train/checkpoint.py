@@ -30,7 +30,6 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,15 +50,6 @@ from labkit.train.master import MasterAdamW
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What `load` found: the step after which it was saved, and what this rank had passed as `own`."""
-
-    step: int
-    own: dict[str, Any]
-    same_ranks: bool  # False: saved on another number of ranks; the generators were not restored
 
 
 class Checkpoints:
@@ -166,9 +156,10 @@ class Checkpoints:
 
     # ---- loading
 
-    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Loaded | None:
-        """Fill model, optimizer and this rank's generators from the newest checkpoint that is whole; None if there is
-        none at all. Removes what killed saves left.
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]] | None:
+        """Fill model, optimizer and this rank's generators (if there are as many ranks) from the newest checkpoint that
+        is whole: (its step, what this rank passed as `own`). None if there is none at all. Removes what killed saves
+        left.
 
         Raises LabError, on every rank, if every checkpoint is damaged, or the newest is of another model or
         configuration, or if a parameter of `model` was cut by hand.
@@ -213,7 +204,7 @@ class Checkpoints:
         files = sorted(body.get("files", {}).items())[self.group.rank :: self.group.size]  # this rank's share
         return problem or next((p for name, entry in files if (p := manifest.damage(folder / name, entry))), None)
 
-    def _restore(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Loaded:
+    def _restore(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]]:
         about, _ = manifest.read(folder)
         was, now = about.get("precision"), self.precision(about["step"])
         if other := other_parameters(was, now):
@@ -245,17 +236,9 @@ class Checkpoints:
             )
         if same_ranks:
             state.set_generators(mine["generators"], self.group.device)
-        self.say(
-            "loaded",
-            about["step"],
-            f"went on from {folder.name}"
-            + (
-                ""
-                if same_ranks
-                else (f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding")
-            ),
-        )
-        return Loaded(about["step"], mine["own"], same_ranks)
+        other = f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding"
+        self.say("loaded", about["step"], f"went on from {folder.name}" + ("" if same_ranks else other))
+        return about["step"], mine["own"]
 
     def _set_aside(self, step: int) -> None:
         folder = self.folder / manifest.folder_name(step)

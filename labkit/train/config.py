@@ -40,6 +40,7 @@ class TrainConfig(TransformConfig):
     seq_len: Count = 256
     batch_size: Count = 8  # sequences per optimizer step, over all ranks
     accumulation: Count = 1  # micro-batches per optimizer step
+    reduce_once: bool = False  # True: FSDP2 reduces a step's gradients once, at its end, not after each micro-batch
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     lr: Annotated[float, Field(gt=0)] = 1e-3
@@ -56,8 +57,6 @@ class TrainConfig(TransformConfig):
     checkpoint_every: CountOrOff = 0
     keep_checkpoints: Count = 2
 
-    reduce_once: bool = False  # True: FSDP2 reduces a step's gradients once, at its end;
-    #                                                           a model that is not sharded has nothing to reduce
     perturb: Annotated[float, Field(ge=0, lt=1)] = 0.0  # relative; the twin run uses 2**-9, bf16's rounding
     perturb_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # two twins need two
 

@@ -311,15 +311,16 @@ class Loop:
     def resume(self, checkpoints: Checkpoints) -> None:
         """Take up where the newest whole checkpoint ended; if there is none, all stays as it is."""
         if loaded := checkpoints.load(self.model, self.optimizer):
-            self.step = self.resumed_from = loaded.step
+            step, own = loaded
+            self.step = self.resumed_from = step
             self._enter_phase()  # before the backend's state: it is that of a phase
-            self.history = History(**loaded.own["history"])
+            self.history = History(**own["history"])
             parts = self._stateful()
-            for name, state in loaded.own["parts"].items():
+            for name, state in own["parts"].items():
                 if name in parts and state:
                     parts[name].load_state_dict(state)
                 elif state:
-                    self.say("state_dropped", loaded.step, f"the checkpoint has state of {name}, and this run has none")
+                    self.say("state_dropped", step, f"the checkpoint has state of {name}, and this run has none")
         if self.record and self.group.rank == 0 and (self.record.path / "steps.jsonl").stat().st_size:
             # The lines of steps that are done again now are dropped: no step stands in the record twice.
             self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)

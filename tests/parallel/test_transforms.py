@@ -35,15 +35,15 @@ def test_the_order(monkeypatch):
     monkeypatch.setattr(
         transforms,
         "shard",
-        lambda model, group, param_dtype, reduce_dtype, **how: calls.append(
-            ("shard", type(model.layers["0"].attn.wq).__name__, param_dtype, reduce_dtype)
+        lambda model, group, param_dtype, **how: calls.append(
+            ("shard", type(model.layers["0"].attn.wq).__name__, param_dtype)
         ),
     )
     transforms.prepare(decoder(), config(compile=True, activation_checkpointing="block"), CPU, get_backend("emulated"))
-    assert calls == ["checkpoint", "compile", ("shard", "EmulatedLinear", torch.bfloat16, torch.float32)]
+    assert calls == ["checkpoint", "compile", ("shard", "EmulatedLinear", torch.bfloat16)]
     calls.clear()
     report = transforms.prepare(decoder(), config("fp32"), CPU, get_backend("fp32"))
-    assert calls == [("shard", "Linear", torch.float32, torch.float32)] and report.backend == "fp32"
+    assert calls == [("shard", "Linear", torch.float32)] and report.backend == "fp32"
 
 
 @pytest.mark.parametrize(
