@@ -166,8 +166,8 @@ class Transformer(nn.Module):
     """The decoder, whole or one stage of it.
 
     linear(name, in_features, out_features) builds all linears, the head as "head"; embedding(vocab_size, d_model) the
-    embedding. With `tie_embeddings` the head's weight is the embedding's. Weights are what `init_weights` makes them,
-    not what the constructors left.
+    embedding: `linear=lambda name, i, o: MyLinear(i, o)`. With `tie_embeddings` the head's weight is the embedding's.
+    Weights are what `init_weights` makes them, not what the constructors left.
 
     layers: which blocks this stage has, a range of 0 .. n_layers - 1; None: all. The embedding goes with the first
     block, the last norm and the head with the last one; a stage without them has None in their places.

@@ -64,6 +64,16 @@ def refuse_hand_sharded(model: nn.Module) -> None:
             )
 
 
+def copies(tensor: Tensor, ranks: int) -> float:
+    """How many of `ranks` ranks, over which a model is spread, hold the same element of this tensor of it."""
+    parts = 1
+    if isinstance(tensor, DTensor):
+        for size, placement in zip(tensor.device_mesh.shape, tensor.placements, strict=True):
+            # "Not replicated", since FSDP2 over tensor parallelism has shards (_StridedShard) that deny being shards.
+            parts *= 1 if placement.is_replicate() else size
+    return ranks / parts
+
+
 @functools.lru_cache(maxsize=8)
 def _whole_shapes(config: ModelConfig) -> dict[str, Shape]:
     shapes = config.weight_shapes()

@@ -35,10 +35,9 @@ micro-batch: one reduce-scatter for all, for 4 bytes a parameter of the whole mo
 the weights then stay for the next micro-batch too, since nothing changes them before the update: one gather for all.
 
 **Precision.** The sharded weights are FP32 and stay FP32: they are the master weights. What is gathered is a copy in
-`param_dtype`; what is reduced is in `reduce_dtype`, since a sum over many ranks in BF16 would lose what the small ones
-say. Inputs of the blocks are not cast (FSDP2 would, by default): activations are BF16 already, since the embedding's
-copy is, and the rotary tables that every block is handed must stay FP32, or neighbouring positions would turn by the
-same angle.
+`param_dtype`; what is reduced is FP32, since a sum over many ranks in BF16 would lose what the small ones say. Inputs
+of the blocks are not cast (FSDP2 would, by default): activations are BF16 already, since the embedding's copy is, and
+the rotary tables that every block is handed must stay FP32, or neighbouring positions would turn by the same angle.
 
 A world of one rank runs the same code, so that one GPU and eight differ in nothing but the messages.
 """
@@ -60,14 +59,13 @@ def shard(
     model: Transformer,
     group: Group,
     param_dtype: torch.dtype | None = torch.bfloat16,
-    reduce_dtype: torch.dtype | None = torch.float32,
     *,
     reshard_after_forward: bool = True,
     head_apart: bool = True,
-) -> Transformer:
-    """Shard the blocks one by one, the head, then `model`, over all ranks of `group`; in place, returns it.
+) -> None:
+    """Shard the blocks one by one, the head, then `model`, over all ranks of `group`; in place.
 
-    param_dtype: what the forward computes in (None: the weights' own). reduce_dtype: what gradients are summed in.
+    param_dtype: what the forward computes in (None: the weights' own). Gradients are summed in FP32.
     reshard_after_forward: free a block's weights after its forward (True), or keep them for the backward (False).
     head_apart: False leaves the head to the root. The model may be on the meta device: see `materialize`.
     Raises LabError for ranks on threads (they have no process group) and for weights that are not FP32.
@@ -79,13 +77,12 @@ def shard(
             "param_dtype instead of converting the model."
         )
     mesh = group.device_mesh()
-    policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in model.blocks():
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
     if head_apart and model.head is not None and not model.config.tie_embeddings:
         fully_shard(model.head, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    return model
 
 
 def materialize(

@@ -99,7 +99,7 @@ class Checkpoints:
             "precision": self.precision(),
             "torch": torch.__version__,
         }
-        size = self._total(state.local_bytes(tensors, self.group.rank))
+        size = self._total(state.local_bytes(tensors, self.group.size))
 
         def explain(error: BaseException) -> str:
             return self._not_written(step, size, error)
@@ -260,10 +260,10 @@ class Checkpoints:
             raise LabError(complaint)
         return result
 
-    def _total(self, mine: int) -> int:
+    def _total(self, mine: float) -> int:
         total = torch.tensor([mine], dtype=torch.float64).to(self.group.device)
         self.group.all_reduce(total)
-        return int(total.item())
+        return round(total.item())
 
     def _ranks(self) -> dict[str, Any]:
         """How DCP is told who takes part: nobody else, or the group's ranks."""

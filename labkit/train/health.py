@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from labkit.comm.group import Group
-from labkit.model.weights import named_weights, refuse_hand_sharded
+from labkit.model.weights import copies, named_weights, refuse_hand_sharded
 
 
 @dataclass(frozen=True)
@@ -117,18 +117,8 @@ def _sum_of_squares(model: nn.Module, group: Group) -> Tensor:
     if not gradients:
         return torch.zeros((), dtype=torch.float64, device=group.device)
     norms = torch.stack(torch._foreach_norm([grad for _, _, grad in gradients])).double()  # few launches for all
-    weights = torch.tensor([1 / _copies(p, group) for _, p, _ in gradients], dtype=torch.float64)
+    weights = torch.tensor([1 / copies(p, group.size) for _, p, _ in gradients], dtype=torch.float64)
     return (norms.square() * weights.to(norms.device, non_blocking=True)).sum()
-
-
-def _copies(parameter: Tensor, group: Group) -> float:
-    """How many ranks of `group` hold the same element."""
-    parts = 1
-    if isinstance(parameter, DTensor):
-        for size, placement in zip(parameter.device_mesh.shape, parameter.placements, strict=True):
-            # "Not replicated", since FSDP2 over tensor parallelism has shards (_StridedShard) that deny being shards.
-            parts *= 1 if placement.is_replicate() else size
-    return group.size / parts
 
 
 def culprits(model: nn.Module, most: int = 3) -> str:

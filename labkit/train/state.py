@@ -5,7 +5,6 @@ Kept apart from `labkit.train.checkpoint`, which is about writing all this safel
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
+from labkit.model.weights import copies
 from labkit.train.config import TrainConfig
 from labkit.train.master import MasterAdamW
 
@@ -86,16 +86,14 @@ def shapes(model: nn.Module) -> dict[str, list[int]]:
     }
 
 
-def local_bytes(tensors: Any, rank: int) -> int:
-    """Bytes that this rank will write. A tensor that is not sharded is written by rank 0 alone; of a part that several
-    ranks hold, each is taken to write its share."""
+def local_bytes(tensors: Any, ranks: int) -> float:
+    """Bytes that this rank will write, one of `ranks`: of what several ranks hold, each is taken to write its share."""
     if isinstance(tensors, dict):
-        return sum(local_bytes(value, rank) for value in tensors.values())
-    if isinstance(tensors, DTensor):
-        axes = zip(tensors.device_mesh.shape, tensors.placements, strict=True)
-        copies = math.prod(size for size, placement in axes if placement.is_replicate())
-        return tensors.to_local().nbytes // copies
-    return tensors.nbytes if isinstance(tensors, torch.Tensor) and rank == 0 else 0
+        return sum(local_bytes(value, ranks) for value in tensors.values())
+    if not isinstance(tensors, torch.Tensor):
+        return 0
+    local = tensors.to_local() if isinstance(tensors, DTensor) else tensors
+    return local.nbytes / copies(tensors, ranks)
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:

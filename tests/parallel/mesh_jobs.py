@@ -165,8 +165,8 @@ def through_checkpoints(group: Group, kinds: list[str], folder: Path) -> list[di
     return states
 
 
-def bytes_to_write(group: Group, kind: str) -> int:
-    return local_bytes({"model": dict(placed(kind).named_parameters())}, group.rank)
+def bytes_to_write(group: Group, kind: str) -> float:
+    return local_bytes({"model": dict(placed(kind).named_parameters())}, group.size)
 
 
 def trained(group: Group, kinds: list[str], run_dir: Path | None = None) -> dict:
