@@ -140,7 +140,7 @@ def check_arm(config: TrainConfig, device: str, world: int) -> None:
     from labkit.model.decoder import Transformer
     from labkit.precision.matrix import refuse, this_gpu
 
-    rows = rows_per_micro_batch(config, world)
+    rows = rows_per_micro_batch(config.batch_size, config.accumulation, world)
     backend = get_backend(config.precision.backend)
     backend.fp8_parameters = config.precision.fp8_parameters
     recipe = backend.check_recipe(config.precision.recipe)

@@ -168,7 +168,7 @@ class Loop:
     ) -> None:
         self.group, self.config, self.corpus, self.model, self.optimizer = group, config, corpus, model, optimizer
         self.record, self.backend, self.hooks = record, backend, list(hooks)
-        rows = rows_per_micro_batch(config, data_share[1])
+        rows = rows_per_micro_batch(config.batch_size, config.accumulation, data_share[1])
         self.split = partial(micro_batches, share=data_share, rows=rows, device=group.device)
         self.tokens = config.batch_size * config.seq_len  # of a step
         self.schedule = Schedule(config, backend)
