@@ -15,12 +15,15 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labkit.errors import LabError
 
 AnyConfig = TypeVar("AnyConfig", bound="Config")
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+Count = Annotated[int, Field(ge=1)]
+CountOrOff = Annotated[int, Field(ge=0)]  # 0: off
 
 
 class Config(BaseModel):
@@ -146,7 +149,10 @@ def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[Ba
 
     A part that names no place in the file (which member of a union was tried) is passed over.
     """
-    owner, here, tables, key = model, model, [], ""
+    owner: type[BaseModel] = model
+    here: Any = model
+    tables: list[str] = []
+    key = ""
     for part in loc:
         model_here, values = _inside(here)
         if isinstance(part, int):

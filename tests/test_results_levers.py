@@ -9,8 +9,8 @@ from statistics import mean
 import pytest
 
 from labkit.compare.memory import parameters
+from labkit.model.config import sizes
 from labkit.record.read import read_run
-from labkit.train.config import sizes
 from tests.windows import clocks, equal_windows, lever_row, lone_row, of_lone, rate, row_of_8b, window_steps
 
 ROOT = Path(__file__).parents[1]

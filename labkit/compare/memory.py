@@ -17,7 +17,11 @@ weights it is too large: 8 B parameters on two GPUs took 85.4 GiB of the 99.3 pr
 
 from __future__ import annotations
 
-from labkit.train.config import ModelConfig, TrainConfig
+import math
+
+from labkit.model.config import ModelConfig
+from labkit.model.flops import n_params
+from labkit.train.config import TrainConfig
 
 GIB = 2**30
 LOGIT_BYTES = 14
@@ -25,9 +29,8 @@ LOGIT_BYTES = 14
 
 def parameters(model: ModelConfig) -> tuple[int, int]:
     """(of one block, of everything outside the blocks)."""
-    d, d_kv = model.d_model, model.n_kv_heads * model.d_head
-    block = 2 * d * d + 2 * d * d_kv + 3 * d * model.d_ffn + 2 * d
-    return block, (1 if model.tie_embeddings else 2) * model.vocab_size * d + d
+    block = sum(math.prod(shape) for shape in model.block_shapes().values())
+    return block, n_params(model) - model.n_layers * block
 
 
 def predict(config: TrainConfig, world: int) -> dict[str, int]:

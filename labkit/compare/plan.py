@@ -34,7 +34,8 @@ from labkit.precision import get_backend
 from labkit.record.clean import jsonable
 from labkit.record.read import as_dict, load_run, read_run
 from labkit.record.run import RunRecord
-from labkit.train.config import TrainConfig, strict_validate
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
 from labkit.train.data.batches import rows_per_micro_batch
 
 PARTS = ("speed", "safety")
@@ -152,7 +153,7 @@ def check_arm(config: TrainConfig, device: str, world: int) -> None:
     from labkit.model.decoder import Transformer
     from labkit.precision.matrix import refuse, this_gpu
 
-    rows = rows_per_micro_batch(config, world)
+    rows = rows_per_micro_batch(config.batch_size, config.accumulation, world)
     backend = get_backend(config.precision.backend)
     backend.fp8_parameters = config.precision.fp8_parameters
     recipe = backend.check_recipe(config.precision.recipe)

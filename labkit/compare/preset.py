@@ -39,7 +39,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from labkit.errors import LabError
-from labkit.train.config import Config, TrainConfig, strict_validate
+from labkit.strict import Config, strict_validate
+from labkit.train.config import TrainConfig
 
 CONTROLS = ("baseline", "twin", "broken")  # roles that a verdict on any candidate rests on
 PRESETS = Path(__file__).parent / "presets"

@@ -23,7 +23,8 @@ from labkit.record.files import explained, replace_file
 from labkit.record.kernels import CLASSES
 from labkit.record.plotting import Picture
 from labkit.record.read import RunData, as_dict, as_number, read_run
-from labkit.train.config import TrainConfig, strict_validate
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
 
 HERE = Path(__file__).parent
 # verdict -> sign, word

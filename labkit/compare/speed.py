@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.record import kernels, measure
-from labkit.train.hooks import Hook
+from labkit.train.loop import Hook
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group

@@ -25,7 +25,8 @@ from labkit.model.flops import flops_per_token
 from labkit.record.kernels import CLASSES
 from labkit.record.measure import efficiency
 from labkit.record.read import RunData, as_dict, read_run
-from labkit.train.config import TrainConfig, strict_validate
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
 
 GIB = 2**30
 WORTH = 1.1  # a gain below this is told as hardly worth the trouble

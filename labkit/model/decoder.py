@@ -12,12 +12,15 @@ The parts are those of Llama (arXiv:2302.13971): RMSNorm before each half (arXiv
 
 Nothing about parallelism or precision is written here. Both come from outside:
 
-  - the seven linears of a block are built by the `linear` argument (`nn.Linear`, `te.Linear`, your own);
+  - all linears, the head among them, are built by the `linear` argument, which is told each one's name and can so make
+    some column-parallel, some FP8; the embedding is built by `embedding`;
+  - `layers` cuts the model into stages for a pipeline: a stage is this class with some of the blocks, under the names
+    that they have in the whole model ("layers.3.attn.wq.weight"), so that first values and checkpoints fit every cut;
   - each step without a weight (`attn.core`, `ffn.act`, `criterion`) is a module of its own, so that it can be compiled
     in place (`block.attn.core.compile()`) where the linears beside it cannot;
   - head counts are read off the tensors, not the config, so a block whose q, k and v are split over ranks works;
   - no buffer is registered: the rotary tables are computed in each forward, so `to_empty()` cannot leave garbage in
-    them and `.to(torch.bfloat16)` cannot round the positions.
+    them, `.to(torch.bfloat16)` cannot round the positions, and no stage has to send them.
 
 Shape suffixes: B batch, T positions, D model width, N query heads, K key/value heads, H head width, F feed-forward
 width, V vocabulary, R = H / 2 rotary pairs.
@@ -27,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -34,12 +38,18 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import LabError
+from labkit.model.config import ModelConfig
 from labkit.model.weights import init_weights, perturb
-from labkit.train.config import ModelConfig, sizes
 
-__all__ = ["ModelConfig", "Transformer", "init_weights", "perturb", "sizes"]
+__all__ = ["Block", "MeanCrossEntropy", "RMSNorm", "RotaryAttention", "Transformer", "init_weights", "perturb"]
 
-LinearType = Callable[..., nn.Module]  # linear(in_features, out_features, bias=False)
+LinearFactory = Callable[[str, int, int], nn.Module]  # linear("layers.3.attn.wq", in_features, out_features), no bias
+EmbeddingFactory = Callable[[int, int], nn.Module]  # embedding(vocab_size, d_model)
+
+
+def plain_linear(name: str, in_features: int, out_features: int) -> nn.Module:
+    """The default: an nn.Linear, whatever its name."""
+    return nn.Linear(in_features, out_features, bias=False)
 
 
 class RMSNorm(nn.Module):
@@ -98,14 +108,14 @@ class RotaryAttention(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, config: ModelConfig, linear: LinearType) -> None:
+    def __init__(self, name: str, config: ModelConfig, linear: LinearFactory) -> None:
         super().__init__()
         self.d_head = config.d_head
         d_kv = config.n_kv_heads * config.d_head
-        self.wq = linear(config.d_model, config.d_model, bias=False)
-        self.wk = linear(config.d_model, d_kv, bias=False)
-        self.wv = linear(config.d_model, d_kv, bias=False)
-        self.wo = linear(config.d_model, config.d_model, bias=False)
+        self.wq = linear(f"{name}.wq", config.d_model, config.d_model)
+        self.wk = linear(f"{name}.wk", config.d_model, d_kv)
+        self.wv = linear(f"{name}.wv", config.d_model, d_kv)
+        self.wo = linear(f"{name}.wo", config.d_model, config.d_model)
         self.core = RotaryAttention()
 
     def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
@@ -121,11 +131,11 @@ class SwiGLU(nn.Module):
 
 
 class FeedForward(nn.Module):
-    def __init__(self, config: ModelConfig, linear: LinearType) -> None:
+    def __init__(self, name: str, config: ModelConfig, linear: LinearFactory) -> None:
         super().__init__()
-        self.w1 = linear(config.d_model, config.d_ffn, bias=False)  # gate
-        self.w3 = linear(config.d_model, config.d_ffn, bias=False)  # up
-        self.w2 = linear(config.d_ffn, config.d_model, bias=False)  # down
+        self.w1 = linear(f"{name}.w1", config.d_model, config.d_ffn)  # gate
+        self.w3 = linear(f"{name}.w3", config.d_model, config.d_ffn)  # up
+        self.w2 = linear(f"{name}.w2", config.d_ffn, config.d_model)  # down
         self.act = SwiGLU()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -133,12 +143,12 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelConfig, linear: LinearType) -> None:
+    def __init__(self, name: str, config: ModelConfig, linear: LinearFactory) -> None:
         super().__init__()
         self.attn_norm = RMSNorm(config.d_model, config.norm_eps)
-        self.attn = Attention(config, linear)
+        self.attn = Attention(f"{name}.attn", config, linear)
         self.ffn_norm = RMSNorm(config.d_model, config.norm_eps)
-        self.ffn = FeedForward(config, linear)
+        self.ffn = FeedForward(f"{name}.ffn", config, linear)
 
     def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
         x_BTD = x_BTD + self.attn(self.attn_norm(x_BTD), cos_TR, sin_TR)
@@ -153,39 +163,64 @@ class MeanCrossEntropy(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The decoder. `forward(tokens_BT)` gives logits_BTV; `forward(tokens_BT, targets_BT)` the mean loss, fp32.
+    """The decoder, whole or one stage of it.
 
-    linear(in_features, out_features, bias=False) builds the seven linears of each block. The head is always an
-    nn.Linear: it is the one matrix that FP8 recipes leave alone, and with `tie_embeddings` it is the embedding table.
+    linear(name, in_features, out_features) builds all linears, the head as "head"; embedding(vocab_size, d_model) the
+    embedding: `linear=lambda name, i, o: MyLinear(i, o)`. With `tie_embeddings` the head's weight is the embedding's.
     Weights are what `init_weights` makes them, not what the constructors left.
+
+    layers: which blocks this stage has, a range of 0 .. n_layers - 1; None: all. The embedding goes with the first
+    block, the last norm and the head with the last one; a stage without them has None in their places.
+    LabError: no such blocks; a tied model that is cut.
     """
 
-    def __init__(self, config: ModelConfig, linear: LinearType = nn.Linear) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        linear: LinearFactory = plain_linear,
+        embedding: EmbeddingFactory = nn.Embedding,
+        layers: range | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
-        self.tok_embed = nn.Embedding(config.vocab_size, config.d_model)
-        self.layers = nn.ModuleList(Block(config, linear) for _ in range(config.n_layers))
-        self.norm = RMSNorm(config.d_model, config.norm_eps)
-        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        stage = range(config.n_layers) if layers is None else layers
+        if not stage or stage.step != 1 or stage[0] < 0 or stage[-1] >= config.n_layers:
+            raise LabError(f"{stage} is no stage of a model with layers 0 to {config.n_layers - 1}")
+        first, last = stage[0] == 0, stage[-1] == config.n_layers - 1
+        if config.tie_embeddings and not (first and last):
+            raise LabError(
+                "tie_embeddings is true, and a head in the last stage cannot be the embedding of the first: set it to "
+                "false, or leave the model in one stage"
+            )
+        self.tok_embed = embedding(config.vocab_size, config.d_model) if first else None
+        self.layers = nn.ModuleDict({str(i): Block(f"layers.{i}", config, linear) for i in stage})
+        self.norm = RMSNorm(config.d_model, config.norm_eps) if last else None
+        self.head = linear("head", config.d_model, config.vocab_size) if last else None
         self.criterion = MeanCrossEntropy()
-        if config.tie_embeddings:
-            self.head.weight = self.tok_embed.weight
+        self._tie()
 
-    def forward(self, tokens_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
-        if tokens_BT.shape[1] > self.config.max_seq_len:
-            raise LabError(f"{tokens_BT.shape[1]} positions exceed the model's max_seq_len ({self.config.max_seq_len})")
-        x_BTD = self.tok_embed(tokens_BT)
-        cos_TR, sin_TR = rotary_tables(tokens_BT.shape[1], self.config.d_head, self.config.rope_theta, x_BTD.device)
-        for block in self.layers:
+    def forward(self, x: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+        """The first stage takes tokens_BT, int64, a later one the x_BTD of the stage before it. The last stage gives
+        logits_BTV, or with targets_BT the mean loss, fp32; an earlier one x_BTD, whatever the targets."""
+        if x.shape[1] > self.config.max_seq_len:
+            raise LabError(f"{x.shape[1]} positions exceed the model's max_seq_len ({self.config.max_seq_len})")
+        x_BTD = x if self.tok_embed is None else self.tok_embed(x)
+        cos_TR, sin_TR = rotary_tables(x.shape[1], self.config.d_head, self.config.rope_theta, x_BTD.device)
+        for block in self.layers.values():
             x_BTD = block(x_BTD, cos_TR, sin_TR)
+        if self.norm is None or self.head is None:
+            return x_BTD
         x_BTD = self.norm(x_BTD)
         return self.head(x_BTD) if targets_BT is None else self.loss(x_BTD, targets_BT)
+
+    def blocks(self) -> list[Block]:
+        """The blocks of this stage, in order."""
+        return cast("list[Block]", list(self.layers.values()))  # nn.ModuleDict does not say of what
 
     def to_empty(self, *, device: torch.device | str | int | None, recurse: bool = True) -> Transformer:
         """As nn.Module's, which gives a shared parameter two memories; here a tied head stays tied."""
         super().to_empty(device=device, recurse=recurse)
-        if self.config.tie_embeddings:
-            self.head.weight = self.tok_embed.weight
+        self._tie()
         return self
 
     def loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
@@ -194,4 +229,9 @@ class Transformer(nn.Module):
         The seam for a loss that never holds all logits at once: at V = 128256 the fp32 logits of 16384 tokens are
         8.4 GB, and their gradient as much again. Replace it from outside (`model.loss = ...`).
         """
+        assert self.head is not None, "only the last stage has a loss"
         return self.criterion(self.head(x_BTD), targets_BT)
+
+    def _tie(self) -> None:
+        if self.config.tie_embeddings and self.head is not None and self.tok_embed is not None:
+            self.head.weight = self.tok_embed.weight

@@ -18,22 +18,21 @@ one for each of its two inputs). So forward + backward = 3 * forward, and a line
 
 from __future__ import annotations
 
-from labkit.train.config import ModelConfig
+import math
+
+from labkit.model.config import ModelConfig
 
 
 def linear_params(config: ModelConfig) -> int:
     """Weights that take part in a matrix product for each token: block linears and head; no embedding, no norms."""
-    d, d_kv = config.d_model, config.n_kv_heads * config.d_head
-    attention = 2 * d * d + 2 * d * d_kv  # wq, wo; wk, wv
-    ffn = 3 * d * config.d_ffn  # w1, w3, w2
-    return config.n_layers * (attention + ffn) + d * config.vocab_size
+    shapes = config.weight_shapes()
+    return sum(math.prod(shape) for name, shape in shapes.items() if len(shape) == 2 and name != "tok_embed.weight")
 
 
 def n_params(config: ModelConfig) -> int:
     """All parameters. A tied head shares the embedding's table and is counted once."""
-    norms = (2 * config.n_layers + 1) * config.d_model
-    embedding = 0 if config.tie_embeddings else config.vocab_size * config.d_model
-    return linear_params(config) + norms + embedding
+    shapes = config.weight_shapes()
+    return sum(math.prod(shape) for name, shape in shapes.items() if not (config.tie_embeddings and "head" in name))
 
 
 def attention_flops_per_token(config: ModelConfig, seq_len: int, causal: bool) -> float:

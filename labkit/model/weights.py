@@ -2,51 +2,104 @@
 
 A comparison of number formats is void unless both arms start from the same weights. So a weight's first value depends
 on its name, its shape and the seed, and on nothing else: not on the linear type (te.Linear draws its own), not on the
-order in which modules were built, not on how the weight is sharded, not on compile or checkpoint wrappers.
+order in which modules were built, not on the stage it is in, not on how it is sharded, not on compile or checkpoint
+wrappers.
 
 Each tensor is cut into runs of rows, and each run has its own generator, seeded by (seed, name, run). A rank that holds
-rows 4096..8191 of an FSDP2-sharded weight draws the runs that touch them: no communication, no full copy, and the same
-values as on one rank.
+rows 4096..8191 of a weight, or a rectangle out of them, draws the runs that touch it: no communication, no full copy,
+and the same values as on one rank.
 
 The scheme is GPT-2's: weights ~ normal(0, 0.02); the two projections of a block that write into the residual stream
 (attn.wo, ffn.w2) are smaller by 1 / sqrt(2 * n_layers), so that the sum over 2 * n_layers additions keeps its size;
 norm weights are 1; biases, where a linear type insists on one, are 0.
+
+**Every sharded parameter is a DTensor.** A DTensor says which part of the whole a rank holds. A plain tensor that was
+cut by hand says nothing: it would be drawn as a smaller weight, counted in the gradient's norm as a copy, and saved by
+one rank for all. So whoever needs the whole's meaning asks `refuse_hand_sharded` first.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from labkit.errors import LabError
+from labkit.model.config import ModelConfig, Shape
 
 STD = 0.02
 RESIDUAL = ("attn.wo.weight", "ffn.w2.weight")
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")  # torch.compile, checkpoint, FSDP1
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # torch.compile's and checkpoint's
 RUN = 1 << 20  # elements drawn by one generator
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]  # fills a tensor in place
 
 
+def named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """(name without wrappers, parameter), each parameter once: a tied head appears as tok_embed.weight."""
+    for name, weight in model.named_parameters():
+        for wrapper in WRAPPERS:
+            name = name.replace(wrapper, "")
+        yield name, weight
+
+
+def refuse_hand_sharded(model: nn.Module) -> None:
+    """LabError names the first parameter that, over all ranks, has not the shape that `model.config` gives it.
+
+    A DTensor's shape is the whole's, so a sharded model passes, and one whose parts were cut by hand first does not.
+    Weights that the decoder does not know (a linear type's own) are let pass, and so is a model without a ModelConfig.
+    """
+    config = getattr(model, "config", None)
+    shapes = _whole_shapes(config) if isinstance(config, ModelConfig) else {}
+    for name, weight in named_weights(model):
+        if tuple(weight.shape) != (whole := shapes.get(name, weight.shape)):
+            raise LabError(
+                f"{name} is {list(weight.shape)}, and the model's is {list(whole)}: a part that was cut by hand. Shard "
+                "it as a DTensor, which knows its whole (fully_shard, parallelize_module, distribute_tensor)"
+            )
+
+
+def copies(tensor: Tensor, ranks: int) -> float:
+    """How many of `ranks` ranks, over which a model is spread, hold the same element of this tensor of it."""
+    parts = 1
+    if isinstance(tensor, DTensor):
+        for size, placement in zip(tensor.device_mesh.shape, tensor.placements, strict=True):
+            # "Not replicated", since FSDP2 over tensor parallelism has shards (_StridedShard) that deny being shards.
+            parts *= 1 if placement.is_replicate() else size
+    return ranks / parts
+
+
+@functools.lru_cache(maxsize=8)
+def _whole_shapes(config: ModelConfig) -> dict[str, Shape]:
+    shapes = config.weight_shapes()
+    biases = {name.removesuffix("weight") + "bias": s[:1] for name, s in shapes.items() if len(s) == 2}
+    return {**shapes, **biases}
+
+
 @torch.no_grad()
 def init_weights(model: nn.Module, seed: int) -> nn.Module:
-    """Give every parameter its first value, in place; returns the model.
+    """Give every parameter its first value, in place; returns the model, which has a `config`, a ModelConfig.
 
-    Works on plain and on DTensor parameters, of any floating dtype, on any device. After meta-device construction call
-    `to_empty` first (LabError otherwise).
+    Works on plain and on DTensor parameters, on any mesh, of any floating dtype, on any device. After meta-device
+    construction call `to_empty` first. LabError: a parameter without memory, one that was cut by hand, a broken tie.
     """
-    for name, weight in _named(model):
-        local, std = _local(weight), _std(name, model.config.n_layers)
+    config = _ready(model)
+    for name, weight in named_weights(model):
+        local, std = _local(weight), _std(name, config.n_layers)
         if std is None:
             local.fill_(0.0 if name.endswith("bias") else 1.0)
         else:
-            local.copy_(_rows_drawn(weight, f"init/{seed}/{name}", lambda x, g: x.normal_(0.0, std, generator=g)))
+            local.copy_(_part_drawn(weight, f"init/{seed}/{name}", _normal(std)))
     return model
+
+
+def _normal(std: float) -> Draw:
+    return lambda x, generator: x.normal_(0.0, std, generator=generator)
 
 
 def _std(name: str, n_layers: int) -> float | None:
@@ -65,26 +118,29 @@ def perturb(model: nn.Module, relative: float, seed: int) -> nn.Module:
     """
     if relative == 0:
         return model
-    for name, weight in _named(model):
-        u = _rows_drawn(weight, f"perturb/{seed}/{name}", lambda x, g: x.uniform_(-1.0, 1.0, generator=g))
+    _ready(model)
+    for name, weight in named_weights(model):
+        u = _part_drawn(weight, f"perturb/{seed}/{name}", lambda x, g: x.uniform_(-1.0, 1.0, generator=g))
         local = _local(weight)
         local.mul_(1 + relative * u.to(local.device))
     return model
 
 
-def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(name without wrappers, parameter), each parameter once: a tied head appears as tok_embed.weight."""
-    if model.config.tie_embeddings and model.head.weight is not model.tok_embed.weight:
+def _ready(model: nn.Module) -> ModelConfig:
+    """The model's config; LabError if the model cannot be given values."""
+    refuse_hand_sharded(model)
+    config = model.config
+    assert isinstance(config, ModelConfig)
+    ends = {name: weight for name, weight in model.named_parameters(remove_duplicate=False) if "layers." not in name}
+    if config.tie_embeddings and ends["head.weight"] is not ends["tok_embed.weight"]:
         raise LabError(
             "tie_embeddings is true, but the head's weight is no longer the embedding's: "
             "set model.head.weight = model.tok_embed.weight before giving values"
         )
-    for name, weight in model.named_parameters():
+    for name, weight in named_weights(model):
         if weight.is_meta:
             raise LabError(f"{name} is on the meta device and has no memory: call model.to_empty(device=...) first")
-        for wrapper in WRAPPERS:
-            name = name.replace(wrapper, "")
-        yield name, weight
+    return config
 
 
 def _local(weight: Tensor) -> Tensor:
@@ -92,23 +148,23 @@ def _local(weight: Tensor) -> Tensor:
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
-def _rows_drawn(weight: Tensor, key: str, draw: Draw) -> Tensor:
+def _part_drawn(weight: Tensor, key: str, draw: Draw) -> Tensor:
     """This rank's part of the full tensor of random values that `key` stands for. fp32, on the CPU.
 
     The CPU, because a CUDA generator's values depend on the GPU; fp32, because a bf16 normal_ draws other numbers.
     """
-    if not isinstance(weight, DTensor):
-        return _draw_rows(weight.shape, 0, _rows(weight.shape), key, draw).view(weight.shape)
-    mesh, placements, rows = weight.device_mesh, weight.placements, weight.shape[0]
-    if mesh.ndim == 1 and placements[0].is_shard(0):
-        # Shard(0) is torch.chunk over rows: every rank ceil(rows / size), the last ones fewer or none.
-        each = -(-rows // mesh.size())
-        begin, end = (min(rows, (mesh.get_local_rank() + i) * each) for i in (0, 1))
-        return _draw_rows(weight.shape, begin, end, key, draw).view(end - begin, *weight.shape[1:])
-    # Any other layout (tensor parallel, two-dimensional meshes): draw everything, keep our part. src_data_rank=None
-    # says that every rank already holds the same values, so nothing is sent.
-    full = _draw_rows(weight.shape, 0, rows, key, draw).view(weight.shape).to(weight.device)
-    return distribute_tensor(full, mesh, placements, src_data_rank=None).to_local()
+    begin, size = [0] * weight.ndim, list(weight.shape)
+    if isinstance(
+        weight, DTensor
+    ):  # where checkpoints (DCP) say that the part lies: right for every mesh and placement
+        (part,) = weight.__create_chunk_list__()
+        begin, size = list(part.offsets), list(part.sizes)
+    if not size:
+        return _draw_rows(weight.shape, 0, 1, key, draw).view(())
+    if 0 in size:
+        return torch.empty(size)
+    rows = _draw_rows(weight.shape, begin[0], begin[0] + size[0], key, draw).view(size[0], *weight.shape[1:])
+    return rows[(slice(None), *(slice(b, b + n) for b, n in zip(begin[1:], size[1:])))]
 
 
 def _rows(shape: torch.Size) -> int:

@@ -1,4 +1,5 @@
 """From one model to many ranks: the order of transforms, and the ways to share a model.
 
-How a linear computes is labkit.precision's; what a step does, labkit.train's.
+A transform changes how a given model computes, never what; it is told by a TransformConfig and knows of no run. What a
+step does, and what is checked and saved of a sharded model, is labkit.train's.
 """

@@ -27,7 +27,7 @@ one that is called in pieces, or each piece would be a reduce-scatter: head_apar
 **What stays.** The root's weights, and the head's, are gathered in the forward and kept until the backward, which
 begins with the head: freeing them in between would be one more gather for nothing. `reshard_after_forward=False` does
 the same for the blocks: no second gather, for the memory of a whole model in BF16 (this is ZeRO-2; for models that
-fit). A number n keeps them spread over groups of n ranks instead (a second gather inside one machine).
+fit).
 
 **Several micro-batches.** Each one's gradients are reduced as they come, so that no rank ever holds a whole gradient.
 With `reduce_once` (PyTorch's DDP calls it no_sync) they stay where they are, summed in FP32, until the step's last
@@ -35,10 +35,9 @@ micro-batch: one reduce-scatter for all, for 4 bytes a parameter of the whole mo
 the weights then stay for the next micro-batch too, since nothing changes them before the update: one gather for all.
 
 **Precision.** The sharded weights are FP32 and stay FP32: they are the master weights. What is gathered is a copy in
-`param_dtype`; what is reduced is in `reduce_dtype`, since a sum over many ranks in BF16 would lose what the small ones
-say. Inputs of the blocks are not cast (FSDP2 would, by default): activations are BF16 already, since the embedding's
-copy is, and the rotary tables that every block is handed must stay FP32, or neighbouring positions would turn by the
-same angle.
+`param_dtype`; what is reduced is FP32, since a sum over many ranks in BF16 would lose what the small ones say. Inputs
+of the blocks are not cast (FSDP2 would, by default): activations are BF16 already, since the embedding's copy is, and
+the rotary tables that every block is handed must stay FP32, or neighbouring positions would turn by the same angle.
 
 A world of one rank runs the same code, so that one GPU and eight differ in nothing but the messages.
 """
@@ -53,23 +52,22 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
+from labkit.model.decoder import Transformer
 
 
 def shard(
-    model: nn.Module,
+    model: Transformer,
     group: Group,
     param_dtype: torch.dtype | None = torch.bfloat16,
-    reduce_dtype: torch.dtype | None = torch.float32,
     *,
-    reshard_after_forward: bool | int = True,
+    reshard_after_forward: bool = True,
     head_apart: bool = True,
-) -> nn.Module:
-    """Shard `model.layers[i]` one by one, the head, then `model`, over all ranks of `group`; in place, returns it.
+) -> None:
+    """Shard the blocks one by one, the head, then `model`, over all ranks of `group`; in place.
 
-    param_dtype: what the forward computes in (None: the weights' own). reduce_dtype: what gradients are summed in.
-    reshard_after_forward: free a block's weights after its forward (True), keep them for the backward (False), or
-    spread them over groups of that many ranks (int). head_apart: False leaves the head to the root. The model may be
-    on the meta device: see `materialize`.
+    param_dtype: what the forward computes in (None: the weights' own). Gradients are summed in FP32.
+    reshard_after_forward: free a block's weights after its forward (True), or keep them for the backward (False).
+    head_apart: False leaves the head to the root. The model may be on the meta device: see `materialize`.
     Raises LabError for ranks on threads (they have no process group) and for weights that are not FP32.
     """
     low = next((name for name, p in model.named_parameters() if p.dtype != torch.float32), None)
@@ -79,17 +77,17 @@ def shard(
             "param_dtype instead of converting the model."
         )
     mesh = group.device_mesh()
-    policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
-    for block in model.layers:
+    policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in model.blocks():
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
-    if head_apart and model.head.weight is not model.tok_embed.weight:
+    if head_apart and model.head is not None and not model.config.tie_embeddings:
         fully_shard(model.head, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    return fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
 def materialize(
-    model: nn.Module, device: torch.device, init: Callable[[nn.Module], object], *, quantised: bool = False
-) -> nn.Module:
+    model: Transformer, device: torch.device, init: Callable[[Transformer], object], *, quantised: bool = False
+) -> Transformer:
     """Give a model built on the meta device its memory on `device`, then its values: `init(model)`. Returns the model.
 
     Built on `meta`, a model has shapes and no memory, so the 8b size (32 GB in FP32) is never whole anywhere: it is
@@ -103,11 +101,7 @@ def materialize(
     if quantised:
         _allocate(model, device)
     elif any(t.is_meta for t in (*model.parameters(), *model.buffers())):
-        ties = _ties(model)
         model.to_empty(device=device)
-        for (first, name), others in ties:  # to_empty gives each name its own tensor: tie them again
-            for module, other in others:
-                module.register_parameter(other, getattr(first, name))
     else:
         model.to(device)
     init(model)
@@ -148,12 +142,3 @@ def release(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-
-
-def _ties(model: nn.Module) -> list[tuple[tuple[nn.Module, str], list[tuple[nn.Module, str]]]]:
-    """The places (module, attribute) that share one parameter, the first place apart from the rest."""
-    places: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            places.setdefault(id(parameter), []).append((module, name))
-    return [(first, others) for first, *others in places.values() if others]

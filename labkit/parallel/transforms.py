@@ -26,23 +26,21 @@ from torch import nn
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
+from labkit.model.decoder import Transformer
+from labkit.parallel.config import TransformConfig
+from labkit.parallel.shard import shard
 from labkit.precision.base import Backend, ConversionReport, in_words
-from labkit.train.config import TrainConfig
+from labkit.precision.matrix import refuse, this_gpu
 
-# The decoder's modules that have no linear inside: in a block, and outside of the blocks.
-BETWEEN_IN_BLOCK = ("attn_norm", "attn.core", "ffn_norm", "ffn.act")
-BETWEEN_OUTSIDE = ("norm", "criterion")
+BETWEEN_LINEARS = ("attn_norm", "attn.core", "ffn_norm", "ffn.act")  # a block's modules that have no linear inside
 
 
-def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backend) -> ConversionReport:
+def prepare(model: Transformer, config: TransformConfig, group: Group, backend: Backend) -> ConversionReport:
     """Convert, checkpoint, compile and shard `model` as `config` says; in place, in this order.
 
     The model may be on the meta device (materialise and initialise it afterwards) or have its weights, FP32.
     LabError: whatever the matrix or `backend.convert` refuses; compile = true without a compiler.
     """
-    from labkit.parallel.shard import shard
-    from labkit.precision.matrix import refuse, this_gpu
-
     recipe = backend.check_recipe(config.precision.recipe)
     refuse(config, this_gpu(group.device.type), group.size)
     if config.compile:
@@ -56,32 +54,27 @@ def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backen
     if config.precision.fused:
         backend.fuse(model)
     if config.loss_chunk:
-        model.loss = functools.partial(chunked_loss, model, config.loss_chunk)
+        chunked = functools.partial(chunked_loss, model, config.loss_chunk)
+        model.loss = chunked  # type: ignore[method-assign]  # on this model alone, as checkpoints replace a forward
     if config.activation_checkpointing == "block":
         checkpoint_blocks(model, backend)
     if config.compile:
         compile_model(model, backend)
-    shard(
-        model,
-        group,
-        backend.param_dtype,
-        torch.float32,
-        reshard_after_forward=config.reshard_after_forward,
-        head_apart=not config.loss_chunk,
-    )
+    apart = not config.loss_chunk  # a head that is called in pieces stays in the root
+    shard(model, group, backend.param_dtype, reshard_after_forward=config.reshard_after_forward, head_apart=apart)
     return report
 
 
-def choose_attention(model: nn.Module, kernel: str) -> None:
+def choose_attention(model: Transformer, kernel: str) -> None:
     """Which kernel computes attention: "auto" (torch's choice), "flash" or "cudnn"."""
     from torch.nn.attention import SDPBackend
 
     kinds = {"auto": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
-    for block in model.layers:
+    for block in model.blocks():
         block.attn.core.kernel = kinds[kernel]
 
 
-def chunked_loss(model: nn.Module, chunk: int, x_BTD: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
+def chunked_loss(model: Transformer, chunk: int, x_BTD: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
     """The mean loss, the logits of `chunk` tokens at a time: they are computed again in backward instead of kept.
 
     The mean over all tokens is the sum of the pieces' means, weighted by their lengths. Costs the head's forward a
@@ -89,26 +82,30 @@ def chunked_loss(model: nn.Module, chunk: int, x_BTD: torch.Tensor, targets_BT: 
     """
     from torch.utils.checkpoint import checkpoint
 
+    head, criterion = model.head, model.criterion
+    assert head is not None, "only the last stage has a loss"
+
     def piece(x_D: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return model.criterion(model.head(x_D)[None], targets[None]) * (len(targets) / targets_BT.numel())
+        return criterion(head(x_D)[None], targets[None]) * (len(targets) / targets_BT.numel())
 
     pieces = zip(x_BTD.flatten(0, 1).split(chunk), targets_BT.flatten().split(chunk))
     return torch.stack([checkpoint(piece, *pair, use_reentrant=False) for pair in pieces]).sum()
 
 
-def checkpoint_blocks(model: nn.Module, backend: Backend) -> None:
+def checkpoint_blocks(model: Transformer, backend: Backend) -> None:
     """Each block keeps its input only and runs its forward again in backward."""
-    for block in model.layers:
-        block.forward = functools.partial(backend.checkpoint, block.forward)
+    for block in model.blocks():
+        again = functools.partial(backend.checkpoint, block.forward)
+        block.forward = again  # type: ignore[method-assign]  # in place of a wrapper: parameters keep their names
 
 
-def compile_model(model: nn.Module, backend: Backend, compiler: str = "inductor") -> None:
+def compile_model(model: Transformer, backend: Backend, compiler: str = "inductor") -> None:
     """torch.compile, lazily: the compiler runs at the first call."""
+    parts: list[nn.Module] = [model.criterion] if model.norm is None else [model.norm, model.criterion]
     if backend.compiles == "block":
-        parts = [*model.layers, *(model.get_submodule(name) for name in BETWEEN_OUTSIDE)]
+        parts += model.blocks()
     else:
-        parts = [block.get_submodule(name) for block in model.layers for name in BETWEEN_IN_BLOCK]
-        parts += [model.get_submodule(name) for name in BETWEEN_OUTSIDE]
+        parts += [block.get_submodule(name) for block in model.blocks() for name in BETWEEN_LINEARS]
     for part in parts:
         part.forward = torch.compile(part.forward, backend=compiler)
 

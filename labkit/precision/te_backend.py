@@ -136,7 +136,7 @@ class TransformerEngine(Backend):
         from labkit.precision.te_fused import fuse_block
 
         names = {id(module): name for name, module in model.named_modules()}
-        for block in model.layers:
+        for block in model.layers.values():
             attn, ffn = block.attn, block.ffn
             parts = [attn.wq, attn.wk, attn.wv, attn.wo, ffn.w1, ffn.w3, ffn.w2]
             left = [names[id(part)] for part in parts if names[id(part)] not in self.modules]

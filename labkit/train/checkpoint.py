@@ -30,7 +30,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
+from labkit.model.weights import refuse_hand_sharded
 from labkit.precision.flags import mismatch, other_parameters
 from labkit.train import manifest, state
 from labkit.train.config import TrainConfig
@@ -49,15 +50,6 @@ from labkit.train.master import MasterAdamW
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What `load` found: the step after which it was saved, and what this rank had passed as `own`."""
-
-    step: int
-    own: dict[str, Any]
-    same_ranks: bool  # False: saved on another number of ranks; the generators were not restored
 
 
 class Checkpoints:
@@ -88,8 +80,10 @@ class Checkpoints:
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, own: dict[str, Any]) -> Path:
         """Write the checkpoint of `step`; returns its folder. own: what belongs to this rank, anything that pickles.
 
-        Raises LabError, on every rank, if it cannot be written (a full disk); earlier checkpoints are then intact.
+        Raises LabError, on every rank, if a parameter was cut by hand (it would be saved as one rank's part for all),
+        or if it cannot be written (a full disk); earlier checkpoints are then intact.
         """
+        self._together(lambda: refuse_hand_sharded(model), str)
         final = self.folder / manifest.folder_name(step)
         partial = final.with_name(final.name + manifest.PARTIAL)
         # AdamW has no state before its first update, and asking for it would make one. Then there is nothing to save.
@@ -105,7 +99,7 @@ class Checkpoints:
             "precision": self.precision(),
             "torch": torch.__version__,
         }
-        size = self._total(state.local_bytes(tensors, self.group.rank))
+        size = self._total(state.local_bytes(tensors, self.group.size))
 
         def explain(error: BaseException) -> str:
             return self._not_written(step, size, error)
@@ -162,13 +156,15 @@ class Checkpoints:
 
     # ---- loading
 
-    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Loaded | None:
-        """Fill model, optimizer and this rank's generators from the newest checkpoint that is whole; None if there is
-        none at all. Removes what killed saves left.
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]] | None:
+        """Fill model, optimizer and this rank's generators (if there are as many ranks) from the newest checkpoint that
+        is whole: (its step, what this rank passed as `own`). None if there is none at all. Removes what killed saves
+        left.
 
         Raises LabError, on every rank, if every checkpoint is damaged, or the newest is of another model or
-        configuration.
+        configuration, or if a parameter of `model` was cut by hand.
         """
+        self._together(lambda: refuse_hand_sharded(model), str)
         damaged: dict[int, str] = {}
         for step in self._listed():
             folder = self.folder / manifest.folder_name(step)
@@ -177,7 +173,7 @@ class Checkpoints:
                 continue
             loaded = self._restore(folder, model, optimizer)
             for bad, problem in damaged.items():
-                self._together(lambda: self._set_aside(bad), str, only_rank_0=True)
+                self._together(partial(self._set_aside, bad), str, only_rank_0=True)
                 self.say("corrupt_checkpoint", bad, f"passed over {problem}; going on from step {step}")
             return loaded
         if damaged:
@@ -208,7 +204,7 @@ class Checkpoints:
         files = sorted(body.get("files", {}).items())[self.group.rank :: self.group.size]  # this rank's share
         return problem or next((p for name, entry in files if (p := manifest.damage(folder / name, entry))), None)
 
-    def _restore(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Loaded:
+    def _restore(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]]:
         about, _ = manifest.read(folder)
         was, now = about.get("precision"), self.precision(about["step"])
         if other := other_parameters(was, now):
@@ -240,17 +236,9 @@ class Checkpoints:
             )
         if same_ranks:
             state.set_generators(mine["generators"], self.group.device)
-        self.say(
-            "loaded",
-            about["step"],
-            f"went on from {folder.name}"
-            + (
-                ""
-                if same_ranks
-                else (f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding")
-            ),
-        )
-        return Loaded(about["step"], mine["own"], same_ranks)
+        other = f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding"
+        self.say("loaded", about["step"], f"went on from {folder.name}" + ("" if same_ranks else other))
+        return about["step"], mine["own"]
 
     def _set_aside(self, step: int) -> None:
         folder = self.folder / manifest.folder_name(step)
@@ -261,7 +249,8 @@ class Checkpoints:
 
     def _together(self, work: Callable[[], T], explain: Callable[[BaseException], str], only_rank_0: bool = False) -> T:
         """Do `work` (on every rank, or on rank 0 for all); if it failed on any rank, the same LabError on all."""
-        result, complaint = None, None
+        result: Any = None
+        complaint = None
         if self.group.rank == 0 or not only_rank_0:
             try:
                 result = work()
@@ -271,8 +260,10 @@ class Checkpoints:
             raise LabError(complaint)
         return result
 
-    def _total(self, mine: int) -> int:
-        return int(self.group.all_reduce(torch.tensor([mine], dtype=torch.float64).to(self.group.device)).item())
+    def _total(self, mine: float) -> int:
+        total = torch.tensor([mine], dtype=torch.float64).to(self.group.device)
+        self.group.all_reduce(total)
+        return round(total.item())
 
     def _ranks(self) -> dict[str, Any]:
         """How DCP is told who takes part: nobody else, or the group's ranks."""

@@ -2,6 +2,7 @@
 
     model = "tiny"                 # a name from `sizes()`, or a [model] table with every field
     steps = 200
+    compile = true                 # labkit.parallel.config says how the model is transformed
     [data]
     source = "python"
     [precision]
@@ -14,126 +15,19 @@ Everything here raises `LabError`. Nothing here imports torch.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from labkit.strict import Config, load_toml, nearest, require, strict_validate
+from labkit.model.config import ModelConfig, sizes
+from labkit.parallel.config import TransformConfig
+from labkit.strict import Count, CountOrOff, nearest, require
+from labkit.train.data.config import DataConfig
 
-__all__ = [
-    "Config",
-    "DataConfig",
-    "ModelConfig",
-    "PrecisionConfig",
-    "TrainConfig",
-    "load_toml",
-    "sizes",
-    "strict_validate",
-]
-
-Count = Annotated[int, Field(ge=1)]
-CountOrOff = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-SOURCES = ("python", "python+packages")
-
-
-class ModelConfig(Config):
-    """The decoder's shape. `d_head` = d_model / n_heads follows from it."""
-
-    vocab_size: Count
-    d_model: Count
-    n_layers: Count
-    n_heads: Count
-    n_kv_heads: Count
-    d_ffn: Count
-    max_seq_len: Count
-    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
-    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
-    tie_embeddings: bool = False
-
-    @property
-    def d_head(self) -> int:
-        return self.d_model // self.n_heads
-
-    @model_validator(mode="after")
-    def _fits(self) -> ModelConfig:
-        require(
-            self.d_model % self.n_heads == 0, f"d_model ({self.d_model}) must be a multiple of n_heads ({self.n_heads})"
-        )
-        require(
-            self.n_heads % self.n_kv_heads == 0,
-            f"n_heads ({self.n_heads}) must be a multiple of n_kv_heads ({self.n_kv_heads}): "
-            "each key/value head serves the same number of query heads",
-        )
-        require(
-            self.d_head % 2 == 0,
-            f"d_model / n_heads ({self.d_head}) must be even: rotary embedding turns the features in pairs",
-        )
-        return self
-
-
-Steps = Annotated[  # 20 is a number of steps, 0.1 a share of them
-    Annotated[int, Field(ge=0), Tag("<steps>")] | Annotated[float, Field(ge=0, lt=1), Tag("<share>")],
-    Discriminator(lambda value: "<share>" if isinstance(value, float) else "<steps>"),
-]
-
-
-class ScheduleConfig(Config):
-    """Steps at the beginning and at the end of a run that compute in BF16; FP8 in between. See labkit.train.schedule.
-
-    A whole number is a number of steps; a number with a point is a share of the run's steps.
-    """
-
-    bf16_first: Steps = 0
-    bf16_last: Steps = 0
-
-    def bf16_steps(self, steps: int) -> tuple[int, int]:
-        """(first, last) in whole steps of a run of `steps`; a share that is not nothing is at least one step."""
-        first, last = (
-            max(round(value * steps), 1 if value else 0) if isinstance(value, float) else value
-            for value in (self.bf16_first, self.bf16_last)
-        )
-        return first, last
-
-
-class PrecisionConfig(Config):
-    """Which number format the block linears compute in. `skip` names modules that stay in BF16."""
-
-    backend: Annotated[str, Field(min_length=1)] = "bf16"  # the names: labkit.precision
-    recipe: str | None = None  # None: the backend's own default
-    skip: list[str] = ["head"]
-    fused: bool = False  # te: norms and SwiGLU inside the linears' kernels
-    schedule: ScheduleConfig | None = None  # BF16 at both ends of the run
-    calibrate: CountOrOff = 0  # delayed scaling: passes to find scales where FP8 begins
-    fp8_parameters: bool = False  # the weights themselves FP8, masters in the optimizer
-
-
-class DataConfig(Config):
-    """Where the tokens come from; see `labkit.train.data.corpus`."""
-
-    source: Annotated[  # "python", "python+packages", or a list of paths
-        Annotated[str, Tag("<name>")] | Annotated[list[str], Tag("<list>")],
-        Discriminator(lambda value: "<list>" if isinstance(value, list) else "<name>"),
-    ] = "python"
-    vocab_size: Annotated[int, Field(ge=257)] = 4096  # in a TrainConfig, unless given: the model's
-    heldout_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    max_bytes: Count | None = None  # None: all of the source
-    suffixes: Annotated[list[str], Field(min_length=1)] = [".py"]
-
-    @model_validator(mode="after")
-    def _known_source(self) -> DataConfig:
-        require(
-            isinstance(self.source, list) or self.source in SOURCES,
-            f'source = {self.source!r} is not a source: write "python", "python+packages", '
-            'or a list of folders and files, as in ["~/my_texts"]',
-        )
-        require(self.source != [], "source is an empty list: name a folder or a file")
-        return self
-
-
-class TrainConfig(Config):
+class TrainConfig(TransformConfig):
     """One training run. Sizes are global: they do not depend on how many ranks share the work."""
 
     model: Annotated[
@@ -141,12 +35,12 @@ class TrainConfig(Config):
         Discriminator(lambda value: "<table>" if isinstance(value, dict | ModelConfig) else "<name>"),
     ] = "tiny"
     data: DataConfig = DataConfig()
-    precision: PrecisionConfig = PrecisionConfig()
 
     steps: Count = 200
     seq_len: Count = 256
     batch_size: Count = 8  # sequences per optimizer step, over all ranks
     accumulation: Count = 1  # micro-batches per optimizer step
+    reduce_once: bool = False  # True: FSDP2 reduces a step's gradients once, at its end, not after each micro-batch
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     lr: Annotated[float, Field(gt=0)] = 1e-3
@@ -163,13 +57,6 @@ class TrainConfig(Config):
     checkpoint_every: CountOrOff = 0
     keep_checkpoints: Count = 2
 
-    activation_checkpointing: Literal["none", "block"] = "none"
-    reduce_once: bool = False  # True: FSDP2 reduces a step's gradients once, at its end;
-    #                                                           a model that is not sharded has nothing to reduce
-    reshard_after_forward: bool = True  # False: FSDP2 keeps a block's weights for its backward
-    compile: bool = False
-    attention: Literal["auto", "flash", "cudnn"] = "auto"  # which kernel; auto: torch's choice
-    loss_chunk: CountOrOff = 0  # tokens whose logits are held at a time; 0: all at once
     perturb: Annotated[float, Field(ge=0, lt=1)] = 0.0  # relative; the twin run uses 2**-9, bf16's rounding
     perturb_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # two twins need two
 
@@ -216,44 +103,3 @@ class TrainConfig(Config):
     def resolved_model(self) -> ModelConfig:
         """The shape itself, also where `model` is a name."""
         return sizes()[self.model] if isinstance(self.model, str) else self.model
-
-
-def sizes() -> dict[str, ModelConfig]:
-    """The named decoder shapes: `tiny` (1.3 M parameters), `124m`, `1b` (1.14 B), `8b` (Llama-3-8B's shape)."""
-    return dict(_SIZES)
-
-
-_SIZES = {
-    "tiny": ModelConfig(vocab_size=2048, d_model=128, n_layers=4, n_heads=4, n_kv_heads=2, d_ffn=384, max_seq_len=256),
-    "124m": ModelConfig(
-        vocab_size=50304,
-        d_model=768,
-        n_layers=12,
-        n_heads=12,
-        n_kv_heads=12,
-        d_ffn=2048,
-        max_seq_len=2048,
-        tie_embeddings=True,
-    ),
-    "1b": ModelConfig(
-        vocab_size=32768,
-        d_model=2048,
-        n_layers=16,
-        n_heads=16,
-        n_kv_heads=8,
-        d_ffn=8192,
-        max_seq_len=8192,
-        rope_theta=500_000.0,
-    ),
-    # Llama-3-8B: arXiv:2407.21783, table 3.
-    "8b": ModelConfig(
-        vocab_size=128256,
-        d_model=4096,
-        n_layers=32,
-        n_heads=32,
-        n_kv_heads=8,
-        d_ffn=14336,
-        max_seq_len=8192,
-        rope_theta=500_000.0,
-    ),
-}

@@ -24,14 +24,14 @@ from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights, perturb
 from labkit.parallel.shard import materialize
 from labkit.parallel.transforms import prepare
-from labkit.precision import get_backend
+from labkit.precision import Backend, ConversionReport, get_backend
 from labkit.record.clean import jsonable
 from labkit.record.run import RunRecord, read_run
+from labkit.strict import strict_validate
 from labkit.train import state
-from labkit.train.config import TrainConfig, strict_validate
+from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import build_corpus
-from labkit.train.hooks import Hook
-from labkit.train.loop import train
+from labkit.train.loop import Hook, train
 
 
 def train_job(
@@ -57,7 +57,7 @@ def train_job(
     backend = get_backend(config.precision.backend)
     model, report = build_model(config, group, backend)
     about = {
-        "conversion": report.to_dict() if report else None,
+        "conversion": report.to_dict(),
         "corpus": corpus.describe(),
         "parameters": sum(p.numel() for p in model.parameters()),
     }
@@ -111,17 +111,17 @@ def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> Ru
     return record
 
 
-def build_model(config: TrainConfig, group: Group, backend: Any) -> tuple[torch.nn.Module, Any]:
-    """The model of a config, converted, sharded and initialised, and the conversion report (None if nothing was)."""
+def build_model(config: TrainConfig, group: Group, backend: Backend) -> tuple[Transformer, ConversionReport]:
+    """The model of a config, converted, sharded and initialised, and what was converted."""
     with torch.device("meta"):
         model = Transformer(config.resolved_model)
     report = prepare(model, config, group, backend)
 
-    def first_values(model: torch.nn.Module) -> None:
+    def first_values(model: Transformer) -> None:
         init_weights(model, config.seed)
         perturb(model, config.perturb, config.perturb_seed)
 
-    model = materialize(model, group.device, first_values, quantised=config.precision.fp8_parameters)
+    materialize(model, group.device, first_values, quantised=config.precision.fp8_parameters)
     if config.precision.fp8_parameters:
         backend.masters = backend.quantise_parameters()  # the optimizer takes them: labkit.train.optim.adamw
     return model, report

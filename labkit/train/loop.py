@@ -22,6 +22,21 @@ one forward and backward. Evaluation, checkpoints and the start are not in it.
 
 Steps count from 1. Step k's loss is that of the weights before its update; the held-out loss of step k is that after
 it.
+
+**Hooks.** Something takes part in training without editing the loop: a subclass of `Hook`, whose methods the loop calls
+at their places, handing over itself. Sharding by hand, a measurement, a deadline: each is a hook of twenty lines.
+
+    on_start
+    every step:   before_step
+                  (around_micro: forward, backward) x accumulation
+                  after_backward            -> the loop checks, clips and updates
+                  after_step                -> the loop evaluates, if it is time
+                  after_eval, if it did     -> the loop writes the step's line, and a checkpoint, if it is time
+    on_end
+
+Two rules. Every rank calls the same hooks in the same places, so a hook may communicate, and then must do so on every
+rank. And what steers the run (`loop.stop`, a changed learning rate) must be decided alike on every rank: decide on
+numbers that are the same everywhere, such as `loop.vitals`, or agree first (`labkit.train.health.agree`).
 """
 
 from __future__ import annotations
@@ -29,7 +44,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -39,19 +54,16 @@ import torch
 from torch import Tensor, nn
 
 from labkit.comm.group import Group
-from labkit.errors import LabError
 from labkit.parallel.shard import expect_more, release
 from labkit.record import measure
 from labkit.record.run import RunRecord
 from labkit.train import health
 from labkit.train.checkpoint import Checkpoints
-from labkit.train.clock import Clock
 from labkit.train.config import TrainConfig
 from labkit.train.data.batches import micro_batches, rows_per_micro_batch
 from labkit.train.data.corpus import Corpus
-from labkit.train.history import History, TrainResult
-from labkit.train.hooks import Hook, ProbeScales
-from labkit.train.optim import adamw, clip, learning_rate, set_learning_rate
+from labkit.train.history import Clock, History, TrainResult
+from labkit.train.optim import adamw, learning_rate, set_learning_rate
 from labkit.train.schedule import Schedule
 
 HELDOUT_SEED = 0  # not the run's: every run is judged on the same text
@@ -85,17 +97,8 @@ def train(
 
     LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration.
     """
-    loop = Loop(
-        group,
-        config,
-        corpus,
-        model,
-        optimizer or adamw(model, config, backend),
-        record,
-        hooks,
-        backend,
-        data_share or (group.rank, group.size),
-    )
+    optimizer, data_share = optimizer or adamw(model, config, backend), data_share or (group.rank, group.size)
+    loop = Loop(group, config, corpus, model, optimizer, record, hooks, backend, data_share)
     if run_dir is not None:
         checkpoints = Checkpoints(
             Path(run_dir) / "checkpoints",
@@ -112,6 +115,39 @@ def train(
             checkpoints.refuse_existing()
         loop.checkpoints = checkpoints if config.checkpoint_every else None
     return loop.run()
+
+
+class Hook:
+    """Does nothing. Override what you need. What `state_dict` returns goes into every checkpoint, rank by rank."""
+
+    def on_start(self, loop: Loop) -> None:
+        """Once, after a resume if there was one, before the first step."""
+
+    def before_step(self, loop: Loop) -> None:
+        """`loop.step` and `loop.lr` are the coming step's; a changed `loop.lr` is used."""
+
+    def around_micro(self, loop: Loop) -> AbstractContextManager:
+        """Entered before each forward and left after its backward. `loop.micro` counts from 0."""
+        return nullcontext()
+
+    def after_backward(self, loop: Loop) -> None:
+        """The gradients of the whole step are there, summed over micro-batches, not yet checked or clipped."""
+
+    def after_step(self, loop: Loop) -> None:
+        """The update was made, or refused (`loop.skipped`). `loop.vitals` holds loss and norm; numbers put into
+        `loop.fields` go into the step's line."""
+
+    def after_eval(self, loop: Loop) -> None:
+        """`loop.history.heldout[loop.step]` is new."""
+
+    def on_end(self, loop: Loop) -> None:
+        """Once, after the last step, also when stopped early. Not after an exception."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
 
 
 class Loop:
@@ -132,20 +168,20 @@ class Loop:
     ) -> None:
         self.group, self.config, self.corpus, self.model, self.optimizer = group, config, corpus, model, optimizer
         self.record, self.backend, self.hooks = record, backend, list(hooks)
-        self.micro_batch = rows_per_micro_batch(config, data_share[1])
-        self.split = partial(micro_batches, share=data_share, rows=self.micro_batch, device=group.device)
+        rows = rows_per_micro_batch(config.batch_size, config.accumulation, data_share[1])
+        self.split = partial(micro_batches, share=data_share, rows=rows, device=group.device)
+        self.tokens = config.batch_size * config.seq_len  # of a step
         self.schedule = Schedule(config, backend)
         if backend is not None:
-            backend.check_tokens(self.micro_batch * config.seq_len)
-            if config.probe_every:
-                self.hooks.append(ProbeScales(backend, config.probe_every))
-        self.step, self.micro, self.lr = 0, 0, 0.0
-        self.skipped, self.fields, self.stopped, self.paused = False, {}, None, False
-        self.vitals: health.Vitals | None = None
-        self.history, self.resumed_from, self.seconds = History(), 0, []
-        self.clock = Clock(group.device)
+            backend.check_tokens(rows * config.seq_len)
+        self.step, self.micro, self.lr, self.resumed_from = 0, 0, 0.0, 0
+        self.vitals: health.Vitals
+        self.skipped, self.paused = False, False
+        self.stopped: str | None = None
+        self.fields: dict[str, Any] = {}
+        self.seconds: list[float] = []
+        self.history, self.clock = History(), Clock(group.device)
         self.checkpoints: Checkpoints | None = None
-        self._rewind = False
 
     def run(self) -> TrainResult:
         config = self.config
@@ -164,23 +200,17 @@ class Loop:
             loss = self._gradients()
             self._call("after_backward")
 
-            self.vitals = health.check(loss, self.model.parameters(), self.group, self._peak())
+            self.vitals = health.check(loss, self.model, self.group, self._peak())
             self.seconds.append(self.clock.lap())
             if self.vitals.finite:
-                clip(self.model.parameters(), self.vitals.grad_norm, config.clip_norm)
+                health.clip(self.model, self.vitals.grad_norm, config.clip_norm)
                 set_learning_rate(self.optimizer, self.lr)
                 self.optimizer.step()
             else:
                 self._refuse_step()
             self.optimizer.zero_grad(set_to_none=True)
 
-            self.history.add(
-                self.step,
-                self.vitals.loss,
-                config.batch_size * config.seq_len,
-                self.seconds[-1],
-                in_fp8=self.schedule.in_fp8(),
-            )
+            self.history.add(self.step, self.vitals.loss, self.tokens, self.seconds[-1], self.schedule.in_fp8())
             self._call("after_step")
             if config.eval_every and (self.step % config.eval_every == 0 or self.step == config.steps):
                 with self.clock.pause():
@@ -189,12 +219,7 @@ class Loop:
                         self.say("nonfinite", self.step, f"the held-out loss is {heldout}")
                     self._call("after_eval")
             self._write_line()
-            if self._rewind:
-                with self.clock.pause():
-                    self._rewind = False
-                    if not self.resume(self.checkpoints):
-                        self.say("rewind", self.step, "there is no checkpoint yet: going on")
-            elif self.checkpoints and (
+            if self.checkpoints and (
                 self.step % config.checkpoint_every == 0 or self.step == config.steps or self.stopped
             ):
                 with self.clock.pause():
@@ -207,22 +232,29 @@ class Loop:
         parameters' `grad` hold the gradient of the mean over the whole batch."""
         tokens = self.corpus.batch(self.step, self.config.batch_size, self.config.seq_len, self.config.seed)
         total = torch.zeros((), device=self.group.device)
-        for self.micro, (inputs_BT, targets_BT) in enumerate(self.split(tokens)):
+        for micro, (inputs_BT, targets_BT) in enumerate(self.split(tokens)):
+            self.micro = micro
             if self.config.reduce_once:
-                expect_more(
-                    self.model,
-                    self.micro + 1 < self.config.accumulation,
-                    keep_weights=not self.config.reshard_after_forward,
-                )
+                more = micro + 1 < self.config.accumulation
+                expect_more(self.model, more, keep_weights=not self.config.reshard_after_forward)
             with ExitStack() as around:
                 for hook in self.hooks:
                     around.enter_context(hook.around_micro(self))
+                if probing := self._probes_now():
+                    around.enter_context(self.backend.probe())
                 with self._autocast():
                     loss = self.model(inputs_BT, targets_BT)
                 # Outside of autocast: Transformer Engine demands it, and the backward's types follow the forward's.
                 (loss / self.config.accumulation).backward()
+            if probing:
+                self.fields["scales"] = {name: stat.to_dict() for name, stat in self.backend.scales().items()}
             total += loss.detach() / self.config.accumulation
         return total
+
+    def _probes_now(self) -> bool:
+        """Every `probe_every` steps, this rank's first micro-batch shows the scales of the precision backend."""
+        every = self.config.probe_every if self.backend is not None else 0
+        return every > 0 and self.micro == 0 and self.step % every == 0
 
     def _enter_phase(self) -> None:
         """Bring the linears into this step's precision; a switch is an event, and the step's line says what it was."""
@@ -254,7 +286,8 @@ class Loop:
         self.model.train()
         release(self.model)
         parts = self.config.eval_batches * self.config.accumulation * self.group.size
-        return self.group.all_reduce(total).item() / parts
+        self.group.all_reduce(total)
+        return total.item() / parts
 
     def stop(self, reason: str) -> None:
         """End the run after this step. All ranks must call it in the same step."""
@@ -267,16 +300,6 @@ class Loop:
         self.stopped, self.paused = reason, True
         self.say("paused", self.step, reason)
 
-    def rewind(self) -> None:
-        """After this step, go back to the newest checkpoint and on from there. All ranks must call it in one step.
-
-        The same steps will do the same again, unless the hook that calls this changes something (`loop.lr`, say).
-        """
-        if not self.checkpoints:
-            raise LabError("going back needs a checkpoint: set checkpoint_every, and train with a run folder")
-        self._rewind = True
-        self.say("rewind", self.step, "going back to the newest checkpoint")
-
     def say(self, kind: str, step: int | None, message: str, **fields: Any) -> None:
         """An event: into events.jsonl, and, unless all is well, to the person watching. Rank 0's words count."""
         if self.group.rank == 0:
@@ -285,23 +308,22 @@ class Loop:
             if self.record:
                 self.record.event(kind, step=step, message=message, **fields)
 
-    def resume(self, checkpoints: Checkpoints) -> bool:
-        """Take up where the newest whole checkpoint ended. False if there is none: then all stays as it is."""
-        loaded = checkpoints.load(self.model, self.optimizer)
-        if loaded:
-            self.step = self.resumed_from = loaded.step
+    def resume(self, checkpoints: Checkpoints) -> None:
+        """Take up where the newest whole checkpoint ended; if there is none, all stays as it is."""
+        if loaded := checkpoints.load(self.model, self.optimizer):
+            step, own = loaded
+            self.step = self.resumed_from = step
             self._enter_phase()  # before the backend's state: it is that of a phase
-            self.history = History(**loaded.own["history"])
+            self.history = History(**own["history"])
             parts = self._stateful()
-            for name, state in loaded.own["parts"].items():
+            for name, state in own["parts"].items():
                 if name in parts and state:
                     parts[name].load_state_dict(state)
                 elif state:
-                    self.say("state_dropped", loaded.step, f"the checkpoint has state of {name}, and this run has none")
+                    self.say("state_dropped", step, f"the checkpoint has state of {name}, and this run has none")
         if self.record and self.group.rank == 0 and (self.record.path / "steps.jsonl").stat().st_size:
             # The lines of steps that are done again now are dropped: no step stands in the record twice.
             self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
-        return loaded is not None
 
     def _refuse_step(self) -> None:
         self.skipped = True
@@ -322,25 +344,22 @@ class Loop:
 
     def _write_line(self) -> None:
         if self.record:
-            seconds = self.seconds[-1]
             self.record.step(
                 step=self.step,
                 loss=self.vitals.loss,
                 lr=self.lr,
                 grad_norm=self.vitals.grad_norm,
                 tokens=self.history.tokens,
-                seconds=seconds,
-                tokens_per_s=self.config.batch_size * self.config.seq_len / seconds,
+                seconds=self.seconds[-1],
+                tokens_per_s=self.tokens / self.seconds[-1],
                 memory={"peak_bytes": max(self.vitals.memory)},
                 skipped=self.skipped,
                 **self.fields,
             )
 
     def _state(self) -> dict[str, Any]:
-        return {
-            "history": asdict(self.history),
-            "parts": {name: part.state_dict() for name, part in self._stateful().items()},
-        }
+        parts = {name: part.state_dict() for name, part in self._stateful().items()}
+        return {"history": asdict(self.history), "parts": parts}
 
     def _stateful(self) -> dict[str, Any]:
         """Hooks and backend that take part in checkpoints. Named by type, so that other hooks may come and go."""
@@ -351,10 +370,10 @@ class Loop:
         return parts
 
     def _result(self) -> TrainResult:
-        slots = torch.zeros(self.group.size, dtype=torch.float64)
-        slots[self.group.rank] = self._peak()
-        peaks = self.group.all_reduce(slots.to(self.group.device)).tolist()
-        speed = measure.throughput(self.seconds, self.config.batch_size * self.config.seq_len, warmup=2)
+        peaks = torch.zeros(self.group.size, dtype=torch.float64, device=self.group.device)
+        peaks[self.group.rank] = self._peak()
+        self.group.all_reduce(peaks)
+        speed = measure.throughput(self.seconds, self.tokens, warmup=2)
         return TrainResult(
             **asdict(self.history),
             steps=self.step,
@@ -362,13 +381,13 @@ class Loop:
             stopped=self.stopped,
             paused=self.paused,
             tokens_per_s=speed.tokens_per_s,
-            peak_bytes=[int(p) for p in peaks],
+            peak_bytes=[int(p) for p in peaks.tolist()],
         )
 
     def _peak(self) -> int:
         return measure.memory(self.group.device)["peak_bytes"]
 
-    def _autocast(self):
+    def _autocast(self) -> AbstractContextManager[Any]:
         return self.backend.autocast() if self.backend is not None else nullcontext()
 
     def _call(self, name: str) -> None:

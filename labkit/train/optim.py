@@ -1,4 +1,4 @@
-"""The optimizer and its learning rate: AdamW, warm-up, cosine, clipping.
+"""The optimizer and its learning-rate schedule: AdamW, warm-up, cosine.
 
 AdamW (arXiv:1711.05101) keeps, beside each weight w, a running mean m of its gradient g and a running mean v of g * g:
 
@@ -15,12 +15,10 @@ Matrices decay, norm weights (one-dimensional) do not: a norm's scale has no rea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import nn
 
 from labkit.train.config import TrainConfig
 from labkit.train.master import MasterAdamW
@@ -39,7 +37,7 @@ def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.o
     ]
     fused = any(p.device.type == "cuda" for p in parameters)
     groups = [g for g in groups if g["params"]]
-    options = {"lr": config.lr, "betas": config.betas, "eps": config.adam_eps, "fused": fused}
+    options: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.adam_eps, "fused": fused}
     if masters := getattr(backend, "masters", None):
         backend.masters = None  # they belong to the optimizer now
         return MasterAdamW(groups, masters, backend, **options)
@@ -60,22 +58,6 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Use `lr` in the next update. A group's `lr_scale`, where a lab sets one, multiplies it."""
+    """Use `lr` in the next update."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group.get("lr_scale", 1.0)
-
-
-def local_grads(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The gradients this rank holds, as plain tensors: under FSDP2 its (possibly empty) shards, otherwise whole."""
-    return [g.to_local() if isinstance(g, DTensor) else g for g in (p.grad for p in parameters) if g is not None]
-
-
-@torch.no_grad()
-def clip(parameters: Iterable[Tensor], grad_norm: float, clip_norm: float) -> None:
-    """Scale all gradients, in place, so that their common norm is at most `clip_norm` (arXiv:1211.5063). 0: off.
-
-    `grad_norm` is the norm over all ranks, so every rank scales by the same number. It must be finite: scaling by
-    clip_norm / inf would turn the one infinite element into NaN and every other gradient into 0.
-    """
-    if clip_norm and grad_norm > clip_norm and (grads := local_grads(parameters)):
-        torch._foreach_mul_(grads, clip_norm / grad_norm)
+        group["lr"] = lr

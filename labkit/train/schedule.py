@@ -3,8 +3,8 @@
     step   1 ... first | first + 1 ... steps - last | steps - last + 1 ... steps
            BF16        | FP8                        | BF16
 
-The steps come from `[precision] schedule` and are a function of the step alone: so a run that is resumed in any phase,
-or goes back to a checkpoint, is in the right one. What switches is the backend (`Backend.switch`); weights, optimizer
+The steps come from `[precision] schedule` and are a function of the step alone: so a run that is resumed in any phase
+is in the right one. What switches is the backend (`Backend.switch`); weights, optimizer
 and data go on. The step's held-out evaluation computes in the step's phase: what is judged is the model as it is being
 trained.
 

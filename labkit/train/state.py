@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
+from labkit.model.weights import copies
 from labkit.train.config import TrainConfig
 from labkit.train.master import MasterAdamW
 
@@ -51,7 +52,7 @@ def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tup
     extra = {name: weights.pop(name) for name in list(weights) if name.endswith(EXTRA)}
     if isinstance(optimizer, MasterAdamW):
         weights |= optimizer.values(model)
-    tensors = {"model": weights}
+    tensors: dict[str, Any] = {"model": weights}
     if optimizer is not None:
         tensors["optimizer"] = get_optimizer_state_dict(model, optimizer)
     return tensors, extra
@@ -85,13 +86,14 @@ def shapes(model: nn.Module) -> dict[str, list[int]]:
     }
 
 
-def local_bytes(tensors: Any, rank: int) -> int:
-    """Bytes that this rank will write. A tensor that is not sharded is written by rank 0 alone."""
+def local_bytes(tensors: Any, ranks: int) -> float:
+    """Bytes that this rank will write, one of `ranks`: of what several ranks hold, each is taken to write its share."""
     if isinstance(tensors, dict):
-        return sum(local_bytes(value, rank) for value in tensors.values())
-    if isinstance(tensors, DTensor):
-        return tensors.to_local().nbytes
-    return tensors.nbytes if isinstance(tensors, torch.Tensor) and rank == 0 else 0
+        return sum(local_bytes(value, ranks) for value in tensors.values())
+    if not isinstance(tensors, torch.Tensor):
+        return 0
+    local = tensors.to_local() if isinstance(tensors, DTensor) else tensors
+    return local.nbytes / copies(tensors, ranks)
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:

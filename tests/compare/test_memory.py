@@ -9,9 +9,11 @@ import torch
 
 from labkit.compare import memory
 from labkit.compare.preset import load_preset
+from labkit.model.config import sizes
 from labkit.model.decoder import Transformer
 from labkit.record.read import read_run
-from labkit.train.config import TrainConfig, sizes, strict_validate
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
 
 HOUR = Path(__file__).parents[2] / "week16_fp8" / "results" / "2026-11-21-h200-hour"
 RENTING = Path(__file__).parents[2] / "labkit" / "RENTING.md"
@@ -45,7 +47,7 @@ def test_parameters_are_the_models(name):
     with torch.device("meta"):
         model = Transformer(sizes()[name])
     block, outside = memory.parameters(sizes()[name])
-    assert block == sum(p.numel() for p in model.layers[0].parameters())
+    assert block == sum(p.numel() for p in model.layers["0"].parameters())
     assert outside + len(model.layers) * block == sum(p.numel() for p in model.parameters())
 
 

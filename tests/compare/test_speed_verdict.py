@@ -136,7 +136,7 @@ def test_the_batch_follows_the_memory_and_an_explicit_one_wins():
     assert preset.speed_config("bf16", 139.8, world=4).batch_size == 80
     for more in ("train.accumulation=4", "speed.train.accumulation=4"):  # what a GPU holds at a time stays the same
         config = load_preset("h100", [more]).speed_config("te-delayed", 139.8, world=2)
-        assert rows_per_micro_batch(config, 2) == 20 and config.batch_size == 160
+        assert rows_per_micro_batch(config.batch_size, config.accumulation, 2) == 20 and config.batch_size == 160
     assert load_preset("h100", ["speed.train.batch_size=4"]).speed_config("bf16", 139.8).batch_size == 4
 
 

@@ -12,6 +12,7 @@ from labkit import cli
 from labkit.doctor import matrix_try
 from labkit.errors import LabError
 from labkit.precision import backends, get_backend, matrix
+from labkit.precision.config import PrecisionConfig
 from labkit.precision.matrix import (
     FEATURES,
     GENERATIONS,
@@ -28,7 +29,7 @@ from labkit.precision.matrix import (
     refuse,
 )
 from labkit.precision.torchao_backend import gpu_can_fp8
-from labkit.train.config import PrecisionConfig, TrainConfig
+from labkit.train.config import TrainConfig
 
 ROOT = Path(matrix.__file__).parents[2]
 CAPABILITIES = {

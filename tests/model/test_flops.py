@@ -7,9 +7,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from labkit.model.config import ModelConfig, sizes
 from labkit.model.decoder import Transformer
 from labkit.model.flops import attention_flops_per_token, flops_per_token, linear_params, n_params
-from labkit.train.config import ModelConfig, sizes
 
 SMALL = ModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=4, n_kv_heads=4, d_ffn=80, max_seq_len=64)
 SHAPES = {

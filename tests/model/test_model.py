@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from labkit.errors import LabError
+from labkit.model.config import ModelConfig, sizes
 from labkit.model.decoder import MeanCrossEntropy, RotaryAttention, Transformer, init_weights, rotary_tables, rotate
-from labkit.train.config import ModelConfig, sizes
 
 SMALL = ModelConfig(
     vocab_size=61, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=64, rope_theta=100.0
@@ -147,7 +147,7 @@ def test_bf16_model_keeps_exact_positions() -> None:
     assert not list(model.buffers())
     model = init_weights(model.to_empty(device="cpu"), 0).to(torch.bfloat16)
     seen = []
-    model.layers[1].register_forward_pre_hook(lambda block, args: seen.extend(args))
+    model.layers["1"].register_forward_pre_hook(lambda block, args: seen.extend(args))
     assert model(tokens()).dtype == torch.bfloat16
     for got, want in zip(seen[1:], rotary_tables(12, SMALL.d_head, SMALL.rope_theta, torch.device("cpu")), strict=True):
         assert got.dtype == torch.float32 and torch.equal(got, want)
@@ -206,36 +206,92 @@ def test_sizes(name: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # What stands outside of it
 # ---------------------------------------------------------------------------------------------------------------------
-def test_linears_come_from_outside() -> None:
-    made = []
+class Mine(nn.Linear):
+    """A linear of another type."""
 
-    class Mine(nn.Linear):
-        def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
-            super().__init__(in_features, out_features, bias=bias)
-            made.append((in_features, out_features, bias))
 
-    model = Transformer(SMALL, linear=Mine)
-    block = [
-        (32, 32, False),
-        (32, 16, False),
-        (32, 16, False),
-        (32, 32, False),
-        (32, 48, False),
-        (32, 48, False),
-        (48, 32, False),
-    ]
-    assert made == block * SMALL.n_layers
+def test_every_linear_and_the_embedding_come_from_outside() -> None:
+    made: list[tuple[str, int, int]] = []
+
+    def linear(name: str, in_features: int, out_features: int) -> nn.Module:
+        made.append((name, in_features, out_features))
+        return Mine(in_features, out_features, bias=False)
+
+    class Table(nn.Embedding):
+        pass
+
+    model = Transformer(SMALL, linear=linear, embedding=Table)
+    block = [("attn.wq", 32, 32), ("attn.wk", 32, 16), ("attn.wv", 32, 16), ("attn.wo", 32, 32)]
+    block += [("ffn.w1", 32, 48), ("ffn.w3", 32, 48), ("ffn.w2", 48, 32)]
+    assert made == [(f"layers.{i}.{name}", *dims) for i in (0, 1) for name, *dims in block] + [("head", 32, 61)]
     kinds = {name: type(m) for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    assert kinds.pop("head") is nn.Linear and set(kinds.values()) == {Mine}
-    assert sorted(n.removeprefix("layers.0.") for n in kinds if n.startswith("layers.0.")) == [
-        "attn.wk",
-        "attn.wo",
-        "attn.wq",
-        "attn.wv",
-        "ffn.w1",
-        "ffn.w2",
-        "ffn.w3",
-    ]
+    assert set(kinds) == {name for name, *_ in made} and set(kinds.values()) == {Mine}
+    assert type(model.tok_embed) is Table and model.tok_embed.weight.shape == (61, 32)
+
+
+def test_a_tied_head_from_outside_is_tied() -> None:
+    model = Transformer(SMALL.replace(tie_embeddings=True), linear=lambda name, i, o: Mine(i, o, bias=False))
+    assert type(model.head) is Mine and model.head.weight is model.tok_embed.weight
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stages
+# ---------------------------------------------------------------------------------------------------------------------
+FOUR = SMALL.replace(n_layers=4)
+CUTS = {"two": [range(2), range(2, 4)], "uneven": [range(1), range(1, 3), range(3, 4)], "one": [range(4)]}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_stages_are_the_model_cut(cut: str) -> None:
+    """The same names, the same first values, and, one after the other, the same loss and gradients, bit for bit."""
+    whole, x_BT = init_weights(Transformer(FOUR), 5), tokens(FOUR)
+    loss = whole(x_BT[:, :-1], x_BT[:, 1:])
+    loss.backward()
+    want = dict(whole.named_parameters())
+
+    stages = [init_weights(Transformer(FOUR, layers=layers), 5) for layers in CUTS[cut]]
+    names = [name for stage in stages for name, _ in stage.named_parameters()]
+    assert names == list(want), "every weight in one stage, under its name in the whole model"
+    h = x_BT[:, :-1]
+    for stage in stages[:-1]:
+        h = stage(h)
+        assert h.shape == (2, 11, 32), "the stage before gives x_BTD"
+    got = stages[-1](h, x_BT[:, 1:])
+    got.backward()
+    assert torch.equal(got, loss)
+    for stage in stages:
+        for name, weight in stage.named_parameters():
+            assert torch.equal(weight, want[name]) and torch.equal(weight.grad, want[name].grad), name
+    assert torch.equal(stages[-1](h), whole(x_BT[:, :-1])), "without targets the last stage gives logits"
+
+
+def test_a_stage_has_the_ends_it_needs() -> None:
+    first, middle, last = (Transformer(FOUR, layers=layers) for layers in CUTS["uneven"])
+    ends = [(s.tok_embed is not None, s.norm is not None, s.head is not None) for s in (first, middle, last)]
+    assert ends == [(True, False, False), (False, False, False), (False, True, True)]
+    assert list(middle.layers) == ["1", "2"] and middle.blocks() == [middle.layers["1"], middle.layers["2"]]
+
+
+@pytest.mark.parametrize("layers", [range(0), range(3, 5), range(-1, 2), range(0, 4, 2)])
+def test_no_such_stage(layers: range) -> None:
+    with pytest.raises(LabError, match="is no stage of a model with layers 0 to 3"):
+        Transformer(FOUR, layers=layers)
+
+
+def test_a_tied_model_is_not_cut() -> None:
+    tied = FOUR.replace(tie_embeddings=True)
+    Transformer(tied, layers=range(4))
+    for layers in (range(2), range(2, 4), range(1, 2)):
+        with pytest.raises(LabError, match="a head in the last stage cannot be the embedding of the first"):
+            Transformer(tied, layers=layers)
+
+
+def test_the_configuration_s_shapes_are_the_decoder_s() -> None:
+    for config in (SMALL, FOUR.replace(tie_embeddings=True), *sizes().values()):
+        with torch.device("meta"):
+            model = Transformer(config)
+        named = model.named_parameters(remove_duplicate=False)
+        assert {name: tuple(p.shape) for name, p in named} == config.weight_shapes()
 
 
 def test_no_bias_anywhere() -> None:
@@ -247,7 +303,7 @@ def test_compiles_without_a_graph_break(part: str) -> None:
     """fullgraph=True raises at a break. aot_eager traces forward and backward like the real compiler, in a second."""
     model, x_BT = lively(), tokens()
     want = torch.autograd.grad(model(x_BT[:, :-1], x_BT[:, 1:]), list(model.parameters()))
-    for block in model.layers:
+    for block in model.blocks():
         (block if part == "block" else block.attn.core).compile(backend="aot_eager", fullgraph=True)
     got = torch.autograd.grad(model(x_BT[:, :-1], x_BT[:, 1:]), list(model.parameters()))
     for a, b in zip(got, want, strict=True):
@@ -265,7 +321,7 @@ def test_a_share_of_the_heads_works_alone() -> None:
     ]
     torch.testing.assert_close(torch.cat(halves, dim=2), whole)
 
-    attn, x_BTD = model.layers[0].attn, torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(4))
+    attn, x_BTD = model.layers["0"].attn, torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(4))
     want, wo = attn(x_BTD, cos, sin), attn.wo.weight.detach()
     rows = {name: getattr(attn, name).weight.detach() for name in ("wq", "wk", "wv")}
     got = torch.zeros_like(want)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
 from labkit.model import weights
+from labkit.model.config import ModelConfig, sizes
 from labkit.model.decoder import Transformer, init_weights, perturb
-from labkit.train.config import ModelConfig, sizes
 from tests.model.weights_on_ranks import UNEVEN, fully_sharded, layouts_that_differ
 
 SMALL = ModelConfig(vocab_size=61, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=64)
@@ -65,14 +65,14 @@ def test_linear_type_order_and_global_generator_do_not_matter() -> None:
     class Backwards(nn.Module):
         """A linear that draws other first values, holds its weight in bf16, and carries a bias."""
 
-        def __init__(self, in_features: int, out_features: int, bias: bool) -> None:
+        def __init__(self, in_features: int, out_features: int) -> None:
             super().__init__()
             self.bias = nn.Parameter(torch.rand(out_features))
             self.weight = nn.Parameter(torch.rand(out_features, in_features, dtype=torch.bfloat16))
 
     torch.manual_seed(123)
-    model = Transformer(SMALL, linear=Backwards)
-    model.layers = nn.ModuleList(reversed(list(model.layers)))  # named by place, whenever it was built
+    model = Transformer(SMALL, linear=lambda name, i, o: Backwards(i, o) if name != "head" else nn.Linear(i, o, False))
+    model.layers = nn.ModuleDict(reversed(list(model.layers.items())))  # named by place, whenever it was built
     torch.rand(7)
     got, want = values(init_weights(model, 0)), values(init_weights(Transformer(SMALL), 0))
     for name, value in got.items():
@@ -86,8 +86,8 @@ def test_wrappers_do_not_matter() -> None:
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
     model = Transformer(SMALL)
-    model.layers[0] = checkpoint_wrapper(model.layers[0])
-    model.layers[1] = torch.compile(model.layers[1])
+    model.layers["0"] = checkpoint_wrapper(model.layers["0"])
+    model.layers["1"] = torch.compile(model.layers["1"])
     init_weights(model, 0)
     same(
         dict(zip(values(Transformer(SMALL)), values(model).values(), strict=True)),

@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from labkit.comm.group import Group
 from labkit.model import weights
+from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights, perturb
-from labkit.train.config import ModelConfig
 
 # Nothing here divides by 4 ranks: 61, 26 and 30 rows, and norm weights of 26.
 UNEVEN = ModelConfig(vocab_size=61, d_model=26, n_layers=2, n_heads=1, n_kv_heads=1, d_ffn=30, max_seq_len=16)
@@ -61,7 +61,7 @@ def fully_sharded(group: Group, config: ModelConfig) -> tuple[dict[str, Tensor],
     with torch.device("meta"):
         model = Transformer(config)
     mesh = group.device_mesh()
-    for block in model.layers:
+    for block in model.blocks():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     model.to_empty(device=group.device)

@@ -9,9 +9,10 @@ import torch
 
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
-from labkit.parallel import shard, transforms
+from labkit.parallel import transforms
 from labkit.precision import get_backend
-from labkit.train.config import PrecisionConfig, TrainConfig
+from labkit.precision.config import PrecisionConfig
+from labkit.train.config import TrainConfig
 from tests.precision import precision_jobs as jobs
 from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens
 
@@ -23,7 +24,7 @@ def config(backend="emulated", **changes):
 
 
 def test_the_order(monkeypatch):
-    calls, types = [], None
+    calls = []
 
     def note(name):
         return lambda model, *args: calls.append(name)
@@ -32,17 +33,17 @@ def test_the_order(monkeypatch):
     monkeypatch.setattr(transforms, "compile_model", note("compile"))
     monkeypatch.setattr(transforms, "check_compiler", lambda device: None)
     monkeypatch.setattr(
-        shard,
+        transforms,
         "shard",
-        lambda model, group, param_dtype, reduce_dtype, **how: calls.append(
-            ("shard", type(model.layers[0].attn.wq).__name__, param_dtype, reduce_dtype)
+        lambda model, group, param_dtype, **how: calls.append(
+            ("shard", type(model.layers["0"].attn.wq).__name__, param_dtype)
         ),
     )
     transforms.prepare(decoder(), config(compile=True, activation_checkpointing="block"), CPU, get_backend("emulated"))
-    assert calls == ["checkpoint", "compile", ("shard", "EmulatedLinear", torch.bfloat16, torch.float32)]
+    assert calls == ["checkpoint", "compile", ("shard", "EmulatedLinear", torch.bfloat16)]
     calls.clear()
     report = transforms.prepare(decoder(), config("fp32"), CPU, get_backend("fp32"))
-    assert calls == [("shard", "Linear", torch.float32, torch.float32)] and report.backend == "fp32"
+    assert calls == [("shard", "Linear", torch.float32)] and report.backend == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -55,13 +56,13 @@ def test_the_order(monkeypatch):
 )
 def test_what_stays_gathered_comes_from_the_config(monkeypatch, changes, how):
     seen = []
-    monkeypatch.setattr(shard, "shard", lambda *args, **told: seen.append(told))
+    monkeypatch.setattr(transforms, "shard", lambda *args, **told: seen.append(told))
     transforms.prepare(decoder(), config("bf16", **changes), CPU, get_backend("bf16"))
     assert seen == [how]
 
 
 def test_skip_list_and_recipe_come_from_the_config(monkeypatch):
-    monkeypatch.setattr(shard, "shard", lambda *args, **how: None)
+    monkeypatch.setattr(transforms, "shard", lambda *args, **how: None)
     precision = PrecisionConfig(backend="broken", recipe="stale", skip=["head", "wo"])
     chosen = TrainConfig(model=MODEL, seq_len=32, precision=precision)
     report = transforms.prepare(decoder(), chosen, CPU, get_backend("broken"))
@@ -82,7 +83,7 @@ def test_checkpointing_changes_nothing_but_what_is_kept(name):
     keys = list(model.state_dict())
     loss, grads = gradients(model, backend)
     runs = []
-    model.layers[0].attn.core.register_forward_hook(lambda *args: runs.append(1))
+    model.layers["0"].attn.core.register_forward_hook(lambda *args: runs.append(1))
     transforms.checkpoint_blocks(model, backend)
     again, same = gradients(model, backend)
     assert again == loss and all(map(torch.equal, grads, same)) and list(model.state_dict()) == keys
@@ -132,7 +133,7 @@ def test_what_is_compiled(name, compiled, monkeypatch):
 
 def test_parts_compiled_between_hold_no_linear():
     model = decoder()
-    for name in (*(f"layers.0.{part}" for part in transforms.BETWEEN_IN_BLOCK), *transforms.BETWEEN_OUTSIDE):
+    for name in (*(f"layers.0.{part}" for part in transforms.BETWEEN_LINEARS), "norm", "criterion"):
         assert not any(hasattr(m, "in_features") for m in model.get_submodule(name).modules())
 
 
@@ -146,7 +147,7 @@ def test_no_compiler_is_one_sentence(monkeypatch):
     model = decoder()
     with pytest.raises(LabError, match=r"compile = true needs a C\+\+ compiler .* set compile = false"):
         transforms.prepare(model, config(compile=True), CPU, get_backend("emulated"))
-    assert type(model.layers[0].attn.wq).__name__ == "Linear"  # said before anything is changed
+    assert type(model.layers["0"].attn.wq).__name__ == "Linear"  # said before anything is changed
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.transforms import prepare
 from labkit.precision import get_backend
-from labkit.train.config import ModelConfig, PrecisionConfig, TrainConfig
+from labkit.precision.config import PrecisionConfig
+from labkit.train.config import TrainConfig
 
 MODEL = ModelConfig(vocab_size=272, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=64, max_seq_len=32)
 LINEARS = 14  # seven in each of two blocks; the head is the fifteenth

@@ -43,7 +43,7 @@ def train_sharded(group, run_dir, stop):
         model, backend = converted(256)
         backend.check_parameters(group.size)
         torch.cuda.is_available = seen  # training is on the CPU all the same
-        shard(model, group, torch.bfloat16, torch.float32)
+        shard(model, group, torch.bfloat16)
         materialize(model, group.device, lambda m: init_weights(m, 0), quantised=True)
         backend.masters = backend.quantise_parameters()
         fake_te.QuantizedTensor.gathered.clear()

@@ -65,7 +65,7 @@ def test_conversion_keeps_the_weights_and_reports(name, recipe):
 def test_evidence_counts_what_is_there_and_not_what_was_promised():
     model, backend = decoder(), get_backend("emulated")
     backend.convert(model)
-    model.layers[0].attn.wq = nn.Linear(32, 32, bias=False)  # somebody put a plain one back
+    model.layers["0"].attn.wq = nn.Linear(32, 32, bias=False)  # somebody put a plain one back
     assert backend.evidence(model)["converted"] == LINEARS  # 14, and the head, less one
     assert backend.evidence(model)["module_types"]["torch.nn.modules.linear.Linear"] == 1
 

@@ -48,7 +48,7 @@ def test_conversion(te):
     backend = get_backend("te")
     report = backend.convert(plain.to("meta"), "current", ["head"], device="cuda")
     assert len(report.converted) == LINEARS and report.module_type.endswith("TELinear")
-    wq = plain.layers[0].attn.wq
+    wq = plain.layers["0"].attn.wq
     assert isinstance(wq, te.Linear) and type(wq).__mro__[1] is te.Linear and not wq.use_bias
     assert list(dict(plain.named_parameters())) == list(before)
     assert type(plain.head) is nn.Linear
@@ -161,7 +161,7 @@ def test_without_a_gpu_or_with_an_old_version(monkeypatch, te):
 def test_probe_reads_the_scale_that_transformer_engine_holds(te):
     model, backend, _ = converted("delayed")
     loss_of(model, backend, tokens()).backward()
-    wq = model.layers[0].attn.wq
+    wq = model.layers["0"].attn.wq
     wq.fp8_meta["scaling_fwd"].scale.copy_(torch.tensor([8.0, 16.0, 1.0]))
     wq.fp8_meta["scaling_bwd"].scale.copy_(torch.tensor([32.0, 1.0]))
     with backend.probe():
@@ -181,7 +181,7 @@ def test_probe_of_the_other_recipes(te, recipe):
     assert len(stats) == LINEARS * (1 if recipe == "bf16" else 4)
     if recipe == "bf16":
         return
-    weight = model.layers[0].ffn.w1.weight
+    weight = model.layers["0"].ffn.w1.weight
     stat = stats["layers.0.ffn.w1.weight"]
     whole = 448 / weight.abs().max().item()
     assert stat.scale == pytest.approx(whole) if recipe == "current" else whole / 2 < stat.scale <= whole
@@ -203,16 +203,16 @@ def test_delayed_state_survives_a_restart(te):
     model, backend, _ = converted("delayed")
     assert backend.state_dict() == {}  # nothing has run yet
     loss_of(model, backend, tokens()).backward()
-    wq = model.layers[0].attn.wq
+    wq = model.layers["0"].attn.wq
     wq.fp8_meta["scaling_fwd"].scale.fill_(3.0)
     wq.fp8_meta["scaling_bwd"].amax_history.fill_(7.0)
     saved = backend.state_dict()
     assert len(saved) == LINEARS * 4 and all(isinstance(t, torch.Tensor) for t in saved.values())
     again, restored, _ = converted("delayed")
     restored.load_state_dict(saved)
-    wq = again.layers[0].attn.wq
+    wq = again.layers["0"].attn.wq
     assert (wq.fp8_meta["scaling_fwd"].scale == 3).all() and (wq.fp8_meta["scaling_bwd"].amax_history == 7).all()
-    assert (again.layers[1].attn.wq.fp8_meta["scaling_fwd"].scale == 1).all()
+    assert (again.layers["1"].attn.wq.fp8_meta["scaling_fwd"].scale == 1).all()
     for recipe in ("current", "bf16"):
         _, stateless, _ = converted(recipe)
         assert stateless.state_dict() == {}

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from labkit.errors import LabError
+from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights
 from labkit.precision import get_backend
 from labkit.precision.te_fused import lean_swiglu_backward, use_lean_swiglu_backward
-from labkit.train.config import ModelConfig
 from tests.precision import fake_te
 
 SIZE = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
@@ -85,7 +85,7 @@ def test_a_probe_sees_what_the_fused_modules_quantise(te):
         )
     }
     assert ins <= stats.keys()
-    block, seen = plain.layers[1], {}
+    block, seen = plain.layers["1"], {}
     block.ffn.w2.register_forward_pre_hook(lambda m, args: seen.update(x=args[0]))
     plain(tokens[:, :-1])
     assert stats["layers.1.ffn.mlp.w2.input"].amax == pytest.approx(seen["x"].abs().max().item(), rel=1e-4)
@@ -99,7 +99,7 @@ def test_scaling_state_of_the_second_product_is_its_own(te):
     tokens = torch.zeros(1, 16, dtype=torch.int64)
     with backend.autocast():
         fused(tokens, tokens)
-    module = fused.layers[0].ffn.mlp
+    module = fused.layers["0"].ffn.mlp
     module.fp8_meta["scaling_fwd"].scale.copy_(torch.arange(6.0))
     module.fp8_meta["scaling_bwd"].scale.copy_(torch.arange(10.0, 14.0))
     x = torch.zeros(16, 32)

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
-from labkit.train.hooks import Hook
-from labkit.train.loop import train
+from labkit.train.loop import Hook, train
 from tests.train import training_jobs as jobs
 
 
@@ -45,7 +44,7 @@ def batch(group):
 def inside_a_block(group):
     model = jobs.sharded_model(jobs.small_config(), group, torch.bfloat16)
     seen = {"rotary tables": set(), "gathered while layers.0 runs": set()}
-    block = model.layers[0]
+    block = model.layers["0"]
 
     def look(module, args):
         x, cos, sin = args
@@ -128,11 +127,11 @@ def fp32_reduction(group):
     """(largest difference from the fp32 mean of both ranks' own bf16 gradients, largest gradient) of one weight."""
     model = jobs.sharded_model(jobs.small_config(), group, torch.bfloat16)
     model(*batch(group)).backward()
-    got = model.layers[0].ffn.w1.weight.grad.full_tensor()
+    got = model.layers["0"].ffn.w1.weight.grad.full_tensor()
 
     own = jobs.plain_model(jobs.small_config()).bfloat16()
     own(*batch(group)).backward()
-    mine = own.layers[0].ffn.w1.weight.grad.float()
+    mine = own.layers["0"].ffn.w1.weight.grad.float()
     want = group.all_gather(mine[None]).sum(0) / 2
     return (got - want).abs().max().item(), want.abs().max().item()
 

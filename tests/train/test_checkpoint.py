@@ -84,27 +84,6 @@ def test_three_steps_a_resume_and_three_more_are_six_bit_for_bit(pools, straight
     assert [e["kind"] for e in record.events] == ["stopped", "checkpoint", "loaded", "resume", "checkpoint"]
 
 
-def test_going_back_within_a_run(pools, straight, tmp_path):
-    # From step 4, just after an evaluation, to the checkpoint of step 3: what the evaluation gathered must not be used.
-    for result in sharded(pools, 2, saving(3), tmp_path, hooks=(jobs.Rewind(4),)):
-        identical(result, straight)
-    record = read_run(tmp_path)
-    assert [line["step"] for line in record.steps] == [1, 2, 3, 4, 5, 6]
-    assert [e["kind"] for e in record.events] == ["checkpoint", "rewind", "loaded", "resume", "checkpoint"]
-
-
-def test_going_back_before_the_first_checkpoint_is_going_on(tmp_path):
-    result = here(saving(6), tmp_path, hooks=(jobs.Rewind(2),))
-    identical(result, here(saving(6)))
-    said = [e["message"] for e in read_run(tmp_path).events if e["kind"] == "rewind"]
-    assert said == ["going back to the newest checkpoint", "there is no checkpoint yet: going on"]
-
-
-def test_going_back_needs_checkpoints():
-    with pytest.raises(LabError, match="set checkpoint_every"):
-        here(small_config(), hooks=(jobs.Rewind(3),))
-
-
 @pytest.mark.parametrize("first, then", [(2, 1), (1, 2)])
 def test_resuming_on_another_number_of_ranks(pools, straight, tmp_path, first, then):
     sharded(pools, first, saving(3), tmp_path, hooks=(jobs.StopAt(3),))

@@ -9,7 +9,11 @@ import pydantic
 import pytest
 
 from labkit.errors import LabError
-from labkit.train.config import DataConfig, ModelConfig, PrecisionConfig, TrainConfig, load_toml, sizes, strict_validate
+from labkit.model.config import ModelConfig, sizes
+from labkit.precision.config import PrecisionConfig
+from labkit.strict import load_toml, strict_validate
+from labkit.train.config import TrainConfig
+from labkit.train.data.config import DataConfig
 
 SHAPE = dict(vocab_size=512, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=128, max_seq_len=128)
 

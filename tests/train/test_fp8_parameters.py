@@ -159,7 +159,7 @@ def test_evidence_counts_the_weights_that_hold_fp8(runs):
     backend.convert(model, "block", ["head"])
     assert backend.evidence(model)["fp8_parameters"] == 0  # asked for, and not yet done
     backend.quantise_parameters()
-    model.layers[0].attn.wq.weight.data.add_(1e-3)
+    model.layers["0"].attn.wq.weight.data.add_(1e-3)
     assert backend.evidence(model)["fp8_parameters"] == LINEARS - 1
 
 

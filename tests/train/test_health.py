@@ -12,25 +12,20 @@ from labkit.comm.ranks import run_ranks
 from labkit.train import health
 
 
-def parameters(*grads):
-    made = []
-    for grad in grads:
-        p = nn.Parameter(torch.zeros_like(grad))
-        p.grad = grad.clone()
-        made.append(p)
-    return made
+def with_gradients(*grads):
+    model = nn.ParameterList(torch.zeros_like(grad) for grad in grads)
+    for parameter, grad in zip(model, grads):
+        parameter.grad = grad.clone()
+    return model
 
 
 def on_ranks(fn, *args, size=2):
     return run_ranks(fn, *args, size=size, backend="threads", timeout=60.0)
 
 
-def vitals(group, losses, grads, copies=None):
-    made = parameters(*grads[group.rank])
-    if copies is not None:
-        for p in made:
-            p.copies = copies
-    return health.check(torch.tensor(losses[group.rank]), made, group, memory_bytes=1000 + group.rank)
+def vitals(group, losses, grads):
+    model = with_gradients(*grads[group.rank])
+    return health.check(torch.tensor(losses[group.rank]), model, group, memory_bytes=1000 + group.rank)
 
 
 REPLICAS = [[torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]] * 2  # |g| = 5, the same on both ranks
@@ -42,11 +37,6 @@ def test_loss_is_the_mean_and_the_norm_counts_each_element_once():
         assert v.grad_norm == pytest.approx(5.0, rel=1e-6)  # fp32 norms
         assert v.finite and v.bad_loss == v.bad_grad == 0
         assert v.memory == [1000, 1001]
-
-
-def test_norm_of_parameters_split_by_hand():
-    halves = [[torch.tensor([3.0])], [torch.tensor([4.0])]]
-    assert [v.grad_norm for v in on_ranks(vitals, [0.0, 0.0], halves, 1)] == pytest.approx([5.0, 5.0], rel=1e-6)
 
 
 def test_one_bad_gradient_is_known_everywhere_although_all_losses_are_finite():
@@ -87,12 +77,19 @@ def test_large_gradients_are_not_mistaken_for_infinite_ones():
 
 
 def no_gradients(group):
-    return health.check(torch.tensor(1.0), [nn.Parameter(torch.zeros(3))], group)
+    return health.check(torch.tensor(1.0), nn.ParameterList([torch.zeros(3)]), group)
 
 
 def test_no_gradients_at_all():
     for v in on_ranks(no_gradients):
         assert v.finite and v.grad_norm == 0.0
+
+
+def test_clipping():
+    for clip_norm, want in [(1.0, [0.6, 0.8]), (10.0, [3.0, 4.0]), (0.0, [3.0, 4.0])]:
+        model = with_gradients(torch.tensor([3.0, 4.0]))
+        health.clip(model, 5.0, clip_norm)
+        torch.testing.assert_close(model[0].grad, torch.tensor(want))
 
 
 def test_culprits_are_named():

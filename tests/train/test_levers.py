@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
 from labkit.errors import LabError
+from labkit.model.config import ModelConfig
 from labkit.model.decoder import RotaryAttention, Transformer, init_weights, perturb, rotary_tables, rotate
 from labkit.parallel.transforms import choose_attention, chunked_loss
-from labkit.train.config import ModelConfig, TrainConfig
+from labkit.train.config import TrainConfig
 
 SIZE = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
 
@@ -50,7 +51,7 @@ def test_the_kernel_is_chosen_in_every_block():
     model = Transformer(SIZE)
     for name, kind in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION), ("auto", None)):
         choose_attention(model, name)
-        assert [block.attn.core.kernel for block in model.layers] == [kind, kind]
+        assert [block.attn.core.kernel for block in model.blocks()] == [kind, kind]
 
 
 def test_a_kernel_that_cannot_run_here_is_not_replaced_in_silence():
@@ -67,6 +68,6 @@ def test_an_unknown_kernel_is_refused():
 
 def test_two_twins_draw_two_perturbations():
     def weights(seed):
-        return perturb(init_weights(Transformer(SIZE), 0), 2**-9, seed).layers[0].attn.wq.weight
+        return perturb(init_weights(Transformer(SIZE), 0), 2**-9, seed).layers["0"].attn.wq.weight
 
     assert torch.equal(weights(1), weights(1)) and not torch.equal(weights(1), weights(2))

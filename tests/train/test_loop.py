@@ -5,6 +5,7 @@ Most tests run it in this process (ranks on threads, no sharding); those that ne
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from labkit.errors import LabError
 from labkit.precision import Backend
 from labkit.record.run import read_run
 from labkit.train import optim
-from labkit.train.hooks import Hook
+from labkit.train.loop import Hook
 from tests.train import training_jobs as jobs
 from tests.train.training_jobs import small_config
 
@@ -144,7 +145,7 @@ def test_learning_rate():
     assert lrs[:4] == [0.25, 0.5, 0.75, 1.0]
     assert lrs[6] == pytest.approx(0.55)  # half way down: the mean of 1 and 0.1
     assert lrs[9] == pytest.approx(0.1)
-    assert all(a > b for a, b in zip(lrs[3:], lrs[4:]))
+    assert all(a > b for a, b in itertools.pairwise(lrs[3:]))
     flat = small_config(steps=3, warmup_steps=3, lr=1.0)
     assert optim.learning_rate(flat, 3) == 1.0
 
@@ -154,14 +155,6 @@ def test_only_matrices_decay():
     groups = optim.adamw(jobs.plain_model(config), config).param_groups
     assert {(p.ndim, g["weight_decay"]) for g in groups for p in g["params"]} == {(2, 0.3), (1, 0.0)}
     assert groups[0]["betas"] == config.betas and groups[0]["eps"] == config.adam_eps
-
-
-def test_clipping():
-    p = torch.nn.Parameter(torch.zeros(2))
-    for clip_norm, want in [(1.0, [0.6, 0.8]), (10.0, [3.0, 4.0]), (0.0, [3.0, 4.0])]:
-        p.grad = torch.tensor([3.0, 4.0])
-        optim.clip([p], 5.0, clip_norm)
-        torch.testing.assert_close(p.grad, torch.tensor(want))
 
 
 class Norms(Hook):
@@ -335,7 +328,7 @@ class Places(Hook):
         self.backend = backend
 
     def on_start(self, loop):
-        layer = loop.model.layers[0].ffn.w1
+        layer = loop.model.layers["0"].ffn.w1
         layer.register_forward_hook(
             lambda *_: self.backend.seen.append(
                 ("forward", loop.model.training, self.backend.inside, self.backend.probing)

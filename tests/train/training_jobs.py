@@ -9,16 +9,16 @@ from pathlib import Path
 
 import torch
 
+from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
 from labkit.precision import get_backend
 from labkit.record.run import RunRecord
 from labkit.train import manifest
 from labkit.train.checkpoint import Checkpoints
-from labkit.train.config import ModelConfig, TrainConfig
-from labkit.train.hooks import Hook
+from labkit.train.config import TrainConfig
 from labkit.train.job import build_model, seed_generators
-from labkit.train.loop import train
+from labkit.train.loop import Hook, train
 
 MODEL = dict(vocab_size=257, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=16)
 
@@ -81,18 +81,6 @@ class Spoil(Hook):
         if loop.step in self.steps and loop.group.rank == self.rank:
             grad = dict(loop.model.named_parameters())[self.name].grad
             (grad.to_local() if hasattr(grad, "to_local") else grad).view(-1)[0] = self.value
-
-
-class Rewind(Hook):
-    """Goes back once, at step `at`."""
-
-    def __init__(self, at):
-        self.at, self.done = at, False
-
-    def after_eval(self, loop):
-        if loop.step == self.at and not self.done:
-            self.done = True
-            loop.rewind()
 
 
 class Dice(Hook):

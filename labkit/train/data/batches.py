@@ -8,20 +8,19 @@ import torch
 from torch import Tensor
 
 from labkit.errors import LabError
-from labkit.train.config import TrainConfig
 
 
-def rows_per_micro_batch(config: TrainConfig, shares: int) -> int:
+def rows_per_micro_batch(batch_size: int, accumulation: int, shares: int) -> int:
     """Sequences per micro-batch and rank; LabError if the batch does not come out even."""
-    parts = shares * config.accumulation
-    if config.batch_size % parts:
-        below = config.batch_size // parts * parts
+    parts = shares * accumulation
+    if batch_size % parts:
+        below = batch_size // parts * parts
         fitting = f"{below} or {below + parts}" if below else f"{parts}"
         raise LabError(
-            f"batch_size {config.batch_size} does not divide by {shares} ranks x {config.accumulation} "
+            f"batch_size {batch_size} does not divide by {shares} ranks x {accumulation} "
             f"micro-batches = {parts}: use batch_size {fitting}, or change accumulation"
         )
-    return config.batch_size // parts
+    return batch_size // parts
 
 
 def micro_batches(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.train.config import DataConfig
+from labkit.train.data.config import DataConfig
 
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 

@@ -1,0 +1,79 @@
+"""The decoder's shape, and the four that have a name. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from labkit.strict import Config, Count, require
+
+Shape = tuple[int, ...]
+
+
+class ModelConfig(Config):
+    """The decoder's shape. `d_head` = d_model / n_heads follows from it."""
+
+    vocab_size: Count
+    d_model: Count
+    n_layers: Count
+    n_heads: Count
+    n_kv_heads: Count
+    d_ffn: Count
+    max_seq_len: Count
+    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    tie_embeddings: bool = False
+
+    @property
+    def d_head(self) -> int:
+        return self.d_model // self.n_heads
+
+    def block_shapes(self) -> dict[str, Shape]:
+        """{name inside a block: shape} of a block's weights; a linear's is [out, in]."""
+        d, f, d_kv = self.d_model, self.d_ffn, self.n_kv_heads * self.d_head
+        norms = {"attn_norm.weight": (d,), "ffn_norm.weight": (d,)}
+        attn = {"attn.wq.weight": (d, d), "attn.wk.weight": (d_kv, d), "attn.wv.weight": (d_kv, d)}
+        ffn = {"ffn.w1.weight": (f, d), "ffn.w3.weight": (f, d), "ffn.w2.weight": (d, f)}
+        return {**norms, **attn, "attn.wo.weight": (d, d), **ffn}
+
+    def weight_shapes(self) -> dict[str, Shape]:
+        """{name: shape} of all of the model's weights, whole, however they are cut and placed. A tied head has both
+        its names here."""
+        ends = (self.vocab_size, self.d_model)
+        blocks = {f"layers.{i}.{name}": s for i in range(self.n_layers) for name, s in self.block_shapes().items()}
+        return {"tok_embed.weight": ends, **blocks, "norm.weight": (self.d_model,), "head.weight": ends}
+
+    @model_validator(mode="after")
+    def _fits(self) -> ModelConfig:
+        require(
+            self.d_model % self.n_heads == 0, f"d_model ({self.d_model}) must be a multiple of n_heads ({self.n_heads})"
+        )
+        require(
+            self.n_heads % self.n_kv_heads == 0,
+            f"n_heads ({self.n_heads}) must be a multiple of n_kv_heads ({self.n_kv_heads}): "
+            "each key/value head serves the same number of query heads",
+        )
+        require(
+            self.d_head % 2 == 0,
+            f"d_model / n_heads ({self.d_head}) must be even: rotary embedding turns the features in pairs",
+        )
+        return self
+
+
+def sizes() -> dict[str, ModelConfig]:
+    """The named decoder shapes: `tiny` (1.3 M parameters), `124m`, `1b` (1.14 B), `8b` (Llama-3-8B's shape)."""
+    return dict(_SIZES)
+
+
+def _size(vocab: int, d: int, layers: int, heads: int, kv: int, ffn: int, seq: int, **others: Any) -> ModelConfig:
+    shape: dict[str, Any] = dict(vocab_size=vocab, d_model=d, n_layers=layers, n_heads=heads, n_kv_heads=kv, d_ffn=ffn)
+    return ModelConfig(**shape, max_seq_len=seq, **others)
+
+
+_SIZES = {
+    "tiny": _size(2048, 128, 4, 4, 2, 384, 256),
+    "124m": _size(50304, 768, 12, 12, 12, 2048, 2048, tie_embeddings=True),
+    "1b": _size(32768, 2048, 16, 16, 8, 8192, 8192, rope_theta=500_000.0),
+    "8b": _size(128256, 4096, 32, 32, 8, 14336, 8192, rope_theta=500_000.0),  # arXiv:2407.21783, table 3
+}
