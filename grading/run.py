@@ -92,7 +92,7 @@ def run(
     _prepare()
     with _locked(folder / week.name) as own:
         seed = class_seed(own) if seed is None else seed
-        settings = Settings(seed, isolation, work=own / ".work", limits=limits)
+        settings = Settings(seed, isolation, work=own / ".work", limits=replace(limits, uses=week.uses))
         report = Report(seed)
         todo = list(_changed(entries, week, folder, settings, report))
         total = len(todo)
@@ -134,7 +134,7 @@ def again(
         raise LabError(f"there is no submission of {student!r} in {submissions}")
     _prepare()
     with _locked(folder / week.name) as own:
-        settings = Settings(seed, isolation, work=own / ".work", limits=limits)
+        settings = Settings(seed, isolation, work=own / ".work", limits=replace(limits, uses=week.uses))
         with Pool(week, folder, settings, 1) as pool:
             pool.start()
             settings = _timed(week, settings, own, pool)

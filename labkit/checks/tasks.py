@@ -5,6 +5,7 @@ A week's `tasks.toml` is the registry. It is data: grading and the gradebook rea
     title = "All-reduce"                    # of the week
     notebook = "lab.ipynb"
     tests = ["test_week13.py"]
+    uses = ["labkit.model"]                 # of labkit, beyond comm and checks (labkit.checks.boundary); mostly nothing
 
     [[task]]
     id = "13.4"                             # names the same thing everywhere: heading, hole, test, grade cell task-13-4
@@ -59,7 +60,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Week:
-    """One week's folder. `name` is what one types: "week13"; `package` is the folder's name: "week13_allreduce"."""
+    """One week's folder. `name` is what one types: "week13"; `package` is the folder's name: "week13_allreduce"; `uses`
+    is what its tasks may import of labkit, see labkit.checks.boundary."""
 
     name: str
     title: str
@@ -67,6 +69,7 @@ class Week:
     notebook: Path
     tests: tuple[Path, ...]
     tasks: tuple[Task, ...]
+    uses: tuple[str, ...] = ()
 
     @property
     def package(self) -> str:
@@ -97,7 +100,7 @@ def load_week(folder: str | Path) -> Week:
         raise LabError(f"{folder} is no week's folder: it has no {REGISTRY}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{path} is not valid TOML: {error}") from None
-    _fields(data, {"title": str, "notebook": str, "tests": list, "task": list}, path)
+    _fields(data, {"title": str, "notebook": str, "tests": list, "task": list}, path, {"uses": list})
     tasks = tuple(_task(entry, path) for entry in data["task"])
     ids = [t.id for t in tasks]
     for id in ids:
@@ -115,6 +118,7 @@ def load_week(folder: str | Path) -> Week:
         folder / data["notebook"],
         tuple(folder / test for test in data["tests"]),
         tasks,
+        tuple(data.get("uses", ())),
     )
 
 
