@@ -34,7 +34,7 @@ from labkit.errors import LabError
 COURSE = Path(__file__).resolve().parents[1]
 MANIFEST = f"{LABS}/release.json"
 FORMAT = 1
-NAMED = 5  # files that the last sentence names
+NAMED = 5  # files that one sentence names
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Report:
                 for path, new in self.beside.items()
             ),
             *(f"{path} had been deleted and is back" for path in self.restored),
-            *(f"{path} is no part of the course any more and was removed" for path in self.removed),
+            *self._gone(),
             *(f"{path} is no part of the course any more; it was changed here, so it stays" for path in self.left),
             *(
                 f"{path} is a link or no folder: nothing was put into it; replace it by a folder, and release again"
@@ -74,6 +74,12 @@ class Report:
             f"{self.target}: {len(self.created)} files new, {len(self.upgraded)} upgraded, {len(self.same)} as "
             f"they should be, {len(self.kept) + len(self.beside)} changed here and left alone" + self._kept(),
         ]
+
+    def _gone(self) -> list[str]:
+        if len(self.removed) > NAMED:
+            some = ", ".join(self.removed[:NAMED])
+            return [f"{len(self.removed)} files are no part of the course any more and were removed: {some}, ..."]
+        return [f"{path} is no part of the course any more and was removed" for path in self.removed]
 
     def _kept(self) -> str:
         names = [*self.kept, *self.beside]

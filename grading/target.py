@@ -104,9 +104,18 @@ class Target:
                 raise
 
     def remove(self, path: str) -> None:
+        """Remove a file, and the folders that are empty without it."""
         with self._folder_of(path) as (folder, name):
-            if folder is not None:
-                os.unlink(name, dir_fd=folder)
+            if folder is None:
+                return
+            os.unlink(name, dir_fd=folder)
+        while "/" in path:
+            path = path.rpartition("/")[0]
+            with self._folder_of(path) as (folder, name):
+                try:
+                    os.rmdir(name, dir_fd=folder)
+                except OSError:  # something is in it
+                    return
 
     @contextlib.contextmanager
     def _folder_of(self, path: str, create: bool = False) -> Iterator[tuple[int | None, str]]:

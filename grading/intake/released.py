@@ -11,12 +11,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from grading.tree import tracked_files, without_instructors
+from grading.tree import RESULTS, tracked_files, without_instructors
 from labkit.checks.markers import LEFT_OUT, strip
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-RESULTS = "results"
 _TEXT = (".py", ".md", ".toml", ".txt", ".json", ".sh", ".slurm", ".yml", ".yaml")
 
 

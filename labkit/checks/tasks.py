@@ -6,6 +6,7 @@ A week's `tasks.toml` is the registry. It is data: grading and the gradebook rea
     notebook = "lab.ipynb"
     tests = ["test_week13.py"]
     uses = ["labkit.model"]                 # of labkit, beyond comm and checks (labkit.checks.boundary); mostly nothing
+    records = ["*.json"]                    # of its results/, beyond pages: what the notebook reads, so students get it
 
     [[task]]
     id = "13.4"                             # names the same thing everywhere: heading, hole, test, grade cell task-13-4
@@ -61,7 +62,7 @@ class Task:
 @dataclass(frozen=True)
 class Week:
     """One week's folder. `name` is what one types: "week13"; `package` is the folder's name: "week13_allreduce"; `uses`
-    is what its tasks may import of labkit, see labkit.checks.boundary."""
+    is what its tasks may import of labkit (see labkit.checks.boundary), `records` patterns below its results/."""
 
     name: str
     title: str
@@ -70,6 +71,7 @@ class Week:
     tests: tuple[Path, ...]
     tasks: tuple[Task, ...]
     uses: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
 
     @property
     def package(self) -> str:
@@ -100,7 +102,7 @@ def load_week(folder: str | Path) -> Week:
         raise LabError(f"{folder} is no week's folder: it has no {REGISTRY}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{path} is not valid TOML: {error}") from None
-    _fields(data, {"title": str, "notebook": str, "tests": list, "task": list}, path, {"uses": list})
+    _fields(data, {"title": str, "notebook": str, "tests": list, "task": list}, path, {"uses": list, "records": list})
     tasks = tuple(_task(entry, path) for entry in data["task"])
     ids = [t.id for t in tasks]
     for id in ids:
@@ -119,6 +121,7 @@ def load_week(folder: str | Path) -> Week:
         tuple(folder / test for test in data["tests"]),
         tasks,
         tuple(data.get("uses", ())),
+        tuple(data.get("records", ())),
     )
 
 
