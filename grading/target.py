@@ -58,7 +58,7 @@ class Target:
     def __enter__(self) -> Target:
         return self
 
-    def __exit__(self, *exc) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._close.close()
 
     def read(self, path: str) -> bytes | Other | None:
@@ -124,13 +124,13 @@ class Target:
         if any(part in ("", ".", "..") for part in (*parts, name)):
             raise Blocked(path)
         with contextlib.ExitStack() as opened:
-            folder: int | None = self._root
+            folder = self._root
             for depth, part in enumerate(parts, 1):
                 try:
                     folder = self._step(folder, part, create)
                 except FileNotFoundError:
-                    folder = None
-                    break
+                    yield None, name
+                    return
                 except OSError as error:
                     if error.errno in (errno.ELOOP, errno.ENOTDIR):
                         raise Blocked("/".join(parts[:depth])) from None

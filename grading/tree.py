@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.checks.markers import LEFT_OUT, strip, strip_notebook
-from labkit.checks.tasks import Week, find_weeks, nearest
+from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 FILES = (
@@ -100,21 +100,6 @@ class Tree:
     files: dict[str, File] = field(default_factory=dict)
     covers: tuple[str, ...] = ()
     untracked: list[str] = field(default_factory=list)
-
-
-def choose(source: Path, names: Sequence[str]) -> list[Week]:
-    """The weeks of the course in `source` with these names ("week13", "week13_allreduce"), without doubles.
-
-    LabError with the nearest name for an unknown one."""
-    weeks = find_weeks(source)
-    chosen: dict[str, Week] = {}
-    for name in names:
-        wanted = name.strip().rstrip("/")
-        found = next((week for week in weeks if wanted in (week.name, week.package)), None)
-        if found is None:
-            raise LabError(f"there is no week {name!r}{nearest(name, [week.name for week in weeks])}")
-        chosen[found.name] = found
-    return list(chosen.values())
 
 
 def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
@@ -205,7 +190,7 @@ def _for_students(name: str, data: bytes, holes: bool = False) -> bytes:
     if holes:  # not in labkit, where markers are only spoken of
         text = _holes_out(name, text)
     for pattern, new, must in REWRITES.get(name, ()):
-        text, count = re.subn(pattern, lambda _: new, text, flags=re.MULTILINE)
+        text, count = re.subn(pattern, new.replace("\\", r"\\"), text, flags=re.MULTILINE)
         if must and not count:
             raise LabError(
                 f"{name} has no line like {pattern!r}, which students get in another form: "

@@ -66,8 +66,8 @@ class _Gate:
             return
         *most, last = "labkit.comm", "labkit.checks", *uses
         raise Refused(
-            f"{name} is not part of {task}: of labkit it stands on {', '.join(most)} and {last} alone, and what it asks "
-            f"for is yours to write",
+            f"{name} is not part of {task}: of labkit it stands on {', '.join(most)} and {last} alone, and what "
+            f"it asks for is yours to write",
             name=name,
         )
 

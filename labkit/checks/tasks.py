@@ -77,8 +77,15 @@ class Week:
     def package(self) -> str:
         return self.folder.name
 
-    def task(self, id: str) -> Task | None:
-        return next((task for task in self.tasks if task.id == id), None)
+    def task(self, id: str) -> Task:
+        """The task with this id. KeyError without one; `id in week` asks."""
+        for task in self.tasks:
+            if task.id == id:
+                return task
+        raise KeyError(id)
+
+    def __contains__(self, id: str) -> bool:
+        return any(task.id == id for task in self.tasks)
 
     def points(self, *kinds: str) -> float:
         """Points of all tasks of these kinds (of all kinds, if none is named)."""
@@ -135,6 +142,17 @@ def find_weeks(start: str | Path | None = None) -> list[Week]:
     raise LabError("there is no course here: go to the folder that holds the week folders, and try again")
 
 
+def find_week(name: str, weeks: Sequence[Week] | None = None) -> Week:
+    """The week called "week13" or "week13_allreduce", of `weeks` (default: `find_weeks()`). LabError with the nearest
+    name for an unknown one."""
+    weeks = find_weeks() if weeks is None else weeks
+    wanted = name.strip().rstrip("/")
+    found = next((week for week in weeks if wanted in (week.name, week.package)), None)
+    if found is None:
+        raise LabError(f"there is no week {name!r}{nearest(name, [week.name for week in weeks])}")
+    return found
+
+
 def select(names: Sequence[str], weeks: Iterable[Week]) -> list[tuple[Week, tuple[str, ...]]]:
     """What "13.4", "week13", "week13_allreduce" or nothing mean: weeks with the ids of the tasks to check.
 
@@ -149,7 +167,7 @@ def select(names: Sequence[str], weeks: Iterable[Week]) -> list[tuple[Week, tupl
         for week in weeks:
             if wanted in (week.name, week.package):
                 chosen.setdefault(week.name, set()).update(_graded(week))
-            elif week.task(wanted):
+            elif wanted in week:
                 chosen.setdefault(week.name, set()).add(wanted)
             else:
                 continue
@@ -199,7 +217,7 @@ def _task(entry: Any, path: Path) -> Task:
     )
 
 
-def _fields(data: dict, wanted: dict[str, Any], path: Path, optional: dict[str, Any] = {}) -> None:
+def _fields(data: dict, wanted: dict[str, Any], path: Path, optional: dict[str, Any]) -> None:
     for key, kind in wanted.items():
         if not isinstance(data.get(key), kind):
             raise LabError(f"{path}: {key} is missing or has the wrong type")

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from grading.marks import UNSANDBOXED
 from grading.reports.by_hand import ByHand
-from grading.reports.overview import html, overview, write_page
+from grading.reports.class_page import html, render, write_page
+from grading.reports.overview import overview
 from grading.reports.standing import Standing
-from grading.reports.summary import render
 from labkit.checks.verdict import FAULT, OUT_OF_MEMORY
 from tests.grading.reports.aclass import mark, spoil
 from tests.grading.reports.looking import Tags, assert_one_harmless_file, words
