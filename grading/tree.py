@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labkit.checks.markers import LEFT_OUT, strip, strip_notebook
+from labkit.checks.markers import strip, strip_notebook
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -71,7 +71,8 @@ REWRITES = {
 }
 NO_GRADING = ("Makefile", "pyproject.toml")  # where a word about grading is a command that students do not have
 
-_LEFT_OUT = (*LEFT_OUT, "runs", "build")  # where there is no git to ask; hidden files stay out too
+CACHES = ("__pycache__", ".ipynb_checkpoints", ".pytest_cache")
+_LEFT_OUT = (*CACHES, "runs", "build")  # where there is no git to ask; hidden files stay out too
 _BINARY = (".png", ".pdf", ".npy", ".npz", ".pt")
 _BEGIN = re.compile(r"^[ \t]*(?:# BEGIN INSTRUCTOR|<!-- BEGIN INSTRUCTOR -->)[ \t]*$")
 _END = re.compile(r"^[ \t]*(?:# END INSTRUCTOR|<!-- END INSTRUCTOR -->)[ \t]*$")

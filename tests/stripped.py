@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from labkit.checks.markers import LEFT_OUT, strip, strip_notebook
+from labkit.checks.markers import strip, strip_notebook
 
 
 def strip_folder(source: str | Path, target: str | Path) -> list[Path]:
     """Copy a week's folder with its solutions taken out; `target` must not exist. Returns the files that had holes."""
     source, target = Path(source), Path(target)
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".pytest_cache"))
     changed = []
     for path in sorted(target.rglob("*")):
         how = {".py": strip, ".ipynb": strip_notebook}.get(path.suffix)

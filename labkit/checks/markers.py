@@ -37,8 +37,6 @@ _LIKE = re.compile(r"(BEGIN|END)\s+SOLUTION")
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
-LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", ".pytest_cache")
-
 
 @dataclass(frozen=True)
 class Hole:
