@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
 
 WEEK = "week13"
@@ -32,7 +33,6 @@ def demo(out: Path, jobs: int = 2) -> None:
     from grading.release import release
     from grading.sandbox import isolation
     from grading.table import class_table, shown
-    from labkit.checks.tasks import find_weeks
 
     console = Console()
     week = next((week for week in find_weeks() if week.name == WEEK), None)
@@ -74,7 +74,7 @@ def demo(out: Path, jobs: int = 2) -> None:
             )
 
 
-def hand_in(to: Path, released: Path, week) -> None:
+def hand_in(to: Path, released: Path, week: Week) -> None:
     """The four submissions, as nbgrader's submitted/STUDENT/ASSIGNMENT/."""
     solved = {
         path.name: path.read_text(encoding="utf-8") for path in week.folder.glob("*.py") if path not in week.tests

@@ -30,7 +30,7 @@ from grading.marks import SANDBOXED, UNSANDBOXED, Mark
 from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
 from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
-from labkit.checks import expected
+from labkit.checks import boundary, expected
 from labkit.checks.local import LocalRunner
 from labkit.checks.outcome import Outcome, number
 from labkit.checks.run import run_checks
@@ -242,7 +242,8 @@ def key(digest: str, week: Week, settings: Settings) -> str:
 
 @cache
 def tests_hash(week: Week) -> str:
-    """Of everything in the week's folder that can change a verdict: its code and data, not its texts and results."""
+    """Of everything that can change a verdict: the week's code and data, not its texts and results; and what of labkit
+    its tasks may use."""
     files = sorted(
         path
         for path in week.folder.rglob("*")
@@ -251,9 +252,11 @@ def tests_hash(week: Week) -> str:
         and "__pycache__" not in path.parts
         and path.suffix not in (".md", ".ipynb", ".png", ".svg")
     )
-    return _hash(
-        [[str(path.relative_to(week.folder)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
-    )
+    told = [[str(path.relative_to(week.folder)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
+    for place in sorted(boundary.files(week.uses)) if week.uses else ():
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            told.append([path.name, hashlib.sha256(path.read_bytes()).hexdigest()])
+    return _hash(told)
 
 
 @cache

@@ -11,14 +11,13 @@ expected value of a hidden case and nothing of another student.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from grading.files import put
 from labkit.errors import LabError
 
 VERSION = 1
@@ -104,16 +103,7 @@ def write(folder: Path, mark: Mark) -> Path:
     path = path_of(folder, mark.assignment, mark.student, mark.attempt)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(mark), indent=1, ensure_ascii=False, allow_nan=False)
-    handle, beside = tempfile.mkstemp(prefix=".mark-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    put(path, text.encode("utf-8", "backslashreplace"), 0o600)
     return path
 
 

@@ -26,15 +26,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grading.target import LABS, OTHER, Blocked, Target
-from grading.tree import SOLUTIONS, Tree, choose, solutions_tree, student_tree
+from grading.tree import SOLUTIONS, File, Tree, solutions_tree, student_tree
 from labkit.checks.tasks import FOLDERS as WEEK_FOLDERS
-from labkit.checks.tasks import find_weeks
+from labkit.checks.tasks import Week, find_week, find_weeks
 from labkit.errors import LabError
 
 COURSE = Path(__file__).resolve().parents[1]
 MANIFEST = f"{LABS}/release.json"
 FORMAT = 1
-NAMED = 5  # files that the last sentence names
+NAMED = 5  # files that one sentence names
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Report:
                 for path, new in self.beside.items()
             ),
             *(f"{path} had been deleted and is back" for path in self.restored),
-            *(f"{path} is no part of the course any more and was removed" for path in self.removed),
+            *self._gone(),
             *(f"{path} is no part of the course any more; it was changed here, so it stays" for path in self.left),
             *(
                 f"{path} is a link or no folder: nothing was put into it; replace it by a folder, and release again"
@@ -74,6 +74,12 @@ class Report:
             f"{self.target}: {len(self.created)} files new, {len(self.upgraded)} upgraded, {len(self.same)} as "
             f"they should be, {len(self.kept) + len(self.beside)} changed here and left alone" + self._kept(),
         ]
+
+    def _gone(self) -> list[str]:
+        if len(self.removed) > NAMED:
+            some = ", ".join(self.removed[:NAMED])
+            return [f"{len(self.removed)} files are no part of the course any more and were removed: {some}, ..."]
+        return [f"{path} is no part of the course any more and was removed" for path in self.removed]
 
     def _kept(self) -> str:
         names = [*self.kept, *self.beside]
@@ -97,7 +103,8 @@ def release(
     The whole tree is made before the target is touched. Raises LabError if it cannot be made (see `student_tree`), for
     an unknown week, and for a target that is damaged, busy, full or not writable."""
     source, target = Path(source or COURSE).resolve(), Path(target).absolute()
-    names = [week.name for week in find_weeks(source)] if everything else list(names)
+    weeks = find_weeks(source)
+    names = [week.name for week in weeks] if everything else list(names)
     if not names and not solutions:
         raise LabError("name the weeks to release, for example 'grade release week13 --to DIR', or --all")
     real = Path(os.path.realpath(target))
@@ -112,9 +119,9 @@ def release(
         )
     trees = []
     if names:
-        trees.append(student_tree(source, choose(source, names)))
+        trees.append(student_tree(source, _named(names, weeks)))
     if solutions:
-        trees.append(solutions_tree(source, choose(source, solutions)))
+        trees.append(solutions_tree(source, _named(solutions, weeks)))
     tree = Tree(
         {path: file for part in trees for path, file in part.files.items()},
         tuple(name for part in trees for name in part.covers),
@@ -129,6 +136,11 @@ def release(
             f"{target} cannot be written ({why}): mend that and release again, which goes on from here "
             f"and loses nothing"
         ) from None
+
+
+def _named(names: Sequence[str], weeks: Sequence[Week]) -> list[Week]:
+    """These weeks, each once."""
+    return list({(week := find_week(name, weeks)).name: week for name in names}.values())
 
 
 def _others(target: Path) -> list[str]:
@@ -178,14 +190,16 @@ def _apply(target: Target, tree: Tree) -> Report:
     return report
 
 
-def _put(target: Target, path: str, file, known: list[str], report: Report, *, was_here: bool, told: bool) -> None:
+def _put(
+    target: Target, path: str, file: File, known: list[str], report: Report, *, was_here: bool, told: bool
+) -> None:
     there = target.read(path)
     if there is None:
         target.write(path, file.data, file.executable)
         (report.restored if was_here else report.created).append(path)
     elif there == file.data:
         report.same.append(path)
-    elif there is not OTHER and _hash(there) in known:
+    elif isinstance(there, bytes) and _hash(there) in known:
         target.write(path, file.data, file.executable)
         report.upgraded.append(path)
     elif told:
@@ -194,13 +208,13 @@ def _put(target: Target, path: str, file, known: list[str], report: Report, *, w
         report.beside[path] = _beside(target, path, file, known)
 
 
-def _beside(target: Target, path: str, file, known: list[str]) -> str:
+def _beside(target: Target, path: str, file: File, known: list[str]) -> str:
     """Put the new text beside the student's file, under the first name that is free or holds a released text."""
     number = 1
     while True:
         new = f"{path}.new{number if number > 1 else ''}"
         there = target.read(new)
-        if there is None or (there is not OTHER and _hash(there) in known):
+        if there is None or (isinstance(there, bytes) and _hash(there) in known):
             if there != file.data:
                 target.write(new, file.data, file.executable)
             return new
@@ -213,7 +227,7 @@ def _give_up(target: Target, path: str, known: list[str], report: Report) -> Non
         there = target.read(path)
     except Blocked:
         return
-    if there is OTHER or (there is not None and _hash(there) not in known):
+    if there is OTHER or (isinstance(there, bytes) and _hash(there) not in known):
         report.left.append(path)
     elif there is not None:
         target.remove(path)
@@ -234,7 +248,9 @@ def _read_manifest(target: Target) -> tuple[dict[str, list[str]], bool]:
     if data is None:
         return {}, False
     try:
-        content = json.loads(data)  # a link or a folder fails here as well
+        if not isinstance(data, bytes):
+            raise ValueError("a link or a folder")
+        content = json.loads(data)
         files, complete = content["files"], content["complete"]
         if content["format"] != FORMAT or not all(
             hashes and all(isinstance(hash, str) for hash in hashes) for hashes in files.values()

@@ -12,18 +12,18 @@ and after a kill the next run goes on where it was.
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from grading import judge, marks
+from grading.files import locked, put
 from grading.intake.arrange import arrange
 from grading.intake.find import Entry, find_submissions
 from grading.intake.load import Submission, load
@@ -71,7 +71,7 @@ def run(
     seed: int | None = None,
     isolation: str = SANDBOXED,
     students: Sequence[str] = (),
-    limits: Limits = Limits(),
+    limits: Limits | None = None,
     dask: str | None = None,
     told: Callable[[Progress], None] = lambda progress: None,
 ) -> Report:
@@ -92,7 +92,7 @@ def run(
     _prepare()
     with _locked(folder / week.name) as own:
         seed = class_seed(own) if seed is None else seed
-        settings = Settings(seed, isolation, work=own / ".work", limits=limits)
+        settings = Settings(seed, isolation, work=own / ".work", limits=replace(limits or Limits(), uses=week.uses))
         report = Report(seed)
         todo = list(_changed(entries, week, folder, settings, report))
         total = len(todo)
@@ -126,7 +126,7 @@ def again(
     seed: int,
     *,
     isolation: str = SANDBOXED,
-    limits: Limits = Limits(),
+    limits: Limits | None = None,
 ) -> list[Mark]:
     """The marks of one student, made anew with a given seed and written nowhere: for an appeal."""
     entries = [entry for entry in find_submissions(submissions, week) if entry.student == student]
@@ -134,7 +134,7 @@ def again(
         raise LabError(f"there is no submission of {student!r} in {submissions}")
     _prepare()
     with _locked(folder / week.name) as own:
-        settings = Settings(seed, isolation, work=own / ".work", limits=limits)
+        settings = Settings(seed, isolation, work=own / ".work", limits=replace(limits or Limits(), uses=week.uses))
         with Pool(week, folder, settings, 1) as pool:
             pool.start()
             settings = _timed(week, settings, own, pool)
@@ -248,13 +248,9 @@ def _prepare() -> None:
 def _locked(own: Path) -> Iterator[Path]:
     """The week's folder of marks, for one run at a time; what a killed run left in it is cleared away."""
     own.mkdir(parents=True, exist_ok=True)
-    with open(own / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LabError(f"another `grade run` is writing to {own}: wait for its end") from None
+    with locked(own / ".lock", f"another `grade run` is writing to {own}: wait for its end"):
         shutil.rmtree(own / ".work", ignore_errors=True)
-        for left in own.glob("*/.mark-*"):
+        for left in own.glob("*/.*.part"):
             left.unlink(missing_ok=True)
         try:
             yield own
@@ -262,13 +258,8 @@ def _locked(own: Path) -> Iterator[Path]:
             shutil.rmtree(own / ".work", ignore_errors=True)
 
 
-def _write(path: Path, data: dict) -> None:
-    beside = path.with_name(path.name + ".new")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(data, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+def _write(path: Path, data: dict[str, Any]) -> None:
+    put(path, json.dumps(data).encode(), 0o600)
 
 
 __all__ = ["SANDBOXED", "UNSANDBOXED", "Progress", "Report", "again", "class_seed", "run"]

@@ -14,19 +14,7 @@ from grading.marks import UNSANDBOXED, Mark
 from grading.run import Progress as Step
 from grading.run import Report
 from labkit.checks.tasks import Week
-from labkit.checks.verdict import (
-    CRASHED,
-    FAULT,
-    FORBIDDEN,
-    HUNG,
-    NO_RESULT,
-    NOT_ATTEMPTED,
-    OUT_OF_MEMORY,
-    PASSED,
-    WRONG,
-)
-
-ORDER = (PASSED, WRONG, NO_RESULT, HUNG, CRASHED, OUT_OF_MEMORY, FORBIDDEN, NOT_ATTEMPTED, FAULT)
+from labkit.checks.verdict import PASSED, VERDICTS
 
 
 @contextmanager
@@ -100,7 +88,7 @@ def class_table(report: Report, console: Console) -> None:
 
 def verdicts(mark: Mark) -> str:
     count = mark.verdicts()
-    return ", ".join(f"{count[word]} {word}" for word in ORDER if word in count) or "nothing was judged"
+    return ", ".join(f"{count[word]} {word}" for word in VERDICTS if word in count) or "nothing was judged"
 
 
 def one(mark: Mark, week: Week, console: Console) -> None:

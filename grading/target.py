@@ -58,7 +58,7 @@ class Target:
     def __enter__(self) -> Target:
         return self
 
-    def __exit__(self, *exc) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._close.close()
 
     def read(self, path: str) -> bytes | Other | None:
@@ -104,9 +104,18 @@ class Target:
                 raise
 
     def remove(self, path: str) -> None:
+        """Remove a file, and the folders that are empty without it."""
         with self._folder_of(path) as (folder, name):
-            if folder is not None:
-                os.unlink(name, dir_fd=folder)
+            if folder is None:
+                return
+            os.unlink(name, dir_fd=folder)
+        while "/" in path:
+            path = path.rpartition("/")[0]
+            with self._folder_of(path) as (folder, name):
+                try:
+                    os.rmdir(name, dir_fd=folder)
+                except OSError:  # something is in it
+                    return
 
     @contextlib.contextmanager
     def _folder_of(self, path: str, create: bool = False) -> Iterator[tuple[int | None, str]]:
@@ -115,13 +124,13 @@ class Target:
         if any(part in ("", ".", "..") for part in (*parts, name)):
             raise Blocked(path)
         with contextlib.ExitStack() as opened:
-            folder: int | None = self._root
+            folder = self._root
             for depth, part in enumerate(parts, 1):
                 try:
                     folder = self._step(folder, part, create)
                 except FileNotFoundError:
-                    folder = None
-                    break
+                    yield None, name
+                    return
                 except OSError as error:
                     if error.errno in (errno.ELOOP, errno.ENOTDIR):
                         raise Blocked("/".join(parts[:depth])) from None

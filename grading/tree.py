@@ -3,6 +3,8 @@
 A list of what goes in, never of what stays out: a new file of the instructors' is not released by being forgotten.
 
   - FILES and FOLDERS, and the folder of every released week.
+  - Of folders with results the pages, what these link to, and what a released week reads of its own (`records` in its
+    tasks.toml): tables and pictures. The records that they were made from stay with the course.
   - Solutions become holes (labkit.checks.markers), notebooks lose their outputs.
   - What stands between two marker lines is the instructors' and is cut out, in any text file:
 
@@ -22,12 +24,12 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labkit.checks.markers import LEFT_OUT, strip, strip_notebook
-from labkit.checks.tasks import Week, find_weeks, nearest
+from labkit.checks.markers import strip, strip_notebook
+from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 FILES = (
@@ -40,8 +42,9 @@ FILES = (
     "requirements-container.txt",
     ".gitignore",
 )
-FOLDERS = ("labkit", "results")
-RECORDS = ("week16_fp8/results",)  # what README.md quotes, also while the week itself is not released
+RESULTS = "results"  # a folder with results has this name, at the top and in a week
+FOLDERS = ("labkit", RESULTS)
+QUOTED = ("week16_fp8/results",)  # of which README.md shows a table, also while the week itself is not released
 AGENTS = Path(__file__).parent / "student" / "AGENTS.md"
 SOLUTIONS = "solutions"  # the folder of handed-out solutions in the student tree
 
@@ -68,12 +71,14 @@ REWRITES = {
 }
 NO_GRADING = ("Makefile", "pyproject.toml")  # where a word about grading is a command that students do not have
 
-_LEFT_OUT = (*LEFT_OUT, "runs", "build")  # where there is no git to ask; hidden files stay out too
+CACHES = ("__pycache__", ".ipynb_checkpoints", ".pytest_cache")
+_LEFT_OUT = (*CACHES, "runs", "build")  # where there is no git to ask; hidden files stay out too
 _BINARY = (".png", ".pdf", ".npy", ".npz", ".pt")
 _BEGIN = re.compile(r"^[ \t]*(?:# BEGIN INSTRUCTOR|<!-- BEGIN INSTRUCTOR -->)[ \t]*$")
 _END = re.compile(r"^[ \t]*(?:# END INSTRUCTOR|<!-- END INSTRUCTOR -->)[ \t]*$")
 _LIKE = re.compile(r"(BEGIN|END)\s+INSTRUCTOR", re.IGNORECASE)
 _SOLUTION = re.compile(r"(BEGIN|END)\s+SOLUTION")
+_LINK = re.compile(r"\]\(([^)#\s]+)")
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+((?:week\d+|capstone)\w*)", re.MULTILINE)
 
 
@@ -98,21 +103,6 @@ class Tree:
     untracked: list[str] = field(default_factory=list)
 
 
-def choose(source: Path, names: Sequence[str]) -> list[Week]:
-    """The weeks of the course in `source` with these names ("week13", "week13_allreduce"), without doubles.
-
-    LabError with the nearest name for an unknown one."""
-    weeks = find_weeks(source)
-    chosen: dict[str, Week] = {}
-    for name in names:
-        wanted = name.strip().rstrip("/")
-        found = next((week for week in weeks if wanted in (week.name, week.package)), None)
-        if found is None:
-            raise LabError(f"there is no week {name!r}{nearest(name, [week.name for week in weeks])}")
-        chosen[found.name] = found
-    return list(chosen.values())
-
-
 def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
     """The student tree with these weeks, from the course in `source`.
 
@@ -121,7 +111,7 @@ def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
     tracked, released = tracked_files(source), [week.package for week in weeks]
     folders = [
         *FOLDERS,
-        *(folder for folder in RECORDS if (source / folder).is_dir() and folder.partition("/")[0] not in released),
+        *(folder for folder in QUOTED if (source / folder).is_dir() and folder.partition("/")[0] not in released),
     ]
     tree = Tree(covers=(*FILES, "AGENTS.md", *folders, *released))
     for name in FILES:
@@ -129,8 +119,9 @@ def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
             raise LabError(f"{source} has no {name}: release from a whole copy of the course")
         tree.files[name] = File(_for_students(name, (source / name).read_bytes()))
     tree.files["AGENTS.md"] = File(AGENTS.read_bytes())
+    records = {f"{week.package}/{RESULTS}": week.records for week in weeks}
     for folder in (*folders, *released):
-        for path in _walk(source, folder):
+        for path in _without_records(source, _walk(source, folder), records):
             name = path.relative_to(source).as_posix()
             if tracked is not None and name not in tracked:
                 tree.untracked.append(name)
@@ -200,7 +191,7 @@ def _for_students(name: str, data: bytes, holes: bool = False) -> bytes:
     if holes:  # not in labkit, where markers are only spoken of
         text = _holes_out(name, text)
     for pattern, new, must in REWRITES.get(name, ()):
-        text, count = re.subn(pattern, lambda _: new, text, flags=re.MULTILINE)
+        text, count = re.subn(pattern, new.replace("\\", r"\\"), text, flags=re.MULTILINE)
         if must and not count:
             raise LabError(
                 f"{name} has no line like {pattern!r}, which students get in another form: "
@@ -268,6 +259,18 @@ def _walk(source: Path, folder: str) -> list[Path]:
         if path.is_file() and path.suffix not in (".pyc", ".pyo"):
             found.append(path)
     return found
+
+
+def _without_records(source: Path, paths: list[Path], declared: Mapping[str, Sequence[str]]) -> Iterator[Path]:
+    """These files; of folders with results only pages, what pages link to, and what is declared: {folder: patterns}."""
+    wanted = {path for folder, patterns in declared.items() for one in patterns for path in (source / folder).glob(one)}
+    for page in paths:
+        if page.suffix == ".md":
+            text = without_instructors(_decoded(page.name, page.read_bytes()), page.name)
+            wanted |= {page, *(Path(os.path.normpath(page.parent / link)) for link in _LINK.findall(text))}
+    for path in paths:
+        if RESULTS not in path.relative_to(source).parts[:-1] or path in wanted:
+            yield path
 
 
 def tracked_files(source: Path) -> set[str] | None:

@@ -10,10 +10,10 @@ import pytest
 
 from labkit.checks import load_week, run_checks
 from labkit.checks.local import LocalRunner
-from labkit.checks.markers import strip_folder
 from labkit.checks.verdict import NOT_ATTEMPTED, PASSED
 from labkit.comm import processes
 from tests.mutants13 import MUTANTS
+from tests.stripped import strip_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 WEEK = ROOT / "week13_allreduce"

@@ -26,7 +26,7 @@ from datetime import date
 from pathlib import Path
 
 from grading import marks
-from grading.benchmarks.classroom import CLASS, write
+from grading.benchmarks.classroom import CLASS, Made, grade_run, write
 from labkit.checks.tasks import Week, find_weeks
 from labkit.record import hardware
 
@@ -97,23 +97,11 @@ def _installed(name: str) -> bool:
     return True
 
 
-def ours(week: Week, folder: Path, chosen, jobs: int) -> dict:
+def ours(week: Week, folder: Path, chosen: list[Made], jobs: int) -> dict:
     """`grade run`, as a command: wall clock, and what its marks say."""
     for made in chosen:
         write(week, folder / "submitted" / made.name / week.name, made)
-    command = [
-        sys.executable,
-        "-m",
-        "grading.cli",
-        "run",
-        week.name,
-        "--submissions",
-        str(folder / "submitted"),
-        "--marks",
-        str(folder / "marks"),
-        "--jobs",
-        str(jobs),
-    ]
+    command = grade_run(folder / "submitted", folder / "marks", jobs)
     begin, busy = time.perf_counter(), machine_seconds()
     done = subprocess.run(command, cwd=week.folder.parent, capture_output=True, text=True)
     seconds, busy = time.perf_counter() - begin, machine_seconds() - busy
@@ -135,7 +123,7 @@ def ours(week: Week, folder: Path, chosen, jobs: int) -> dict:
     }
 
 
-def theirs(week: Week, folder: Path, chosen) -> dict:
+def theirs(week: Week, folder: Path, chosen: list[Made]) -> dict:
     """Plain nbgrader: wall clock, and the scores in its gradebook."""
     root = folder / "nbgrader"
     source = root / "source" / week.name

@@ -5,6 +5,7 @@ Each is the reference with one edit, so what it must earn is known.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +91,12 @@ CLASS = (
         ),
     ),
 )
+
+
+def grade_run(submissions: Path, marks: Path, jobs: int) -> list[str]:
+    """The command that grades week 13's submissions."""
+    folders = ["--submissions", str(submissions), "--marks", str(marks)]
+    return [sys.executable, "-m", "grading.cli", "run", "week13", *folders, "--jobs", str(jobs)]
 
 
 def write(week: Week, folder: Path, made: Made) -> None:

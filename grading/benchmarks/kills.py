@@ -10,6 +10,7 @@ found and left, that no process stayed, and that the marks are equal but for the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from grading import marks
 from grading.benchmarks.against_nbgrader import hardware_and_versions
-from grading.benchmarks.classroom import CLASS, write
+from grading.benchmarks.classroom import CLASS, grade_run, write
 from labkit.checks.tasks import find_weeks
 
 KILLS = 20
@@ -45,7 +46,7 @@ def main() -> None:
             write(week, root / "submitted" / made.name / week.name, made)
         begin = time.perf_counter()
         undisturbed = subprocess.run(
-            command(root, root / "calm"), cwd=week.folder.parent, capture_output=True, text=True
+            grade_run(root / "submitted", root / "calm", 2), cwd=week.folder.parent, capture_output=True, text=True
         )
         calm = time.perf_counter() - begin
         if undisturbed.returncode:
@@ -55,11 +56,11 @@ def main() -> None:
         own.mkdir(parents=True)
         shutil.copy(root / "calm" / week.name / ".seed.json", own / ".seed.json")
         runs = []
-        for number in range(KILLS):
+        for _ in range(KILLS):
             after = draw.uniform(0.2, 2.0 * calm / KILLS + 4.0)
             there = len(list(own.glob("*/*.json")))
             process = subprocess.Popen(
-                command(root, root / "killed"),
+                grade_run(root / "submitted", root / "killed", 2),
                 cwd=week.folder.parent,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -79,7 +80,9 @@ def main() -> None:
                 }
             )
             print(runs[-1], flush=True)
-        last = subprocess.run(command(root, root / "killed"), cwd=week.folder.parent, capture_output=True, text=True)
+        last = subprocess.run(
+            grade_run(root / "submitted", root / "killed", 2), cwd=week.folder.parent, capture_output=True, text=True
+        )
         got = told(root / "killed")
         record = {
             "kind": "grading killed",
@@ -99,22 +102,6 @@ def main() -> None:
     sys.exit(0 if record["marks_equal"] and last.returncode == 0 else 1)
 
 
-def command(root: Path, to: Path) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "grading.cli",
-        "run",
-        "week13",
-        "--submissions",
-        str(root / "submitted"),
-        "--marks",
-        str(to),
-        "--jobs",
-        "2",
-    ]
-
-
 def told(folder: Path) -> dict:
     """The marks without their times: points and verdicts of every case."""
     return {
@@ -129,10 +116,8 @@ def left(word: str) -> int:
     while True:
         found = 0
         for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
+            with contextlib.suppress(OSError):
                 found += word in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                pass
         if not found or time.monotonic() > deadline:
             return found
         time.sleep(0.1)

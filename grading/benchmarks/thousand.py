@@ -20,7 +20,7 @@ from datetime import date
 from pathlib import Path
 
 from grading.benchmarks.against_nbgrader import hardware_and_versions
-from grading.benchmarks.classroom import RING, Made, write
+from grading.benchmarks.classroom import RING, Made, grade_run, write
 from labkit.checks.tasks import find_weeks
 
 
@@ -40,20 +40,9 @@ def main() -> None:
         for number in range(args.count):
             signed = (("*", "", ""), (RING, "", f"\n# student {number}\n"))
             write(week, root / "submitted" / f"student{number:04}" / week.name, Made("blank", "wrong", signed))
-        command = [
-            sys.executable,
-            "-m",
-            "grading.cli",
-            "run",
-            week.name,
-            "--submissions",
-            str(root / "submitted"),
-            "--marks",
-            str(root / "marks"),
-            "--jobs",
-            str(args.jobs),
-        ]
-        begin, grown, highest = time.perf_counter(), [], 0.0
+        command = grade_run(root / "submitted", root / "marks", args.jobs)
+        grown: list[dict[str, float]] = []
+        begin, highest = time.perf_counter(), 0.0
         process = subprocess.Popen(command, cwd=week.folder.parent, stdout=subprocess.DEVNULL)
         while process.poll() is None:
             peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())

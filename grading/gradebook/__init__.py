@@ -1,7 +1,8 @@
 """nbgrader's gradebook around marks that were decided elsewhere.
 
-`grade course init` makes nbgrader's course directory (course.py), `grade load` puts marks into its gradebook (load.py)
-and beside each the notebook that formgrader shows (view.py). nbgrader never runs a submission here (guard.py).
+`grade course init` makes nbgrader's course directory (init.py; course.py is one that was made), `grade load` puts marks
+into its gradebook (load.py) and beside each the notebook that formgrader shows (view.py). nbgrader never runs a
+submission here (guard.py).
 """
 
 from __future__ import annotations
@@ -10,4 +11,4 @@ import sys
 
 # nbgrader imports jsonschema, and that builds a grammar of international addresses if this package is there: 3 s of
 # every command that opens the gradebook, for a format that no notebook's schema names. Without it jsonschema goes on.
-sys.modules.setdefault("rfc3987_syntax", None)
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # None: "there is no such module" to Python

@@ -21,7 +21,7 @@ from labkit.checks.outcome import number
 from labkit.checks.tasks import Task, Week
 from labkit.errors import LabError
 
-FORMAT = {
+FORMAT: dict[str, Any] = {
     "nbformat": 4,
     "nbformat_minor": 5,
     "metadata": {

@@ -27,7 +27,7 @@ def init(
     exchange: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help=("The folder through which students fetch and submit. Default: nbgrader's own.")
+            metavar="DIR", help="The folder through which students fetch and submit. Default: nbgrader's own."
         ),
     ] = None,
 ) -> None:
@@ -36,7 +36,7 @@ def init(
     Again after a change of the course: it takes up what is new and keeps every mark.
     """
     from grading.gradebook.course import NAME
-    from grading.gradebook.course import init as make
+    from grading.gradebook.init import init as make
 
     made = make(folder, name=name or NAME, exchange=exchange)
     for sentence in made.said:
@@ -47,17 +47,17 @@ def init(
 def load(
     week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
     marks: Annotated[Path, typer.Option(metavar="DIR", help="Where `grade run` put the marks.")] = Path("marks"),
-    submissions: Annotated[Path, typer.Option(metavar="DIR", help=("What was handed in: formgrader shows it."))] = Path(
+    submissions: Annotated[Path, typer.Option(metavar="DIR", help="What was handed in: formgrader shows it.")] = Path(
         "submitted"
     ),
     gradebook: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help=("nbgrader's course directory. Default: this folder, or ./gradebook.")),
+        typer.Option(metavar="DIR", help="nbgrader's course directory. Default: this folder, or ./gradebook."),
     ] = None,
     course: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help=("Which attempt counts, deadlines, late penalty. Default: course.toml, if it is here.")
+            metavar="FILE", help="Which attempt counts, deadlines, late penalty. Default: course.toml, if it is here."
         ),
     ] = None,
 ) -> None:
@@ -66,13 +66,13 @@ def load(
     Points and comments that were given by hand stay. Interrupted? The same command goes on. Status 1: something needs a
     human, and is told.
     """
-    from grading.gradebook.course import course_folder, open_course, week_named
-    from grading.gradebook.handed import files_of
+    from grading.gradebook.course import course_folder, open_course
+    from grading.gradebook.load import files_of
     from grading.gradebook.load import load as put
     from grading.intake.policy import find_rules
-    from labkit.checks.tasks import find_weeks
+    from labkit.checks.tasks import find_week, find_weeks
 
-    found, there, rules = week_named(week), open_course(course_folder(gradebook)), find_rules(course, find_weeks())
+    found, there, rules = find_week(week), open_course(course_folder(gradebook)), find_rules(course, find_weeks())
     with _watch() as progress:
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)
     for sentence in report.sentences():

@@ -1,52 +1,37 @@
-"""nbgrader's course directory: `grade course init` makes it, and `Course` is one that was made.
+"""nbgrader's course directory, as `grade course init` made it, and what it calls a student.
 
-    DIR/nbgrader_config.py      made once, then the instructor's to extend
-        gradebook.db            nbgrader's database: assignments and their cells from the weeks' tasks.toml
-        source/week13/          the released week, its notebook with grade cells; made anew by every init
-        autograded/             what formgrader shows, by `grade load`
-
-A second init takes up what is new in the course: a week, a task, other points. Points and comments that were given
-stay; a task that left the course keeps its cell as long as a submission has one.
+nbgrader puts a student's id into folder names, shell patterns and addresses (unquoted: a "%" there would be decoded on
+the way), and unescaped into its pages and their scripts. On many learning platforms students choose their display name,
+and with it the name of the file that is downloaded. So the id is itself where that is harmless, else has "=3C" and the
+like in it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
+import importlib.util
 import os
-import shutil
 import sys
+import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
-from grading.gradebook.cells import graded_tasks, master, parsed
-from labkit.checks.tasks import Week, find_weeks, nearest
+from grading.files import locked
 from labkit.errors import LabError
 
-CONFIG = "nbgrader_config.py"
-MARKER = "# Written by `grade course init`"
-NAME = "distributed-training"
-EXTENSIONS = tuple(
-    f"nbgrader.server_extensions.{name}"
-    for name in ("formgrader", "validate_assignment", "assignment_list", "course_list")
-)
-TEMPLATE = (
-    MARKER
-    + """; yours to extend. Run `jupyter lab` in this folder.
-import os
+if TYPE_CHECKING:
+    from nbgrader.api import Gradebook
 
-c = get_config()
-c.CourseDirectory.root = os.path.dirname(os.path.abspath(__file__))
-c.CourseDirectory.course_id = {name!r}
-{exchange}
-# Marks are made by `grade run`, in a sandbox. nbgrader's Autograde would run submissions in your account and write over
-# those marks: it is off. `grade load` refuses to work where this line is missing.
-c.Autograde.exporter_class = {guard!r}
-"""
-)
+CONFIG = "nbgrader_config.py"
+NAME = "distributed-training"
+GUARD = "grading.gradebook.guard.NoAutograde"  # see there
+PLAIN = " _-.@+,~'()"  # in an id, besides letters, marks and digits of any script
+LONGEST = 128  # characters of an id: nbgrader's column
+EMPTY = "=00"
 
 
 @dataclass(frozen=True)
@@ -63,69 +48,19 @@ class Course:
         """`which` is `self.autograded` or `self.submitted`; `student` an id as nbgrader knows it."""
         return Path(which.replace("{student}", student).replace("{assignment}", assignment))
 
-    @contextlib.contextmanager
-    def one_writer(self) -> Iterator[None]:
+    def one_writer(self) -> AbstractContextManager[None]:
         """Hold the course's lock, which ends with the process. LabError if another one holds it."""
-        with open(self.root / ".grade.lock", "a", encoding="utf-8") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LabError(f"another `grade` is writing into {self.root}: wait until it has finished") from None
-            yield
+        return locked(
+            self.root / ".grade.lock", f"another `grade` is writing into {self.root}: wait until it has finished"
+        )
 
-    def gradebook(self):
+    def gradebook(self) -> Gradebook:
         """nbgrader's gradebook, made if there is none: a context manager."""
-        _need_nbgrader()
+        need_nbgrader()
         from nbgrader.api import Gradebook
 
         with _scripts_on_path():
             return Gradebook(self.db_url, self.id)
-
-
-@dataclass
-class Made:
-    """What init did: a sentence each."""
-
-    course: Course
-    said: list[str] = field(default_factory=list)
-
-
-def init(
-    folder: str | Path, *, source: str | Path | None = None, name: str = NAME, exchange: str | Path | None = None
-) -> Made:
-    """Make `folder` nbgrader's course directory for all weeks of the course in `source` (default: this course).
-
-    name      nbgrader's course id
-    exchange  the folder through which students fetch and submit; default: nbgrader's
-
-    LabError where nbgrader is missing, and for a folder that is somebody else's."""
-    _need_nbgrader()
-    weeks = find_weeks(source)
-    origin, root = weeks[0].folder.parent, Path(folder).resolve()
-    if root.is_relative_to(origin) or origin.is_relative_to(root):
-        raise LabError(
-            f"{root} and the course itself lie in one another: choose a folder outside {origin}, since it "
-            "will hold what students handed in"
-        )
-    config, said = root / CONFIG, []
-    try:
-        if not config.exists():
-            if (root / "gradebook.db").exists():
-                raise LabError(f"{root} has a gradebook.db and no {CONFIG}: it is another course; choose a new folder")
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            where = f"c.Exchange.root = {str(Path(exchange).resolve())!r}\n" if exchange else ""
-            replace(config, TEMPLATE.format(name=name, exchange=where, guard=_guard()))
-            said.append(f"{config} is written")
-        course = open_course(root)
-        with course.one_writer():
-            for week in weeks:
-                notebook = _source(course, origin, week)
-                said += _register(course, week, notebook)
-    except OSError as error:
-        raise LabError(
-            f"{root} cannot be written ({error.strerror or type(error).__name__}): choose another folder"
-        ) from None
-    return Made(course, said + extensions())
 
 
 def course_root(folder: Path) -> Path | None:
@@ -151,7 +86,7 @@ def open_course(folder: str | Path = ".") -> Course:
             f"{Path(folder).resolve()} is no course directory: make one with 'grade course init DIR', and "
             "run this in it"
         )
-    _need_nbgrader()
+    need_nbgrader()
     from nbgrader.coursedir import CourseDirectory
     from traitlets.config import Config
     from traitlets.config.loader import PyFileConfigLoader
@@ -160,10 +95,10 @@ def open_course(folder: str | Path = ".") -> Course:
         config: Config = PyFileConfigLoader(CONFIG, path=str(root)).load_config()
     except Exception as error:  # it is a program, and a person may have edited it
         raise LabError(f"{root / CONFIG} cannot be read ({type(error).__name__}: {error}): mend it") from None
-    if config.Autograde.get("exporter_class") != _guard():
+    if config.Autograde.get("exporter_class") != GUARD:
         raise LabError(
             f"{root / CONFIG} leaves nbgrader's Autograde on, and one click would write over marks: add the "
-            f"line  c.Autograde.exporter_class = {_guard()!r}"
+            f"line  c.Autograde.exporter_class = {GUARD!r}"
         )
     if "root" not in config.CourseDirectory:
         config.CourseDirectory.root = str(root)
@@ -177,145 +112,35 @@ def open_course(folder: str | Path = ".") -> Course:
     )
 
 
-def week_named(name: str, source: str | Path | None = None) -> Week:
-    """The week "week13" or "week13_allreduce". LabError with the nearest name for an unknown one."""
-    weeks = find_weeks(source)
-    found = next((week for week in weeks if name.strip().rstrip("/") in (week.name, week.package)), None)
-    if found is None:
-        raise LabError(f"there is no week {name!r}{nearest(name, [week.name for week in weeks])}")
-    return found
+def gradebook_id(student: str) -> str:
+    """The id under which nbgrader knows a student: "Åsa O'Brien" stays, "<b>" becomes "=3Cb=3E".
+
+    Different ids stay different. LabError for one that does not fit nbgrader's column."""
+    if _is_plain(student):
+        name = student
+    else:
+        name = quote(student, safe="_-@+,~").replace(".", "%2E").replace("%", "=") or EMPTY
+    if len(name) > LONGEST or len(name.encode()) > 200:
+        raise LabError(
+            f"a student's id must fit nbgrader's {LONGEST} characters; this one does not: {student[:40]!r}..."
+        )
+    return name
 
 
-def replace(path: Path, text: str) -> None:
-    """Write a text file whole or not at all. The caller is the only writer."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+def student_of(gradebook_id: str) -> str:
+    """The inverse of `gradebook_id`."""
+    return "" if gradebook_id == EMPTY else unquote(gradebook_id.replace("%", "%25").replace("=", "%"))
 
 
-def extensions() -> list[str]:
-    """Turn on those of nbgrader's JupyterLab extensions that are off. Sentences on what was done, and what is left."""
-    off, said = _off(), []
-    if off:
-        from jupyter_server.extension.serverextension import toggle_server_extension_python
-
-        for name in off:
-            toggle_server_extension_python(name, enabled=True, user=True)
-        said += [f"the Jupyter extension {name} was off and is on" for name in off if name not in _off()]
-        said += [
-            f"the Jupyter extension {name} is off: run 'jupyter server extension enable --sys-prefix {name}'"
-            for name in _off()
-        ]
-    if not _menu():
-        said.append("JupyterLab has no nbgrader menu: install nbgrader into the environment of jupyter lab")
-    return said
-
-
-def _menu() -> bool:
-    from jupyter_core.paths import jupyter_path
-
-    return any(
-        (Path(path) / "@jupyter" / "nbgrader" / "package.json").exists() for path in jupyter_path("labextensions")
+def _is_plain(student: str) -> bool:
+    return (
+        student == student.strip(" .") != ""
+        and unicodedata.is_normalized("NFC", student)
+        and all(c in PLAIN or unicodedata.category(c)[0] in "LMN" for c in student)
     )
 
 
-def _off() -> list[str]:
-    from jupyter_core.paths import jupyter_config_path
-    from jupyter_server.services.config import ConfigManager
-
-    known = ConfigManager(read_config_path=jupyter_config_path()).get("jupyter_server_config")
-    on = known.get("ServerApp", {}).get("jpserver_extensions", {})
-    return [name for name in EXTENSIONS if on.get(name) is not True]
-
-
-def _source(course: Course, origin: Path, week: Week) -> dict[str, Any]:
-    """Put the released week with its grade cells into nbgrader's source directory. Returns the notebook."""
-    from grading.tree import student_tree
-
-    files = {
-        path: file
-        for path, file in student_tree(origin, find_weeks(origin)).files.items()
-        if path.startswith(f"{week.package}/")
-    }
-    name = f"{week.package}/{week.notebook.relative_to(week.folder).as_posix()}"
-    if name not in files:
-        raise LabError(f"{name} is not released with {week.name}: it must be there to register its grade cells")
-    notebook = master(week, parsed(files[name].data))
-    target = course.root / "source" / week.name
-    fresh, old = target.with_name(f".{week.name}.new"), target.with_name(f".{week.name}.old")
-    for left in (fresh, old):
-        shutil.rmtree(left, ignore_errors=True)
-    for path, file in files.items():
-        place = fresh / path.removeprefix(f"{week.package}/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(_text(notebook).encode() if path == name else file.data)
-        place.chmod(0o755 if file.executable else 0o644)
-    if target.exists():
-        os.replace(target, old)
-    os.replace(fresh, target)
-    shutil.rmtree(old, ignore_errors=True)
-    return notebook
-
-
-def _register(course: Course, week: Week, notebook: dict[str, Any]) -> list[str]:
-    """Bring nbgrader's list of a week's cells up to date, as its own "Generate" would. Sentences on what is odd."""
-    from nbformat import from_dict
-    from nbgrader.utils import compute_checksum
-
-    said = []
-    here = week.notebook.stem
-    with course.gradebook() as book:
-        book.update_or_create_assignment(week.name, course_id=course.id)
-        kernel = json.dumps(notebook["metadata"].get("kernelspec", {}))
-        book.update_or_create_notebook(here, week.name, kernelspec=kernel)
-        graded = {
-            cell["metadata"]["nbgrader"]["grade_id"]: cell
-            for cell in notebook["cells"]
-            if "nbgrader" in cell["metadata"]
-        }
-        for task in graded_tasks(week):
-            kind = "markdown" if task.kind == "written" else "code"
-            update = book.update_or_create_task_cell if task.kind == "written" else book.update_or_create_grade_cell
-            update(task.cell, here, week.name, max_score=task.points, cell_type=kind)
-            book.update_or_create_source_cell(
-                task.cell,
-                here,
-                week.name,
-                cell_type=kind,
-                locked=True,
-                source=graded[task.cell]["source"],
-                checksum=compute_checksum(from_dict(graded[task.cell])),
-            )
-        wanted = {(task.cell, "TaskCell" if task.kind == "written" else "GradeCell") for task in graded_tasks(week)}
-        notebook_there = book.find_notebook(here, week.name)
-        for cell in [*notebook_there.grade_cells, *notebook_there.task_cells]:
-            if (cell.name, cell.type) not in wanted:
-                if cell.grades:
-                    said.append(
-                        f"{week.name}: {cell.name} is no task of the course any more; it stays in the "
-                        "gradebook, since submissions have points there"
-                    )
-                    continue
-                book.db.delete(cell)
-        for cell in notebook_there.source_cells:
-            if cell.name not in graded:
-                book.db.delete(cell)
-        book.db.commit()
-        max_score = book.find_assignment(week.name).max_score
-    return [f"{week.name} is registered: {len(graded_tasks(week))} grade cells, {max_score:g} points", *said]
-
-
-def _guard() -> str:
-    return "grading.gradebook.guard.NoAutograde"
-
-
-def _text(notebook: dict[str, Any]) -> str:
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-
-
-def _need_nbgrader() -> None:
-    import importlib.util
-
+def need_nbgrader() -> None:
     if importlib.util.find_spec("nbgrader") is None:
         raise LabError(
             "nbgrader is not installed: run 'pip install nbgrader', or install this course with its [grading] extra"

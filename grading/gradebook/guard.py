@@ -8,16 +8,16 @@ Autograde fails as well.
 
 from __future__ import annotations
 
+from typing import Any
+
 from nbconvert.exporters import NotebookExporter
 from nbgrader.converters.base import NbGraderException
-
-SETTING = "grading.gradebook.guard.NoAutograde"
 
 
 class NoAutograde(NotebookExporter):
     """The `c.Autograde.exporter_class` of this course's nbgrader_config.py."""
 
-    def __init__(self, *, parent=None, **kwargs) -> None:
+    def __init__(self, *, parent: Any = None, **kwargs: Any) -> None:
         directory = getattr(parent, "coursedir", None)
         assignment = getattr(directory, "assignment_id", "") or "WEEK"
         message = (

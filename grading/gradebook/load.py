@@ -18,17 +18,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from grading.files import put
 from grading.gradebook import view
 from grading.gradebook.cells import graded_tasks, read_notebook
-from grading.gradebook.course import Course, replace
-from grading.gradebook.names import gradebook_id
-from grading.intake.policy import Final, Rules, final
+from grading.gradebook.course import Course, gradebook_id
+from grading.intake.load import handed_in
+from grading.intake.policy import DEFAULTS, Final, Rules, final
 from grading.marks import UNSANDBOXED, Mark, all_marks
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from nbgrader.api import Gradebook
 
 Files = Callable[[Mark], Mapping[str, bytes]]
 PATIENCE = 30  # seconds to wait for formgrader's own write to end
@@ -59,12 +63,12 @@ def load(
     marks: Path,
     *,
     files: Files = lambda mark: {},
-    rules: Rules = Rules(),
+    rules: Rules = DEFAULTS,
     progress: Callable[[int, int, str], None] = lambda done, total, student: None,
 ) -> Report:
     """Put all marks of `week` in the folder `marks` into the course's gradebook.
 
-    files     what an attempt handed in, by path
+    files     what the attempt of a mark handed in, by path; {} if that is not here
     rules     which attempt of a student counts, and what lateness costs
     progress  called before each student with (how many are done, of how many, whose turn)
 
@@ -85,9 +89,16 @@ def load(
     return report
 
 
+def files_of(folder: Path, week: Week) -> Files:
+    """Files out of a folder of submissions. LabError if there is no such folder: loading would take the students' work
+    out of formgrader."""
+    read = handed_in(folder, week)
+    return lambda mark: found.files if (found := read(mark.student, mark.attempt)) else {}
+
+
 def _one(
     course: Course,
-    book,
+    book: Gradebook,
     week: Week,
     notebook: dict[str, Any],
     student: str,
@@ -134,7 +145,7 @@ def _one(
 
 
 def _store(
-    book,
+    book: Gradebook,
     week: Week,
     student: str,
     mark: Mark,
@@ -173,7 +184,8 @@ def _store(
             if by_hand and answers_changed:
                 reread, changed = True, _set(grade, needs_manual_grade=True) or changed
             continue
-        points = None if view.fault_of(task, mark) else float(view.entry_of(task, mark)["points"])
+        entry = None if view.fault_of(task, mark) else view.entry_of(task, mark)
+        points = float(entry["points"]) if entry else None
         if by_hand and grade.auto_score != points:
             said.append(
                 f"{task.id} keeps the {number(grade.manual_score)} points given by hand; the automatic ones "
@@ -194,7 +206,7 @@ def _set(row: Any, **values: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _transaction(book) -> Iterator[None]:
+def _transaction(book: Gradebook) -> Iterator[None]:
     """Everything inside, also what nbgrader's API commits, in one transaction of the database.
 
     The session works on a connection whose transaction is ours: its commits become savepoints. SQLite's lock for
@@ -216,7 +228,7 @@ def _transaction(book) -> Iterator[None]:
                 book.db.configure(bind=book.engine)
 
 
-def _registered(book, week: Week) -> None:
+def _registered(book: Gradebook, week: Week) -> None:
     """LabError unless the gradebook knows the week's cells with their points."""
     from nbgrader.api import MissingEntry
 
@@ -265,5 +277,5 @@ def _put(place: Path, text: str) -> bool:
         if place.read_text(encoding="utf-8") == text:
             return False
     place.parent.mkdir(parents=True, exist_ok=True)
-    replace(place, text)
+    put(place, text.encode())
     return True

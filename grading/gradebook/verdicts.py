@@ -41,7 +41,8 @@ def _html(task: dict[str, Any] | None, remark: str) -> str:
     if task is None:
         return "".join(parts)
     parts.append(f"<p><b>{escape(headline(task))}</b></p>")
-    rows, told = [], set()
+    rows: list[str] = []
+    told: set[str] = set()
     for case in task["cases"]:
         verdict = case["verdict"]
         colour = COLOURS.get(verdict, "#cf222e")

@@ -1,7 +1,7 @@
 """From what students hand in to what is graded. Nothing of theirs is run here, and no name or size of theirs trusted.
 
-find.py      who handed in: the entries of a folder, whatever its layout (names.py: what LMS names tell)
-load.py      one entry's files as bytes (archive.py: zips, paths.py: names, both from strangers)
+find.py      who handed in: the entries of a folder, whatever its layout (names.py: what names tell, which are harmless)
+load.py      one entry's files as bytes (contents.py: of zips and folders)
 arrange.py   the folder that the code will run in (released.py: the week as handed out; extras.py, notebook.py)
 collect.py   `grade collect`: every attempt kept for good (sources.py, pack.py, receipts.py; commands.py)
 policy.py    course.toml: which attempt of a student counts, and what lateness costs

@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 
 from grading.intake.extras import MAX_MODULE, lay_extras
 from grading.intake.load import Submission
-from grading.intake.names import shown, some
+from grading.intake.names import other_week, shown, some
 from grading.intake.notebook import Notebook, read_notebook
-from grading.intake.paths import other_week
 from grading.intake.released import Released, released_week
 from labkit.checks.tasks import Week
 
@@ -54,11 +53,12 @@ class Package:
 
 @dataclass(frozen=True)
 class _Copy:
-    """One copy of a wanted module: its path is prefix + the module's own path. `fault`: why it cannot be used."""
+    """One copy of a wanted module: its path is prefix + the module's own path. `fault`: why it cannot be used (then
+    `data` may be nothing)."""
 
     path: str
     prefix: str
-    data: bytes | None
+    data: bytes
     fault: str
     worked: bool  # differs from what was handed out
 
@@ -90,9 +90,9 @@ def _copies(submission: Submission, path: str, released: Released, week: Week) -
         prefix = name[: -len(path)] if name == path or name.endswith(f"/{path}") else None
         if prefix is None or _elsewhere(prefix, path, released.names, week):
             continue
-        data, fault = submission.files.get(name), submission.left_out.get(name, "")
-        fault = fault or _unreadable(data)
-        worked = data is not None and _plain(data) != _plain(released.files[path])
+        data = submission.files.get(name, b"")
+        fault = submission.left_out.get(name, "") or _unreadable(data)
+        worked = name in submission.files and _plain(data) != _plain(released.files[path])
         found.append(_Copy(name, prefix, data, fault, worked))
     return found
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from grading.files import locked, put
 from grading.intake.find import Entry, Found
 from grading.intake.names import clean, is_exchange_name, shown
 from grading.intake.pack import TooMuch, digest_of, pack
@@ -35,7 +35,6 @@ from grading.intake.receipts import (
     OWN,
     Receipt,
     folder_of,
-    put,
     read_marker,
     receipts_in,
     write_marker,
@@ -99,19 +98,12 @@ def collect(
 def _locked(root: Path, week: Week) -> Iterator[list[str]]:
     """The week's folder, made, marked and locked; which collections into it came to their end."""
     root.mkdir(parents=True, exist_ok=True)
-    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LabError(f"another `grade collect` into {root} is running: wait for its end") from None
+    with locked(root, f"another `grade collect` into {root} is running: wait for its end"):
         if not (root / MARKER).exists():
             if any(not entry.name.startswith(".") for entry in os.scandir(root)):
                 raise LabError(f"{root} holds something else already: name an empty folder with --to")
             write_marker(root, week.name, [])
         yield read_marker(root, week.name)
-    finally:
-        os.close(handle)
 
 
 def _collect(

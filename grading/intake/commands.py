@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grading.intake.collect import Progress, Report
+    from grading.intake.policy import Rules
+    from grading.intake.receipts import Receipt
+    from labkit.checks.tasks import Week
+
 MAX_ROWS = 20
+EVERY = 10.0  # seconds between two lines of progress
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -22,23 +35,22 @@ def collect(
         typer.Option(
             "--from",
             metavar="PATH",
-            help=(
-                "nbgrader's exchange, a folder of submissions, or the .zip that Canvas or Moodle gives for all. Repeatable."
-            ),
+            help="nbgrader's exchange, a folder of submissions, or the .zip that Canvas or Moodle gives for all. "
+            "Repeatable.",
         ),
     ],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where attempts are kept.")] = Path("submitted"),
     course: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help=("Deadlines, extensions, late penalty, ids. Default: course.toml, if it is here.")
+            metavar="FILE", help="Deadlines, extensions, late penalty, ids. Default: course.toml, if it is here."
         ),
     ] = None,
     received: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help=("By when everything new was handed in, where the source does not tell: 2026-11-20T23:59+01:00."),
+            help="By when everything new was handed in, where the source does not tell: 2026-11-20T23:59+01:00.",
         ),
     ] = None,
 ) -> None:
@@ -50,13 +62,10 @@ def collect(
 
     from grading.intake.collect import collect as run
     from grading.intake.policy import find_rules
-    from labkit.checks.tasks import find_weeks, nearest
-    from labkit.errors import LabError
+    from labkit.checks.tasks import find_week, find_weeks
 
     weeks = find_weeks()
-    found = next((w for w in weeks if week.rstrip("/") in (w.name, w.package)), None)
-    if found is None:
-        raise LabError(f"there is no week {week!r}{nearest(week, [w.name for w in weeks])}")
+    found = find_week(week, weeks)
     rules, given = find_rules(course, weeks), _time(received)
     console, errors = Console(), Console(stderr=True)
     with _shown(errors) as progress:
@@ -67,54 +76,46 @@ def collect(
     raise typer.Exit(1 if report.refused else 0)
 
 
-def _time(text: str | None):
-    from datetime import datetime
-
+def _time(text: str | None) -> datetime | None:
     from labkit.errors import LabError
 
     if text is None:
         return None
     try:
-        time = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
+        found = None
+    if found is None or found.tzinfo is None:
         raise LabError(f"--received {text!r} is no time with its offset from UTC: write 2026-11-20T23:59+01:00")
-    return time
+    return found
 
 
-def _shown(console):
-    """A context manager that gives the progress function: a bar on a terminal, else a line now and then."""
-    import contextlib
-    import time
+@contextlib.contextmanager
+def _shown(console: Console) -> Iterator[Progress]:
+    """The progress function: a bar on a terminal, else a line now and then."""
+    if console.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
 
-    @contextlib.contextmanager
-    def bar():
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        columns = TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn()
+        with Bar(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("finding", total=None)
+            yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+        return
+    last = time.monotonic()
 
-        with Progress(
-            TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True
-        ) as shown:
-            task = shown.add_task("finding", total=None)
-            yield lambda what, done, total: shown.update(task, description=what, completed=done, total=total)
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            console.print(f"{what}: {done} of {total}", highlight=False)
 
-    @contextlib.contextmanager
-    def lines(every: float = 10.0):
-        last = time.monotonic()
-
-        def tell(what: str, done: int, total: int) -> None:
-            nonlocal last
-            if time.monotonic() - last >= every:
-                last = time.monotonic()
-                console.print(f"{what}: {done} of {total}", highlight=False)
-
-        yield tell
-
-    return bar() if console.is_terminal else lines()
+    yield tell
 
 
-def _table(console, report, week, rules) -> None:
+def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from grading.intake.names import shown
     from grading.intake.receipts import MARKED, read_receipts
@@ -123,7 +124,7 @@ def _table(console, report, week, rules) -> None:
     last = {receipt.student: receipt for receipt in receipts}
     new = {(receipt.student, receipt.attempt) for receipt in report.added}
 
-    def late(receipt) -> bool:
+    def late(receipt: Receipt) -> bool:
         due = rules.due(receipt.student, week.name)
         return bool(due and receipt.received and receipt.received > due)
 
@@ -136,7 +137,7 @@ def _table(console, report, week, rules) -> None:
             time = r.received.isoformat(" ", "minutes") if r.received else "unknown"
             time = "marked late" if r.timed == MARKED else time
             said = ["new"] * ((r.student, r.attempt) in new) + ["after the deadline"] * late(r)
-            table.add_row(*map(_plain, (shown(r.student, 40), str(r.attempt), time, ", ".join(said))))
+            table.add_row(*map(Text, (shown(r.student, 40), str(r.attempt), time, ", ".join(said))))
         console.print(table)
         if len(rows) > MAX_ROWS:
             console.print(f"and {len(rows) - MAX_ROWS} more with several attempts or after the deadline")
@@ -154,9 +155,3 @@ def _table(console, report, week, rules) -> None:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number != 1 else ''}"
-
-
-def _plain(text: str):
-    from rich.text import Text
-
-    return Text(text)

@@ -13,9 +13,9 @@ import importlib.util
 import re
 
 from grading.intake.load import Submission
-from grading.intake.names import some
-from grading.intake.paths import other_week
-from grading.intake.released import RESULTS, Released
+from grading.intake.names import other_week, some
+from grading.intake.released import Released
+from grading.tree import RESULTS
 from labkit.checks.tasks import Week
 
 MAX_MODULE = 1 << 20  # bytes of one module; a long one has 30,000

@@ -23,8 +23,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from grading.intake.names import Named, clean, exchange_name, is_exchange_name, lms_name, parse_time, shown, some
-from grading.intake.paths import other_week
+from grading.intake.names import (
+    Named,
+    clean,
+    exchange_name,
+    is_exchange_name,
+    lms_name,
+    other_week,
+    parse_time,
+    shown,
+    some,
+)
 from grading.intake.receipts import MARKER, read_receipts
 from labkit.checks.tasks import REGISTRY, Week
 from labkit.errors import LabError
@@ -249,8 +258,8 @@ def _attempts(student: str, items: list[_Item]) -> list[Entry]:
             attention=(
                 *entries[0].attention,
                 (
-                    f"{shown(student)} is there {len(batches)} times, and nothing tells for certain which came first: they "
-                    f"count as attempts 1 to {len(batches)} in this order: {names}"
+                    f"{shown(student)} is there {len(batches)} times, and nothing tells for certain which came first: "
+                    f"they count as attempts 1 to {len(batches)} in this order: {names}"
                 ),
             ),
         )

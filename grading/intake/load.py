@@ -15,13 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
-from grading.intake.archive import LINK, ODD, BadArchive, members
-from grading.intake.find import ARCHIVES, Entry
-from grading.intake.names import clean, shown, some
-from grading.intake.paths import harmless, noise
-from grading.intake.walk import FOLDER, Walked, open_plain, walk
+from grading.intake.contents import FOLDER, LINK, ODD, BadArchive, Walked, members, open_plain, walk
+from grading.intake.find import ARCHIVES, Entry, find_submissions
+from grading.intake.names import clean, harmless, noise, shown, some
 from labkit.checks.tasks import Week
 
 MAX_FILE = 16 << 20  # bytes: a notebook full of pictures
@@ -79,6 +77,19 @@ def load(entry: Entry, week: Week) -> Submission:
     return result
 
 
+def handed_in(folder: Path, week: Week) -> Callable[[str, int], Submission | None]:
+    """The function that reads what a student handed in as an attempt; None for one that is not in `folder` (any more).
+
+    LabError if there is no such folder."""
+    entries = {(entry.student, entry.attempt): entry for entry in find_submissions(folder, week)}
+
+    def attempt(student: str, number: int) -> Submission | None:
+        entry = entries.get((student, number))
+        return load(entry, week) if entry else None
+
+    return attempt
+
+
 class _Lister:
     """What a submission holds, before anything is read."""
 
@@ -123,7 +134,7 @@ class _Lister:
             else:
                 self._add(name, _later(walked, top))
 
-    def _zip(self, file: BinaryIO, prefix: str, called: str, inner: bool = False) -> None:
+    def _zip(self, file: IO[bytes], prefix: str, called: str, inner: bool = False) -> None:
         try:
             for member in members(file):
                 name = prefix + clean(member.name)

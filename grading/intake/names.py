@@ -1,4 +1,5 @@
-"""What the names of handed-in files tell: nbgrader's exchange, the bulk downloads of Canvas and Moodle.
+"""Names that strangers chose: which paths are harmless, which are not worth reading, and what the names of handed-in
+files tell: nbgrader's exchange, the bulk downloads of Canvas and Moodle.
 
     nbgrader   STUDENT+ASSIGNMENT+TIMESTAMP[+RANDOM]/      the exchange's inbound/ folder (exchange/default/submit.py)
     Canvas     NAME[_LATE]_USER_ATTACHMENT_FILE            lib/content_zipper.rb; anonymous: [LATE_]anon_ID_...
@@ -9,13 +10,23 @@ Names are a student's to choose, in part: they are read and shown, and never use
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
+from labkit.checks.tasks import Week
+
+MAX_DEPTH = 12
+MAX_PATH = 1000  # bytes
+_PART = re.compile(r"week[\s_-]*0*(\d+)|capstone")
+_DRIVE = re.compile(r"[A-Za-z]:")
+_NOISE = frozenset({"__MACOSX", "__pycache__", "node_modules", "site-packages", "Thumbs.db", "desktop.ini"})
+# nbgrader's own, beside the student's files: the time is told elsewhere, and the secret must not be shown to anyone.
+EXCHANGE_FILES = frozenset({"timestamp.txt", "submission_secret.txt"})
 _EXCHANGE = re.compile(r"(?P<student>.+)\+(?P<assignment>[^+]+)\+(?P<stamp>\d{4}-\d\d-\d\d.*?)(?:\+[\w=-]{12})?")
 _WHO = r"(?P<student>(?:(?!LATE_)\w+?_)?)(?P<late>LATE_)?(?P<user>\d+|anon_[^\W_]+)"
 _CANVAS = re.compile(_WHO + r"_(?P<attachment>\d+)_(?P<file>.+)")
@@ -89,7 +100,7 @@ def parse_time(text: str) -> datetime | None:
         return None
 
 
-def _zone(name: str):
+def _zone(name: str) -> tzinfo:
     if re.fullmatch(r"[+-]\d{4}", name):
         size = timedelta(hours=int(name[1:3]), minutes=int(name[3:]))
         return timezone(-size if name[0] == "-" else size)
@@ -117,3 +128,32 @@ def some(names: Sequence[str], most: int = 5) -> str:
     """A few foreign names for a sentence, and how many there are more."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(shown(name) for name in names[:most]) + more
+
+
+def harmless(name: str) -> str | None:
+    """None if "a/b.py" stays inside the folder it is unpacked to, on any system; else why not, as a sentence's end."""
+    parts = name.split("/")
+    if name.startswith("/") or _DRIVE.match(name) or ".." in parts:
+        return "leads out of the folder it is in"
+    if "\0" in name or any(part in ("", ".") for part in parts):
+        return "has a name that is no file's"
+    if len(os.fsencode(name)) > MAX_PATH or any(len(os.fsencode(part)) > 255 for part in parts):
+        return "has a name that is too long"
+    if len(parts) > MAX_DEPTH:
+        return f"lies more than {MAX_DEPTH} folders deep"
+    return None
+
+
+def noise(name: str) -> bool:
+    """Whether a path is what systems and tools leave about: caches, hidden files, editors' copies."""
+    return any(
+        part in _NOISE or part.endswith("~") or (part.startswith(".") and part not in (".", ".."))
+        for part in name.split("/")
+    )
+
+
+def other_week(folder: str, week: Week) -> bool:
+    """Whether a folder (or an inner archive) is called after another part of the course: "week14_mine" is, for week 13;
+    "week13", "week13_final" and "my work" are not."""
+    found, own = _PART.match(folder.lower()), _PART.match(week.package)
+    return found is not None and (own is None or found[1] != own[1])

@@ -61,7 +61,8 @@ def _cell(cell: Any) -> Cell | None:
     if not isinstance(source, str) or not isinstance(cell.get("cell_type"), str):
         return None
     metadata = cell.get("metadata")
-    id = cell.get("id") if isinstance(cell.get("id"), str) else ""
+    named = cell.get("id")
+    id = named if isinstance(named, str) else ""
     outputs = cell.get("outputs")
     return Cell(
         cell["cell_type"],

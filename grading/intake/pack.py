@@ -12,12 +12,12 @@ import os
 import stat
 import zipfile
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from functools import partial
+from typing import IO
 
-from grading.intake.archive import LINK, ODD, copied
+from grading.intake.contents import FOLDER, LINK, ODD, copied, open_plain, walk
 from grading.intake.find import Entry
 from grading.intake.names import clean
-from grading.intake.walk import FOLDER, open_plain, walk
 
 MAX_ATTEMPT = 1 << 30  # bytes of one attempt
 MAX_FILES = 20_000
@@ -32,25 +32,24 @@ def digest_of(entry: Entry) -> str:
     whole = hashlib.sha256()
     if _own_zip(entry):
         with open_plain(None, os.fspath(entry.path)) as file:
-            _within(copied(file, _Into(whole), MAX_ATTEMPT))
+            _within(copied(file, whole.update, MAX_ATTEMPT))
         return whole.hexdigest()
     room = MAX_ATTEMPT
     for name, fault, opened in _contents(entry):
         one = hashlib.sha256()
         if not fault:
-            into = _Into(one)
             with opened() as file:
-                _within(copied(file, into, room))
-            room -= into.size
+                _within(copied(file, one.update, room))
+                room -= file.tell()
         whole.update(f"{name}\0{fault}\0{one.hexdigest()}\n".encode("utf-8", "surrogatepass"))
     return whole.hexdigest()
 
 
-def pack(entry: Entry, to: BinaryIO) -> dict[str, str]:
+def pack(entry: Entry, to: IO[bytes]) -> dict[str, str]:
     """Write the entry as one .zip; what is left out of it, and why. OSError, TooMuch."""
     if _own_zip(entry):
         with open_plain(None, os.fspath(entry.path)) as file:
-            _within(copied(file, to, MAX_ATTEMPT))
+            _within(copied(file, to.write, MAX_ATTEMPT))
         return {}
     left_out, room = {}, MAX_ATTEMPT
     with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -61,7 +60,7 @@ def pack(entry: Entry, to: BinaryIO) -> dict[str, str]:
             info = zipfile.ZipInfo(name)  # with one date for all: the same files make the same archive
             info.compress_type = zipfile.ZIP_DEFLATED
             with opened() as file, archive.open(info, "w", force_zip64=True) as into:
-                _within(copied(file, into, room))
+                _within(copied(file, into.write, room))
                 room -= file.tell()
     return left_out
 
@@ -70,14 +69,14 @@ def _own_zip(entry: Entry) -> bool:
     return len(entry.parts) == 1 and entry.path.suffix.lower() == ".zip" and stat.S_ISREG(os.lstat(entry.path).st_mode)
 
 
-def _contents(entry: Entry) -> Iterator[tuple[str, str, Callable[[], BinaryIO]]]:
+def _contents(entry: Entry) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]]]:
     """(path as `load` would call it, why it is left out or "", a function that opens it)."""
     alone, count = len(entry.parts) == 1, 0
     for name, path in entry.parts:
         name = name or clean(path.name)
         kind = os.lstat(path).st_mode
         if stat.S_ISREG(kind):
-            yield name, "", lambda path=path: open_plain(None, os.fspath(path))
+            yield name, "", partial(open_plain, None, os.fspath(path))
             continue
         if not stat.S_ISDIR(kind):
             yield name, LINK if stat.S_ISLNK(kind) else ODD, _nothing
@@ -89,24 +88,13 @@ def _contents(entry: Entry) -> Iterator[tuple[str, str, Callable[[], BinaryIO]]]
                 count += 1
                 if count > MAX_FILES:
                     raise TooMuch(f"has more than {MAX_FILES} files")
-                yield ("" if alone else f"{name}/") + walked.name, walked.fault, lambda: walked.open(top)
+                yield ("" if alone else f"{name}/") + walked.name, walked.fault, partial(walked.open, top)
 
 
-def _nothing() -> BinaryIO:
+def _nothing() -> IO[bytes]:
     raise OSError(0, ODD)
 
 
 def _within(whole: bool) -> None:
     if not whole:
         raise TooMuch(f"has more than {MAX_ATTEMPT >> 20} MiB")
-
-
-class _Into:
-    """A hash as a file that is written to."""
-
-    def __init__(self, hash) -> None:
-        self.hash, self.size = hash, 0
-
-    def write(self, piece: bytes) -> None:
-        self.hash.update(piece)
-        self.size += len(piece)

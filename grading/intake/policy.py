@@ -51,10 +51,10 @@ class Attempts(Config):
 class Late(Config):
     """How much lateness costs; fractions of the points."""
 
-    grace_minutes: float = Field(0, ge=0)
-    per_day: float = Field(0, ge=0, le=1)
-    most: float = Field(1, ge=0, le=1)
-    closes_after_days: float | None = Field(None, gt=0)
+    grace_minutes: float = Field(default=0, ge=0)
+    per_day: float = Field(default=0, ge=0, le=1)
+    most: float = Field(default=1, ge=0, le=1)
+    closes_after_days: float | None = Field(default=None, gt=0)
 
 
 class Rules(Config):
@@ -62,9 +62,9 @@ class Rules(Config):
 
     attempts: Attempts = Attempts()
     late: Late = Late()
-    deadlines: dict[str, datetime] = {}
-    extensions: dict[str, dict[str, datetime]] = {}
-    ids: dict[str, str] = {}
+    deadlines: dict[str, datetime] = Field(default={})
+    extensions: dict[str, dict[str, datetime]] = Field(default={})
+    ids: dict[str, str] = Field(default={})
 
     @model_validator(mode="after")
     def _whole(self) -> Rules:
@@ -92,6 +92,9 @@ class Rules(Config):
         return _composed({_composed(name): id for name, id in self.ids.items()}.get(_composed(found), found))
 
 
+DEFAULTS = Rules()  # of a course without course.toml: the last attempt counts, and there is no deadline
+
+
 class Final(NamedTuple):
     """The attempt that counts, the factor on all its points (0 to 1), and what the student should know of both."""
 
@@ -116,7 +119,7 @@ def load_rules(path: str | Path, weeks: Iterable[Week]) -> Rules:
 def find_rules(path: str | Path | None, weeks: Iterable[Week]) -> Rules:
     """The rules in `path`, or in course.toml of the working directory; no file there: the last attempt, no deadline."""
     if path is None and not Path(FILE).exists():
-        return Rules()
+        return DEFAULTS
     return load_rules(path or FILE, weeks)
 
 

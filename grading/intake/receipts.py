@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
 
+from grading.files import put
 from grading.marks import quoted
 from labkit.errors import LabError
 
 MARKER = "collected.json"
 FORMAT = 1
 OWN, GIVEN, MARKED, CHANGED = "handed in", "given", "marked late", "changed"  # what `Receipt.timed` says
-_PART = ".part"
 
 
 @dataclass
@@ -68,7 +67,7 @@ def write_receipt(receipt: Receipt) -> None:
     data = asdict(receipt)
     del data["path"]
     data |= {"received": receipt.received.isoformat() if receipt.received else "", "format": FORMAT}
-    put(receipt.path.with_suffix(".json"), lambda file: file.write(json.dumps(data, indent=1).encode()))
+    put(receipt.path.with_suffix(".json"), json.dumps(data, indent=1).encode())
 
 
 def read_receipt(path: Path) -> Receipt:
@@ -122,18 +121,4 @@ def read_marker(root: Path, assignment: str) -> list[str]:
 def write_marker(root: Path, assignment: str, ended: list[str]) -> None:
     """Make the folder one of `grade collect`, and say which collections came to their end."""
     text = json.dumps({"assignment": assignment, "ended": ended}, indent=1)
-    put(root / MARKER, lambda file: file.write(text.encode()))
-
-
-def put(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Put a file in place whole: `write` gets an open file beside it. What a killed run left there is replaced."""
-    beside = path.with_name(_PART)
-    try:
-        with open(beside, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    put(root / MARKER, text.encode())

@@ -11,12 +11,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from grading.tree import tracked_files, without_instructors
-from labkit.checks.markers import LEFT_OUT, strip
+from grading.tree import CACHES, RESULTS, tracked_files, without_instructors
+from labkit.checks.markers import strip
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-RESULTS = "results"
 _TEXT = (".py", ".md", ".toml", ".txt", ".json", ".sh", ".slurm", ".yml", ".yaml")
 
 
@@ -46,7 +45,7 @@ def _stamps(folder: str, prefix: str) -> Iterator[tuple[str, int, int]]:
     with os.scandir(folder) as scan:
         inside = sorted(scan, key=lambda entry: entry.name)
     for entry in inside:
-        if entry.name.startswith(".") or entry.name in LEFT_OUT:
+        if entry.name.startswith(".") or entry.name in CACHES:
             continue
         if entry.is_symlink():
             raise LabError(f"{entry.path} is a link: a week holds plain files only")

@@ -1,6 +1,6 @@
 """Where submissions are collected from: nbgrader's exchange, a folder, or an LMS's download as one .zip.
 
-A download is unpacked to a folder of its own first, member by member under the checks of archive.py: its outer names
+A download is unpacked to a folder of its own first, member by member under the checks of contents.py: its outer names
 are the LMS's, but the inner ones are the students'.
 """
 
@@ -12,10 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from grading.intake.archive import BadArchive, members
+from grading.intake.contents import BadArchive, Zipped, members
 from grading.intake.find import TIMESTAMP, Entry, Found, find_submissions
-from grading.intake.names import clean, is_exchange_name, lms_name, shown
-from grading.intake.paths import harmless, noise
+from grading.intake.names import clean, harmless, is_exchange_name, lms_name, noise, shown
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -89,7 +88,7 @@ def _unpack(source: Path, scratch: Path) -> tuple[Path, list[str]]:
     return scratch, notes
 
 
-def _write(member, path: Path) -> str:
+def _write(member: Zipped, path: Path) -> str:
     """Unpack one file; why not, or ""."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,20 +35,16 @@ class ByHand:
     comments: list[str] = field(default_factory=list)
 
 
-def hand_comments(course: Path, week: Week, student: str) -> list[ByHand]:
-    """What a student got by hand in a week, by task; [] without a course directory or without nbgrader."""
-    return list(all_by_hand(course, week, student).get(student, {}).values())
-
-
-def all_by_hand(course: Path, week: Week, student: str | None = None) -> dict[str, dict[str, ByHand]]:
-    """student -> task id -> what was given by hand, of the whole class (or of one), in two queries."""
+def all_by_hand(course: Path, week: Week) -> dict[str, dict[str, ByHand]]:
+    """student -> task id -> what was given by hand, of the whole class in two queries; {} without a course directory or
+    without nbgrader."""
     there = course_directory(course)
     if there is None:
         return {}
     from nbgrader.api import Assignment, BaseCell, Comment, Grade, SubmittedAssignment, SubmittedNotebook
     from sqlalchemy.exc import SQLAlchemyError
 
-    from grading.gradebook.names import gradebook_id, student_of
+    from grading.gradebook.course import student_of
 
     cells = {task.cell: task for task in week.tasks}
     out: dict[str, dict[str, ByHand]] = {}
@@ -63,8 +59,6 @@ def all_by_hand(course: Path, week: Week, student: str | None = None) -> dict[st
             .filter(Assignment.name == week.name)
             .order_by(BaseCell.name)
         )
-        if student is not None:
-            query = query.filter(SubmittedAssignment.student_id == gradebook_id(student))
         return [(student_of(who), cells[name], *rest) for who, name, *rest in query if name in cells]
 
     def entry(who: str, task: str) -> ByHand:

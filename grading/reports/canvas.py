@@ -69,7 +69,7 @@ def export(
             why = "somebody else here is the same student of the roster"
         elif who is not None and who[ID] == "" and any(harmless(cell) != cell for cell in who.values()):
             why = "the id begins like a spreadsheet's formula, so it cannot stand in the file as it is: give --roster"
-        if why:
+        if why or who is None or grade is None:
             left.setdefault(why, []).append(s.student)
         else:
             rows.append([*_cells(who), number(grade)])

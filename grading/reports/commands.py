@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +16,8 @@ Gradebook = Annotated[
     typer.Option(
         "--gradebook",
         metavar="DIR",
-        help=(
-            "nbgrader's course directory: points and comments by hand come from there. Default: this folder, or ./gradebook."
-        ),
+        help="nbgrader's course directory: points and comments by hand come from there. Default: this folder, or "
+        "./gradebook.",
     ),
 ]
 
@@ -27,12 +26,12 @@ Course = Annotated[
     typer.Option(
         "--course",
         metavar="FILE",
-        help=("Which attempt counts, deadlines, extensions. Default: course.toml, if it is here."),
+        help="Which attempt counts, deadlines, extensions. Default: course.toml, if it is here.",
     ),
 ]
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     csv = "csv"
     canvas = "canvas"
 
@@ -57,8 +56,8 @@ def feedback(
         bool,
         typer.Option(
             help=(
-                "Show also what a student's code printed where it failed. It may have printed hidden data: only once nobody "
-                "can hand in any more."
+                "Show also what a student's code printed where it failed. It may have printed hidden data: only once "
+                "nobody can hand in any more."
             )
         ),
     ] = False,
@@ -66,8 +65,7 @@ def feedback(
     """Write each student's page: points, why not all of them, own pictures, comments by hand, what to do next."""
     from rich.progress import track
 
-    from grading.reports.feedback import path_of, write_pages
-    from grading.reports.submitted import files_of
+    from grading.reports.feedback import files_of, path_of, write_pages
 
     found, here = _class(week, marks, gradebook, course)
     if student is not None:
@@ -97,8 +95,8 @@ def report(
     """Draw the class's page, what it has not understood first, and print its short form."""
     from rich.console import Console
 
-    from grading.reports.overview import overview, write_page
-    from grading.reports.summary import render
+    from grading.reports.class_page import render, write_page
+    from grading.reports.overview import overview
 
     seen = overview(*_class(week, marks, gradebook, course))
     write_page(seen, to)
@@ -116,19 +114,18 @@ def export(
         str | None,
         typer.Option(
             metavar="TITLE",
-            help=("canvas: the assignment's title there, as its own export has it, for example 'Week 13 (4711)'."),
+            help="canvas: the assignment's title there, as its own export has it, for example 'Week 13 (4711)'.",
         ),
     ] = None,
     roster: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.csv",
-            help=("canvas: the gradebook that Canvas exported; it tells Canvas' own numbers of the students."),
+            help="canvas: the gradebook that Canvas exported; it tells Canvas' own numbers of the students.",
         ),
     ] = None,
     automatic: Annotated[
-        bool,
-        typer.Option("--automatic", help=("canvas: the automatic points alone, before anything is graded by hand.")),
+        bool, typer.Option("--automatic", help="canvas: the automatic points alone, before anything is graded by hand.")
     ] = False,
     marks: Marks = Path("marks"),
     gradebook: Gradebook = None,
@@ -172,10 +169,9 @@ def forget(
     """
     from grading.gradebook.course import course_folder, course_root
     from grading.intake.policy import FILE
+    from grading.reports.forget import find, size
     from grading.reports.forget import forget as remove
-    from grading.reports.forget import size
     from grading.reports.page import count, one_line
-    from grading.reports.places import find
     from labkit.checks.tasks import find_weeks
     from labkit.errors import LabError
 
@@ -209,8 +205,8 @@ def _class(week: str, marks: Path, gradebook: Path | None, course: Path | None) 
     """(the week, where each student stands in it)."""
     from grading.gradebook.course import course_folder
     from grading.intake.policy import find_rules
-    from grading.reports.standing import find_week, standings
-    from labkit.checks.tasks import find_weeks
+    from grading.reports.standing import standings
+    from labkit.checks.tasks import find_week, find_weeks
 
     found = find_week(week)
     return found, standings(found, marks, course_folder(gradebook), find_rules(course, find_weeks()))

@@ -2,7 +2,7 @@
 
 Names may hold commas, quotes, line breaks and any script: the csv module quotes them. A spreadsheet takes a cell that
 begins with = + - @ (or a control character) for a formula, quoted or not, so such a cell gets an apostrophe in front
-(OWASP, "CSV Injection"); `read_table` takes it away again, and a name that had one of its own survives.
+(OWASP, "CSV Injection"); a name that had one of its own gets another, so that taking one away gives the name back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from grading.reports import page
 from grading.reports.standing import Standing
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
-from labkit.errors import LabError
 
 # The wide ones are the signs of East Asian keyboards, which a spreadsheet may take for the plain ones.
 _FORMULA = re.compile(r"'*\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|'*[\t\r\n\0]")
@@ -85,20 +84,3 @@ def dumps(rows: Iterable[Sequence[Any]]) -> str:
 def harmless(cell: str) -> str:
     """The cell as text that no spreadsheet calculates."""
     return f"'{cell}" if _FORMULA.match(cell) else cell
-
-
-def original(cell: str) -> str:
-    """The inverse of `harmless`."""
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
-
-
-def read_table(path: Path) -> list[dict[str, str]]:
-    """Lines of a CSV that `export` wrote, by column, names as they were. LabError if it is none."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except (OSError, ValueError, csv.Error) as error:
-        raise LabError(f"{path} cannot be read as CSV in UTF-8 ({type(error).__name__}: {error})") from None
-    if not rows or any(len(row) != len(rows[0]) for row in rows):
-        raise LabError(f"{path} is not a table: its lines differ in the number of cells")
-    return [dict(zip(rows[0], map(original, row))) for row in rows[1:]]

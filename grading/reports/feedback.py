@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from grading.intake.load import handed_in
 from grading.marks import quoted
 from grading.reports import page
 from grading.reports.mistakes import failed, told_once
@@ -19,6 +20,7 @@ from grading.reports.standing import Standing, possible
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT, NOT_ATTEMPTED, PASSED
+from labkit.errors import LabError
 
 PRINTED_CHARS, PRINTED_LINES = 1200, 16  # of what a failed case printed
 
@@ -41,6 +43,23 @@ def write_pages(
     for standing in standings:
         text = feedback(week, standing, own_pictures(files(standing), week.notebook.name), printed=printed)
         yield page.write(path_of(to, week, standing.student), text)
+
+
+def files_of(folder: Path, week: Week) -> Callable[[Standing], dict[str, bytes]]:
+    """The files that the mark which counts was made from, read again and never run. {} if they are not there any more,
+    or are others."""
+    if not folder.is_dir():
+        return lambda standing: {}
+    read = handed_in(folder, week)
+
+    def files(standing: Standing) -> dict[str, bytes]:
+        try:
+            found = read(standing.student, standing.mark.attempt)
+        except (OSError, LabError):
+            return {}
+        return found.files if found and standing.mark.submission in ("", found.digest) else {}
+
+    return files
 
 
 def path_of(folder: Path, week: Week, student: str) -> Path:
@@ -126,7 +145,6 @@ def _task(task: dict[str, Any], standing: Standing, week: Week, printed: bool) -
     verdicts = {case["verdict"] for case in cases}
     points = standing.points(task)
     earned = task["points"] if points is None and task["kind"] == "auto" else points
-    registered = week.task(task["id"])
     return {
         **task,
         "earned": earned,
@@ -135,7 +153,7 @@ def _task(task: dict[str, Any], standing: Standing, week: Week, printed: bool) -
         "word": _word(task, verdicts, points),
         "overruled": task["kind"] == "auto" and given is not None and given.points is not None,
         "mark": task["points"],
-        "stands_on": registered.stands_on if registered else (),
+        "stands_on": week.task(task["id"]).stands_on if task["id"] in week else (),
         "passed": [case["behaviour"] for case in cases if case["verdict"] == PASSED],
         "holes": list(dict.fromkeys(case["text"] for case in cases if case["verdict"] == NOT_ATTEMPTED)),
         "faults": [case["behaviour"] for case in cases if case["verdict"] == FAULT],

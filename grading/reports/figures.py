@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from grading.reports.overview import Overview
 from labkit.checks.outcome import number
 from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, look, save, ticks
-
-if TYPE_CHECKING:
-    from grading.reports.overview import Overview
 
 FAILED, UNTRIED, EARNED = "#a11212", "#8a6100", "#005a9c"  # names of the palette: they change in the dark
 MOST = 12
@@ -30,10 +29,7 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
     if not rows:
         return None
     with look() as figure:
-        height = 0.62 + 0.4 * len(rows)
-        fig = figure(WIDTH, height)
-        ax = fig.subplots()
-        fig.subplots_adjust(left=0.43, right=0.97, top=1 - 0.34 / height, bottom=0.44 / height)
+        fig, ax = _bars(figure, [f"{e.task}  {e.title}" for e in rows], each=0.4, rest=0.62, above=0.34, right=0.97)
         places = range(len(rows))
         ax.barh(places, [100 * e.rate for e in rows], color=FAILED, height=0.62, label="tried and failed")
         ax.barh(
@@ -49,17 +45,7 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
         )
         for place, entry in enumerate(rows):
             end = 100 * (entry.rate + entry.untried_rate)
-            ax.annotate(
-                f"{entry.failed}" + (f" + {entry.untried}" if entry.untried else ""),
-                (end, place),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8.5,
-                color=INK,
-            )
-        ax.set_yticks(list(places), [_label(f"{e.task}  {e.title}") for e in rows], fontsize=8, color=INK)
-        ax.invert_yaxis()
+            _beside(ax, f"{entry.failed}" + (f" + {entry.untried}" if entry.untried else ""), (end, place), (4, 0))
         ax.set_xlim(0, min(118, max(12, 1.15 * max(100 * (e.rate + e.untried_rate) for e in rows))))
         ax.xaxis.set_major_locator(ticks(6))
         ax.set_xlabel("percent of the students who were judged")
@@ -100,28 +86,13 @@ def distribution(overview: Overview, folder: Path) -> Picture | None:
         ax.bar([width * (i + 0.5) for i in range(bins)], counts, width=0.9 * width, color=EARNED)
         for i, many in enumerate(counts):
             if many:
-                ax.annotate(
-                    str(many),
-                    (width * (i + 0.5), many),
-                    xytext=(0, 2),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=8.5,
-                    color=INK,
-                )
+                _beside(ax, str(many), (width * (i + 0.5), many), (0, 2), ha="center", va="baseline")
         ax.set_ylim(0, 1.18 * max(counts))
         ax.axvspan(low, high, ymin=0, ymax=0.025, color=INK, linewidth=0)
         ax.axvline(median, color=INK, linestyle=(0, (4, 2)), linewidth=1.1)
-        ax.annotate(
-            f"median {number(median)}",
-            (median, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="right" if median > 0.85 * top else "center",
-            fontsize=8.5,
-            color=INK,
-        )
+        side = "right" if median > 0.85 * top else "center"
+        top_of_axes = {"xycoords": ("data", "axes fraction"), "va": "baseline"}
+        _beside(ax, f"median {number(median)}", (median, 1), (0, 3), ha=side, **top_of_axes)
         ax.set_xlim(0, top)
         ax.set_xticks([number(width * i) for i in range(bins + 1)])
         ax.yaxis.set_major_locator(ticks(5, whole=True))
@@ -149,25 +120,14 @@ def tasks(overview: Overview, folder: Path) -> Picture | None:
     if not rows:
         return None
     with look() as figure:
-        height = 0.6 + 0.34 * len(rows)
-        fig = figure(WIDTH, height)
-        ax = fig.subplots()
-        fig.subplots_adjust(left=0.43, right=0.9, top=1 - 0.12 / height, bottom=0.44 / height)
+        fig, ax = _bars(
+            figure, [f"{row['id']}  {row['title']}" for row in rows], each=0.34, rest=0.6, above=0.12, right=0.9
+        )
         places = range(len(rows))
         ax.barh(places, [100] * len(rows), color=PAPER, edgecolor=MUTED, height=0.6, linewidth=0.6)
         ax.barh(places, [100 * row["mean"] for row in rows], color=EARNED, height=0.6)
         for place, row in enumerate(rows):
-            ax.annotate(
-                f"{math.floor(100 * row['mean'] + 0.5)} %",
-                (100, place),
-                xytext=(5, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8.5,
-                color=INK,
-            )
-        ax.set_yticks(list(places), [_label(f"{row['id']}  {row['title']}") for row in rows], fontsize=8, color=INK)
-        ax.invert_yaxis()
+            _beside(ax, f"{math.floor(100 * row['mean'] + 0.5)} %", (100, place), (5, 0))
         ax.set_xlim(0, 100)
         ax.set_xlabel("mean percent of the task's points")
         ax.grid(False, axis="y")
@@ -181,6 +141,26 @@ def tasks(overview: Overview, folder: Path) -> Picture | None:
             + ".",
             "Only points that are decided count.",
         )
+
+
+def _bars(
+    figure: Callable[..., Any], names: list[str], *, each: float, rest: float, above: float, right: float
+) -> tuple[Any, Any]:
+    """A figure and axes for horizontal bars with these names, the first on top. Inches: of `each` bar, of the `rest` of
+    the figure, of which `above` them."""
+    height = rest + each * len(names)
+    fig = figure(WIDTH, height)
+    ax = fig.subplots()
+    fig.subplots_adjust(left=0.43, right=right, top=1 - above / height, bottom=0.44 / height)
+    ax.set_yticks(range(len(names)), [_label(name) for name in names], fontsize=8, color=INK)
+    ax.invert_yaxis()
+    return fig, ax
+
+
+def _beside(ax: Any, text: str, place: tuple[float, float], offset: tuple[int, int], **how: Any) -> None:
+    """A number beside a bar, so many points away."""
+    how = {"va": "center", "textcoords": "offset points", "fontsize": 8.5, "color": INK, **how}
+    ax.annotate(text, place, xytext=offset, **how)
 
 
 def _label(text: str, width: int = 46) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from grading.reports.page import one_line
 from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED, UNKNOWN, WRONG
 
-Case = dict[str, Any]  # as CaseResult.to_json gives it
+CaseData = dict[str, Any]  # as CaseResult.to_json gives it
 
 _PLACE = re.compile(r" ?(?:at )?\(?[^\s()]*\.py:\d+\)?")
 _RANKS = re.compile(r"\b[Rr]ank(s?) \d+(?:(?:, | and )\d+)*")
@@ -23,20 +23,20 @@ _NUMBER = re.compile(r"(?<![\w.+-])\d[\d.e]*\b")
 _ADVICE = re.compile(r"(?<=\. )[A-Za-z][^.]*: [^.]*\.?$")  # "Ragged chunks differ in length: like= must be ..."
 
 
-def failed(case: Case) -> bool:
+def failed(case: CaseData) -> bool:
     """It ran and was judged, and not passed. A hole and a fault of the grader are no failures."""
     return case["verdict"] not in (PASSED, NOT_ATTEMPTED, FAULT)
 
 
-def title(case: Case) -> str:
+def title(case: CaseData) -> str:
     """The behaviour without which case of it: "Other operations: mean" -> "Other operations"."""
     which = re.search(r"\[(.*)\]$", case["test"], re.S)
     return case["behaviour"].removesuffix(f": {which[1]}") if which else case["behaviour"]
 
 
-def told_once(cases: Iterable[Case]) -> list[list[Case]]:
+def told_once(cases: Iterable[CaseData]) -> list[list[CaseData]]:
     """Failed cases, those of one mistake together, in the order they came. Hangs are one mistake: words hold times."""
-    groups: dict[tuple, list[Case]] = {}
+    groups: dict[tuple, list[CaseData]] = {}
     for case in cases:
         if failed(case):
             what = () if case["verdict"] == HUNG else tuple(case["cause"]) or case["text"]
@@ -44,7 +44,7 @@ def told_once(cases: Iterable[Case]) -> list[list[Case]]:
     return list(groups.values())
 
 
-def mistake(case: Case) -> tuple[str, str]:
+def mistake(case: CaseData) -> tuple[str, str]:
     """(key, words): equal keys are the same mistake, of whichever student; the words tell it in one line.
 
     A recognised cause is a fixed sentence, in which only lengths differ from case to case. What an autopsy says is
@@ -125,7 +125,7 @@ def behaviours(tasks_of_students: Iterable[Sequence[dict[str, Any]]]) -> list[Be
     found: dict[tuple[str, str], Behaviour] = {}
     for tasks in tasks_of_students:
         for task in tasks:
-            tests: dict[str, list[Case]] = {}
+            tests: dict[str, list[CaseData]] = {}
             for case in task["cases"]:
                 tests.setdefault(case["test"].partition("[")[0], []).append(case)
             for test, cases in tests.items():
@@ -135,7 +135,7 @@ def behaviours(tasks_of_students: Iterable[Sequence[dict[str, Any]]]) -> list[Be
     return [found[key] for key in sorted(found, key=lambda k: (-found[k].failed, -found[k].untried, order[k]))]
 
 
-def _count(entry: Behaviour, cases: list[Case]) -> None:
+def _count(entry: Behaviour, cases: list[CaseData]) -> None:
     wrong = [case for case in cases if failed(case)]
     if not wrong and any(case["verdict"] == FAULT for case in cases):
         entry.faults += 1

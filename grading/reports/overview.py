@@ -1,17 +1,11 @@
-"""The class on one page, for the people who teach: what it has not understood, how it did, whom to look at.
-
-overview(week, standings) -> Overview      numbers and lists; the page and the terminal's table read it
-"""
+"""The class in numbers and lists: what it has not understood, how it did, whom to look at. The page, its figures and
+the terminal's table read it."""
 
 from __future__ import annotations
 
-import base64
 import statistics
-import tempfile
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from grading.reports import page
@@ -20,7 +14,7 @@ from grading.reports.standing import Standing, possible
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, OUT_OF_MEMORY
 
-SLOWEST, OPENED, LISTED = 10, 8, 200  # rows; behaviours told in full; names in one list
+SLOWEST = 10  # rows
 
 
 @dataclass(frozen=True)
@@ -74,8 +68,10 @@ class Overview:
         """Lower quartile, median, upper quartile of the sure automatic points."""
         values = self.automatic
         if len(values) < 2:
-            return (values[0],) * 3 if values else (0.0,) * 3
-        return tuple(statistics.quantiles(values, n=4, method="inclusive"))
+            only = values[0] if values else 0.0
+            return only, only, only
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return low, median, high
 
     def by_task(self) -> list[dict[str, Any]]:
         """Of each task that gives points: mean share of the points, how many have all, none, a hole, no decision."""
@@ -114,7 +110,7 @@ def overview(week: Week, standings: list[Standing]) -> Overview:
     return Overview(week, standings, found, [incident for s in standings for incident in _incidents(s)])
 
 
-def _incidents(standing: Standing):
+def _incidents(standing: Standing) -> Iterator[Incident]:
     for task in standing.mark.tasks:
         groups: dict[str, list[dict[str, Any]]] = {}
         for case in task["cases"]:
@@ -129,55 +125,3 @@ def _incidents(standing: Standing):
                 cases[0]["behaviour"],
                 page.one_line(page.here(cases[0]["text"]), 160),
             )
-
-
-def write_page(overview: Overview, to: Path) -> Path:
-    """One self-contained HTML file with figures."""
-    from grading.reports.figures import draw_all  # matplotlib: only when a page is drawn
-
-    with tempfile.TemporaryDirectory() as folder:
-        pictures = [
-            {
-                "title": p.title,
-                "alt": p.alt,
-                "note": p.note,
-                "source": "data:image/svg+xml;base64," + base64.b64encode(p.svg.read_bytes()).decode(),
-            }
-            for p in draw_all(overview, Path(folder))
-        ]
-    return page.write(to, html(overview, pictures))
-
-
-def html(overview: Overview, pictures: list[dict[str, str]] = ()) -> str:
-    """The page as text."""
-    standings = overview.standings
-    return page.render(
-        "overview.html.j2",
-        it=overview,
-        week=overview.week,
-        pictures=pictures,
-        now=datetime.now().astimezone(),
-        attempts=sum(len(s.attempts) for s in standings),
-        late=[s for s in standings if s.factor < 1],
-        ungraded=[s for s in standings if s.ungraded],
-        unsandboxed=[s for s in standings if s.unsandboxed],
-        states=Counter(s.state for s in standings),
-        opened=OPENED,
-        listed=LISTED,
-        here=page.here,
-        lists=[
-            (
-                "Hung",
-                "No answer by the deadline. Who waits for whom stands in the student's feedback.",
-                overview.incidents_of(HUNG),
-            ),
-            ("Crashed", "It raised an exception, or its process died.", overview.incidents_of(CRASHED)),
-            ("Out of memory", "It asked for more memory than a submission gets.", overview.incidents_of(OUT_OF_MEMORY)),
-            (
-                "Forbidden calls",
-                "It used what the task asks to build, or went around its group. That is what the "
-                "machinery saw, and no judgement of a person: read the code first.",
-                overview.incidents_of(FORBIDDEN),
-            ),
-        ],
-    )

@@ -7,20 +7,20 @@ and the characters that make text run backwards.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from grading.files import put
 from labkit.checks.outcome import number
 from labkit.errors import LabError
 
 HERE = Path(__file__).parent
 SHOWN_TEXT = 4000  # characters of one diagnosis; the longest of week 13 is an autopsy of 1,300
 SHOWN_LINES = 60
+DASH = "\u2013"
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])?")
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)} | {127: "\u2421"}
@@ -54,8 +54,8 @@ def here(text: str) -> str:
 
 
 def of(points: float | None, possible: float) -> str:
-    """ "12.5 of 15"; "– of 20" for points not given yet."""
-    return f"{'–' if points is None else number(points)} of {number(possible)}"
+    """ "12.5 of 15"; for points not given yet a dash "of 20"."""
+    return f"{DASH if points is None else number(points)} of {number(possible)}"
 
 
 def join(words: Sequence[str]) -> str:
@@ -94,18 +94,10 @@ def _templates() -> tuple[Any, str]:
 def write(path: Path, text: str, *, bom: bool = False) -> Path:
     """Put a text in its place, whole: a reader sees the old one or the new one, also after a kill. Line ends stay as
     they are. LabError if it cannot be written."""
-    beside = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(prefix=f".{path.name[:40]}-", dir=path.parent)
-        with os.fdopen(
-            handle, "w", encoding="utf-8-sig" if bom else "utf-8", errors="backslashreplace", newline=""
-        ) as file:
-            file.write(text)
-        os.chmod(beside, 0o640)  # marks are nobody else's business
-        os.replace(beside, path)
+        # 640: marks are nobody else's business.
+        put(path, text.encode("utf-8-sig" if bom else "utf-8", "backslashreplace"), 0o640)
     except OSError as error:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
         raise LabError(f"{path} cannot be written ({error.strerror or error}): choose another place") from None
     return path

@@ -5,15 +5,16 @@ The student's page, the class's page and the exported table all read this, so th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grading import marks
-from grading.intake.policy import Rules, final
+from grading.intake.policy import DEFAULTS, Rules, final
 from grading.reports.by_hand import ByHand, all_by_hand
 from labkit.checks.outcome import number
-from labkit.checks.tasks import Week, find_weeks, nearest
+from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
 
@@ -103,7 +104,7 @@ def possible(tasks: list[dict[str, Any]], *kinds: str) -> float:
     return _sum(task["possible"] for task in tasks if not kinds or task["kind"] in kinds)
 
 
-def standings(week: Week, folder: Path, course: Path, rules: Rules = Rules()) -> list[Standing]:
+def standings(week: Week, folder: Path, course: Path, rules: Rules = DEFAULTS) -> list[Standing]:
     """All students of a week, by id. LabError if there are no marks.
 
     folder      of the marks;   course: nbgrader's course directory, or any folder if there is none
@@ -121,14 +122,5 @@ def standings(week: Week, folder: Path, course: Path, rules: Rules = Rules()) ->
     return out
 
 
-def find_week(name: str) -> Week:
-    """The week called so ("week13" or "week13_allreduce"), of the course that the working directory lies in."""
-    weeks = find_weeks()
-    week = next((w for w in weeks if name.rstrip("/") in (w.name, w.package)), None)
-    if week is None:
-        raise LabError(f"there is no week {name!r}{nearest(name, [w.name for w in weeks])}")
-    return week
-
-
-def _sum(values) -> int | float:
+def _sum(values: Iterable[float]) -> int | float:
     return number(sum(values))

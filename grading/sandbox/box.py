@@ -36,6 +36,7 @@ class Limits:
     disk        bytes of a file, of /tmp, of /dev/shm, each for every rank
     processes   a rank's processes and threads
     files       a process's open files
+    uses        what of labkit is in the sandbox, beyond what every task has: see labkit.checks.boundary
     """
 
     tree: int = 2048 * MIB
@@ -43,6 +44,7 @@ class Limits:
     disk: int = 64 * MIB
     processes: int = 64
     files: int = 256
+    uses: tuple[str, ...] = ()
 
 
 @dataclass
@@ -74,7 +76,7 @@ class Box:
 
     number  of this sandbox among those that this process has at a time
     off     defences to switch off, by name: for tests. Those of inside/jail.py (DEFENCES), of command.py ("network",
-            "files", "environment", "readonly", "devices"), "user" (as root: become another user), of case.py
+            "files", "labkit", "environment", "readonly", "devices"), "user" (as root: become another user), of case.py
             ("deadline", "excuse", "output", "watch"), of runner.py ("text") and of broker.py ("broker")
     """
 
@@ -103,7 +105,9 @@ class Box:
         reader, writer = os.pipe()
         try:
             self.process = subprocess.Popen(
-                command(self.folder, theirs.fileno(), json.dumps(settings), self.limits.disk, self.off),
+                command(
+                    self.folder, theirs.fileno(), json.dumps(settings), self.limits.disk, self.off, self.limits.uses
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=writer,
                 stderr=writer,

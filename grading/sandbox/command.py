@@ -1,9 +1,9 @@
 """The bubblewrap command of one submission's sandbox: what is in there, and what is not.
 
-In it: the interpreter with its packages, the shared libraries that torch maps, labkit, grading/sandbox/inside, and the
-submission's folder; all read-only, and the course's solutions masked wherever they are installed. Besides, small
-memory file systems for /tmp and /dev/shm. Not in it: anything else of this machine, the network, other processes, the
-environment.
+In it: the interpreter with its packages, the shared libraries that torch maps, what of labkit the week's tasks may use,
+grading/sandbox/inside, and the submission's folder; all read-only, and the course masked wherever it is installed.
+Besides, small memory file systems for /tmp and /dev/shm. Not in it: anything else of this machine, the network, other
+processes, the environment.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from functools import cache
 from pathlib import Path
 
 import labkit
+from labkit.checks import boundary
 from labkit.errors import LabError
 
 COURSE, SUBMISSION = "/course", "/submission"
 INSIDE = "labkit_inside"  # what grading/sandbox/inside is called in there: no helper of a student's has this name
 # Top-level packages of the course that must not be seen, wherever pip has put them.
-_COURSE = re.compile(r"^(week\d+\w*|capstone\w*|grading|tests|solutions)$")
+_COURSE = re.compile(r"^(week\d+\w*|capstone\w*|labkit|grading|tests|solutions)$")
 _PACKAGES = ("stdlib", "platstdlib", "purelib", "platlib")
 _LOADERS = ("/lib64", "/lib", "/usr/lib64")  # where the dynamic loader is named
 _HUGE = "/sys/kernel/mm/transparent_hugepage"  # glibc asks there how large a huge page is
@@ -41,30 +42,28 @@ def bwrap() -> str:
     return found
 
 
-def command(folder: Path, descriptor: int, settings: str, disk: int, off: frozenset[str] = frozenset()) -> list[str]:
+def command(
+    folder: Path,
+    descriptor: int,
+    settings: str,
+    disk: int,
+    off: frozenset[str] = frozenset(),
+    uses: tuple[str, ...] = (),
+) -> list[str]:
     """argv that runs the zygote on the submission in `folder`.
 
     descriptor   of the zygote's end of its socket, inherited
     settings     JSON for it
     disk         bytes of the scratch folder and of /dev/shm
     off          defences to leave out, for tests: "network", "files" (then this machine is at /host), "environment",
-                 "readonly", "devices"
+                 "readonly", "devices", "labkit" (then all of it is there)
+    uses         of labkit, what the week declares (see labkit.checks.boundary)
     """
-    root = os.geteuid() == 0
-    argv = [
-        bwrap(),
-        "--die-with-parent",
-        "--new-session",
-        "--unshare-pid",
-        "--unshare-ipc",
-        "--unshare-uts",
-        "--unshare-cgroup-try",
-        "--hostname",
-        "sandbox",
-    ]
+    argv = [bwrap(), "--die-with-parent", "--new-session", "--hostname", "sandbox"]
+    argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if "network" not in off:
         argv.append("--unshare-net")
-    if root:  # no user namespace of bubblewrap's: the zygote becomes another user, really
+    if os.geteuid() == 0:  # no user namespace of bubblewrap's: the zygote becomes another user, really
         argv += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         argv.append("--unshare-user")
@@ -84,51 +83,31 @@ def command(folder: Path, descriptor: int, settings: str, disk: int, off: frozen
             argv += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     for path in ("/dev/shm", scratch()):
         argv += ["--perms", "1777", *(["--size", str(disk)] if "limits" not in off else []), "--tmpfs", path]
-    inside = Path(__file__).parent / "inside"
     for parent in sorted({str(p) for path in system_paths() for p in Path(path).parents if str(p) != "/"}):
         argv += ["--perms", "0755", "--dir", parent]  # by itself bubblewrap would make them root's alone
     for path in system_paths():
         argv += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
     for path in masked(system_paths()):
         argv += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
-    argv += [
-        "--perms",
-        "0755",
-        "--size",
-        "65536",
-        "--tmpfs",
-        COURSE,
-        "--ro-bind",
-        str(Path(labkit.__file__).parent),
-        f"{COURSE}/labkit",
-        "--ro-bind",
-        str(inside),
-        f"{COURSE}/{INSIDE}",
-        "--remount-ro",
-        COURSE,
-        bind,
-        str(folder),
-        SUBMISSION,
-        "--remount-ro",
-        "/dev",
-        "--remount-ro",
-        "/",
-    ]
+    argv += ["--perms", "0755", "--size", "65536", "--tmpfs", COURSE, *_labkit(uses, whole="labkit" in off)]
+    argv += ["--ro-bind", str(Path(__file__).parent / "inside"), f"{COURSE}/{INSIDE}", "--remount-ro", COURSE]
+    argv += [bind, str(folder), SUBMISSION, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SUBMISSION, "--"]
     # -P: what lies in the submission's folder must not be taken for a module of the zygote's.
-    return [
-        *argv,
-        "--chdir",
-        SUBMISSION,
-        "--",
-        sys.executable,
-        "-P",
-        "-s",
-        "-B",
-        "-m",
-        f"{INSIDE}.zygote",
-        str(descriptor),
-        settings,
-    ]
+    return [*argv, sys.executable, "-P", "-s", "-B", "-m", f"{INSIDE}.zygote", str(descriptor), settings]
+
+
+def _labkit(uses: tuple[str, ...], whole: bool) -> list[str]:
+    """What binds labkit's part: a week's answers may lie in the rest of it, for whoever imports or reads it there."""
+    top = Path(labkit.__file__).parent
+    if whole:
+        return ["--ro-bind", str(top), f"{COURSE}/labkit"]
+    argv: list[str] = []
+    paths = {path: f"{COURSE}/labkit/{path.relative_to(top)}" for path in boundary.files(uses)}
+    for parent in sorted({os.path.dirname(inside) for inside in paths.values()}):
+        argv += ["--perms", "0755", "--dir", parent]
+    for path, inside in paths.items():
+        argv += ["--ro-bind", str(path), inside]
+    return argv
 
 
 def scratch() -> str:

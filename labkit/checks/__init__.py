@@ -30,7 +30,7 @@ _PUBLIC = {
     "sent": "labkit.checks.traffic",
     "sends": "labkit.checks.traffic",
     "CheckFailed": "labkit.checks.verdict",
-    "check": "labkit.checks.run",
+    "check": "labkit.checks.table",
     "run_checks": "labkit.checks.run",
 }
 __all__ = sorted(_PUBLIC)

@@ -19,7 +19,7 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="TASK|WEEK",
-            help=("What to check: a task (13.4), a week (week13), several of them, or nothing for the whole course."),
+            help="What to check: a task (13.4), a week (week13), several of them, or nothing for the whole course.",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Use this seed's random data, to repeat a verdict.")] = None,
@@ -55,13 +55,10 @@ def open_week(week: Annotated[str, typer.Argument(metavar="WEEK", help="The week
     import subprocess
     import sys
 
-    from labkit.checks.tasks import find_weeks, nearest
+    from labkit.checks.tasks import find_week
     from labkit.errors import LabError
 
-    weeks = find_weeks()
-    found = next((w for w in weeks if week.rstrip("/") in (w.name, w.package)), None)
-    if found is None:
-        raise LabError(f"there is no week {week!r}{nearest(week, [w.name for w in weeks])}")
+    found = find_week(week)
     if not found.notebook.exists():
         raise LabError(f"{found.name} has no notebook {found.notebook.name}")
     if importlib.util.find_spec("jupyterlab") is None:

@@ -58,13 +58,15 @@ def same(
     want        a tensor (then type, shape and dtype must agree too), a number, or a list of numbers
     rank        whose answer it is, for the text
     looks_like  {cause in one sentence: the answer that this mistake would give}
-    tol         largest absolute difference allowed, a number or a tensor of want's shape. State its reason where you
-                pass it
+    tol         largest absolute difference allowed, a number or, for a tensor, one of want's shape. State its reason
+                where you pass it
     what        what is compared, for the text: "x after the call"
     """
     who = f"{what} of rank {rank}" if rank is not None else what
     if isinstance(want, torch.Tensor):
         _same_tensor(got, want, who, looks_like or {}, tol)
+    elif isinstance(tol, torch.Tensor):
+        raise TypeError("tol is a number where no tensor is wanted")
     elif isinstance(want, (list, tuple)):
         _same_numbers(got, want, who, looks_like or {}, tol)
     else:
@@ -144,9 +146,9 @@ def _same_number(got: Any, want: float, who: str, looks_like: Mapping[str, Any],
 def _same_numbers(got: Any, want: list | tuple, who: str, looks_like: Mapping[str, Any], tol: float) -> None:
     if isinstance(got, torch.Tensor):
         got = got.tolist()
-    if not isinstance(got, (list, tuple)) or any(_number(x) is None for x in got):
+    numbers = [n for x in got if (n := _number(x)) is not None] if isinstance(got, (list, tuple)) else []
+    if not isinstance(got, (list, tuple)) or len(numbers) < len(got):
         raise CheckFailed(NO_RESULT, f"{who} must be a list of {len(want)} numbers, but {_describe(got)} came back")
-    numbers = [_number(x) for x in got]
     if len(numbers) == len(want) and all(_close(a, b, tol) for a, b in zip(numbers, want)):
         return
     cause = tuple(

@@ -20,11 +20,9 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shutil
 import textwrap
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from labkit.errors import LabError
 
@@ -37,7 +35,7 @@ _ANSWER_END = re.compile(r"^[ \t]*<!-- END SOLUTION -->[ \t]*$")
 # a line that means to be a marker and is none is an error, never a leak
 _LIKE = re.compile(r"(BEGIN|END)\s+SOLUTION")
 
-LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", ".pytest_cache")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,11 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
             raise LabError(
                 f"{name}:{number}: a solution begins inside the one that began in line {open_[0]}; close that first"
             )
-        if end and not open_:
-            raise LabError(f"{name}:{number}: a solution ends here that never began")
         if begin:
             open_ = number, begin
         elif end:
+            if not open_:
+                raise LabError(f"{name}:{number}: a solution ends here that never began")
             first, match = open_
             found.append(Hole(match["task"], match["title"] or "", first, number, match["indent"]))
             open_ = None
@@ -135,23 +133,7 @@ def strip_notebook(text: str, name: str = "this notebook") -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def strip_folder(source: str | Path, target: str | Path) -> list[Path]:
-    """Copy a week's folder with its solutions taken out; `target` must not exist. Returns the files that had holes."""
-    source, target = Path(source), Path(target)
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*LEFT_OUT))
-    changed = []
-    for path in sorted(target.rglob("*")):
-        how = {".py": strip, ".ipynb": strip_notebook}.get(path.suffix)
-        if how is not None and path.is_file():
-            before = path.read_text(encoding="utf-8")
-            after = how(before, str(path.relative_to(target.parent)))
-            if after != before:
-                path.write_text(after, encoding="utf-8")
-                changed.append(path)
-    return changed
-
-
-def _replace(text: str, found: list[Hole], new) -> str:
+def _replace(text: str, found: list[Hole], new: Callable[[Hole], str]) -> str:
     lines = text.splitlines(keepends=True)
     for hole in reversed(found):
         lines[hole.begin - 1 : hole.end] = [new(hole)]
@@ -170,10 +152,9 @@ def _inside_function(tree: ast.Module, hole: Hole) -> bool:
     """Whether the innermost block around the hole is a function's."""
     inner: ast.AST = tree
     for node in ast.walk(tree):  # outer before inner
-        block = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        if block and node.lineno < hole.begin <= node.end_lineno:
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and node.lineno < hole.begin <= (node.end_lineno or 0):
             inner = node
-    return isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))
+    return isinstance(inner, _FUNCTIONS)
 
 
 def _stubs(body: str, hole: Hole, name: str) -> str:
@@ -181,10 +162,10 @@ def _stubs(body: str, hole: Hole, name: str) -> str:
     text = textwrap.dedent(body)
     parts = []
     for node in ast.parse(text).body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, _FUNCTIONS):
             parts.append(_stub(node, hole))
         elif isinstance(node, ast.ClassDef):
-            methods = [_stub(n, hole) for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            methods = [_stub(n, hole) for n in node.body if isinstance(n, _FUNCTIONS)]
             kept = [ast.parse(m).body[0] for m in methods]
             doc = [node.body[0]] if ast.get_docstring(node) is not None else []
             node.body, node.decorator_list = [*doc, *kept] or [ast.Pass()], []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -80,7 +80,8 @@ class Checks:
         self.starts, self.ends, self.expected = starts, ends, expected
         self.cases: list[CaseResult] = []
         self.broken: list[str] = []  # test files that could not be loaded
-        self._runner, self._own = runner, None
+        self._runner: seam.Runner | None = runner
+        self._own: seam.Runner | None = None
         _load.cache_clear()  # a kernel lives for days, and files change
 
     # -- collecting -------------------------------------------------------------------------------------------------
@@ -101,13 +102,13 @@ class Checks:
 
     # -- running ----------------------------------------------------------------------------------------------------
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem) -> Iterator[None]:
-        if _mark(item) is not None and self.starts is not None:
-            self.starts(_mark(item).args[0], title(item))
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, None, None]:
+        if (mark := _mark(item)) is not None and self.starts is not None:
+            self.starts(mark.args[0], title(item))
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         mark = _mark(item)
         if mark is None:
             return (yield)
@@ -124,12 +125,15 @@ class Checks:
             item.stash[_ANSWERED] = case.answered
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         mark = _mark(item)
         if mark is None or (call.when != "call" and call.excinfo is None):
             return report
-        verdict, text, cause = PASSED, "", ()
+        verdict, text = PASSED, ""
+        cause: tuple[str, ...] = ()
         if call.excinfo is not None:
             error = call.excinfo.value
             if isinstance(error, CheckFailed):
@@ -167,7 +171,7 @@ class Checks:
             self._runner = self._own = None
 
     # -- telling ------------------------------------------------------------------------------------------------------
-    def pytest_terminal_summary(self, terminalreporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.cases:
             return
         terminalreporter.section("points")
@@ -186,6 +190,7 @@ _FORM = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, Ru
 
 def title(item: pytest.Item) -> str:
     """What a test looks at: the first line of its docstring."""
+    assert isinstance(item, pytest.Function)
     line = inspect.getdoc(item.function) or item.originalname.removeprefix("test_").replace("_", " ")
     return line.splitlines()[0].rstrip(".")
 
@@ -200,7 +205,13 @@ def share(item: pytest.Item) -> Fraction:
     cases = 1
     for mark in item.iter_markers("parametrize"):
         cases *= len(mark.args[1])
-    return Fraction(str(_mark(item).kwargs["points"])) / cases
+    return _points(item) / cases
+
+
+def _points(item: pytest.Item) -> Fraction:
+    """The share of its task's points that the test (all its cases) has; 0 for a test of no task."""
+    mark = _mark(item)
+    return Fraction(str(mark.kwargs["points"])) if mark is not None else Fraction(0)
 
 
 def _mark(item: pytest.Item) -> pytest.Mark | None:
@@ -218,18 +229,19 @@ def _week(item: pytest.Item) -> Week:
 
 def _agree(items: list[pytest.Item]) -> None:
     """Tests and registry must name the same tasks and points. Called when whole files were collected."""
-    tests = {(item.path, item.originalname): item for item in items if _mark(item) is not None}
+    tests = {(item.path, item.originalname): item for item in items if isinstance(item, pytest.Function)}
+    judged = [
+        (path.parent, mark.args[0], item) for (path, _), item in tests.items() if (mark := _mark(item)) is not None
+    ]
     found: dict[tuple[Path, str], Fraction] = {}
     try:
-        weeks = {path.parent: _load(path.parent) for path, _ in tests}
+        weeks = {folder: _load(folder) for folder, _, _ in judged}
     except LabError as error:
         raise pytest.UsageError(str(error)) from None
-    for (path, _), item in tests.items():
-        id = _mark(item).args[0]
-        if weeks[path.parent].task(id) is None:
-            raise pytest.UsageError(f"{item.nodeid} judges task {id}, which is not in {path.parent.name}/tasks.toml")
-        key = path.parent, id
-        found[key] = found.get(key, Fraction(0)) + Fraction(str(_mark(item).kwargs["points"]))
+    for folder, id, item in judged:
+        if id not in weeks[folder]:
+            raise pytest.UsageError(f"{item.nodeid} judges task {id}, which is not in {folder.name}/tasks.toml")
+        found[folder, id] = found.get((folder, id), Fraction(0)) + _points(item)
     for (folder, id), points in found.items():
         task = weeks[folder].task(id)
         if task.kind == "auto" and points != Fraction(str(task.points)):

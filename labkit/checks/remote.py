@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from labkit.checks import values
+from labkit.checks import boundary, values
 
 # How a call can end, as the first item of what comes back.
 OK, MISSING, UNFINISHED, RAISED = "ok", "missing", "unfinished", "raised"
@@ -79,6 +79,7 @@ def answer(
     if root in sys.path_importer_cache or reference in sys.path_importer_cache:
         # This process has run before, and files may be others by now.
         importlib.invalidate_caches()
+    boundary.hold(root, package, name)
     try:
         _forget(package)
         parts = {}

@@ -99,16 +99,6 @@ def run_checks(
     return outcome
 
 
-def check(*names: str, seed: int | None = None, deadline: float | None = None, show_all: bool = False) -> Outcome:
-    """For notebooks: check("13.4") checks your files as saved on disk, shows the table, and returns the Outcome."""
-    from labkit.checks.table import render, watch
-
-    with watch() as (console, hooks):
-        outcome = run_checks(names, seed=seed, deadline=deadline, **hooks)
-    render(outcome, console, show_all=show_all)
-    return outcome
-
-
 def _forget(selection: list[tuple[Week, tuple[str, ...]]]) -> None:
     """Let pytest load the test files anew: a notebook's kernel lives for days, and another copy has the same name."""
     for week, _ in selection:

@@ -13,11 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.checks.outcome import CaseResult, Outcome, number, points
+from labkit.checks.run import run_checks
 from labkit.checks.tasks import Task
 from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED
 
 COLOURS = {PASSED: "green", NOT_ATTEMPTED: "dim", FAULT: "magenta"}  # the words say it all; colour only helps
 SHOWN = 2  # diagnoses shown of one task, unless all are asked for
+
+
+def check(*names: str, seed: int | None = None, deadline: float | None = None, show_all: bool = False) -> Outcome:
+    """For notebooks: check("13.4") checks your files as saved on disk, shows the table, and returns the Outcome."""
+    with watch() as (console, hooks):
+        outcome = run_checks(names, seed=seed, deadline=deadline, **hooks)
+    render(outcome, console, show_all=show_all)
+    return outcome
 
 
 @contextlib.contextmanager
@@ -166,8 +175,8 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
         if cases[0].printed:
             console.print(Padding(Text(f"it printed:\n{cases[0].printed.rstrip()}", "dim"), (0, 0, 0, 4)))
     if more := sum(len(cases) for _, cases in list(groups.items())[len(shown) :]):
-        cases = "cases fail" if more > 1 else "case fails"
-        console.print(Text(f"    {more} more {cases}: lab check {task.id} --all shows every diagnosis.", "dim"))
+        fail = "cases fail" if more > 1 else "case fails"
+        console.print(Text(f"    {more} more {fail}: lab check {task.id} --all shows every diagnosis.", "dim"))
 
 
 def _same_mistake(case: CaseResult, exactly: bool) -> tuple:

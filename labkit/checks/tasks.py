@@ -5,6 +5,8 @@ A week's `tasks.toml` is the registry. It is data: grading and the gradebook rea
     title = "All-reduce"                    # of the week
     notebook = "lab.ipynb"
     tests = ["test_week13.py"]
+    uses = ["labkit.model"]                 # of labkit, beyond comm and checks (labkit.checks.boundary); mostly nothing
+    records = ["*.json"]                    # of its results/, beyond pages: what the notebook reads, so students get it
 
     [[task]]
     id = "13.4"                             # names the same thing everywhere: heading, hole, test, grade cell task-13-4
@@ -59,7 +61,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Week:
-    """One week's folder. `name` is what one types: "week13"; `package` is the folder's name: "week13_allreduce"."""
+    """One week's folder. `name` is what one types: "week13"; `package` is the folder's name: "week13_allreduce"; `uses`
+    is what its tasks may import of labkit (see labkit.checks.boundary), `records` patterns below its results/."""
 
     name: str
     title: str
@@ -67,13 +70,22 @@ class Week:
     notebook: Path
     tests: tuple[Path, ...]
     tasks: tuple[Task, ...]
+    uses: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
 
     @property
     def package(self) -> str:
         return self.folder.name
 
-    def task(self, id: str) -> Task | None:
-        return next((task for task in self.tasks if task.id == id), None)
+    def task(self, id: str) -> Task:
+        """The task with this id. KeyError without one; `id in week` asks."""
+        for task in self.tasks:
+            if task.id == id:
+                return task
+        raise KeyError(id)
+
+    def __contains__(self, id: str) -> bool:
+        return any(task.id == id for task in self.tasks)
 
     def points(self, *kinds: str) -> float:
         """Points of all tasks of these kinds (of all kinds, if none is named)."""
@@ -97,7 +109,7 @@ def load_week(folder: str | Path) -> Week:
         raise LabError(f"{folder} is no week's folder: it has no {REGISTRY}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{path} is not valid TOML: {error}") from None
-    _fields(data, {"title": str, "notebook": str, "tests": list, "task": list}, path)
+    _fields(data, {"title": str, "notebook": str, "tests": list, "task": list}, path, {"uses": list, "records": list})
     tasks = tuple(_task(entry, path) for entry in data["task"])
     ids = [t.id for t in tasks]
     for id in ids:
@@ -115,6 +127,8 @@ def load_week(folder: str | Path) -> Week:
         folder / data["notebook"],
         tuple(folder / test for test in data["tests"]),
         tasks,
+        tuple(data.get("uses", ())),
+        tuple(data.get("records", ())),
     )
 
 
@@ -126,6 +140,17 @@ def find_weeks(start: str | Path | None = None) -> list[Week]:
         if folders:
             return [load_week(folder) for folder in folders]
     raise LabError("there is no course here: go to the folder that holds the week folders, and try again")
+
+
+def find_week(name: str, weeks: Sequence[Week] | None = None) -> Week:
+    """The week called "week13" or "week13_allreduce", of `weeks` (default: `find_weeks()`). LabError with the nearest
+    name for an unknown one."""
+    weeks = find_weeks() if weeks is None else weeks
+    wanted = name.strip().rstrip("/")
+    found = next((week for week in weeks if wanted in (week.name, week.package)), None)
+    if found is None:
+        raise LabError(f"there is no week {name!r}{nearest(name, [week.name for week in weeks])}")
+    return found
 
 
 def select(names: Sequence[str], weeks: Iterable[Week]) -> list[tuple[Week, tuple[str, ...]]]:
@@ -142,7 +167,7 @@ def select(names: Sequence[str], weeks: Iterable[Week]) -> list[tuple[Week, tupl
         for week in weeks:
             if wanted in (week.name, week.package):
                 chosen.setdefault(week.name, set()).update(_graded(week))
-            elif week.task(wanted):
+            elif wanted in week:
                 chosen.setdefault(week.name, set()).add(wanted)
             else:
                 continue
@@ -192,7 +217,7 @@ def _task(entry: Any, path: Path) -> Task:
     )
 
 
-def _fields(data: dict, wanted: dict[str, Any], path: Path, optional: dict[str, Any] = {}) -> None:
+def _fields(data: dict, wanted: dict[str, Any], path: Path, optional: dict[str, Any]) -> None:
     for key, kind in wanted.items():
         if not isinstance(data.get(key), kind):
             raise LabError(f"{path}: {key} is missing or has the wrong type")

@@ -17,7 +17,7 @@ LIBRARY = " ".join(kind for kind in COLLECTIVES if kind != "barrier")
 
 def sends(ledger: Ledger) -> list[tuple[int, int]]:
     """What the rank sent, in its program order: [(to, bytes)]."""
-    return [(event.peer, event.bytes) for event in ledger.events if event.kind == "send"]
+    return [(event.peer, event.bytes) for event in ledger.events if event.kind == "send" and event.peer is not None]
 
 
 def sent(

@@ -7,8 +7,9 @@ import json
 
 import pytest
 
-from labkit.checks.markers import holes, strip, strip_folder, strip_notebook
+from labkit.checks.markers import holes, strip, strip_notebook
 from labkit.errors import LabError
+from tests.stripped import strip_folder
 
 MODULE = '''"""A module."""
 import math

@@ -13,7 +13,7 @@ def test_a_week_is_read(tmp_path):
     week = load_week(make_week(tmp_path))
     assert (week.name, week.package, week.title) == ("week91", "week91_mini", "Mini")
     assert [t.id for t in week.tasks] == ["91.1", "91.2", "91.3", "91.4"]
-    assert week.task("91.2").stands_on == ("91.1",) and week.task("91.9") is None
+    assert week.task("91.2").stands_on == ("91.1",) and "91.2" in week and "91.9" not in week
     assert week.task("91.1").cell == "task-91-1" and week.task("91.1").modules == ("ops",)
     assert week.points("auto") == 15 and week.points() == 20
 

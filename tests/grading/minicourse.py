@@ -30,6 +30,7 @@ ANSWER = "<!-- BEGIN SOLUTION 91.2 why -->\nBecause of the secret answer.\n<!-- 
 TASKS = """title = "{title}"
 notebook = "lab.ipynb"
 tests = ["test_week.py"]
+records = ["*.json"]
 
 [[task]]
 id = "{number}.1"
@@ -81,6 +82,11 @@ def make(root: Path) -> Path:
         put(week / "test_week.py", "")
         put(week / "lab.ipynb", json.dumps(notebook()))
         put(week / "results" / "record.json", "{}\n")
+        put(week / "results" / "raw" / "record.json", "secret")
+        put(week / "results" / "raw" / "steps.jsonl", "secret")
+        put(week / "results" / "README.md", "# Measured\n\n![a picture](figures/shown.png)\n")
+        put(week / "results" / "figures" / "shown.png", "shown")
+        put(week / "results" / "figures" / "other.png", "secret")
         put(week / "bench.sh", "echo\n")
         (week / "bench.sh").chmod(0o755)
         put(week / "__pycache__" / "parts.pyc", "secret")

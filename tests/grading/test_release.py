@@ -45,6 +45,23 @@ def test_upgrade_in_mid_term(tree, course):
     assert "week92_next is here from before" in report.sentences()[-2]
 
 
+def test_what_a_tree_no_longer_holds_goes_with_its_empty_folders_in_one_sentence(tree, course):
+    """As the raw records did that a tree of last month has."""
+    raw = course / "week91_demo" / "results" / "raw"
+    registry = (course / "week91_demo/tasks.toml").read_text()
+    (course / "week91_demo/tasks.toml").write_text(registry.replace('"*.json"', '"*.json", "raw/*/*"'))
+    for number in range(7):
+        put(raw / str(number) / "steps.jsonl", "{}\n")
+    assert len(again(tree, course).created) == 7
+    put(tree / "week91_demo/results/raw/6/mine.txt", "mine")
+    (course / "week91_demo/tasks.toml").write_text(registry)
+    report = again(tree, course)
+    assert len(report.removed) == 7 and "7 files are no part of the course any more and were removed: " in "\n".join(
+        report.sentences()
+    )
+    assert [path.name for path in (tree / "week91_demo/results/raw").rglob("*")] == ["6", "mine.txt"]
+
+
 def test_a_text_beside_is_itself_never_overwritten(tree, course):
     (tree / PARTS_PY).write_text(MINE)
     for text in ("x + 10", "x + 11", "x + 12"):
@@ -155,7 +172,7 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["release", "--all", "--to", str(tmp_path / "tree")])
     assert stop.value.code in (0, None)
-    assert f"{tmp_path / 'tree'}: 26 files new" in capsys.readouterr().out
+    assert f"{tmp_path / 'tree'}: 30 files new" in capsys.readouterr().out
     assert (tmp_path / "tree/week92_next/parts.py").exists()
     shutil.rmtree(tmp_path / "tree/labkit")
     (tmp_path / "tree/labkit").symlink_to(tmp_path)

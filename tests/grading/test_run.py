@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -326,3 +327,31 @@ def test_the_seed_is_made_once_and_is_its_owners(tmp_path):
     (tmp_path / ".seed.json").write_text("{}")
     with pytest.raises(LabError, match="holds no seed"):
         running.class_seed(tmp_path)
+
+
+@needs_sandbox
+def test_what_the_week_declares_of_labkit_is_in_the_sandbox_and_the_rest_is_refused_by_name(course):
+    week, _, folder, hand_in = course
+    hand_in("anna", SOLVED.replace("import torch\n", "import torch\nfrom labkit.strict import Config\n", 1))
+    graded(course)
+    (mark,) = marks.all_marks(folder, week.name)
+    assert mark.points == 0 and mark.complete
+    assert all("labkit.strict is not part of " in case["text"] for case in mark.cases)
+    assert "labkit.strict is not part of task 91.1: of labkit it stands on labkit.comm" in mark.cases[0]["text"]
+    registry = week.folder / "tasks.toml"
+    registry.write_text('uses = ["labkit.strict"]\n' + registry.read_text())
+    assert graded(course)["made"] == ["anna"], "other tests, so another mark"
+    (mark,) = marks.all_marks(folder, week.name)
+    assert mark.points == mark.possible == 15
+
+
+def test_a_mark_depends_on_what_the_week_uses(course, monkeypatch, tmp_path):
+    week = replace(course[0], uses=("labkit.strict",))
+    assert judge.tests_hash(week) != judge.tests_hash(course[0])
+    other = tmp_path / "strict.py"
+    other.write_text("changed = 1\n")
+    before = judge.tests_hash(week)
+    monkeypatch.setattr(judge.boundary, "files", lambda uses: iter([other]))
+    judge.tests_hash.cache_clear()
+    assert judge.tests_hash(week) != before
+    judge.tests_hash.cache_clear()

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from grading.release import release
-from grading.tree import FILES, FOLDERS, RECORDS
+from grading.tree import FILES, FOLDERS, QUOTED
 from labkit.checks.markers import holes, strip
 from labkit.checks.tasks import find_weeks
 from tests.grading.minicourse import ROOT
@@ -28,7 +28,7 @@ def tree(tmp_path_factory):
     course = tmp_path_factory.mktemp("source")
     for name in FILES:
         shutil.copyfile(ROOT / name, course / name)
-    for name in (*FOLDERS, *RECORDS, *(week.package for week in WEEKS)):
+    for name in (*FOLDERS, *QUOTED, *(week.package for week in WEEKS)):
         shutil.copytree(ROOT / name, course / name, ignore=shutil.ignore_patterns("__pycache__"))
     target = tmp_path_factory.mktemp("student") / "tree"
     report = release(target, everything=True, source=course)
@@ -137,15 +137,42 @@ def test_every_hole_raises_and_names_its_task(tree):
                 and isinstance(node.exc.args[0], ast.Constant)
             ]
             assert set(raised) >= set(wanted) and (not wanted or len(raised) >= len(wanted)), path.name
-            assert all(week.task(hole.split()[1].rstrip(":")) for hole in wanted), path.name
+            assert all(hole.split()[1].rstrip(":") in week for hole in wanted), path.name
 
 
 def test_links_in_the_trees_pages_lead_somewhere(tree):
+    looked = 0
     for name, text in texts(tree):
-        if name.endswith(".md"):
-            for link in re.findall(r"\]\(([^)#\s]+)", text):
+        if name.endswith((".md", ".ipynb")):
+            for link in re.findall(r"\]\(([^)#\s]+)|<img [^>]*src=\"([^\"]+)", text):
+                link = "".join(link)
                 if "://" not in link:
+                    looked += 1
                     assert ((tree / name).parent / link).exists(), f"{name} links to {link}"
+    assert looked >= 15
+
+
+def test_the_tree_is_small_and_holds_no_raw_record(tree):
+    """Released without week 16: 222 files, 2.5 MB, of which pictures and week 13's records are 1.3. A course of four
+    weeks stays within twice that; the records behind the tables alone had 490 files and 16 MB."""
+    files = [path for path in tree.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    names = {path.name for path in files}
+    assert not names & {"run.json", "steps.jsonl", "events.jsonl"} and "unfinished" not in os.listdir(tree / QUOTED[0])
+    assert len(files) < 300 + 50 * len(WEEKS) and sum(path.stat().st_size for path in files) < 3e6 + 0.5e6 * len(WEEKS)
+
+
+def test_what_notebooks_read_and_readme_quotes_is_there(tree):
+    for page in ("results", "week13_allreduce/results", "week16_fp8/results", "week16_fp8/results/crossover"):
+        assert "| --" in (tree / page / "README.md").read_text() or "|---|" in (tree / page / "README.md").read_text()
+    code = (
+        "import pathlib, tempfile\nfrom week13_allreduce.given import anatomy_picture, records\n"
+        "assert sorted(records.recorded()) == [2, 4]\n"
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        "    drawn = {path.name for path in anatomy_picture.draw_results(pathlib.Path(folder))}\n"
+        "assert drawn == {path.name for path in records.RESULTS.glob('*.png')}, drawn\n"
+    )
+    done = in_tree(tree, "-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
@@ -178,8 +205,17 @@ def test_a_released_week_imports_and_scores_nothing_and_every_task_is_not_attemp
 def test_lab_answers_in_the_tree(tree):
     done = in_tree(tree, "-m", "labkit", "--help")
     assert done.returncode == 0 and " check " in done.stdout, done.stderr
-    done = in_tree(tree, "-m", "labkit", "compare", "--list")
-    assert done.returncode == 0 and "cpu-tiny: " in done.stdout, done.stderr
+    for words, told in (
+        (("compare", "--list"), "cpu-tiny: "),
+        (("doctor", "--matrix"), "on record"),
+        (("bench", "--help"), "--"),
+        (("report", "--help"), "--table"),
+        (("crossover", "--help"), "--"),
+        (("scaling", "--help"), "--gpus"),
+        (("checkpoint", "--help"), "show"),
+    ):
+        done = in_tree(tree, "-m", "labkit", *words)
+        assert done.returncode == 0 and told in done.stdout, (words, done.stdout, done.stderr)
 
 
 def test_make_test_checks_and_plain_pytest_finds_the_weeks(tree):

@@ -12,9 +12,9 @@ import pytest
 
 from grading.benchmarks.classroom import CLASS, write
 from grading.cli import main
-from grading.reports.export import read_table
 from labkit.checks.tasks import load_week
 from tests import warm
+from tests.grading.reports.looking import read_table
 
 pytest.importorskip("nbgrader", reason="nbgrader is not installed")
 pytestmark = pytest.mark.usefixtures("sandbox")

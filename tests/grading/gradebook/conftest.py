@@ -15,7 +15,7 @@ def template(tmp_path_factory):
     """(the small course, its course directory), made once: nbgrader takes seconds to make a database."""
     if not NBGRADER:
         pytest.skip("nbgrader is not installed: pip install '.[grading]'")
-    from grading.gradebook.course import init
+    from grading.gradebook.init import init
     from tests.grading.gradebook.samples import make
 
     root = tmp_path_factory.mktemp("gradebook")
@@ -42,9 +42,9 @@ def course(template, tmp_path):
 
 @pytest.fixture
 def week(source):
-    from grading.gradebook.course import week_named
+    from labkit.checks.tasks import find_week, find_weeks
 
-    return week_named("week91", source)
+    return find_week("week91", find_weeks(source))
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ import stat
 
 import pytest
 
-from grading.gradebook.course import CONFIG, Course, init, open_course, week_named
+from grading.gradebook.course import CONFIG, Course, open_course
+from grading.gradebook.init import init
 from grading.gradebook.load import load
+from labkit.checks.tasks import find_week, find_weeks
 from labkit.errors import LabError
 from tests import warm
 from tests.grading.gradebook.samples import RUBRIC, TASKS, by_hand, handed, mark, put_marks, rows, scores
@@ -121,7 +123,7 @@ def test_nbgrader_makes_feedback_of_the_view(course, api, week, marks):
 
 
 def test_a_second_init_takes_up_what_is_new_and_keeps_what_was_given(course, source, marks):
-    load(course, week_named("week91", source), put_marks(marks, mark("anna")))
+    load(course, find_week("week91", find_weeks(source)), put_marks(marks, mark("anna")))
     by_hand(course, "anna", "task-91-2", points=5, comment="good")
     tasks = source / "week91_demo" / "tasks.toml"
     tasks.write_text(TASKS.replace("points = 4", "points = 8"))
@@ -142,7 +144,7 @@ def test_a_task_that_left_goes_unless_somebody_has_points_there(course, source, 
     assert {a["name"]: a["max_score"] for a in _assignments(course)}["week91"] == 10
     tasks.write_text(TASKS)
     init(course.root, source=source)
-    load(course, week_named("week91", source), put_marks(marks, mark("anna")))
+    load(course, find_week("week91", find_weeks(source)), put_marks(marks, mark("anna")))
     tasks.write_text(TASKS.replace(third, ""))
     said = init(course.root, source=source).said
     assert any("task-91-3 is no task of the course any more; it stays" in s for s in said)
@@ -204,7 +206,7 @@ def test_a_folder_that_will_not_do(source, tmp_path, where, why):
 def test_an_environment_that_is_not_activated_will_do(source, tmp_path):
     """nbgrader calls `alembic` by its bare name."""
     code = (
-        f"import sys; sys.path.insert(0, {os.getcwd()!r}); from grading.gradebook.course import init; "
+        f"import sys; sys.path.insert(0, {os.getcwd()!r}); from grading.gradebook.init import init; "
         f"init({str(tmp_path / 'new')!r}, source={str(source)!r})"
     )
     done = warm.python("-c", code, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, cwd=tmp_path)
@@ -223,7 +225,7 @@ def test_the_name_and_the_exchange_can_be_chosen(source, tmp_path):
 def test_jupyter_extensions_that_are_off_are_turned_on(monkeypatch, tmp_path):
     from jupyter_server.extension import serverextension
 
-    from grading.gradebook import course as module
+    from grading.gradebook import init as module
 
     state = {name: name != module.EXTENSIONS[0] for name in module.EXTENSIONS}
     monkeypatch.setattr(module, "_off", lambda: [name for name, on in state.items() if not on])
@@ -235,7 +237,7 @@ def test_jupyter_extensions_that_are_off_are_turned_on(monkeypatch, tmp_path):
 
 
 def test_which_jupyter_extensions_are_off(monkeypatch, tmp_path):
-    from grading.gradebook import course as module
+    from grading.gradebook import init as module
 
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(tmp_path))
     assert module._off() == []

@@ -147,12 +147,13 @@ def attack(cells: list[dict]) -> None:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """(course directory, address of Jupyter, function that opens a logged-in tab)."""
-    from grading.gradebook.course import init, week_named
+    from grading.gradebook.init import init
     from grading.gradebook.load import load
+    from labkit.checks.tasks import find_week, find_weeks
 
     folder = tmp_path_factory.mktemp("formgrader")
     course = init(folder / "course", source=ROOT).course
-    week = week_named("week13", ROOT)
+    week = find_week("week13", find_weeks(ROOT))
     files = {name: handed(answers) for name in ("anna", "ben", "cleo")}
     files["mallory"] = handed(attack)
     files["raw"] = handed(attack)
@@ -324,7 +325,7 @@ def test_the_same_notebook_as_it_was_handed_in_does_run(world, course):
 
 def test_a_wicked_name_does_not_run_either(world):
     """nbgrader writes ids into its pages unescaped, also those that come decoded out of an address."""
-    from grading.gradebook.names import gradebook_id
+    from grading.gradebook.course import gradebook_id
 
     id = gradebook_id(WICKED)
     page = world[2]("/formgrader/manage_submissions/week13")

@@ -19,7 +19,8 @@ KILLED = textwrap.dedent("""
     import os, signal, sys
     from pathlib import Path
     import grading.gradebook.load as module
-    from grading.gradebook.course import open_course, week_named
+    from grading.gradebook.course import open_course
+    from labkit.checks.tasks import find_week, find_weeks
     from sqlalchemy import event
     from tests.grading.gradebook.samples import handed
     folder, source, marks, where, number = sys.argv[1:]
@@ -37,7 +38,7 @@ KILLED = textwrap.dedent("""
     else:
         from sqlalchemy.engine import Engine
         event.listen(Engine, {"statement": "after_cursor_execute", "commit": "commit"}[where], count)
-    module.load(course, week_named("week91", source), Path(marks), files=lambda mark: handed())
+    module.load(course, find_week("week91", find_weeks(source)), Path(marks), files=lambda mark: handed())
 """)
 
 

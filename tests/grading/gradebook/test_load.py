@@ -207,7 +207,7 @@ def test_ids_of_any_script_stay_apart_and_come_back(course, week, marks):
     ]
     put_marks(marks, *(mark(name, {"91.1": i % 5}) for i, name in enumerate(names)))
     load(course, week, marks)
-    from grading.gradebook.names import gradebook_id, student_of
+    from grading.gradebook.course import gradebook_id, student_of
 
     for i, name in enumerate(names):
         id = gradebook_id(name)
@@ -233,16 +233,17 @@ def test_nbgraders_own_folder_without_a_time_is_not_taken_for_ungraded(course, w
 
 
 def test_a_task_that_came_later_gets_its_rows(course, source, week, marks):
-    from grading.gradebook.course import init, week_named
+    from grading.gradebook.init import init
+    from labkit.checks.tasks import find_week, find_weeks
 
     put_marks(marks, mark("anna"))
     load(course, week, marks)
     tasks = source / "week91_demo" / "tasks.toml"
     tasks.write_text(tasks.read_text() + '\n[[task]]\nid = "91.5"\ntitle = "late"\nkind = "written"\npoints = 3\n')
     with pytest.raises(LabError, match="task 91.5 is new.*grade course init"):
-        load(course, week_named("week91", source), marks)
+        load(course, find_week("week91", find_weeks(source)), marks)
     init(course.root, source=source)
-    load(course, week_named("week91", source), marks)
+    load(course, find_week("week91", find_weeks(source)), marks)
     assert scores(course, "anna")["task-91-5"] == OPEN and scores(course, "anna")["task-91-1"] == (4, None, False)
     by_hand(course, "anna", "task-91-5", points=3, comment="good")
     assert ("anna", "task-91-5", "good") in rows(course)

@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 from grading.intake import find_submissions, load
-from grading.intake.archive import MAX_DIRECTORY
+from grading.intake.contents import MAX_DIRECTORY
 from tests.grading.intake.handed_in import MINE, put, put_all, zipped
 
 MB = 1 << 20

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
+
+from grading.reports.export import harmless
 
 
 def words(page: str) -> str:
@@ -57,3 +61,15 @@ def assert_one_harmless_file(page: str) -> None:
     assert all(image.get("alt", "").strip() for image in tags.all("img"))
     targets = {attributes.get("id") for _, attributes in tags.found}
     assert all(link["href"][1:] in targets for link in tags.all("a"))
+
+
+def original(cell):
+    """A cell of an exported table without the apostrophe that keeps a spreadsheet from calculating it."""
+    return cell[1:] if cell.startswith("'") and harmless(cell[1:]) != cell[1:] else cell
+
+
+def read_table(path):
+    """Lines of an exported table, by column, names as they were."""
+    head, *rows = csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=""), strict=True)
+    assert all(len(row) == len(head) for row in rows)
+    return [dict(zip(head, map(original, row))) for row in rows]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from labkit.checks import load_week, run_checks
 from labkit.checks.local import LocalRunner
-from labkit.checks.markers import strip_folder
 from tests.mutants13 import MUTANTS
+from tests.stripped import strip_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 WEEK, TO = ROOT / "week13_allreduce", Path(__file__).with_name("week13_outcomes.json")

@@ -9,11 +9,11 @@ import pytest
 
 from grading.marks import UNSANDBOXED, write
 from grading.reports.by_hand import ByHand
-from grading.reports.export import dumps, export, harmless, original, read_table, table
+from grading.reports.export import dumps, export, harmless, table
 from grading.reports.standing import Standing, standings
 from labkit.checks.verdict import FAULT
-from labkit.errors import LabError
 from tests.grading.reports.aclass import AWKWARD, mark, spoil
+from tests.grading.reports.looking import original, read_table
 
 DANGEROUS = "=+-@\t\r\n\0\uff1d"
 
@@ -83,12 +83,3 @@ def test_what_is_not_decided_is_empty_and_the_state_says_why(week):
     assert b["automatic"] is None and b["total"] is None and b["13.5 timing a collective (10)"] is None
     assert b["state"] == "a human must look" and b["13.1 the alpha-beta cost model (15)"] == 15
     assert c["total"] == 100 and c["state"] == "to be looked at again by hand"
-
-
-def test_a_foreign_file_is_one_sentence(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"\xff\xfe")
-    (tmp_path / "b.csv").write_text('a,b\n"x\n')
-    (tmp_path / "c.csv").write_text("a,b\n1\n")
-    for name in ("a.csv", "b.csv", "c.csv", "missing.csv"):
-        with pytest.raises(LabError):
-            read_table(tmp_path / name)

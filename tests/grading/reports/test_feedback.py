@@ -39,7 +39,7 @@ def test_points_task_by_task_and_the_diagnosis_word_for_word(week):
     for task in made.mark.tasks[:6]:
         assert f"{task['points']} of {task['possible']}" in seen, task["id"]
     assert f"{made.mark.points} of 80 points by the checks, 20 more are given by hand" in seen
-    assert "– of 20" in seen and "not graded yet" in seen
+    assert "\u2013 of 20" in seen and "not graded yet" in seen
 
 
 def test_a_mistake_is_told_once_with_all_its_behaviours_and_points(week):

@@ -15,8 +15,7 @@ import pytest
 from grading.marks import quoted, write
 from grading.reports import forget as forgetting
 from grading.reports.feedback import write_pages
-from grading.reports.forget import forget, size
-from grading.reports.places import find
+from grading.reports.forget import find, forget, size
 from grading.reports.standing import standings
 from labkit.errors import LabError
 from tests.grading.reports.aclass import mark
@@ -176,8 +175,9 @@ def test_links_are_removed_and_not_followed(week, tmp_path):
 
 
 def test_pages_and_tables_of_the_class_are_told_and_left(week, root):
+    from grading.reports.class_page import html
     from grading.reports.export import export
-    from grading.reports.overview import html, overview
+    from grading.reports.overview import overview
 
     here = standings(week, root / "marks", root)
     (root / "class.html").write_text(html(overview(week, here)))
@@ -229,15 +229,16 @@ def test_what_cannot_be_removed_is_one_sentence(week, root, monkeypatch):
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
     """A course directory with three students, whose comments and folders are known. Made once: it takes seconds."""
-    from grading.gradebook.course import init, week_named
+    from grading.gradebook.init import init
     from grading.gradebook.load import load
+    from labkit.checks.tasks import find_week, find_weeks
     from tests.grading.gradebook.samples import by_hand, make, put_marks
     from tests.grading.gradebook.samples import mark as small
 
     root = tmp_path_factory.mktemp("template")
     source = make(root / "source")
     course = init(root / "course", source=source, exchange=root / "exchange").course
-    week = week_named("week91", source)
+    week = find_week("week91", find_weeks(source))
     put_marks(root / "marks", *map(small, ("ann", "anna", "a/b")))
     load(course, week, root / "marks")
     by_hand(course, "anna", "task-91-2", 5, "SECRET REMARK " * 20)
@@ -254,13 +255,14 @@ class TestWithNbgrader:
     @pytest.fixture
     def course(self, template, tmp_path):
         """The template's copy, to take things out of."""
-        from grading.gradebook.course import CONFIG, open_course, week_named
+        from grading.gradebook.course import CONFIG, open_course
+        from labkit.checks.tasks import find_week, find_weeks
 
         shutil.copytree(template, tmp_path, dirs_exist_ok=True)
         config = tmp_path / "course" / CONFIG
         assert str(template) in config.read_text()
         config.write_text(config.read_text().replace(str(template), str(tmp_path)))
-        return open_course(tmp_path / "course"), week_named("week91", tmp_path / "source")
+        return open_course(tmp_path / "course"), find_week("week91", find_weeks(tmp_path / "source"))
 
     def test_rows_and_folders_go_and_the_others_stay(self, course, tmp_path):
         from tests.grading.gradebook.samples import rows

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from grading.marks import UNSANDBOXED
 from grading.reports.by_hand import ByHand
-from grading.reports.overview import html, overview, write_page
+from grading.reports.class_page import html, render, write_page
+from grading.reports.overview import overview
 from grading.reports.standing import Standing
-from grading.reports.summary import render
 from labkit.checks.verdict import FAULT, OUT_OF_MEMORY
 from tests.grading.reports.aclass import mark, spoil
 from tests.grading.reports.looking import Tags, assert_one_harmless_file, words
@@ -64,7 +64,7 @@ def test_what_was_not_understood_comes_first_most_failed_first(week, klass):
     assert told == [e.failed for e in seen.not_understood[:8]] and told[0] == max(e.failed for e in seen.behaviours)
     first = seen.not_understood[0]
     assert " ".join(first.typical[1].split())[:60] in section(page, heads[0])
-    assert f"{first.causes[0][1]} × {first.causes[0][0]}" in section(page, heads[0])
+    assert f"{first.causes[0][1]} \u00d7 {first.causes[0][0]}" in section(page, heads[0])
 
 
 def test_counts_agree_with_the_marks(week):
@@ -77,7 +77,7 @@ def test_counts_agree_with_the_marks(week):
         "Bus bandwidth of a single rank, and of an unknown collective",
     }
     assert "2 of 6 students (33 %)" in section(page, "What the class has not understood")
-    assert "2 × in GB/s, expected bytes/s" in section(page, "What the class has not understood")
+    assert "2 \u00d7 in GB/s, expected bytes/s" in section(page, "What the class has not understood")
     assert [i.student for i in seen.incidents_of("hung")] == ["ben"]
     assert [(i.student, i.cases) for i in seen.incidents_of("crashed")] == [("dov", 6)]
     assert [i.student for i in seen.incidents_of(OUT_OF_MEMORY)] == ["cai"]

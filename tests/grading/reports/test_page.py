@@ -63,6 +63,6 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
 
 
 def test_points_and_counts_in_words():
-    assert page.of(12.50, 15) == "12.5 of 15" and page.of(None, 20.0) == "– of 20"
+    assert page.of(12.50, 15) == "12.5 of 15" and page.of(None, 20.0) == "\u2013 of 20"
     assert page.join(["a", "b", "c"]) == "a, b and c" and page.join([]) == ""
     assert page.count(1, "student") == "1 student" and page.count(2, "mark comes", "marks come") == "2 marks come"

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from grading.reports import pictures as module
-from grading.reports.pictures import own_pictures
-from grading.reports.png import MAX_SIDE, clean
+from grading.reports.pictures import MAX_SIDE, own_pictures
+from grading.reports.pictures import clean_png as clean
 from tests.grading.reports.pngs import SIGNATURE, chunk, header, png
 
 

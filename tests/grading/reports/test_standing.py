@@ -9,13 +9,18 @@ import pytest
 
 from grading.intake.policy import Rules
 from grading.marks import write
-from grading.reports.by_hand import ByHand, hand_comments
-from grading.reports.standing import Standing, find_week, standings
+from grading.reports.by_hand import ByHand, all_by_hand
+from grading.reports.standing import Standing, standings
+from labkit.checks.tasks import find_week, find_weeks
 from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
 from tests.grading.reports.aclass import mark, spoil
 
 ZOE = 'O\'Neill, "Zoë"'  # nbgrader knows her by another id
+
+
+def hand_comments(course, week, student):
+    return list(all_by_hand(course, week).get(student, {}).values())
 
 
 def test_the_last_attempt_counts_unless_the_course_says_otherwise(week, tmp_path):
@@ -81,16 +86,17 @@ def test_extra_points_come_on_top_of_the_mark_s(week):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """The small course, its directory, and three students loaded, two of them graded by hand."""
-    from grading.gradebook.course import init, week_named
+    from grading.gradebook.course import gradebook_id
+    from grading.gradebook.init import init
     from grading.gradebook.load import load
-    from grading.gradebook.names import gradebook_id
+    from labkit.checks.tasks import find_week
     from tests.grading.gradebook.samples import by_hand, make, put_marks
     from tests.grading.gradebook.samples import mark as small
 
     root = tmp_path_factory.mktemp("hand")
     source = make(root / "source")
     course = init(root / "course", source=source).course
-    week = week_named("week91", source)
+    week = find_week("week91", find_weeks(source))
     put_marks(root / "marks", small("anna"), small(ZOE), small("c", {"91.1": 1}))
     load(course, week, root / "marks")
     by_hand(course, "anna", "task-91-2", 5, "well said\n<b>but short</b>")

@@ -11,6 +11,7 @@ import uuid
 import pytest
 
 from grading.sandbox import command
+from grading.sandbox.box import Limits
 from tests.grading.sandbox.attacking import PACKAGE, ROOT, needs
 
 SECRETS = {
@@ -46,6 +47,33 @@ def test_another_submission_and_a_mark(field, tmp_path):
 
 def test_no_solution_in_sight(field):
     assert field.got("reach.solutions") == []
+
+
+ELSEWHERE = ("labkit.strict", "labkit.precision", "labkit.train", "labkit.record", "labkit.cli", "labkit.model")
+
+
+def test_a_part_of_labkit_that_the_week_has_not_declared(field):
+    """Later weeks' answers may lie there. Its import is refused by name; and past the rule there is no such file."""
+    for name in ELSEWHERE:
+        reply = field.ask("reach.asked_for", module=name)
+        assert reply.verdict == "crashed" and f"{name} is not part of {PACKAGE}" in reply.text, reply.text
+        assert field.got("reach.library", module=name) is None
+        assert field.got("reach.library", module=name, off={"labkit"})
+    assert field.got("reach.library", module="labkit.comm.wire"), "what every task has is there"
+
+
+def test_a_part_of_labkit_that_the_week_has_declared(field):
+    with contextlib.closing(field.runner(limits=Limits(uses=("labkit.strict", "labkit.model.flops")))) as runner:
+        for name, there in {"labkit.strict": True, "labkit.model": True, "labkit.train": False}.items():
+            reply = field.ask("reach.library", runner=runner, module=name)
+            assert reply.verdict == "passed" and bool(reply.values[0]) is there, name
+
+
+def test_an_installed_labkit_is_not_in_there(field, monkeypatch, tmp_path):
+    """Installed without -e it lies among the packages that are shown, with all of its rooms."""
+    (tmp_path / "labkit" / "train").mkdir(parents=True)
+    monkeypatch.setattr(command.site, "getsitepackages", lambda: [str(tmp_path)])
+    assert str(tmp_path / "labkit") in command.masked([str(tmp_path)])
 
 
 def test_its_own_files_do_not_change_between_cases(field):

@@ -48,6 +48,24 @@ def solutions(group):
     return found
 
 
+def library(group, module):
+    """A module of labkit that the task has not been given, past the rule that refuses its import; its source, even."""
+    import importlib
+    import sys
+
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder.__module__ != "labkit.checks.boundary"]
+    try:
+        with open(importlib.import_module(module).__file__) as file:
+            return file.read()
+    except ImportError:
+        return None
+
+
+def asked_for(group, module):
+    """The same, as a student would write it."""
+    __import__(module)
+
+
 def environment(group):
     """Variables that the grader has, tokens among them."""
     return dict(os.environ)

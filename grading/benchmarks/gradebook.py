@@ -1,4 +1,4 @@
-"""How long `grade load` takes for a class: python -m grading.gradebook.bench --students 300
+"""How long `grade load` takes for a class: python -m grading.benchmarks.gradebook --students 300
 
 Marks and submissions of week 13 are made up (every third student has failures with diagnoses), each submission is the
 released notebook and modules; then the class is loaded, once into an empty gradebook and once again. Timed is what
@@ -16,15 +16,14 @@ import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from grading.gradebook.course import init, week_named
-from grading.gradebook.handed import files_of
-from grading.gradebook.load import load
+from grading.gradebook.init import init
+from grading.gradebook.load import files_of, load
 from grading.marks import Mark, write
-from labkit.checks.tasks import Task, Week
+from labkit.checks.tasks import Task, Week, find_week
 from labkit.checks.verdict import PASSED, WRONG
 
 TEXT = "rank 2: chunk 1 differs\n  expected  [6, 8, 10]\n  got       [2, 4, 6]\n  cause: do not divide by N\n" * 3
@@ -36,7 +35,7 @@ def main(
     cases: Annotated[int, typer.Option(min=1, help="Cases of each automatic task.")] = 8,
 ) -> None:
     """Load a made-up class twice and print the seconds as JSON."""
-    found = week_named(week)
+    found = find_week(week)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         course = init(root / "course", source=found.folder.parent).course
@@ -77,10 +76,10 @@ def _mark(week: Week, student: str, cases: int, fails: bool) -> Mark:
     return Mark(student, week.name, received="2026-10-05T12:30:00+00:00", tasks=tasks)
 
 
-def _task(task: Task, cases: int, fails: bool) -> dict:
+def _task(task: Task, cases: int, fails: bool) -> dict[str, Any]:
     share = task.points / cases
     lost = cases // 2 if fails else 0
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "test": f"test_week.py::test_{number}",
             "behaviour": f"behaviour {number}: N=4, L=1000",

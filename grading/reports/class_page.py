@@ -1,17 +1,76 @@
-"""The class in a terminal: what it has not understood, how it did, whom to look at. The page has the rest."""
+"""The class for the people who teach: one page with figures, and its short form for a terminal."""
 
 from __future__ import annotations
+
+import base64
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from grading.reports import page
+from grading.reports.figures import draw_all
 from grading.reports.overview import Overview
 from labkit.checks.outcome import number
 from labkit.checks.verdict import CRASHED, FORBIDDEN, HUNG, OUT_OF_MEMORY
 
-ROWS = 8
+OPENED, LISTED = 8, 200  # on the page: behaviours told in full; names in one list
+ROWS = 8  # behaviours in the terminal
+
+
+def write_page(overview: Overview, to: Path) -> Path:
+    """One self-contained HTML file with figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        pictures = [
+            {
+                "title": p.title,
+                "alt": p.alt,
+                "note": p.note,
+                "source": "data:image/svg+xml;base64," + base64.b64encode(p.svg.read_bytes()).decode(),
+            }
+            for p in draw_all(overview, Path(folder))
+        ]
+    return page.write(to, html(overview, pictures))
+
+
+def html(overview: Overview, pictures: Sequence[dict[str, str]] = ()) -> str:
+    """The page as text."""
+    standings = overview.standings
+    return page.render(
+        "overview.html.j2",
+        it=overview,
+        week=overview.week,
+        pictures=pictures,
+        now=datetime.now().astimezone(),
+        attempts=sum(len(s.attempts) for s in standings),
+        late=[s for s in standings if s.factor < 1],
+        ungraded=[s for s in standings if s.ungraded],
+        unsandboxed=[s for s in standings if s.unsandboxed],
+        states=Counter(s.state for s in standings),
+        opened=OPENED,
+        listed=LISTED,
+        here=page.here,
+        lists=[
+            (
+                "Hung",
+                "No answer by the deadline. Who waits for whom stands in the student's feedback.",
+                overview.incidents_of(HUNG),
+            ),
+            ("Crashed", "It raised an exception, or its process died.", overview.incidents_of(CRASHED)),
+            ("Out of memory", "It asked for more memory than a submission gets.", overview.incidents_of(OUT_OF_MEMORY)),
+            (
+                "Forbidden calls",
+                "It used what the task asks to build, or went around its group. That is what the "
+                "machinery saw, and no judgement of a person: read the code first.",
+                overview.incidents_of(FORBIDDEN),
+            ),
+        ],
+    )
 
 
 def render(overview: Overview, console: Console) -> None:
@@ -37,7 +96,7 @@ def render(overview: Overview, console: Console) -> None:
                 Text(entry.title),
                 f"{entry.failed} of {entry.judged}",
                 str(entry.untried),
-                Text(page.one_line(page.here(entry.typical[0]), 120)),
+                Text(page.one_line(page.here(entry.typical[0]) if entry.typical else "", 120)),
             )
         console.print(table)
         if more := len(overview.not_understood) - ROWS:

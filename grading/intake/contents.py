@@ -1,4 +1,7 @@
-"""Zips that strangers made: what is in them, read without unpacking anything to a disk.
+"""Zips that strangers made and folders that they may still own: the plain files in them.
+
+Nothing of a zip is unpacked to a disk. In a folder everything can be exchanged between two looks; so every step down,
+when listing and when opening a file later, starts from a folder that is open and follows no link.
 
 What a zip may hold against its reader, and what is done:
 
@@ -13,13 +16,18 @@ What a zip may hold against its reader, and what is done:
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
+
+from grading.intake.names import EXCHANGE_FILES, MAX_DEPTH, clean, noise
 
 MAX_DIRECTORY = 4 << 20  # bytes of a zip's list of members: 40,000 files with long names
 _END, _END_SIZE = b"PK\5\6", 22
@@ -37,6 +45,9 @@ FAULTS = (
     MemoryError,
     LookupError,
 )
+MAX_IN_FOLDER = 20_001  # names read of one folder: one more than anybody looks at
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe would wait for a writer
 LINK, ODD = "is a link, and links are not followed", "is no plain file"
 
 
@@ -45,7 +56,7 @@ class BadArchive(Exception):
 
 
 @dataclass(frozen=True)
-class Member:
+class Zipped:
     """One plain file of a zip: its name as it stands ("/" between folders), and how to get at what is in it.
 
     fault   why it is not read, as the end of a sentence; "" if it is
@@ -66,17 +77,17 @@ class Member:
         except FAULTS as error:
             raise BadArchive(f"cannot be unpacked ({type(error).__name__})") from None
 
-    def copy(self, to: BinaryIO, limit: int) -> bool:
+    def copy(self, to: IO[bytes], limit: int) -> bool:
         """Write it to an open file; False if it has more than so many bytes. Raises BadArchive."""
         try:
             with self._archive.open(self._info) as opened:
-                return copied(opened, to, limit)
+                return copied(opened, to.write, limit)
         except FAULTS as error:
             raise BadArchive(f"cannot be unpacked ({type(error).__name__})") from None
 
 
-def members(file: BinaryIO, max_directory: int = MAX_DIRECTORY) -> Iterator[Member]:
-    """The plain files of a zip. Whether their names are harmless is for `paths.harmless` to say.
+def members(file: IO[bytes], max_directory: int = MAX_DIRECTORY) -> Iterator[Zipped]:
+    """The plain files of a zip. Whether their names are harmless is for `names.harmless` to say.
 
     `file` must stay open while they are read. Raises BadArchive."""
     try:
@@ -103,16 +114,16 @@ def members(file: BinaryIO, max_directory: int = MAX_DIRECTORY) -> Iterator[Memb
             fault = "is packed by a method that is not read here: make the zip with your system's own tool"
         else:
             fault = ""
-        yield Member(name, fault, kind == stat.S_IFLNK, archive, info)
+        yield Zipped(name, fault, kind == stat.S_IFLNK, archive, info)
 
 
-def copied(source: BinaryIO, to: BinaryIO, limit: int) -> bool:
-    """Copy an open file in pieces; False, with nothing more written, once it has more than so many bytes."""
+def copied(source: IO[bytes], write: Callable[[bytes], object], limit: int) -> bool:
+    """Write an open file in pieces; False, with nothing more written, once it has more than so many bytes."""
     while piece := source.read(1 << 20):
         limit -= len(piece)
         if limit < 0:
             return False
-        to.write(piece)
+        write(piece)
     return True
 
 
@@ -121,14 +132,12 @@ def _name(info: zipfile.ZipInfo) -> str:
     and without the "./" that some tools begin with."""
     name = info.filename
     if not info.flag_bits & 0x800:
-        try:
+        with contextlib.suppress(UnicodeError):
             name = name.encode("cp437").decode("utf-8")
-        except UnicodeError:
-            pass
     return name.replace("\\", "/").removeprefix("./")
 
 
-def _directory_size(file: BinaryIO) -> int:
+def _directory_size(file: IO[bytes]) -> int:
     """Bytes of the list of members, as the record at the end claims and zipfile will read at once."""
     end = file.seek(0, 2)
     file.seek(max(0, end - (1 << 16) - _END_SIZE))
@@ -149,3 +158,66 @@ def _directory_size(file: BinaryIO) -> int:
                 if record[:4] == _END64:
                     size = max(size if size != 0xFFFFFFFF else 0, struct.unpack_from("<Q", record, 40)[0])
     return size
+
+
+@dataclass(frozen=True)
+class Walked:
+    """One thing in the folder: its path there ("/" between folders, as text), and why it is not read ("" if it is)."""
+
+    name: str
+    fault: str
+    steps: tuple[str, ...]  # the names on disk
+
+    def open(self, top: int) -> IO[bytes]:
+        """Open the file below the open folder `top`. OSError if it is no plain file any more."""
+        return open_plain(top, *self.steps)
+
+
+def walk(top: int) -> Iterator[Walked]:
+    """All files below the open folder `top`, sorted folder by folder; also what is there and is no plain file.
+
+    Left out without a word: what systems and tools leave about (`names.noise`), virtual environments, and nbgrader's
+    own files at the top."""
+    for walked in _walk(top, "", ()):
+        if walked.name not in EXCHANGE_FILES:
+            yield walked
+
+
+def _walk(folder: int, prefix: str, steps: tuple[str, ...]) -> Iterator[Walked]:
+    with os.scandir(folder) as scan:
+        inside = sorted(entry.name for entry in itertools.islice(scan, MAX_IN_FOLDER))
+    if "pyvenv.cfg" in inside:
+        return
+    for entry in inside:
+        name, here = prefix + clean(entry), (*steps, entry)
+        if noise(clean(entry)):
+            continue
+        try:
+            kind = os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode
+            if stat.S_ISREG(kind):
+                yield Walked(name, "", here)
+            elif not stat.S_ISDIR(kind):
+                yield Walked(name, LINK if stat.S_ISLNK(kind) else ODD, here)
+            elif len(here) >= MAX_DEPTH:
+                yield Walked(name, f"lies more than {MAX_DEPTH} folders deep", here)
+            else:
+                inner = os.open(entry, FOLDER, dir_fd=folder)
+                try:
+                    yield from _walk(inner, f"{name}/", here)
+                finally:
+                    os.close(inner)
+        except OSError as error:
+            yield Walked(name, f"cannot be read ({error.strerror})", here)
+
+
+def open_plain(top: int | None, *names: str) -> IO[bytes]:
+    """Open a plain file: names of folders, and its own, below the open folder `top` (None: the working directory)."""
+    with contextlib.ExitStack() as opened:
+        for name in names[:-1]:
+            top = os.open(name, FOLDER, dir_fd=top)
+            opened.callback(os.close, top)
+        file = os.open(names[-1], _FILE, dir_fd=top)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(0, ODD)
+    return open(file, "rb")

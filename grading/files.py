@@ -1,0 +1,46 @@
+"""Files put in place whole, and folders that one process at a time writes into."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from labkit.errors import LabError
+
+
+def put(path: Path, content: bytes | Callable[[IO[bytes]], object], mode: int = 0o666) -> None:
+    """Put a file in place: whoever reads it sees the old one or the new one, also after a kill. The caller is its only
+    writer; what a killed one left beside it is replaced.
+
+    content   bytes, or a function that writes them into an open file
+    mode      its permissions, less what the process's umask takes away
+    """
+    beside = path.with_name(f".{path.name[:100]}.part")
+    beside.unlink(missing_ok=True)
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            content(file) if callable(content) else file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold a file's or a folder's lock, which ends with the process. LabError(busy) if another one holds it."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if path.is_dir() else os.O_CREAT), 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(busy) from None
+        yield
+    finally:
+        os.close(handle)

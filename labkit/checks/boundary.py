@@ -1,0 +1,84 @@
+"""What of labkit a task may stand on: `labkit.comm`, `labkit.checks`, and what its week declares. Nothing else.
+
+    uses = ["labkit.model"]         # in a week's tasks.toml: packages or modules, with all that is in them
+
+Labkit is there to be read, and later weeks build on it; a task that could import what it asks for would ask for
+nothing. A grading sandbox holds no other file of labkit (`grading.sandbox.command` binds what `files` names). At home
+everything lies on the disk, so there an import is refused by the same rule, and nobody learns of it from the marks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+
+BASE = ("labkit.checks", "labkit.comm", "labkit.errors")
+
+
+class Refused(ImportError):
+    """A part of labkit that the task may not use. `name` is that part's."""
+
+
+def hold(root: str, package: str, function: str) -> None:
+    """From here on this process imports of labkit what `package` in the folder `root` declares; `function` says for
+    whose task. For ranks: whatever their process holds already stays."""
+    _Gate.root, _Gate.package, _Gate.function = root, package, function
+    if _Gate not in sys.meta_path:
+        sys.meta_path.insert(0, _Gate)
+
+
+def may_use(name: str, uses: Iterable[str]) -> bool:
+    """Whether the module `name` is in what every task has or in `uses`, or is a package on the way to it."""
+    return any(f"{name}.".startswith(f"{one}.") or one.startswith(f"{name}.") for one in (*BASE, *uses))
+
+
+def files(uses: Sequence[str]) -> Iterator[Path]:
+    """The files and folders of labkit for a task: `__init__.py` and `errors.py`, packages whole, modules alone with the
+    `__init__.py` of the packages around them. LabError for a name that is no part of labkit."""
+    top = Path(__file__).resolve().parents[2]
+    found: dict[Path, None] = {}
+    for name in (*BASE, *uses):
+        parts = name.split(".")
+        path = top.joinpath(*parts)
+        path = path if path.is_dir() else path.with_suffix(".py")
+        if parts[0] != "labkit" or len(parts) < 2 or not path.exists():
+            raise LabError(f"a week uses {name}, which is no part of labkit")
+        found.update(dict.fromkeys(top.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts))))
+        found[path] = None
+    return (path for path in found if not any(other in path.parents for other in found))
+
+
+class _Gate:
+    """The first of Python's finders: it refuses, or says nothing and lets the others find."""
+
+    root = package = function = ""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: Any = None) -> None:
+        if not name.startswith("labkit.") or may_use(name, ()):
+            return
+        uses, task = _declared(cls.root, cls.package, cls.function)
+        if may_use(name, uses):
+            return
+        *most, last = "labkit.comm", "labkit.checks", *uses
+        raise Refused(
+            f"{name} is not part of {task}: of labkit it stands on {', '.join(most)} and {last} alone, and what "
+            f"it asks for is yours to write",
+            name=name,
+        )
+
+
+def _declared(root: str, package: str, function: str) -> tuple[tuple[str, ...], str]:
+    """(what the week uses, "task 13.4" or, for a function that no task names, "week13")."""
+    from labkit.checks.tasks import load_week
+
+    try:
+        week = load_week(Path(root, package))
+    except LabError:
+        return (), package
+    task = next((f"task {task.id}" for task in week.tasks if function in task.functions), week.name)
+    return week.uses, task
