@@ -55,7 +55,7 @@ def doctor(
 ) -> None:
     """Tell what this machine can run, and how to mend what it cannot."""
     if matrix:
-        from labkit.precision import matrix as combinations
+        from labkit.doctor import matrix as combinations
 
         combinations.show(as_json)
         return

@@ -26,7 +26,9 @@ from torch import nn
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
-from labkit.precision.base import Backend, ConversionReport, in_words
+from labkit.precision.base import Backend, ConversionReport
+from labkit.precision.choose import in_words
+from labkit.precision.registry import spec_of
 from labkit.train.config import TrainConfig
 
 # The decoder's modules that have no linear inside: in a block, and outside of the blocks.
@@ -43,18 +45,14 @@ def prepare(model: nn.Module, config: TrainConfig, group: Group, backend: Backen
     from labkit.parallel.shard import shard
     from labkit.precision.matrix import refuse, this_gpu
 
-    recipe = backend.check_recipe(config.precision.recipe)
+    rows, uneven = divmod(config.batch_size, group.size * config.accumulation)  # uneven: the loop says it
+    tokens = None if uneven else rows * config.seq_len
+    spec = spec_of(config.precision, device=group.device, ranks=group.size, tokens=tokens)
     refuse(config, this_gpu(group.device.type), group.size)
     if config.compile:
         check_compiler(group.device)
-    backend.fp8_parameters = config.precision.fp8_parameters
-    report = backend.convert(model, recipe, config.precision.skip, device=group.device)
-    backend.check_calibration(config.precision.calibrate)
-    if config.precision.fp8_parameters:
-        backend.check_parameters(group.size)
     choose_attention(model, config.attention)
-    if config.precision.fused:
-        backend.fuse(model)
+    report = backend.convert(model, spec)
     if config.loss_chunk:
         model.loss = functools.partial(chunked_loss, model, config.loss_chunk)
     if config.activation_checkpointing == "block":

@@ -72,4 +72,4 @@ class ProbeScales(Hook):
             return
         with self.backend.probe():
             yield
-        loop.fields["scales"] = {name: stat.to_dict() for name, stat in self.backend.scales().items()}
+        loop.fields["scales"] = {name: stat.to_dict() for name, stat in self.backend.scales.items()}

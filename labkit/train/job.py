@@ -24,7 +24,7 @@ from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights, perturb
 from labkit.parallel.shard import materialize
 from labkit.parallel.transforms import prepare
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.record.clean import jsonable
 from labkit.record.run import RunRecord, read_run
 from labkit.train import state
@@ -81,7 +81,7 @@ def train_job(
             **asdict(result),
             **about,
             "evidence": backend.evidence(model),
-            "scales": {name: stat.to_dict() for name, stat in backend.scales().items()},
+            "scales": {name: stat.to_dict() for name, stat in backend.scales.items()},
         }
         if record:
             record.results(**{key: value for key, value in summary.items() if key not in ("losses", *about)})
@@ -121,10 +121,7 @@ def build_model(config: TrainConfig, group: Group, backend: Any) -> tuple[torch.
         init_weights(model, config.seed)
         perturb(model, config.perturb, config.perturb_seed)
 
-    model = materialize(model, group.device, first_values, quantised=config.precision.fp8_parameters)
-    if config.precision.fp8_parameters:
-        backend.masters = backend.quantise_parameters()  # the optimizer takes them: labkit.train.optim.adamw
-    return model, report
+    return materialize(model, group.device, first_values, quantised=config.precision.fp8_parameters), report
 
 
 def seed_generators(seed: int, rank: int) -> None:

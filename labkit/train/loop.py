@@ -41,6 +41,7 @@ from torch import Tensor, nn
 from labkit.comm.group import Group
 from labkit.errors import LabError
 from labkit.parallel.shard import expect_more, release
+from labkit.precision.phases import PrecisionSchedule
 from labkit.record import measure
 from labkit.record.run import RunRecord
 from labkit.train import health
@@ -52,7 +53,6 @@ from labkit.train.data.corpus import Corpus
 from labkit.train.history import History, TrainResult
 from labkit.train.hooks import Hook, ProbeScales
 from labkit.train.optim import adamw, clip, learning_rate, set_learning_rate
-from labkit.train.schedule import Schedule
 
 HELDOUT_SEED = 0  # not the run's: every run is judged on the same text
 GIVE_UP_AFTER = 20  # skipped steps in a row; the weights, or the recipe, will not recover by themselves
@@ -134,11 +134,9 @@ class Loop:
         self.record, self.backend, self.hooks = record, backend, list(hooks)
         self.micro_batch = rows_per_micro_batch(config, data_share[1])
         self.split = partial(micro_batches, share=data_share, rows=self.micro_batch, device=group.device)
-        self.schedule = Schedule(config, backend)
-        if backend is not None:
-            backend.check_tokens(self.micro_batch * config.seq_len)
-            if config.probe_every:
-                self.hooks.append(ProbeScales(backend, config.probe_every))
+        self.schedule = PrecisionSchedule(config.precision.schedule, config.steps, backend)
+        if backend is not None and config.probe_every:
+            self.hooks.append(ProbeScales(backend, config.probe_every))
         self.step, self.micro, self.lr = 0, 0, 0.0
         self.skipped, self.fields, self.stopped, self.paused = False, {}, None, False
         self.vitals: health.Vitals | None = None
@@ -344,7 +342,7 @@ class Loop:
 
     def _stateful(self) -> dict[str, Any]:
         """Hooks and backend that take part in checkpoints. Named by type, so that other hooks may come and go."""
-        parts: dict[str, Any] = {"backend": self.backend} if hasattr(self.backend, "load_state_dict") else {}
+        parts: dict[str, Any] = {"backend": self.backend.state} if self.backend is not None else {}
         for hook in self.hooks:
             same = sum(type(hook) is type(other) for other in parts.values())
             parts[f"hook {type(hook).__name__} {same}"] = hook

@@ -9,7 +9,7 @@ from labkit.compare.budget import REPORT_SECONDS, Budget, Item, predict
 from labkit.compare.figures_time import milliseconds, per_thousand
 from labkit.compare.speed_verdict import advice, judge_speed
 from labkit.errors import LabError
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.record.kernels import CLASSES
 from labkit.train.data.batches import rows_per_micro_batch
 

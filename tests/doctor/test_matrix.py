@@ -11,7 +11,8 @@ import torch
 from labkit import cli
 from labkit.doctor import matrix_try
 from labkit.errors import LabError
-from labkit.precision import backends, get_backend, matrix
+from labkit.precision import matrix
+from labkit.precision.registry import backends, get_backend
 from labkit.precision.matrix import (
     FEATURES,
     GENERATIONS,

@@ -10,7 +10,7 @@ import torch
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
 from labkit.parallel import shard, transforms
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.train.config import PrecisionConfig, TrainConfig
 from tests.precision import precision_jobs as jobs
 from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens

@@ -6,7 +6,7 @@ import torch
 
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.transforms import prepare
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.train.config import ModelConfig, PrecisionConfig, TrainConfig
 
 MODEL = ModelConfig(vocab_size=272, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=64, max_seq_len=32)

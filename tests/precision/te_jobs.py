@@ -9,7 +9,7 @@ import torch
 
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.train.loop import train
 from labkit.train.optim import adamw
 from tests.precision import fake_te

@@ -10,7 +10,8 @@ from torch import nn
 
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights
-from labkit.precision import availability, backends, get_backend, student
+from labkit.precision import student
+from labkit.precision.registry import availability, backends, get_backend
 from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.precision.emulated import casts_in_triton, one_kernel, through
 from labkit.precision.formats import E4M3, E5M2, quantise, scale_for, sqnr
 from tests.precision.precision_jobs import LINEARS, decoder, loss_of, tokens

@@ -11,7 +11,7 @@ from torch import nn
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.transforms import checkpoint_blocks
-from labkit.precision import availability, get_backend
+from labkit.precision.registry import availability, get_backend
 from labkit.precision.te_backend import block_scale
 from tests.precision import fake_te
 from tests.precision.precision_jobs import LINEARS, MODEL, loss_of, tokens

@@ -7,7 +7,7 @@ import torch
 
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.precision.te_fused import lean_swiglu_backward, use_lean_swiglu_backward
 from labkit.train.config import ModelConfig
 from tests.precision import fake_te

@@ -9,7 +9,7 @@ import torch
 
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.precision.blocks import on_grid
 from labkit.train.master import MasterAdamW
 from tests.precision import fake_te, te_jobs

@@ -13,7 +13,7 @@ import torch
 
 from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
 from labkit.errors import LabError
-from labkit.precision import Backend
+from labkit.precision.base import Backend
 from labkit.record.run import read_run
 from labkit.train import manifest
 from tests.train import training_jobs as jobs

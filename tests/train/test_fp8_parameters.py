@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
 from labkit.errors import LabError
-from labkit.precision import flags, get_backend
+from labkit.precision import flags
+from labkit.precision.registry import get_backend
 from labkit.precision.blocks import BlockProduct, block_scale, on_grid
 from labkit.precision.formats import E4M3, quantise
 from labkit.train.commands import checkpoint as commands

@@ -15,7 +15,7 @@ import torch
 
 from labkit.comm.ranks import RankPool, run_ranks
 from labkit.errors import LabError
-from labkit.precision import Backend
+from labkit.precision.base import Backend
 from labkit.record.run import read_run
 from labkit.train import optim
 from labkit.train.hooks import Hook

@@ -10,7 +10,7 @@ import torch
 from labkit.comm.ranks import RankPool, run_ranks
 from labkit.errors import LabError
 from labkit.parallel.transforms import compile_model
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.precision.switch import Switch, switched
 from labkit.record.run import read_run
 from labkit.train.config import TrainConfig

@@ -11,7 +11,7 @@ import torch
 
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.record.run import RunRecord
 from labkit.train import manifest
 from labkit.train.checkpoint import Checkpoints
