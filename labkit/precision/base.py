@@ -98,7 +98,7 @@ class FP8Parameters:
 
 
 class Backend:
-    """A precision backend. An instance serves one model: it remembers what it converted. `get_backend` gives fresh ones.
+    """A precision backend. An instance serves one model: it remembers what it converted. Fresh ones: `get_backend`.
 
     Data, for reading: name, recipes (the first is the default), param_dtype (what FSDP2 gathers weights in, and linears
     compute from), compiles (torch.compile takes a decoder "block" whole, or only what is "between" linears); after
@@ -168,7 +168,7 @@ class Backend:
         self._check_settings(spec)
         if spec.fused:
             self._fuse(model)
-        return ConversionReport(self.name, recipe, kind, self._linears, skipped, self.note)
+        return ConversionReport(self.name, recipe, kind, list(self._linears), skipped, self.note)
 
     def autocast(self) -> AbstractContextManager:
         """Around the forward pass, and only there."""
@@ -251,15 +251,10 @@ class Backend:
 
     def _fp8_parameters(self) -> FP8Parameters:
         """LabError where this recipe has none."""
-        has = self._parameter_recipes
-        raise LabError(
-            "FP8 parameters need power-of-two scales, so that rounding twice is rounding once: "
-            + (
-                f"'{self.name}' has them for recipe {has[0]}"
-                if has
-                else "take backend te or emulated with recipe block"
-            )
-        )
+        can = "take backend te or emulated with recipe block"
+        if self._parameter_recipes:
+            can = f"'{self.name}' has them for recipe {self._parameter_recipes[0]}"
+        raise LabError(f"FP8 parameters need power-of-two scales, so that rounding twice is rounding once: {can}")
 
     def _save(self) -> dict[str, Tensor]:
         return {}

@@ -41,7 +41,7 @@ class PrecisionConfig(Config):
 
     backend: Annotated[str, Field(min_length=1)] = "bf16"  # the names: labkit.precision
     recipe: str | None = None  # None: the backend's own default
-    skip: list[str] = ["head"]
+    skip: list[str] = Field(default=["head"])
     fused: bool = False  # te: norms and SwiGLU inside the linears' kernels
     schedule: ScheduleConfig | None = None  # BF16 at both ends of the run
     calibrate: Annotated[int, Field(ge=0)] = 0  # delayed scaling: passes to find scales where FP8 begins

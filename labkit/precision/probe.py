@@ -186,9 +186,8 @@ def decibel(signal: float, noise: float) -> float:
 def _stat(
     scale: float, amax: float, elements: float, over: float, under: float, signal: float, noise: float
 ) -> ScaleStat:
-    return ScaleStat(
-        _finite(scale), _finite(amax), 100 * over / elements, 100 * under / elements, decibel(signal, noise)
-    )
+    over, under = 100 * over / elements, 100 * under / elements
+    return ScaleStat(_finite(scale), _finite(amax), over, under, decibel(signal, noise))
 
 
 def _finite(value: float) -> float:

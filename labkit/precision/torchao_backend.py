@@ -91,6 +91,7 @@ class TorchAO(Backend):
         return cast.target_dtype, scale.float()
 
 
+@functools.cache
 def float8_utils() -> Any:
     """torchao's own functions from tensors to scales, and its amax epsilon."""
     return _quiet_import("torchao.float8.float8_utils")
@@ -137,7 +138,6 @@ def _outside_onednn() -> None:
     ops.addmm_float8_unwrapped = product
 
 
-@functools.cache
 def _quiet_import(name: str) -> Any:
     """Import without torchao's messages about compiled extensions for other machines, which training does not use."""
     level = logging.root.manager.disable

@@ -122,7 +122,7 @@ def test_yes_on_a_cpu_trains_here(recipe):
     torch.manual_seed(0)
     dtype = torch.float32 if name == "fp32" else torch.bfloat16
     model = torch.nn.Sequential(torch.nn.Linear(32, 16, bias=False, dtype=dtype))
-    backend.convert(model, None if name == "*" else name, device="cpu")
+    convert(backend, model, None if name == "*" else name, device="cpu")
     x = torch.randn(16, 32, dtype=model[0].weight.dtype, requires_grad=True)
     with backend.autocast():
         y = model(x)

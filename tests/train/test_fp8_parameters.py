@@ -157,9 +157,9 @@ def test_evidence_counts_the_weights_that_hold_fp8(runs):
     backend = get_backend("emulated")
     backend.fp8_parameters = True
     model = jobs.plain_model(small_config())
-    backend.convert(model, "block", ["head"])
+    convert(backend, model, "block", ["head"])
     assert backend.evidence(model)["fp8_parameters"] == 0  # asked for, and not yet done
-    backend.quantise_parameters()
+    backend.parameters.quantise()
     model.layers[0].attn.wq.weight.data.add_(1e-3)
     assert backend.evidence(model)["fp8_parameters"] == LINEARS - 1
 
@@ -218,7 +218,7 @@ def test_a_checkpoint_carries_its_flags(runs):
 )
 def test_the_flags_of_every_backend(backend, recipe, numbers):
     backend = get_backend(backend)
-    backend.convert(jobs.plain_model(small_config()), recipe, ["head"])
+    convert(backend, jobs.plain_model(small_config()), recipe, ["head"])
     found = backend.flags()
     assert tuple(found[k] for k in ("forward", "backward", "scaling", "power_of_two", "amax_epsilon")) == numbers
     assert found["fp8_parameters"] is False and json.loads(json.dumps(found)) == found

@@ -223,7 +223,7 @@ def test_each_switch_compiles_one_more_graph(monkeypatch):
     torch._dynamo.reset()
     counter, backend = CompileCounter(), get_backend("torchao")
     model = jobs.plain_model(small_config(model=dict(n_layers=2)))
-    backend.convert(model, "tensorwise", ["head"])
+    convert(backend, model, "tensorwise", ["head"])
     compile_model(model, backend, counter)
     tokens = torch.randint(0, 97, (2, 17))
     counts = []
@@ -252,7 +252,7 @@ def te_model(recipe, phase="fp8"):
     with torch.device("meta"):
         model = Transformer(small_config(model=dict(d_model=128, d_ffn=128, n_heads=2, n_kv_heads=2)).resolved_model)
     backend = get_backend("te")
-    backend.convert(model, recipe, ["head"], device="cuda")
+    convert(backend, model, recipe, ["head"], device="cuda")
     init_weights(model.to_empty(device="cpu"), 0)
     backend.switch(phase)
     return model, backend
