@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -44,7 +45,7 @@ class Float8BlockScaling(Recipe):
 
 
 class Float8BlockQuantizer:
-    """Keeps inverse scales as the real one: the last dimension padded to a multiple of 4 (here with NaN), and per row of
+    """Keeps inverse scales as the real one: the last dimension padded to a multiple of 4 (by NaN), and per row of
     128 columns first. Its constructor takes the real one's keywords alone."""
 
     def __init__(self, fp8_dtype, *, rowwise, columnwise, amax_epsilon, force_pow_2_scales, block_scaling_dim):
@@ -69,7 +70,7 @@ class QuantizedTensor(torch.Tensor):
     what to gather. `gathered` counts the bytes of every gather.
     """
 
-    gathered: list = []
+    gathered: ClassVar[list] = []
 
     @staticmethod
     def __new__(cls, codes, scale, dtype):

@@ -260,7 +260,7 @@ def test_infinite_and_nan_tensors_still_give_finite_numbers():
 @pytest.mark.parametrize("fmt", [E4M3, E5M2], ids=lambda fmt: fmt.name)
 def test_a_gpus_ways_to_round_give_the_values_of_the_arithmetic(fmt):
     """Eager cast and its compiled form; also of a transposed tensor, as gradients come. Without a GPU the compiled form
-    is captured only, since code for it is generated on a GPU alone (compared on an H200: week16_fp8/results/README.md)."""
+    is captured only, since code for it is generated on a GPU alone."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(64, 48, generator=draw) * torch.exp2(torch.randint(-30, 20, (64, 48), generator=draw).float())

@@ -133,19 +133,16 @@ class Scaling(Backend):
         super().__init__()
         self.forwards = 0
 
-    def check_tokens(self, tokens):
-        pass
-
     def autocast(self):
         from contextlib import nullcontext
 
         self.forwards += 1
         return nullcontext()
 
-    def state_dict(self):
+    def _save(self):
         return {"forwards": self.forwards}
 
-    def load_state_dict(self, state):
+    def _load(self, state):
         self.forwards = state["forwards"]
 
 

@@ -1,4 +1,4 @@
-"""Week 16's formats and scales: the FP8 table, the reference rounding, and whether this torch's casts agree with them."""
+"""Week 16's formats and scales: the FP8 table, the reference rounding, and whether this torch's casts agree."""
 
 from __future__ import annotations
 
