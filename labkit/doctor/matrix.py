@@ -54,9 +54,9 @@ def render(console: Any = None, here: str | None = None) -> None:
                 PARAMETERS: "FP8\nparams",
             }
             shown.add_column(words.get(column, column) + ("*" if column == here else ""), no_wrap=True)
-        for recipe, dims in {**RECIPES, **dict.fromkeys(ROWS, "")}.items():
+        for recipe in (*RECIPES, *ROWS):
             row: list[Any] = [ROWS.get(recipe, recipe.removesuffix(" *"))]
-            row += [str(dims)] if columns is FEATURES else []
+            row += [str(RECIPES.get(recipe, ""))] if columns is FEATURES else []
             for column in columns:
                 if column == recipe:
                     row.append("")
@@ -67,8 +67,8 @@ def render(console: Any = None, here: str | None = None) -> None:
             shown.add_row(*row)
         console.print(shown)
         console.print()
-    for why, number in notes.items():
-        console.print(Text(f"{number:2d}  {why}"), soft_wrap=False)
+    for why, note in notes.items():
+        console.print(Text(f"{note:2d}  {why}"), soft_wrap=False)
     console.print()
     legend = (
         "yes: a test or a committed record shows it. ?: allowed, not shown here. no: refused before a run. "

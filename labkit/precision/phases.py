@@ -24,7 +24,6 @@ the first one did. Transformer Engine needs none of this: it has a switch of its
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +49,15 @@ class Switch(nn.Module):
         return F.linear(x, self.weight, getattr(self, "bias", None)) if self.plain else super().forward(x)
 
 
-@functools.cache
+_SWITCHED: dict[type[nn.Module], type[nn.Module]] = {}
+
+
 def switched(kind: type[nn.Module]) -> type[nn.Module]:
     """`kind` with a switch: a class named "Switched<kind>", whose instances may be made from those of `kind` by setting
     their `__class__`."""
-    return type(f"Switched{kind.__name__}", (Switch, kind), {"__module__": __name__})
+    if kind not in _SWITCHED:
+        _SWITCHED[kind] = type(f"Switched{kind.__name__}", (Switch, kind), {"__module__": __name__})
+    return _SWITCHED[kind]
 
 
 def set_plain(modules: Iterable[nn.Module], plain: bool) -> None:

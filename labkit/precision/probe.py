@@ -22,7 +22,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -82,11 +81,9 @@ class Probe:
             self.open.callback(module.register_forward_hook(self._hook(name)).remove)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.open.close()
-        if error is None and self.raw:  # a step that failed has only half of its numbers
+        if error[0] is None and self.raw:  # a step that failed has only half of its numbers
             rows = torch.stack(list(self.raw.values())).cpu().tolist()  # one wait for the device, at the end
             self.stats = {name: _stat(*row) for name, row in zip(self.raw, rows)}
 

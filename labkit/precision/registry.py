@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from labkit.precision.plain import BF16, FP32
 from labkit.precision.te_backend import TransformerEngine
 from labkit.precision.torchao_backend import TorchAO
 
-_BACKENDS = {
+_BACKENDS: dict[str, Callable[[], Backend]] = {
     "fp32": FP32,
     "bf16": BF16,
     "torchao": TorchAO,

@@ -134,7 +134,8 @@ class TransformerEngine(Backend):
         from labkit.precision.te_fused import fuse_block
 
         names = {id(module): name for name, module in model.named_modules()}
-        for block in model.layers:
+        blocks: Any = model.layers
+        for block in blocks:
             attn, ffn = block.attn, block.ffn
             parts = [attn.wq, attn.wk, attn.wv, attn.wo, ffn.w1, ffn.w3, ffn.w2]
             left = [names[id(part)] for part in parts if names[id(part)] not in self.modules]
@@ -168,7 +169,7 @@ class TransformerEngine(Backend):
 
     def _te_recipe(self) -> Any:
         if self._recipe is None:
-            self._recipe = te_recipe(self.recipe)
+            self._recipe = te_recipe(str(self.recipe))
         return self._recipe
 
     def switch(self, phase: str) -> None:
@@ -299,14 +300,15 @@ def te_recipe(name: str) -> Any:
     return getattr(importlib.import_module("transformer_engine.common.recipe"), RECIPES[name])()
 
 
-def gather_as_one(weight: Tensor) -> None:
+def gather_as_one(weight: Any) -> None:
     """Let FSDP2 gather this FP8 weight as one tensor of bytes: its codes, then its scales.
 
     On one rank there is nothing to send, and FSDP2 copies what a gather would have brought: the first tensor of a
     weight's, and no other (seen with torch 2.11 to 2.13). On several ranks it gathers all of them, and this is not
     needed.
     """
-    before, after, shapes = weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather, []
+    before, after = weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather
+    shapes: list[tuple[torch.Size, torch.dtype]] = []
 
     def pack(mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any) -> tuple:
         parts, about = before(mesh, orig_size, contiguous_orig_stride, module, mp_policy)

@@ -56,7 +56,7 @@ class MasterAdamW(torch.optim.AdamW):
                     **({} if master is None else {MASTER: master}),
                 }
 
-    def masters(self) -> dict[nn.Parameter, Tensor]:
+    def masters(self) -> dict[Tensor, Tensor]:
         """{FP8 parameter: its master weight}, the live ones. Asked anew each time: a load replaces them."""
         return {p: state[MASTER] for p, state in self.state.items() if MASTER in state}
 

@@ -74,8 +74,7 @@ def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = 
         )
     folder = find(source)
     body = about(folder)
-    flags = body.get("precision")
-    check(folder, body, flags, to)
+    flags = flags_of(folder, body, to)
     final = Path(target) / "checkpoints" / folder.name
     if final.exists():
         raise LabError(f"{final} exists: choose another folder for the converted run")
@@ -98,8 +97,9 @@ def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = 
     return final
 
 
-def check(folder: Path, body: dict[str, Any], flags: dict[str, Any] | None, to: str) -> None:
-    """LabError if this checkpoint cannot be converted."""
+def flags_of(folder: Path, body: dict[str, Any], to: str) -> dict[str, Any]:
+    """The precision flags of a checkpoint; LabError if it cannot be converted."""
+    flags = body.get("precision")
     if not flags:
         raise LabError(
             f"{folder} does not say what precision it was made in (it is older than such flags, or of a "
@@ -118,6 +118,7 @@ def check(folder: Path, body: dict[str, Any], flags: dict[str, Any] | None, to: 
             f"{folder} was saved before the first update and holds no optimizer state to put master weights "
             "into: take a later one, or start the run anew with the other setting"
         )
+    return flags
 
 
 def load_flat(folder: Path) -> dict[str, Any]:
