@@ -27,7 +27,7 @@ CASTS = {"labkit/precision/probe.py": {"saturating"}}  # the one clamp and cast
 
 
 def answers(source: str, allowed: set[str] = frozenset()) -> set[str]:
-    """What in a module computes FP8 codes, values or scales by hand: by names, numbers, finfo(...).max in arithmetic."""
+    """What in a module computes FP8 codes, values or scales by hand: names, numbers, finfo(...).max in arithmetic."""
     found = set()
     tree = ast.parse(source)
     for node in tree.body:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ _BACKENDS: dict[str, Callable[[], Backend]] = {
     "torchao": TorchAO,
     "te": TransformerEngine,
     "broken": Broken,
-    **{f"broken-{mistake}": (lambda mistake=mistake: Broken(mistake)) for mistake in MISTAKES},
-    **{name: (lambda name=name: student.backend(name)) for name in student.PARTS},
+    **{f"broken-{mistake}": partial(Broken, mistake) for mistake in MISTAKES},
+    **{name: partial(student.backend, name) for name in student.PARTS},
 }
 
 

@@ -206,7 +206,7 @@ class TransformerEngine(Backend):
         if self.recipe == "bf16":
             return None
         if self.recipe == "block":
-            return torch.float8_e4m3fn, tile_scales(x, self._te_recipe(), square=slot == "weight")
+            return torch.float8_e4m3fn, tile_scales(x, self._te_recipe(), slot)
         dtype = torch.float8_e5m2 if slot == "grad" else torch.float8_e4m3fn
         if self.recipe == "delayed":  # what Transformer Engine will use, or has just used
             direction, entry = getattr(linear, "entries", STATE)[slot]
@@ -273,13 +273,15 @@ class TEParameters(FP8Parameters):
         return isinstance(_local(parameter), _te().QuantizedTensor)
 
 
-def tile_scales(x: Tensor, recipe: Any, square: bool) -> Tensor:
+def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
     """Transformer Engine's scales for x [M, N] under block scaling, one per element, by its own quantiser.
 
-    square: a weight's, one per 128 x 128; else one per 1 x 128. It keeps their inverses as the product's kernel reads
+    slot "weight" has one per 128 x 128; "input" and "grad" one per 1 x 128. It keeps their inverses as the product's kernel reads
     them, padded at the end: [M / 128, N / 128], or, for rows, transposed: [N / 128, M].
     """
-    how = recipe.fp8_quant_fwd_weight if square else recipe.fp8_quant_fwd_inp
+    square = slot == "weight"
+    kind = {"input": "fwd_inp", "weight": "fwd_weight", "grad": "bwd_grad"}[slot]
+    how = getattr(recipe, f"fp8_quant_{kind}")
     quantise = importlib.import_module(TILES).Float8BlockQuantizer(
         fp8_dtype=importlib.import_module("transformer_engine_torch").DType.kFloat8E4M3,
         rowwise=True,

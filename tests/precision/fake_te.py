@@ -41,7 +41,7 @@ class QParams:
 
 
 class Float8BlockScaling(Recipe):
-    fp8_quant_fwd_inp = fp8_quant_fwd_weight = QParams(True)
+    fp8_quant_fwd_inp = fp8_quant_fwd_weight = fp8_quant_bwd_grad = QParams(True)
 
 
 class Float8BlockQuantizer:

@@ -190,10 +190,10 @@ def test_block_scales_are_read_as_the_library_keeps_them(te):
     """Padded, and transposed where they are per row."""
     x = torch.ones(130, 200)
     x[0, 5], x[129, 150] = 100.0, 0.0
-    rows = tile_scales(x, te_recipe("block"), square=False)
+    rows = tile_scales(x, te_recipe("block"), "input")
     assert rows.shape == x.shape and rows[0, 0] == rows[0, 127] == 4.0  # 448 / 100 = 4.48, down to a power of two
     assert (rows[0, 128:] == 256).all() and (rows[1:] == 256).all()
-    squares = tile_scales(x, te_recipe("block"), square=True)
+    squares = tile_scales(x, te_recipe("block"), "weight")
     assert (squares[:128, :128] == 4).all() and (squares[:, 128:] == 256).all() and (squares[128:] == 256).all()
 
 
@@ -201,8 +201,8 @@ def test_block_scales_are_those_of_the_recipe(te, monkeypatch):
     monkeypatch.setattr(fake_te.Float8BlockScaling, "fp8_quant_fwd_inp", fake_te.QParams(False, 1.0))
     x = torch.full((2, 128), 1e-3)
     # An epsilon of 1, and no power of two.
-    torch.testing.assert_close(tile_scales(x, te_recipe("block"), square=False), torch.full((2, 128), 448.0))
-    assert tile_scales(x, te_recipe("block"), square=True)[0, 0] == 2.0**18  # weights have their own setting
+    torch.testing.assert_close(tile_scales(x, te_recipe("block"), "input"), torch.full((2, 128), 448.0))
+    assert tile_scales(x, te_recipe("block"), "weight")[0, 0] == 2.0**18  # weights have their own setting
 
 
 def test_delayed_state_survives_a_restart(te):
