@@ -276,8 +276,8 @@ class TEParameters(FP8Parameters):
 def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
     """Transformer Engine's scales for x [M, N] under block scaling, one per element, by its own quantiser.
 
-    slot "weight" has one per 128 x 128; "input" and "grad" one per 1 x 128. It keeps their inverses as the product's kernel reads
-    them, padded at the end: [M / 128, N / 128], or, for rows, transposed: [N / 128, M].
+    slot "weight" has one per 128 x 128; "input" and "grad" one per 1 x 128. It keeps their inverses as the product's
+    kernel reads them, padded at the end: [M / 128, N / 128], or, for rows, transposed: [N / 128, M].
     """
     square = slot == "weight"
     kind = {"input": "fwd_inp", "weight": "fwd_weight", "grad": "bwd_grad"}[slot]
