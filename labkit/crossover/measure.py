@@ -54,7 +54,7 @@ class Step:
             self.dy = torch.randn(shape.M, shape.N, dtype=torch.bfloat16)
         self.exact = holder["linear"].weight.detach()
         self.backend.convert(holder, PrecisionSpec(recipe, device=device))
-        self.linear = holder["linear"]
+        self.linear: Any = holder["linear"]
         self.forward: Callable = self.linear
         if compiled and device.type == "cuda" and self.backend.compiles == "block" and arm != BASE:
             torch._dynamo.reset()  # every shape its own code: none is generated for "any size"

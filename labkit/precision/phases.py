@@ -25,16 +25,13 @@ the first one did. Transformer Engine needs none of this: it has a switch of its
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.errors import LabError
 from labkit.precision.config import ScheduleConfig
-
-if TYPE_CHECKING:
-    from labkit.precision.base import Backend
 
 BF16, FP8 = "bf16", "fp8"  # the two phases
 
@@ -70,9 +67,9 @@ def set_plain(modules: Iterable[nn.Module], plain: bool) -> None:
 
 
 class PrecisionSchedule:
-    """The phases of a run of `steps`, and the backend that follows them. asked None: what the backend computes in."""
+    """The phases of a run of `steps`, and the `base.Backend` (or None) that follows them. asked None: what the backend computes in."""
 
-    def __init__(self, asked: ScheduleConfig | None, steps: int, backend: Backend | None) -> None:
+    def __init__(self, asked: ScheduleConfig | None, steps: int, backend: Any) -> None:
         self.asked, self.steps, self.backend = asked, steps, backend
         self.now: str | None = None
         if asked and backend is None:
