@@ -67,7 +67,10 @@ def set_plain(modules: Iterable[nn.Module], plain: bool) -> None:
 
 
 class PrecisionSchedule:
-    """The phases of a run of `steps`, and the `base.Backend` (or None) that follows them. asked None: what the backend computes in."""
+    """The phases of a run of `steps`, and the `base.Backend` (or None) that follows them.
+
+    asked None: what the backend computes in.
+    """
 
     def __init__(self, asked: ScheduleConfig | None, steps: int, backend: Any) -> None:
         self.asked, self.steps, self.backend = asked, steps, backend
