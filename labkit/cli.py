@@ -59,7 +59,7 @@ def doctor(
 ) -> None:
     """Tell what this machine can run, and how to mend what it cannot."""
     if matrix:
-        from labkit.precision.matrix import show
+        from labkit.doctor.matrix import show
 
         show(as_json)
         return

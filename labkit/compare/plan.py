@@ -30,7 +30,7 @@ from labkit.compare.preset import CONTROLS, Preset
 from labkit.compare.results import heldout_of
 from labkit.compare.verdict import judge
 from labkit.errors import LabError
-from labkit.precision import get_backend
+from labkit.precision.registry import availability, get_backend, spec_of
 from labkit.record.clean import jsonable
 from labkit.record.read import as_dict, load_run, read_run
 from labkit.record.run import RunRecord
@@ -154,22 +154,13 @@ def check_arm(config: TrainConfig, device: str, world: int) -> None:
     from labkit.precision.matrix import refuse, this_gpu
 
     rows = rows_per_micro_batch(config.batch_size, config.accumulation, world)
-    backend = get_backend(config.precision.backend)
-    backend.fp8_parameters = config.precision.fp8_parameters
-    recipe = backend.check_recipe(config.precision.recipe)
+    spec = spec_of(config.precision, ranks=world, tokens=rows * config.seq_len)
     refuse(config, this_gpu(device), world)
-    able = backend.availability(recipe, torch.device(device))
+    able = availability(config.precision.backend, spec.recipe, device, spec.fp8_parameters)
     if not able.ok:
         raise LabError(str(able))
     with torch.device("meta"):
-        model = Transformer(config.resolved_model)
-        backend.convert(model, recipe, config.precision.skip)
-        backend.check_calibration(config.precision.calibrate)
-        if config.precision.fp8_parameters:
-            backend.check_parameters(world)
-        if config.precision.fused:
-            backend.fuse(model)
-    backend.check_tokens(rows * config.seq_len)
+        get_backend(config.precision.backend).convert(Transformer(config.resolved_model), spec)
 
 
 def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:

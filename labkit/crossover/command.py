@@ -69,7 +69,7 @@ def crossover(
 
 def able(arms: list[str], device: str, explicit: bool) -> tuple[list[str], dict[str, str]]:
     """(arms that can run here, {arm: why not}). LabError if one that was asked for by name cannot, or none can."""
-    from labkit.precision import availability
+    from labkit.precision.registry import availability
 
     missing = {}
     for arm in arms:

@@ -23,8 +23,10 @@ from torch import nn
 
 from labkit.crossover.grid import ARMS, BASE, Cell, Shape
 from labkit.errors import LabError
-from labkit.precision import get_backend
-from labkit.precision.base import in_words
+from labkit.precision.choose import in_words
+from labkit.precision.config import PrecisionSpec
+from labkit.precision.matrix import multiple
+from labkit.precision.registry import get_backend
 from labkit.record.kernels import classify, device_kernels
 
 DECIDES = 0.9  # queueing takes this share of the step or more: the CPU sets the pace
@@ -41,7 +43,7 @@ class Step:
         name, recipe, label = ARMS[arm]
         self.arm, self.shape, self.device = arm, shape, device
         self.backend = get_backend(name)
-        need = self.backend.needs_alignment(recipe)
+        need = multiple(name, recipe)
         if shape.M % need:
             raise LabError(f"{label} needs a multiple of {need} tokens")
         generator = torch.Generator("cpu").manual_seed(hash((shape, 13)) % 2**31)
@@ -52,8 +54,8 @@ class Step:
             self.x = torch.randn(shape.M, shape.K, dtype=torch.bfloat16, requires_grad=True)
             self.dy = torch.randn(shape.M, shape.N, dtype=torch.bfloat16)
         self.exact, holder = plain.weight.detach(), nn.ModuleDict({"linear": plain})
-        self.backend.convert(holder, recipe, device=device)
-        self.linear = holder["linear"]
+        self.backend.convert(holder, PrecisionSpec(recipe, device=device))
+        self.linear: Any = holder["linear"]
         self.forward: Callable = self.linear
         if compiled and device.type == "cuda" and self.backend.compiles == "block" and arm != BASE:
             torch._dynamo.reset()  # every shape its own code: none is generated for "any size"

@@ -29,30 +29,29 @@ from labkit.errors import LabError
 from labkit.model.decoder import Transformer
 from labkit.parallel.config import TransformConfig
 from labkit.parallel.shard import shard
-from labkit.precision.base import Backend, ConversionReport, in_words
+from labkit.precision.base import Backend, ConversionReport
+from labkit.precision.choose import in_words
 from labkit.precision.matrix import refuse, this_gpu
+from labkit.precision.registry import spec_of
 
 BETWEEN_LINEARS = ("attn_norm", "attn.core", "ffn_norm", "ffn.act")  # a block's modules that have no linear inside
 
 
-def prepare(model: Transformer, config: TransformConfig, group: Group, backend: Backend) -> ConversionReport:
+def prepare(
+    model: Transformer, config: TransformConfig, group: Group, backend: Backend, tokens: int | None = None
+) -> ConversionReport:
     """Convert, checkpoint, compile and shard `model` as `config` says; in place, in this order.
 
-    The model may be on the meta device (materialise and initialise it afterwards) or have its weights, FP32.
+    The model may be on the meta device (materialise and initialise it afterwards) or have its weights, FP32. tokens: of
+    a micro-batch on one rank, for the backend to check; None: not checked.
     LabError: whatever the matrix or `backend.convert` refuses; compile = true without a compiler.
     """
-    recipe = backend.check_recipe(config.precision.recipe)
+    spec = spec_of(config.precision, device=group.device, ranks=group.size, tokens=tokens)
     refuse(config, this_gpu(group.device.type), group.size)
     if config.compile:
         check_compiler(group.device)
-    backend.fp8_parameters = config.precision.fp8_parameters
-    report = backend.convert(model, recipe, config.precision.skip, device=group.device)
-    backend.check_calibration(config.precision.calibrate)
-    if config.precision.fp8_parameters:
-        backend.check_parameters(group.size)
     choose_attention(model, config.attention)
-    if config.precision.fused:
-        backend.fuse(model)
+    report = backend.convert(model, spec)
     if config.loss_chunk:
         chunked = functools.partial(chunked_loss, model, config.loss_chunk)
         model.loss = chunked  # type: ignore[method-assign]  # on this model alone, as checkpoints replace a forward

@@ -1,18 +1,23 @@
 """Seam (e): what a precision backend is, and what all backends do the same way.
 
 A backend replaces the linears of a model by linears that compute in another format, keeps the weights as they are, and
-can say afterwards what it did:
+can say afterwards what it did. Eight things are asked of it, and nobody writes into it:
 
     backend = get_backend("torchao")
-    report = backend.convert(model, "tensorwise", skip=["head"])     # which linears, into what; which not, and why
+    report = backend.convert(model, PrecisionSpec("tensorwise", skip=("head",)))     # which linears, into what; why not
     with backend.autocast():                                         # around the forward pass only
         loss = model(tokens, targets)
     loss.backward()                                                  # outside: Transformer Engine demands it
-    backend.evidence(model)                                          # what the model really holds, counted now
+    backend.checkpoint(block, x)                                     # activations recomputed instead of kept
+    backend.switch("bf16")                                           # in the middle of a run, and back
 
     with backend.probe():                                            # at probe steps, around forward and backward
         ...
-    backend.scales()                                                 # {"layers.0.attn.wq.input": ScaleStat, ...}
+    backend.scales                                                   # {"layers.0.attn.wq.input": ScaleStat, ...}
+    backend.evidence(model)                                          # what the model really holds, counted now
+
+    backend.state                                                    # flags and scaling state, for checkpoints
+    backend.parameters                                               # FP8 parameters, if the spec asks for them
 
 What ran is told from `evidence`, never from the flag that asked for it.
 """
@@ -20,8 +25,8 @@ What ran is told from `evidence`, never from the flag that asked for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -29,11 +34,14 @@ import torch
 from torch import Tensor, nn
 
 from labkit.errors import LabError
-from labkit.precision.blocks import BLOCK
-from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, nearest, no_parameters, type_name
+from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, nearest, type_name
+from labkit.precision.config import PrecisionSpec
 from labkit.precision.flags import HIGH
-from labkit.precision.formats import Format
-from labkit.precision.switch import BF16, FP8, set_plain
+from labkit.precision.matrix import multiple
+from labkit.precision.phases import BF16, FP8, set_plain
+from labkit.precision.probe import Probe, ScaleStat
+
+TILE = 128  # values that share a scale under block scaling: 1 x 128, or 128 x 128 of a weight
 
 
 @dataclass(frozen=True)
@@ -68,248 +76,125 @@ class ConversionReport:
         return f"{self.backend} {self.recipe}: {len(self.converted)} linears are {self.module_type}{left}"
 
 
-@dataclass(frozen=True)
-class ScaleStat:
-    """One tensor at one probe step. All five are finite floats.
+class FP8Parameters:
+    """The weights of the converted linears as FP8 tensors; see labkit.train.master. Tensors are whole, or this rank's
+    shards as DTensors."""
 
-    scale      the factor in force; with several per tensor (rows, blocks) the smallest, which serves the largest values
-    amax       max |x|, before scaling; an overflowed (inf) or NaN tensor gives the largest fp32 number
-    overflow   per cent of the elements beyond the format's largest value under that scale (they saturate)
-    underflow  per cent of the elements that were not zero and became zero
-    sqnr       dB, of the quantised tensor against the tensor; for ".output": of the layer's output against fp32
-    """
+    def quantise(self) -> dict[nn.Parameter, Tensor]:
+        """Make them FP8, once they have their first values; {parameter: FP32 master weight}."""
+        raise NotImplementedError
 
-    scale: float
-    amax: float
-    overflow: float
-    underflow: float
-    sqnr: float
+    def store(self, parameter: Tensor, master: Tensor) -> None:
+        """Write FP32 `master` into a parameter, rounded to its grid."""
+        raise NotImplementedError
 
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
+    def values(self, parameter: Tensor) -> Tensor:
+        """What a parameter holds, as an FP32 tensor of its own, sharded as the parameter is."""
+        raise NotImplementedError
+
+    def hold(self, parameter: Tensor) -> bool:
+        """Does this rank's part of the parameter hold FP8 values and nothing else?"""
+        raise NotImplementedError
 
 
 class Backend:
-    """A precision backend. Subclasses set the names and fill in `_availability` and `replace`.
+    """A precision backend. An instance serves one model: it remembers what it converted. Fresh ones: `get_backend`.
 
-    An instance serves one model: it remembers what it converted. Get a fresh one from `get_backend`.
+    Data, for reading: name, recipes (the first is the default), param_dtype (what FSDP2 gathers weights in, and linears
+    compute from), compiles (torch.compile takes a decoder "block" whole, or only what is "between" linears); after
+    `convert` recipe, modules {name: converted linear} and parameters; after a probe scales.
+
+    A subclass sets the names, and fills in `_able`, `_replace` and what else differs: all with a leading underscore.
     """
 
     name = ""
-    recipes: tuple[str, ...] = ()  # the first is the default
-    param_dtype = torch.bfloat16  # what FSDP2 gathers weights in; linears compute from this
-    alignment = 16  # in_features, out_features and tokens must be multiples of this
-    compiles = "block"  # torch.compile takes a "block" whole, or only what is "between" linears
-    parameter_recipes: tuple[str, ...] = ()  # those under which the parameters themselves can be FP8
-    remembering: tuple[str, ...] = ()  # those whose scales come from earlier steps
+    recipes: tuple[str, ...] = ()
+    param_dtype = torch.bfloat16
+    compiles = "block"
     note = ""
+    _parameter_recipes: tuple[str, ...] = ()  # those under which the parameters themselves can be FP8
+    _remembering: tuple[str, ...] = ()  # those whose scales come from earlier steps
 
     def __init__(self) -> None:
         self.recipe: str | None = None
-        self.phase = FP8  # or BF16, for now: see `switch`
-        self.fp8_parameters = False  # set it before `convert`
-        self.masters: dict[nn.Parameter, Tensor] | None = None  # until the optimizer takes them over
-        self.modules: dict[str, nn.Module] = {}  # name -> converted linear
-        self.linears: list[str] = []  # their names as `convert` found them; fusing changes `modules`
-        self._stats: dict[str, ScaleStat] = {}
+        self.modules: dict[str, Any] = {}
+        self.scales: dict[str, ScaleStat] = {}
+        self.parameters: FP8Parameters | None = None
+        self.state = State(self)
+        self._phase = FP8
+        self._linears: list[str] = []  # names as `convert` found them; fusing changes `modules`
 
-    # What a subclass says.
+    # ---- the face
 
-    def _availability(self, recipe: str, device: torch.device | None) -> Availability:
-        """May raise anything: `availability` turns it into words."""
-        return Availability(True)
-
-    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        """The linear that computes like `recipe`, holding the very same Parameter objects as `linear`."""
-        raise NotImplementedError
-
-    def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
-        """(format, scale) in force for slot "input", "weight" or "grad" of a converted linear; None: not quantised.
-
-        x: [rows, columns]. The scale is fp32 and broadcasts against x.
-        """
-        return None
-
-    def numbers(self) -> dict[str, Any]:
-        """The flags (see labkit.precision.flags) that this recipe decides: `HIGH`, with what differs from it."""
-        return dict(HIGH)
-
-    def store(self, parameter: Tensor, master: Tensor) -> None:
-        """Write FP32 `master` into an FP8 parameter, rounded to its grid. Both whole, or both this run's shards."""
-        raise LabError(f"precision backend '{self.name}' has no FP8 parameters")
-
-    def values(self, parameter: Tensor) -> Tensor:
-        """What an FP8 parameter holds, as an FP32 tensor of its own, sharded as the parameter is."""
-        raise LabError(f"precision backend '{self.name}' has no FP8 parameters")
-
-    def quantise_parameters(self) -> dict[nn.Parameter, Tensor]:
-        """Turn the weights of the converted linears into FP8 parameters, once they have their first values; returns
-        {parameter: FP32 master weight}."""
-        raise LabError(f"precision backend '{self.name}' has no FP8 parameters")
-
-    def autocast(self) -> AbstractContextManager:
-        """Around the forward pass, and only there."""
-        return nullcontext()
-
-    def fuse(self, model: nn.Module) -> None:
-        """Let the backend's own kernels take over a block's norms and SwiGLU as well. Call it after `convert`."""
-        raise LabError(
-            f"precision backend '{self.name}' has no fused blocks: take out fused = true, or use backend 'te'"
-        )
-
-    def checkpoint(self, forward, *args):
-        """forward(*args), its activations recomputed in backward instead of kept."""
-        from torch.utils.checkpoint import checkpoint
-
-        return checkpoint(forward, *args, use_reentrant=False)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """This rank's scaling state that weights do not hold, as plain CPU tensors: delayed scaling's histories."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what `state_dict` gave; call it after `convert`."""
-
-    # What all backends do the same way.
-
-    def switch(self, phase: str) -> None:
-        """From now on the converted linears compute in `phase`, "fp8" or "bf16". In the middle of a run, if need be:
-        weights, optimizer and compiled code stay (the other phase is one more graph)."""
-        self.phase = phase
-        set_plain(list(self.modules.values()), phase == BF16)
-
-    def in_fp8(self) -> bool:
-        """Do the converted linears compute in FP8 now? Told from the modules."""
-        return bool(self.modules) and not any(getattr(module, "plain", False) for module in self.modules.values())
-
-    def flags(self) -> dict[str, Any]:
-        """What a checkpoint says of the precision that it was made in: see labkit.precision.flags."""
-        return {
-            "backend": self.name,
-            "recipe": self.recipe,
-            **self.numbers(),
-            "fp8_parameters": self.fp8_parameters,
-            "phase": self.phase,
-            "linears": [f"{name}.weight" for name in self.linears],
-        }
-
-    def check_calibration(self, passes: int) -> None:
-        """LabError if passes that only look at amax would find nothing out."""
-        if passes and self.recipe not in self.remembering:
-            raise LabError(
-                f"calibrate = {passes} is for scales that come from earlier steps (te's recipe delayed); "
-                f"{self.name} {self.recipe} finds its scales anew in every step: leave calibrate out"
-            )
-
-    def check_parameters(self, ranks: int) -> None:
-        """LabError if the converted linears, cut over so many ranks, cannot have FP8 parameters."""
-        if not self.numbers()["power_of_two"]:
-            raise LabError(
-                f"FP8 parameters need power-of-two scales, and {self.name} {self.recipe} uses others here: "
-                "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
-            )
-        rows = BLOCK * ranks if ranks > 1 else 1
-        uneven = [f"{name} ({m.out_features})" for name, m in self.modules.items() if m.out_features % rows]
-        if uneven:
-            raise LabError(
-                f"FP8 parameters on {ranks} ranks need out features that are multiples of {rows}, or a "
-                f"block of 128 rows would lie on two ranks; these are not: {', '.join(uneven)}: use fewer "
-                "ranks, or add them to [precision] skip"
-            )
-
-    def availability(self, recipe: str | None = None, device: torch.device | str | None = None) -> Availability:
-        """Can this machine run `recipe` on `device` (default: the GPU if there is one)? Never raises."""
-        try:
-            return self._availability(self.check_recipe(recipe), torch.device(device) if device else None)
-        except LabError as error:
-            return Availability(False, str(error))
-        except (Exception, SystemExit) as error:  # a broken install raises whatever it likes, SystemExit included
-            return Availability(
-                False,
-                f"{self.name} cannot be used: {in_words(error)}",
-                "choose another backend or repair the installation",
-            )
-
-    def check_recipe(self, recipe: str | None) -> str:
-        """The recipe's name, the default for None; LabError naming the nearest one if there is no such recipe."""
-        if recipe is None:
-            return self.recipes[0]
-        if recipe not in self.recipes:
-            raise LabError(f"precision backend '{self.name}' has no recipe '{recipe}'{nearest(recipe, self.recipes)}")
-        return recipe
-
-    def needs_alignment(self, recipe: str) -> int:
-        """What dims and tokens must be multiples of under this recipe; 1: anything goes."""
-        return self.alignment
-
-    def convert(
-        self,
-        model: nn.Module,
-        recipe: str | None = None,
-        skip: Iterable[str] = (),
-        device: torch.device | str | None = None,
-    ) -> ConversionReport:
-        """Replace every nn.Linear of `model` that no pattern of `skip` names; in place; weights are kept, not copied.
+    def convert(self, model: nn.Module, spec: PrecisionSpec) -> ConversionReport:
+        """Replace every nn.Linear of `model` that no pattern of `spec.skip` names; in place; weights are kept, not
+        copied.
 
         A pattern is a module's name, the last parts of it ("head", "attn.wo"), a module above it ("layers.0"), or a
-        glob ("layers.*.ffn.w2"). Call it before checkpointing, compiling and sharding. Works on the meta device; then
-        `device` says where the model will live (default: the GPU if there is one).
-        LabError: unavailable backend, unknown recipe, a pattern that names no module, dims that do not divide, nothing
-        left to convert.
+        glob ("layers.*.ffn.w2"). Call it before checkpointing, compiling and sharding. Works on the meta device.
+        LabError: unavailable backend, unknown recipe, a pattern that names no module, dims or tokens that do not
+        divide, nothing left to convert, and settings that do not go with this recipe.
         """
-        recipe, skip = self.check_recipe(recipe), list(skip)
-        device = device or next((p.device for p in model.parameters() if not p.is_meta), None)
-        able = self.availability(recipe, device)
+        recipe = self._check_recipe(spec.recipe)
+        device = spec.device or next((p.device for p in model.parameters() if not p.is_meta), None)
+        able = self._available(recipe, device, spec.fp8_parameters)
         if not able.ok:
             raise LabError(f"precision backend '{self.name}' ({recipe}) cannot run here: {able}")
         if self.modules:
             raise LabError(f"this '{self.name}' backend has converted a model: take a fresh one from get_backend")
-        wanted, skipped = choose_linears(model, skip)
+        wanted, skipped = choose_linears(model, spec.skip)
         if not wanted:
             raise LabError(
                 f"precision backend '{self.name}' finds nothing to convert: "
                 + (
-                    f"the skip list {skip} names all {len(skipped)} linears"
+                    f"the skip list {list(spec.skip)} names all {len(skipped)} linears"
                     if skipped
                     else "the model has no nn.Linear (was it converted before?)"
                 )
             )
-        check_dims(wanted, self.needs_alignment(recipe), f"{self.name} {recipe}")
+        check_dims(wanted, multiple(self.name, recipe), f"{self.name} {recipe}")
         self.recipe = recipe
-        if self.fp8_parameters and recipe not in self.parameter_recipes:
-            raise LabError(no_parameters(self.name, self.parameter_recipes))
+        if spec.fp8_parameters:
+            self.parameters = self._fp8_parameters()
         for name, linear in wanted.items():
-            new = self.replace(linear, recipe)
+            new = self._replace(linear, recipe)
             new.train(linear.training)
             self.modules[name] = new
             if new is not linear:
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, new)
-        self.linears = list(wanted)
-        return ConversionReport(
-            self.name, recipe, type_name(next(iter(self.modules.values()))), list(self.modules), skipped, self.note
-        )
+        self._linears = list(wanted)
+        kind = type_name(next(iter(self.modules.values())))
+        self._check_settings(spec)
+        if spec.fused:
+            self._fuse(model)
+        return ConversionReport(self.name, recipe, kind, list(self._linears), skipped, self.note)
 
-    def check_tokens(self, tokens: int) -> None:
-        """LabError if a micro-batch of so many tokens per rank does not fit: weight gradients sum over them."""
-        need = self.needs_alignment(self.recipe or self.recipes[0])
-        if tokens % need:
-            raise LabError(
-                f"{self.name} {self.recipe} needs micro-batches of a multiple of {need} tokens per rank, "
-                f"not {tokens}: change batch_size, seq_len or accumulation"
-            )
+    def autocast(self) -> AbstractContextManager:
+        """Around the forward pass, and only there."""
+        return nullcontext()
 
-    def probe(self) -> AbstractContextManager:
-        """Around forward and backward of one micro-batch: collects what `scales` then returns. No hooks outside it."""
-        from labkit.precision.probe import Probe
+    def checkpoint(self, forward: Callable, *args: Any) -> Any:
+        """forward(*args), its activations recomputed in backward instead of kept."""
+        from torch.utils.checkpoint import checkpoint
 
-        return Probe(self)
+        return checkpoint(forward, *args, use_reentrant=False)
 
-    def scales(self) -> dict[str, ScaleStat]:
-        """The last probe: "<module>.input", ".weight", ".grad" and ".output". This rank's tensors only."""
-        return dict(self._stats)
+    def switch(self, phase: str) -> None:
+        """From now on the converted linears compute in `phase`, "fp8" or "bf16". In the middle of a run, if need be:
+        weights, optimizer and compiled code stay (the other phase is one more graph)."""
+        self._phase = phase
+        set_plain(self.modules.values(), phase == BF16)
 
-    def evidence(self, model: nn.Module) -> dict:
+    @contextmanager
+    def probe(self) -> Iterator[None]:
+        """Around forward and backward of one micro-batch: collects `scales`, "<module>.input", ".weight", ".grad" and
+        ".output" of this rank's tensors. No hooks outside it."""
+        with Probe(self.modules, self._rounding if self._in_fp8() else lambda *_: None, self._plain) as probe:
+            yield
+        self.scales = probe.stats
+
+    def evidence(self, model: nn.Module) -> dict[str, Any]:
         """What the model holds now: {"backend", "recipe", "converted", "module_types": {type: count}}.
 
         Counted over the model, not remembered: linears converted and later replaced by something else do not count.
@@ -319,20 +204,145 @@ class Backend:
         present = {id(module) for module in model.modules()}
         alive = [module for module in self.modules.values() if id(module) in present]
         kinds = Counter(type_name(m) for m in model.modules() if is_linear(m))
-        found = {
+        found: dict[str, Any] = {
             "backend": self.name,
             "recipe": self.recipe,
             "converted": len(alive),
             "module_types": dict(sorted(kinds.items())),
         }
-        if self.fp8_parameters:
-            found["fp8_parameters"] = sum(self.holds_fp8(module.weight) for module in alive)
+        if self.parameters:
+            found["fp8_parameters"] = sum(self.parameters.hold(module.weight) for module in alive)
         return found
 
-    def plain(self, weight: Tensor) -> Tensor:
+    # ---- what a subclass says
+
+    def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
+        """May raise anything: `_available` turns it into words."""
+        return Availability(True)
+
+    def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+        """The linear that computes like `recipe`, holding the very same Parameter objects as `linear`."""
+        raise NotImplementedError
+
+    def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
+        """(float8 dtype, scale) in force for slot "input", "weight" or "grad" of a converted linear; None: not rounded.
+
+        x: [rows, columns]. The scale is fp32 and broadcasts against x.
+        """
+        return None
+
+    def _numbers(self) -> dict[str, Any]:
+        """The flags (see labkit.precision.flags) that this recipe decides: `HIGH`, with what differs from it."""
+        return dict(HIGH)
+
+    def _in_fp8(self) -> bool:
+        """Do the converted linears compute in FP8 now? Told from the modules."""
+        return bool(self.modules) and not any(getattr(module, "plain", False) for module in self.modules.values())
+
+    def _plain(self, weight: Tensor) -> Tensor:
         """A converted linear's weight as an ordinary tensor, whatever it is kept as."""
         return weight
 
-    def holds_fp8(self, parameter: Tensor) -> bool:
-        """Does this rank's part of the parameter hold FP8 values and nothing else?"""
-        return False
+    def _fuse(self, model: nn.Module) -> None:
+        """Let the backend's own kernels take over a decoder block's norms and SwiGLU as well."""
+        raise LabError(
+            f"precision backend '{self.name}' has no fused blocks: take out fused = true, or use backend 'te'"
+        )
+
+    def _fp8_parameters(self) -> FP8Parameters:
+        """LabError where this recipe has none."""
+        can = "take backend te or emulated with recipe block"
+        if self._parameter_recipes:
+            can = f"'{self.name}' has them for recipe {self._parameter_recipes[0]}"
+        raise LabError(f"FP8 parameters need power-of-two scales, so that rounding twice is rounding once: {can}")
+
+    def _save(self) -> dict[str, Tensor]:
+        return {}
+
+    def _load(self, state: dict[str, Tensor]) -> None:
+        pass
+
+    # ---- what all backends check the same way
+
+    def _available(
+        self, recipe: str | None, device: torch.device | str | None, fp8_parameters: bool = False
+    ) -> Availability:
+        """Can this machine run `recipe` on `device` (default: the GPU if there is one)? Never raises."""
+        try:
+            where = torch.device(device) if device else None
+            return self._able(self._check_recipe(recipe), where, fp8_parameters)
+        except LabError as error:
+            return Availability(False, str(error))
+        except (Exception, SystemExit) as error:  # a broken install raises whatever it likes, SystemExit included
+            return Availability(
+                False,
+                f"{self.name} cannot be used: {in_words(error)}",
+                "choose another backend or repair the installation",
+            )
+
+    def _check_recipe(self, recipe: str | None) -> str:
+        """The recipe's name, the default for None; LabError naming the nearest one if there is no such recipe."""
+        if recipe is None:
+            return self.recipes[0]
+        if recipe not in self.recipes:
+            raise LabError(f"precision backend '{self.name}' has no recipe '{recipe}'{nearest(recipe, self.recipes)}")
+        return recipe
+
+    def _check_settings(self, spec: PrecisionSpec) -> None:
+        """LabError for what does not go with this recipe and the converted linears."""
+        who = f"{self.name} {self.recipe}"
+        if spec.calibrate and self.recipe not in self._remembering:
+            raise LabError(
+                f"calibrate = {spec.calibrate} is for scales that come from earlier steps (te's recipe delayed); "
+                f"{who} finds its scales anew in every step: leave calibrate out"
+            )
+        if spec.fp8_parameters and not self._numbers()["power_of_two"]:
+            raise LabError(
+                f"FP8 parameters need power-of-two scales, and {who} uses others here: "
+                "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
+            )
+        rows = TILE * spec.ranks if spec.ranks > 1 else 1
+        uneven = [f"{name} ({m.out_features})" for name, m in self.modules.items() if m.out_features % rows]
+        if spec.fp8_parameters and uneven:
+            raise LabError(
+                f"FP8 parameters on {spec.ranks} ranks need out features that are multiples of {rows}, or a "
+                f"block of 128 rows would lie on two ranks; these are not: {', '.join(uneven)}: use fewer "
+                "ranks, or add them to [precision] skip"
+            )
+        need = multiple(self.name, self.recipe or self.recipes[0])
+        if spec.tokens is not None and spec.tokens % need:
+            raise LabError(
+                f"{who} needs micro-batches of a multiple of {need} tokens per rank, "
+                f"not {spec.tokens}: change batch_size, seq_len or accumulation"
+            )
+
+
+class State:
+    """What a backend computes in and remembers, for schedules and checkpoints."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def in_fp8(self) -> bool:
+        """Do the converted linears compute in FP8 now? Told from the modules."""
+        return self._backend._in_fp8()
+
+    def flags(self) -> dict[str, Any]:
+        """What a checkpoint says of the precision that it was made in: see labkit.precision.flags."""
+        backend = self._backend
+        return {
+            "backend": backend.name,
+            "recipe": backend.recipe,
+            **backend._numbers(),
+            "fp8_parameters": backend.parameters is not None,
+            "phase": backend._phase,
+            "linears": [f"{name}.weight" for name in backend._linears],
+        }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """This rank's scaling state that weights do not hold, as plain CPU tensors: delayed scaling's histories."""
+        return self._backend._save()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Put back what `state_dict` gave; call it after `convert`."""
+        self._backend._load(state)

@@ -86,9 +86,3 @@ def _prefixes(name: str) -> list[str]:
     """ "a.b.c" -> ["a", "a.b", "a.b.c"]: a skipped module skips everything below it."""
     parts = name.split(".")
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
-
-
-def no_parameters(name: str, recipes: tuple[str, ...]) -> str:
-    """Why a backend has no FP8 parameters under a recipe."""
-    can = f"'{name}' has them for recipe {recipes[0]}" if recipes else "take backend te or emulated with recipe block"
-    return f"FP8 parameters need power-of-two scales, so that rounding twice is rounding once: {can}"

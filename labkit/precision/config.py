@@ -1,8 +1,12 @@
-"""Which number format the block linears compute in, and when: the [precision] table. Nothing here imports torch."""
+"""What a run may ask of a precision: the tables of a config, and the one frozen spec that a backend is given.
+
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
@@ -15,7 +19,7 @@ Steps = Annotated[  # 20 is a number of steps, 0.1 a share of them
 
 
 class ScheduleConfig(Config):
-    """Steps at the beginning and at the end of a run that compute in BF16; FP8 in between. See labkit.train.schedule.
+    """Steps at the beginning and at the end of a run that compute in BF16; FP8 in between. See labkit.precision.phases.
 
     A whole number is a number of steps; a number with a point is a share of the run's steps.
     """
@@ -42,3 +46,22 @@ class PrecisionConfig(Config):
     schedule: ScheduleConfig | None = None  # BF16 at both ends of the run
     calibrate: CountOrOff = 0  # delayed scaling: passes to find scales where FP8 begins
     fp8_parameters: bool = False  # the weights themselves FP8, masters in the optimizer
+
+
+@dataclass(frozen=True)
+class PrecisionSpec:
+    """All that a backend needs to know of a run: `labkit.precision.spec_of` makes it from a PrecisionConfig.
+
+    recipe: None is the backend's default. device: where the model will live (torch.device or its name); None: where its
+    parameters are, else the GPU if there is one. ranks: FSDP2 cuts the weights over so many. tokens: of a micro-batch
+    on one rank; None: not checked.
+    """
+
+    recipe: str | None = None
+    skip: tuple[str, ...] = ()
+    fused: bool = False
+    fp8_parameters: bool = False
+    calibrate: int = 0
+    device: Any = None
+    ranks: int = 1
+    tokens: int | None = None

@@ -81,10 +81,4 @@ def mismatch(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> st
 
 
 def _word(value: Any) -> str:
-    return (
-        "none"
-        if value is None
-        else {True: "yes", False: "no"}.get(value, str(value))
-        if isinstance(value, bool)
-        else str(value)
-    )
+    return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)

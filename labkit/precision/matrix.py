@@ -1,15 +1,15 @@
 """What goes with what: every precision recipe against every way to train, and against every generation of GPUs.
 
-One table, RULES (in labkit.precision.matrix_rules). A rule speaks of the recipes and columns its patterns name; the first that
-fits decides:
+One table, RULES. A rule speaks of the recipes and columns its patterns name; the first that fits decides:
 
     yes        runs; `proof` is the test or the committed record that shows it
     untried    allowed; nobody has shown it here, and `why` says what is known instead
     no         refused before a run starts, with `why`
 
-`lab doctor --matrix` prints the table, `refuse` enforces it: `lab compare` and the trainer ask it before they start.
-Two settings go across the recipes, and have rows of their own beside their columns: a precision schedule, and FP8
-parameters. A column says whether a recipe can have it, the row what it does together with the other ways and machines.
+`lab doctor --matrix` prints the table (labkit.doctor.matrix), `refuse` enforces it: `lab compare` and the trainer ask
+it before they start. Two settings go across the recipes, and have rows of their own beside their columns: a precision
+schedule, and FP8 parameters. A column says whether a recipe can have it, the row what it does together with the other
+ways and machines. TP, EP and PP have no setting yet: a configuration has no key for them.
 
 What needs the model to be told (dims and tokens that must divide) the backends refuse themselves; the multiples stand
 in the table.
@@ -19,25 +19,225 @@ Nothing here imports torch, except `this_gpu` for a GPU.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.precision.matrix_rules import (
-    COLUMNS,
-    FEATURES,
-    GENERATIONS,
-    NO,
-    PARAMETERS,
-    RECIPES,
-    ROWS,
-    RULES,
-    SCHEDULE,
-    TOGETHER,
-    UNTRIED,
-    YES,
+
+YES, UNTRIED, NO = "yes", "untried", "no"
+# "backend recipe"; the multiple of which in and out features and tokens must be
+RECIPES = {
+    "fp32 fp32": 1,
+    "bf16 bf16": 1,
+    "te bf16": 1,
+    "te delayed": 16,
+    "te current": 16,
+    "te block": 128,
+    "torchao tensorwise": 16,
+    "torchao rowwise": 16,
+    "torchao rowwise_with_gw_hp": 16,
+    "emulated tensorwise": 16,
+    "emulated block": 16,
+    "broken *": 16,
+    "week16 *": 16,
+}
+SCHEDULE, PARAMETERS = "schedule", "FP8 params"
+ROWS = {SCHEDULE: "with a schedule", PARAMETERS: "with FP8 params"}  # beside the recipes
+FEATURES = ("FSDP2", "TP", "EP", "PP", "compile", "checkpointing", "fused", SCHEDULE, PARAMETERS)
+# name -> (lowest compute capability, examples)
+GENERATIONS = {
+    "CPU": (None, "any"),
+    "older": ((0, 0), "V100, T4"),
+    "Ampere": ((8, 0), "A100, RTX 3090"),
+    "Ada": ((8, 9), "L40S, RTX 4090"),
+    "Hopper": ((9, 0), "H100, H200"),
+    "Blackwell": ((10, 0), "B200"),
+    "Blackwell RTX": ((12, 0), "RTX 5090"),
+}
+COLUMNS = (*FEATURES, *GENERATIONS)
+PROOFS = {
+    "check": "results/2026-11-21-h200-gpu-check-124m",  # one rank, compiled, Hopper
+    "demo": "results/2026-11-21-cpu-demo",  # two ranks, CPU
+    "tried": "week16_fp8/results/h200-matrix.json",  # labkit.doctor.matrix_try on one H200
+    "tried-2": "week16_fp8/results/h200-matrix-2.json",  # the same with schedules, on another H200
+    "tried-3": "week16_fp8/results/h200-matrix-3.json",  # FP8 parameters, and the emulated block recipe
+    "8b": "week16_fp8/results/2026-11-22-h200-8b-2-gpus",  # two ranks, Hopper
+    "scheduled": "tests/train/test_schedule.py",  # CPU
+    "parameters": "tests/train/test_fp8_parameters.py",  # CPU
+    "job": "tests/train/test_job.py",  # CPU
+    "here": "tests/doctor/test_matrix.py",  # CPU
+}
+# recipes with columns: state (proof), several patterns by "|"; then why. The first that fits decides.
+TABLE = """
+# a precision schedule: as a column, then as a row
+fp32 *|bf16 *|te bf16 with schedule: no
+    there is no FP8 phase to switch to: take out the schedule, or take a backend with FP8
+torchao tensorwise|emulated * with schedule: yes (scheduled)
+    the linear becomes a plain product in the BF16 steps
+te * with schedule: yes (tried-2)
+    by te.autocast(enabled=...). Delayed scaling starts blind at the switch; calibrate is untried
+torchao *|broken * with schedule: yes (tried-2)
+    the same switch as torchao tensorwise's
+week16 * with schedule: untried
+    the same switch as torchao tensorwise's; no record of it
+schedule|FP8 params with schedule|FP8 params: no
+    a BF16 phase would multiply weights that are FP8 all the same: take either the schedule or fp8_parameters
+schedule with FSDP2|checkpointing: yes (scheduled)
+    shown on CPU ranks; several GPUs have not been tried
+schedule with compile: yes (tried-2)
+    each switch compiles one more graph of every block
+schedule with fused: yes (tried-2)
+    te's fused modules follow te.autocast like the others
+schedule with CPU: yes (scheduled)
+    real FP8 numbers in the FP8 steps
+schedule|FP8 params with Ampere: untried
+    for the emulated backend alone, the others have no FP8 there; no such GPU was at hand
+schedule with Hopper: yes (tried-2)
+    on record
+schedule with Ada|Blackwell*: untried
+    no such GPU was at hand
+
+# FP8 parameters: as a column, then as a row
+emulated block with FP8 params: yes (parameters)
+    an FP32 tensor of FP8 values, FP32 master weights in AdamW; the gather is BF16
+te block with FP8 params: yes (tried-3)
+    te.quantized_model_init, gathered as FP8
+* with FP8 params: no
+    FP8 parameters need power-of-two scales, so that rounding twice is rounding once: take recipe block of te or
+    emulated
+FP8 params with FSDP2: untried
+    a rank's rows must be a multiple of 128. emulated runs on CPU ranks (tests); te's FP8 gather ran for 24
+    steps on two H200s, beside no other arm
+FP8 params with fused: no
+    a fused module joins the weights of several linears, which would dequantise them: set fused = false
+FP8 params with compile: yes (tried-3)
+    te.Linear stays eager as without
+FP8 params with checkpointing: yes (tried-3)
+    for the emulated backend alone; te's is refused
+FP8 params with CPU: yes (parameters)
+    the emulated backend
+FP8 params with Ada: untried
+    for the emulated backend alone: te's block scaling needs Hopper
+FP8 params with Hopper: yes (tried-3)
+    on record
+FP8 params with Blackwell*: untried
+    Transformer Engine 2.20 turns its block scales into MXFP8's there, and its own tests expect a failure on
+    12.0; not run
+
+# the ways to train: this trainer spreads a model by FSDP2 alone
+te * with TP: no
+    the trainer here has no tensor parallelism (week 15 builds it by hand); Transformer Engine's own is
+    te.Linear(parallel_mode=...), whose features are global sizes
+* with TP: no
+    the trainer here has no tensor parallelism (week 15 builds it by hand): leave tp at 1
+* with EP: no
+    the decoder here has no experts, so there is nothing for expert parallelism to spread: leave ep at 1
+* with PP: no
+    the trainer here has no pipeline: leave pp at 1
+bf16 *|torchao tensorwise|broken * with FSDP2: yes (demo)
+    weights are gathered in BF16 and cast on every rank
+fp32 * with FSDP2: yes (job)
+    nothing is cast
+emulated block with FSDP2: yes (parameters)
+    weights are gathered in BF16
+te delayed with FSDP2: yes (8b)
+    all ranks take the largest amax of all: Transformer Engine reduces it when autocast ends
+te * with FSDP2: untried
+    one rank is on record, several are not
+torchao rowwise*|emulated tensorwise|week16 * with FSDP2: untried
+    the same gather as tensorwise's; no record of several ranks
+te * with fused: yes (tried)
+    a block's norms and SwiGLU inside te's kernels; every linear of the block must be converted
+* with fused: no
+    fused = true is Transformer Engine's: take backend te, or set fused = false
+te * with compile: yes (tried)
+    te.Linear stays eager, what lies between the linears is compiled
+emulated block with compile|checkpointing: yes (tried-3)
+    as tensorwise
+fp32 *|bf16 *|torchao *|emulated *|broken * with compile: yes (tried)
+    a block is compiled whole
+te * with checkpointing: yes (tried)
+    by Transformer Engine's own checkpoint, which puts delayed scales back
+fp32 *|bf16 *|torchao *|emulated *|broken * with checkpointing: yes (tried)
+    scales come from the tensor at hand: nothing to put back
+week16 * with compile|checkpointing: untried
+    it is your own: an autograd function, which torch can do both to
+
+# the machines
+te * with CPU: no
+    Transformer Engine has no kernels for a CPU: take backend torchao or emulated
+bf16 *|torchao tensorwise|broken * with CPU: yes (demo)
+    torchao rounds to real FP8 and multiplies slowly
+fp32 *|torchao rowwise*|emulated * with CPU: yes (here)
+    real FP8 numbers (but for fp32), multiplied slowly
+week16 * with CPU|Hopper: untried
+    it is your own
+fp32 * with older: untried
+    plain torch
+* with older: no
+    GPUs before Ampere have no BF16 units: take backend fp32, or another GPU
+te delayed|te current|te block|torchao * with Ampere: no
+    FP8 products need units that GPUs have from Ada (compute capability 8.9) on: take backend bf16 or emulated
+te block with Ada: no
+    block scaling needs Hopper (compute capability 9.0) and CUDA 12.9: take recipe current
+torchao rowwise* with Ada: no
+    the rowwise FP8 product needs Hopper (compute capability 9.0): take recipe tensorwise
+bf16 *|te *|torchao tensorwise|torchao rowwise|broken * with Hopper: yes (check)
+    FP8 products on the GPU's own units, but for bf16 and broken
+emulated block with Hopper: yes (tried-3)
+    on record
+fp32 *|torchao *|emulated * with Hopper: yes (tried)
+    on record
+te block with Blackwell*: untried
+    Transformer Engine 2.20 lets it through and gives Blackwell block scales of its own kind (MXFP8)
+* with Ampere|Ada|Blackwell*: untried
+    should run by its libraries' own tables; no such GPU was at hand
+"""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`recipes` and `columns`: patterns, several by "|"."""
+
+    recipes: str
+    columns: str
+    state: str
+    why: str
+    proof: str = ""
+
+    def speaks_of(self, recipe: str, column: str) -> bool:
+        pairs = (recipe, self.recipes), (column, self.columns)
+        return all(any(fnmatchcase(name, pattern) for pattern in patterns.split("|")) for name, patterns in pairs)
+
+
+def read_rules(text: str) -> tuple[Rule, ...]:
+    """The rules of a text as above. ValueError: a line that is none."""
+    found: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith(" "):
+            found[-1][3] = f"{found[-1][3]} {line.strip()}".strip()
+        elif line and not line.startswith("#"):
+            match = re.fullmatch(r"(.+) with (.+): (yes|untried|no)(?: \((.+)\))?", line)
+            if match is None:
+                raise ValueError(f"this is no rule of the matrix: {line}")
+            recipes, columns, state, proof = match.groups()
+            found.append([recipes, columns, state, "", PROOFS[proof] if proof else ""])
+    return tuple(Rule(*rule) for rule in found)
+
+
+RULES = read_rules(TABLE)
+
+# What no pair of these tells: (recipes, the ways that this recipe may have one at a time, why not together).
+TOGETHER = (
+    (
+        "te *",
+        (PARAMETERS, "checkpointing"),
+        "in backward Transformer Engine gathers a weight's columns alone, and the forward that is repeated there needs "
+        'its rows (seen on an H200, 2.20.2): set activation_checkpointing = "none", or fp8_parameters = false',
+    ),
 )
 
 
@@ -91,9 +291,23 @@ def this_gpu(device: str = "cuda") -> tuple[int, int] | None:
     return min(torch.cuda.get_device_capability(k) for k in range(torch.cuda.device_count()))
 
 
+def row_of(backend: str, recipe: str | None) -> str:
+    """The table's name of a recipe (None: the backend's default); LabError if it has none."""
+    default = {"te": "current", "torchao": "tensorwise", "emulated": "tensorwise"}.get(backend, backend)
+    name, family = f"{backend} {recipe or default}", f"{backend.partition('-')[0]} *"
+    if name not in RECIPES and family not in RECIPES:
+        raise LabError(f"the compatibility matrix has no recipe '{name}'; it has: {', '.join(RECIPES)}")
+    return name if name in RECIPES else family
+
+
+def multiple(backend: str, recipe: str) -> int:
+    """What dims and tokens must be multiples of under this recipe; 1: anything goes."""
+    return RECIPES[row_of(backend, recipe)]
+
+
 def wanted(config: Any, world: int = 1) -> tuple[str, list[str]]:
     """(recipe of the table, the features that a training config asks for). `config`: a TrainConfig, or the same as
-    nested mappings; tp, ep and pp are read where there are any."""
+    nested mappings."""
 
     def get(name: str, default: Any) -> Any:
         value = config
@@ -101,27 +315,16 @@ def wanted(config: Any, world: int = 1) -> tuple[str, list[str]]:
             value = value.get(part, None) if isinstance(value, Mapping) else getattr(value, part, None)
         return default if value is None else value
 
-    backend = get("precision.backend", "bf16")
-    recipe = get("precision.recipe", None)
-    name = f"{backend} {recipe or default_recipe(backend)}"
-    known = name if name in RECIPES else f"{backend.partition('-')[0].rstrip('0123456789') or backend} *"
-    if backend.startswith("week16"):
-        known = "week16 *"
-    if known not in RECIPES:
-        raise LabError(f"the compatibility matrix has no recipe '{name}'; it has: {', '.join(RECIPES)}")
-    asked = ["FSDP2"] if world > 1 else []
-    asked += [column for column, key in (("TP", "tp"), ("EP", "ep"), ("PP", "pp")) if int(get(key, 1)) > 1]
-    asked += ["compile"] if get("compile", False) else []
-    asked += ["checkpointing"] if get("activation_checkpointing", "none") != "none" else []
-    asked += ["fused"] if get("precision.fused", False) else []
-    asked += [SCHEDULE] if get("precision.schedule", None) else []
-    asked += [PARAMETERS] if get("precision.fp8_parameters", False) else []
-    return known, asked
-
-
-def default_recipe(backend: str) -> str:
-    """The recipe a backend takes when none is named: the first of its own list."""
-    return {"te": "current", "torchao": "tensorwise", "emulated": "tensorwise"}.get(backend, backend)
+    asked = {
+        "FSDP2": world > 1,
+        "compile": get("compile", False),
+        "checkpointing": get("activation_checkpointing", "none") != "none",
+        "fused": get("precision.fused", False),
+        SCHEDULE: get("precision.schedule", None),
+        PARAMETERS: get("precision.fp8_parameters", False),
+    }
+    known = row_of(get("precision.backend", "bf16"), get("precision.recipe", None))
+    return known, [column for column, there in asked.items() if there]
 
 
 def reasons(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> list[str]:
@@ -165,70 +368,10 @@ def table() -> dict[str, Any]:
         }
 
     return {
-        "recipes": {recipe: {"multiple": multiple, "cells": cells(recipe)} for recipe, multiple in RECIPES.items()},
+        "recipes": {recipe: {"multiple": dims, "cells": cells(recipe)} for recipe, dims in RECIPES.items()},
         "with": {row: {"cells": cells(row)} for row in ROWS},
         "generations": {
             name: {"from": ".".join(map(str, lowest)) if lowest else None, "examples": examples}
             for name, (lowest, examples) in GENERATIONS.items()
         },
     }
-
-
-def show(as_json: bool = False) -> None:
-    """What `lab doctor --matrix` prints; this machine is found out by nvidia-smi, without CUDA."""
-    import json
-
-    from labkit.record import hardware
-
-    found = [gpu["capability"] for gpu in hardware.gpus() if gpu["capability"]]
-    here = generation(min(found, key=lambda text: tuple(map(int, text.split("."))))) if found else "CPU"
-    if as_json:
-        print(json.dumps({"here": here, **table()}, indent=1))
-    else:
-        render(here=here)
-
-
-def render(console: Any = None, here: str | None = None) -> None:
-    """Print both halves, then what the numbers behind the words mean. here: the generation of this machine, marked
-    with *."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = console or Console()
-    look = {YES: "green", UNTRIED: "yellow", NO: "red"}
-    notes: dict[str, int] = {}
-    for title, columns in (("Ways to train", FEATURES), ("Machines", tuple(GENERATIONS))):
-        shown = Table(box=None, padding=(0, 1), pad_edge=False, title=title, title_justify="left", title_style="bold")
-        shown.add_column("recipe", no_wrap=True)
-        if columns is FEATURES:
-            shown.add_column("dims x", justify="right")
-        for column in columns:
-            words = {
-                "checkpointing": "check-\npointing",
-                "Blackwell RTX": "Blackwell\nRTX",
-                "schedule": "sche-\ndule",
-                PARAMETERS: "FP8\nparams",
-            }
-            shown.add_column(words.get(column, column) + ("*" if column == here else ""), no_wrap=True)
-        for recipe, multiple in {**RECIPES, **dict.fromkeys(ROWS, "")}.items():
-            row: list[Any] = [ROWS.get(recipe, recipe.removesuffix(" *"))]
-            row += [str(multiple)] if columns is FEATURES else []
-            for column in columns:
-                if column == recipe:
-                    row.append("")
-                    continue
-                said = cell(recipe, column)
-                number = f" {notes.setdefault(said.why, len(notes) + 1)}" if said.state != YES else ""
-                row.append(Text(("?" if said.state == UNTRIED else said.state) + number, style=look[said.state]))
-            shown.add_row(*row)
-        console.print(shown)
-        console.print()
-    for why, number in notes.items():
-        console.print(Text(f"{number:2d}  {why}"), soft_wrap=False)
-    console.print()
-    legend = (
-        "yes: a test or a committed record shows it. ?: allowed, not shown here. no: refused before a run. "
-        "dims x: in and out features and tokens must be a multiple of it."
-    )
-    console.print(Text(legend + (f" *: this machine ({here})." if here else "")))

@@ -16,12 +16,10 @@ from labkit.precision.base import Backend
 
 
 class Plain(Backend):
-    alignment = 1
-
-    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+    def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
         return linear
 
-    def in_fp8(self) -> bool:
+    def _in_fp8(self) -> bool:
         return False
 
 

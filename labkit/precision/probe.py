@@ -3,13 +3,13 @@
 Between `__enter__` and `__exit__` every converted linear carries a hook. It sees the input x and the weight w that the
 layer really got (under FSDP2: gathered, since we are inside the block's forward), the output y that it really gave, and
 later the gradient dy that reaches it. For x, w and dy it asks the backend for the format and scale in force, rounds
-with our own reference quantiser, and compares; for y it computes the product again in FP32.
+by torch's own cast, and compares; for y it computes the product again in FP32.
 
     overflow   |x| * s beyond the largest code: saturates          underflow   x not 0, rounded value 0
     sqnr       10 log10(sum x^2 / sum (x - x8 / s)^2)
 
 So the numbers mean the same for every backend, whether the scale comes from this tensor, from ten steps ago, or from
-each block.
+each block of 128 values.
 
 At other steps there is no hook and no cost. Compiled code would not notice a hook that comes after compiling, so a
 probe step runs eagerly. Nothing is communicated: a rank describes its own tensors.
@@ -17,83 +17,101 @@ probe step runs eagerly. Nothing is communicated: a rank describes its own tenso
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.precision.base import ScaleStat
-from labkit.precision.formats import Format, decibel, quantise
-
-if TYPE_CHECKING:
-    from labkit.precision.base import Backend
-
 CHUNK = 1 << 22  # elements looked at at a time: bounds the temporaries to a few dozen MB
 OUTPUT_ROWS = 512  # rows (tokens) of the output that are computed again in FP32, evenly spread
 LARGEST = torch.finfo(torch.float32).max
+SQNR_EXACT = 200.0  # dB; stands for "no error at all", so that a record never holds an infinity
+
+
+@dataclass(frozen=True)
+class ScaleStat:
+    """One tensor at one probe step. All five are finite floats.
+
+    scale      the factor in force; with several per tensor (rows, blocks) the smallest, which serves the largest values
+    amax       max |x|, before scaling; an overflowed (inf) or NaN tensor gives the largest fp32 number
+    overflow   per cent of the elements beyond the format's largest value under that scale (they saturate)
+    underflow  per cent of the elements that were not zero and became zero
+    sqnr       dB, of the quantised tensor against the tensor; for ".output": of the layer's output against fp32
+    """
+
+    scale: float
+    amax: float
+    overflow: float
+    underflow: float
+    sqnr: float
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
 
 
 class Probe:
-    """Context manager around forward and backward of one micro-batch; afterwards `backend.scales()` has the numbers."""
+    """Context manager around forward and backward of one micro-batch; afterwards `stats` has the numbers.
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+    modules: name -> linear. rounding(module, slot, x): (float8 dtype, fp32 scale that broadcasts against x [M, N]) in
+    force for slot "input", "weight" or "grad"; None if that tensor is not rounded. plain(weight): an FP8 weight as an
+    ordinary tensor.
+    """
+
+    def __init__(
+        self,
+        modules: dict[str, nn.Module],
+        rounding: Callable[[Any, str, Tensor], tuple[torch.dtype, Tensor] | None],
+        plain: Callable[[Tensor], Tensor],
+    ) -> None:
+        self.modules, self.rounding, self.plain = modules, rounding, plain
         self.raw: dict[str, Tensor] = {}  # name -> [scale, amax, elements, over, under, signal, noise], fp64
-        self.handles: list = []
-        self.eager = ExitStack()
+        self.stats: dict[str, ScaleStat] = {}
+        self.open = ExitStack()
 
     def __enter__(self) -> Probe:
         if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would load the compiler
-            self.eager.enter_context(torch.compiler.set_stance("force_eager"))
-        for name, module in self.backend.modules.items():
-            self.handles.append(module.register_forward_hook(self._hook(name)))
+            self.open.enter_context(torch.compiler.set_stance("force_eager"))
+        for name, module in self.modules.items():
+            self.open.callback(module.register_forward_hook(self._hook(name)).remove)
         return self
 
-    def __exit__(self, *error) -> None:
-        for handle in self.handles:
-            handle.remove()
-        self.eager.close()
-        if error == (None, None, None):  # a step that failed has only half of its numbers
-            self.backend._stats = self._read()
+    def __exit__(self, *error: Any) -> None:
+        self.open.close()
+        if error[0] is None and self.raw:  # a step that failed has only half of its numbers
+            rows = torch.stack(list(self.raw.values())).cpu().tolist()  # one wait for the device, at the end
+            self.stats = {name: _stat(*row) for name, row in zip(self.raw, rows)}
 
-    def _hook(self, name: str):
-        def seen(module: nn.Module, args: tuple, y: Tensor) -> None:
-            x = args[0].detach()
-            if hasattr(module, "observed"):  # a fused module knows what it quantises inside
-                self._fused(module, name, x, y)
-                return
+    def _hook(self, name: str) -> Callable[[Any, tuple, Tensor], None]:
+        def seen(module: Any, args: tuple, y: Tensor) -> None:
+            x, last, port = args[0].detach(), "", module
             with torch.no_grad():
-                self._tensor(module, name, "input", x)
-                self._tensor(module, name, "weight", self.backend.plain(module.weight.detach()))
+                if hasattr(module, "observed"):  # a fused module knows what it quantises inside
+                    for part, slot, tensor, inside in module.observed(x):
+                        self._tensor(inside, name + part, slot, tensor.detach())
+                    last, port = module.last()
+                else:
+                    self._tensor(module, name, "input", x)
+                    self._tensor(module, name, "weight", self.plain(module.weight.detach()))
                 self._output(name, x, module, y.detach())
             if y.requires_grad:
-                y.register_hook(lambda dy: self._tensor(module, name, "grad", dy.detach()))
+                y.register_hook(lambda dy: self._tensor(port, name + last, "grad", dy.detach()))
 
         return seen
 
     @torch.no_grad()
-    def _tensor(self, module: nn.Module, name: str, slot: str, x: Tensor) -> None:
+    def _tensor(self, module: Any, name: str, slot: str, x: Tensor) -> None:
         x = x.reshape(-1, x.shape[-1])
-        scaling = self.backend.scaling(module, slot, x) if self.backend.in_fp8() else None
-        if scaling is None:  # nothing is rounded, as in a schedule's BF16 phase
-            return
-        fmt, scale = scaling
-        self.raw[f"{name}.{slot}"] = tensor_numbers(x, fmt, scale)
-
-    def _fused(self, module: nn.Module, name: str, x: Tensor, y: Tensor) -> None:
-        with torch.no_grad():
-            for part, slot, tensor, port in module.observed(x):
-                self._tensor(port, name + part, slot, tensor.detach())
-            self._output(name, x, module, y.detach())
-        if y.requires_grad:
-            part, port = module.last()
-            y.register_hook(lambda dy: self._tensor(port, name + part, "grad", dy.detach()))
+        if (rounding := self.rounding(module, slot, x)) is not None:
+            self.raw[f"{name}.{slot}"] = tensor_numbers(x, *rounding)
 
     @torch.no_grad()
-    def _output(self, name: str, x: Tensor, module: nn.Module, y: Tensor) -> None:
+    def _output(self, name: str, x: Tensor, module: Any, y: Tensor) -> None:
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
         rows = slice(0, None, max(1, -(-x.shape[0] // OUTPUT_ROWS)))
         if hasattr(module, "reference"):
@@ -101,44 +119,26 @@ class Probe:
         else:
             bias = getattr(module, "bias", None)
             bias = bias.float() if bias is not None and bias.numel() else None
-            reference = F.linear(x[rows].float(), self.backend.plain(module.weight.detach()).float(), bias)
+            reference = F.linear(x[rows].float(), self.plain(module.weight.detach()).float(), bias)
         noise = (reference - y[rows].float()).square().sum(dtype=torch.float64)
-        self.raw[f"{name}.output"] = torch.stack(
-            [
-                v.double()
-                for v in (
-                    torch.ones_like(noise),
-                    y.abs().max(),
-                    noise.new_tensor(y.numel()),
-                    torch.zeros_like(noise),
-                    torch.zeros_like(noise),
-                    reference.square().sum(dtype=torch.float64),
-                    noise,
-                )
-            ]
-        )
-
-    def _read(self) -> dict[str, ScaleStat]:
-        """One wait for the device, at the end."""
-        if not self.raw:
-            return {}
-        rows = torch.stack(list(self.raw.values())).cpu().tolist()
-        return {name: _stat(*row) for name, row in zip(self.raw, rows)}
+        zero, signal = torch.zeros_like(noise), reference.square().sum(dtype=torch.float64)
+        head = [zero + 1, y.abs().max().double(), zero + y.numel()]
+        self.raw[f"{name}.output"] = torch.stack([*head, zero, zero, signal, noise])
 
 
-def tensor_numbers(x: Tensor, fmt: Format, scale: Tensor) -> Tensor:
+def tensor_numbers(x: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:
     """[smallest scale, amax, elements, saturating, flushed to zero, signal, noise] of x [M, N], fp64, on x's device."""
-    amax = x.abs().amax().float()
+    amax, beyond = x.abs().amax().float(), saturates_above(dtype)
     counts = torch.zeros(4, dtype=torch.float64, device=x.device)
     rows = max(1, CHUNK // max(1, x.shape[1]))
     for begin in range(0, x.shape[0], rows):
         part = x[begin : begin + rows].float()
         s = scale[begin : begin + rows] if scale.dim() == 2 and scale.shape[0] > 1 else scale
         scaled = part * s
-        back = quantise(scaled, fmt) / s
+        back = saturating(scaled, dtype).float() / s
         counts += torch.stack(
             [
-                (scaled.abs() > fmt.saturates_above).sum().double(),
+                (scaled.abs() > beyond).sum().double(),
                 ((part != 0) & (back == 0)).sum().double(),
                 part.square().sum(dtype=torch.float64),
                 (part - back).square_().sum(dtype=torch.float64),
@@ -148,16 +148,43 @@ def tensor_numbers(x: Tensor, fmt: Format, scale: Tensor) -> Tensor:
     return torch.cat([head, counts])
 
 
+def saturating(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x as a float8 tensor, saturating on every torch version: clamp first, then cast. (A bare cast of 1000 to E4M3 is
+    NaN on torch 2.11 and 448 on 2.13.)"""
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest).to(dtype)
+
+
+def saturates_above(dtype: torch.dtype) -> float:
+    """Values beyond this would round to a code that does not exist: half a step above the largest."""
+    about = torch.finfo(dtype)
+    return about.max + math.ldexp(about.eps, math.frexp(about.max)[1] - 1) / 2
+
+
+def sqnr(reference: Tensor, approximation: Tensor) -> float:
+    """Signal to quantisation noise, dB: 10 log10(sum reference^2 / sum (reference - approximation)^2).
+
+    Rounding to E4M3 costs about 31.5 dB, to E5M2 about 25.5, to BF16 about 56; every 6 dB is a factor of two in error.
+    """
+    reference, approximation = reference.detach().double(), approximation.detach().double()
+    return decibel(float(reference.square().sum()), float((reference - approximation).square().sum()))
+
+
+def decibel(signal: float, noise: float) -> float:
+    """10 log10(signal / noise), held within +-SQNR_EXACT so that it is always a finite number."""
+    if noise == 0 and not math.isnan(signal):
+        return SQNR_EXACT
+    ratio = signal / noise if signal >= 0 and noise > 0 else 0.0  # a NaN on either side: nothing survived
+    if math.isnan(ratio) or ratio <= 0:
+        return -SQNR_EXACT
+    return max(-SQNR_EXACT, min(SQNR_EXACT, 10 * math.log10(ratio))) if ratio < math.inf else SQNR_EXACT
+
+
 def _stat(
     scale: float, amax: float, elements: float, over: float, under: float, signal: float, noise: float
 ) -> ScaleStat:
-    return ScaleStat(
-        scale=_finite(scale),
-        amax=_finite(amax),
-        overflow=100 * over / elements,
-        underflow=100 * under / elements,
-        sqnr=decibel(signal, noise),
-    )
+    over, under = 100 * over / elements, 100 * under / elements
+    return ScaleStat(_finite(scale), _finite(amax), over, under, decibel(signal, noise))
 
 
 def _finite(value: float) -> float:

@@ -1,88 +1,111 @@
-"""The student's own FP8 linear as a precision backend, once it is finished.
+"""What week 16 gives to the comparison, once it is finished: the student's own FP8 linear, and the week's reference.
 
-Week 16 has students write an FP8 linear. When it works, it can run as one more arm of the comparison. Nothing depends
-on it: before that, `availability` says so and the arm is skipped.
+Nothing depends on either: before that, availability says so and the arm is skipped. `PARTS` is the one table of such
+parts, as "module:name", looked up when asked for:
 
-The part is named in `PARTS` below, as "module:name", and looked up when asked for. It must be a class with nn.Linear's
-constructor, (in_features, out_features, bias=False, ...), and its `weight`. Buffers would not survive: a model is built
-without memory, and only its parameters are given values afterwards.
+    week16      a class with nn.Linear's constructor, (in_features, out_features, bias=False, ...), and its `weight`.
+                Buffers would not survive: a model is built without memory, and only its parameters are given values.
+    emulated    a `Backend` of its own: correct FP8 by hand.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from labkit.errors import LabError
-from labkit.precision.base import Availability, Backend, in_words
-from labkit.precision.formats import E4M3, E5M2, Format, scale_for
+from labkit.precision.base import Availability, Backend
+from labkit.precision.choose import in_words
+from labkit.precision.torchao_backend import float8_utils
 
-PARTS = {"week16": "week16_fp8.fp8_linear:FP8Linear"}  # backend name -> "module:name"
+PARTS = {"week16": "week16_fp8.fp8_linear:FP8Linear", "emulated": "week16_fp8.emulated:Emulated"}
+NAMES = {"week16": "your FP8 linear", "emulated": "week 16's emulated FP8"}
 
-UNFINISHED = Availability(False, "your FP8 linear is not finished: arm skipped", "finish week 16 and run it again")
+
+def backend(name: str) -> Backend:
+    """The backend of a part; where the part is a backend and cannot be had, one that says why."""
+    if name == "week16":
+        return Student(name)
+    try:
+        return look_up(name)()
+    except (Exception, SystemExit) as error:
+        return Absent(name, told(name, error))
+
+
+class Absent(Backend):
+    """In the place of week 16's reference where it is not there or not finished."""
+
+    recipes = ("tensorwise", "block")
+
+    def __init__(self, name: str, why: Availability) -> None:
+        super().__init__()
+        self.name, self._why = name, why
+
+    def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
+        return self._why
 
 
 class Student(Backend):
     recipes = ("yours",)
     compiles = "between"  # nobody knows whether it can be compiled
 
-    def __init__(self, name: str = "week16") -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
 
-    def _availability(self, recipe: str, device: torch.device | None) -> Availability:
-        """Found, and able to run one small forward and backward pass?"""
-        module, _, attribute = PARTS[self.name].partition(":")
-        try:
-            kind = _look_up(self.name)
-            with torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")):  # not the caller's "meta"
-                new = _like(kind, nn.Linear(16, 32, bias=False))
-                x = torch.ones(16, 16, requires_grad=True)
-                new(x).sum().backward()
-        except NotImplementedError:
-            return UNFINISHED
-        except ModuleNotFoundError as error:
-            if error.name and module.startswith(error.name):
-                return Availability(False, f"there is no {module} here: arm skipped", "run from the course's folder")
-            return _fails("does not import", error)
-        except AttributeError as error:
-            if getattr(error, "name", None) == attribute:
-                return UNFINISHED
-            return _fails("fails", error)
-        except (Exception, SystemExit) as error:
-            return _fails("fails", error)
-        missing = [what for what, grad in (("its input", x.grad), ("its weight", new.weight.grad)) if grad is None]
-        if missing:
-            return Availability(False, f"your FP8 linear gives no gradient to {missing[0]}: arm skipped", "see week 16")
-        return Availability(True)
+    def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
+        return tried(self.name, lambda linear: self._replace(linear, recipe), device)
 
-    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        return _like(_look_up(self.name), linear)
+    def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+        kind = look_up(self.name)
+        new = kind(linear.in_features, linear.out_features, bias=linear.bias is not None)
+        if not isinstance(getattr(new, "weight", None), nn.Parameter) or new.weight.shape != linear.weight.shape:
+            raise LabError(f"{kind.__name__} has no parameter `weight` of shape [out_features, in_features]")
+        new.weight = linear.weight
+        if linear.bias is not None:
+            new.bias = linear.bias
+        return new
 
-    def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
+    def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
         """What the module says in its own `scaling(slot, x)`, if it has one; otherwise current scaling per tensor."""
         if hasattr(linear, "scaling"):
             return linear.scaling(slot, x)
-        fmt = E5M2 if slot == "grad" else E4M3
-        return fmt, scale_for(x.abs().amax().float(), fmt)
+        dtype = torch.float8_e5m2 if slot == "grad" else torch.float8_e4m3fn
+        return dtype, float8_utils().tensor_to_scale(x, dtype)
 
 
-def _fails(how: str, error: BaseException) -> Availability:
-    return Availability(False, f"your FP8 linear {how} ({in_words(error)}): arm skipped", "see week 16's checks")
-
-
-def _look_up(name: str) -> type[nn.Module]:
+def look_up(name: str) -> Any:
     module, _, attribute = PARTS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
-def _like(kind: type[nn.Module], linear: nn.Linear) -> nn.Module:
-    new = kind(linear.in_features, linear.out_features, bias=linear.bias is not None)
-    if not isinstance(getattr(new, "weight", None), nn.Parameter) or new.weight.shape != linear.weight.shape:
-        raise LabError(f"{kind.__name__} has no parameter `weight` of shape [out_features, in_features]")
-    new.weight = linear.weight
-    if linear.bias is not None:
-        new.bias = linear.bias
-    return new
+def tried(name: str, replace: Callable[[nn.Linear], nn.Module], device: torch.device | None) -> Availability:
+    """Able to run one small forward and backward pass?"""
+    try:
+        with torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")):  # not the caller's "meta"
+            new: Any = replace(nn.Linear(16, 32, bias=False))
+            x = torch.ones(16, 16, requires_grad=True)
+            new(x).sum().backward()
+    except (Exception, SystemExit) as error:
+        return told(name, error)
+    missing = [what for what, grad in (("its input", x.grad), ("its weight", new.weight.grad)) if grad is None]
+    if missing:
+        return Availability(False, f"{NAMES[name]} gives no gradient to {missing[0]}: arm skipped", "see week 16")
+    return Availability(True)
+
+
+def told(name: str, error: BaseException) -> Availability:
+    """An error of a part in words; a hole that is still open is one."""
+    module, _, attribute = PARTS[name].partition(":")
+    how = "fails"
+    if isinstance(error, NotImplementedError) or (isinstance(error, AttributeError) and error.name == attribute):
+        return Availability(False, f"{NAMES[name]} is not finished: arm skipped", "finish week 16 and run it again")
+    if isinstance(error, ModuleNotFoundError):
+        if error.name and module.startswith(error.name):
+            return Availability(False, f"there is no {module} here: arm skipped", "run from the course's folder")
+        how = "does not import"
+    return Availability(False, f"{NAMES[name]} {how} ({in_words(error)}): arm skipped", "see week 16's checks")

@@ -26,7 +26,7 @@ What it needs, and what is done about it here:
   saved and memory is not; and probing dequantises.
 - **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.
 - **Delayed scaling starts blind.** Scale 1 and an empty history: in the first step small gradients are flushed to zero.
-  `[precision] calibrate` lets it look first (`Schedule.begins`, `Loop._calibrate`).
+  `[precision] calibrate` lets it look first (`PrecisionSchedule.begins`, `Loop._calibrate`).
 
 With several ranks delayed scaling takes the largest amax over all of them (Transformer Engine reduces over the default
 process group when the autocast region is left), so that all ranks round the gathered weights alike.
@@ -38,6 +38,7 @@ import functools
 import importlib
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -46,16 +47,16 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from labkit.errors import LabError
-from labkit.precision.base import Availability, Backend, in_words, type_name
-from labkit.precision.blocks import BLOCK, block_scale
+from labkit.precision.base import TILE, Availability, Backend, FP8Parameters
+from labkit.precision.choose import in_words, type_name
 from labkit.precision.flags import HIGH
-from labkit.precision.formats import E4M3, E5M2, Format, scale_for
-from labkit.precision.switch import FP8
-from labkit.precision.torchao_backend import gpu_can_fp8
+from labkit.precision.phases import FP8
+from labkit.precision.torchao_backend import float8_utils, gpu_can_fp8
 
 TESTED = "2.20"
 INSTALL = f"on a CUDA machine: pip install 'transformer-engine[pytorch]>={TESTED}', or use NVIDIA's PyTorch container"
 RECIPES = {"delayed": "DelayedScaling", "current": "Float8CurrentScaling", "block": "Float8BlockScaling"}
+TILES = "transformer_engine.pytorch.tensor.float8_blockwise_tensor"
 # Where Transformer Engine keeps a linear's quantisation state: fp8_meta[direction], entry number.
 STATE = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("scaling_bwd", 0)}
 
@@ -64,15 +65,15 @@ class TransformerEngine(Backend):
     name = "te"
     recipes = ("current", "delayed", "block", "bf16")
     compiles = "between"
-    parameter_recipes = ("block",)
-    remembering = ("delayed",)
+    _parameter_recipes = ("block",)
+    _remembering = ("delayed",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._recipe = None  # Transformer Engine's recipe object; one for the whole run
-        self.covers: dict[int, int] = {}  # id of a fused module: how many linears it computes for
+        self._recipe: Any = None  # Transformer Engine's recipe object; one for the whole run
+        self._covers: dict[int, int] = {}  # id of a fused module: how many linears it computes for
 
-    def _availability(self, recipe: str, device: torch.device | None) -> Availability:
+    def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
         if device is not None and device.type != "cuda":
             return Availability(False, f"Transformer Engine needs a CUDA GPU, the model is on '{device}'", INSTALL)
         try:
@@ -85,7 +86,7 @@ class TransformerEngine(Backend):
             # No driver: OSError from a missing library; no extension: FileNotFoundError; another torch: ImportError;
             # a torch or cuDNN too old: AssertionError, RuntimeError.
             return Availability(False, f"Transformer Engine does not import ({in_words(error)})", INSTALL)
-        needed = ("autocast", "Linear", "checkpoint") + ("quantized_model_init",) * self.fp8_parameters
+        needed = ("autocast", "Linear", "checkpoint") + ("quantized_model_init",) * fp8_parameters
         missing = [name for name in needed if not hasattr(te, name)]
         if missing:
             return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL)
@@ -108,11 +109,8 @@ class TransformerEngine(Backend):
             else Availability(ok, f"Transformer Engine: {why}", "take recipe 'current' or 'bf16'")
         )
 
-    def needs_alignment(self, recipe: str) -> int:
-        return {"bf16": 1, "block": BLOCK}.get(recipe, self.alignment)
-
-    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        fp8 = {"init_method": lambda weight: None} if self.fp8_parameters else {}  # see quantise_parameters
+    def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+        fp8 = {"init_method": lambda weight: None} if self.parameters else {}  # see TEParameters.quantise
         with (
             _te().quantized_model_init(enabled=True, recipe=self._te_recipe(), preserve_high_precision_init_val=True)
             if fp8
@@ -131,12 +129,13 @@ class TransformerEngine(Backend):
             new.bias = linear.bias
         return new
 
-    def fuse(self, model: nn.Module) -> None:
+    def _fuse(self, model: nn.Module) -> None:
         """Blocks in fused modules (see te_fused). LabError: a block whose seven linears were not all converted."""
         from labkit.precision.te_fused import fuse_block
 
         names = {id(module): name for name, module in model.named_modules()}
-        for block in model.layers.values():
+        blocks: Any = model.layers
+        for block in blocks.values():
             attn, ffn = block.attn, block.ffn
             parts = [attn.wq, attn.wk, attn.wv, attn.wo, ffn.w1, ffn.w3, ffn.w2]
             left = [names[id(part)] for part in parts if names[id(part)] not in self.modules]
@@ -149,37 +148,40 @@ class TransformerEngine(Backend):
             fused = fuse_block(block, _te())
             for name in taken:
                 del self.modules[name]
-            for module, covers in zip(fused, (3, 3)):
+            for module in fused:
                 name = next(n for n, m in block.named_modules() if m is module)
                 self.modules[f"{names[id(block)]}.{name}"] = module
-                self.covers[id(module)] = covers
+                self._covers[id(module)] = 3
 
-    def evidence(self, model: nn.Module) -> dict:
+    def evidence(self, model: nn.Module) -> dict[str, Any]:
         """As the base class's; a fused module counts for the linears it computes."""
         found = super().evidence(model)
         present = {id(module) for module in model.modules()}
-        found["converted"] = sum(self.covers.get(id(m), 1) for m in self.modules.values() if id(m) in present)
-        fused = Counter(type_name(m) for m in self.modules.values() if id(m) in self.covers and id(m) in present)
+        found["converted"] = sum(self._covers.get(id(m), 1) for m in self.modules.values() if id(m) in present)
+        fused = Counter(type_name(m) for m in self.modules.values() if id(m) in self._covers and id(m) in present)
         found["module_types"] = dict(sorted({**found["module_types"], **fused}.items()))
         return found
 
     def autocast(self) -> AbstractContextManager:
-        if not self.in_fp8():
+        if not self._in_fp8():
             return _te().autocast(enabled=False)
         return _te().autocast(enabled=True, recipe=self._te_recipe())
 
     def _te_recipe(self) -> Any:
         if self._recipe is None:
-            self._recipe = te_recipe(self.recipe)
+            self._recipe = te_recipe(str(self.recipe))
         return self._recipe
 
     def switch(self, phase: str) -> None:
-        self.phase = phase  # what `autocast` looks at; the modules stay as they are
+        self._phase = phase  # what `autocast` looks at; the modules stay as they are
 
-    def in_fp8(self) -> bool:
-        return bool(self.modules) and self.recipe != "bf16" and self.phase == FP8
+    def checkpoint(self, forward: Callable, *args: Any) -> Any:
+        return _te().checkpoint(forward, *args, use_reentrant=False)
 
-    def numbers(self) -> dict[str, Any]:
+    def _in_fp8(self) -> bool:
+        return bool(self.modules) and self.recipe != "bf16" and self._phase == FP8
+
+    def _numbers(self) -> dict[str, Any]:
         if self.recipe == "bf16":
             return dict(HIGH)
         recipe, block = self._te_recipe(), self.recipe == "block"
@@ -188,13 +190,63 @@ class TransformerEngine(Backend):
         return {
             "forward": "e4m3",
             "backward": "e4m3" if kind == "E4M3" else "e5m2",
-            "scaling": {"delayed": "delayed", "current": "tensor", "block": "block"}[self.recipe],
-            "block": BLOCK if block else None,
+            "scaling": {"delayed": "delayed", "current": "tensor"}.get(str(self.recipe), "block"),
+            "block": TILE if block else None,
             "power_of_two": bool(getattr(how, "power_2_scale", False)),
             "amax_epsilon": float(getattr(how, "amax_epsilon", 0.0)),
         }
 
-    def quantise_parameters(self) -> dict[nn.Parameter, Tensor]:
+    def _fp8_parameters(self) -> FP8Parameters:
+        return TEParameters(self.modules) if self.recipe == "block" else super()._fp8_parameters()
+
+    def _plain(self, weight: Tensor) -> Tensor:
+        return weight.dequantize() if self.parameters and self.parameters.hold(weight) else weight
+
+    def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
+        if self.recipe == "bf16":
+            return None
+        if self.recipe == "block":
+            return torch.float8_e4m3fn, tile_scales(x, self._te_recipe(), slot)
+        dtype = torch.float8_e5m2 if slot == "grad" else torch.float8_e4m3fn
+        if self.recipe == "delayed":  # what Transformer Engine will use, or has just used
+            direction, entry = getattr(linear, "entries", STATE)[slot]
+            state = linear.fp8_meta.get(direction)
+            return dtype, torch.ones((), device=x.device) if state is None else state.scale[entry].clone()
+        return dtype, float8_utils().tensor_to_scale(x, dtype)  # max / amax, as Transformer Engine's
+
+    def _save(self) -> dict[str, Tensor]:
+        """Delayed scaling only: for each linear "<name>/<direction>/scale" and ".../amax_history", CPU."""
+        state = {}
+        for name, module in self.modules.items() if self.recipe == "delayed" and self._in_fp8() else ():
+            for direction in ("scaling_fwd", "scaling_bwd"):
+                if direction in module.fp8_meta:
+                    state[f"{name}/{direction}/scale"] = module.fp8_meta[direction].scale.cpu()
+                    state[f"{name}/{direction}/amax_history"] = module.fp8_meta[direction].amax_history.cpu()
+        return state
+
+    def _load(self, state: dict[str, Tensor]) -> None:
+        if self.recipe != "delayed" or not state or not self._in_fp8():
+            return
+        with self.autocast():  # the recipe in force decides what state a module builds
+            for name, module in self.modules.items():
+                module.init_fp8_metadata(num_gemms=2 if hasattr(module, "fc1_bias") else 1)
+                for direction in ("scaling_fwd", "scaling_bwd"):
+                    for what in ("scale", "amax_history"):
+                        getattr(module.fp8_meta[direction], what).copy_(state[f"{name}/{direction}/{what}"])
+
+
+class TEParameters(FP8Parameters):
+    """Weights as Transformer Engine's quantised tensors: E4M3 codes, a power-of-two scale for each 128 x 128.
+
+    Multiplying and dividing by a power of two rounds nothing, so a value on this grid is also a BF16 and an FP32 value,
+    exactly: it can be stored, sent and converted, and rounding it once more changes nothing. That is why FP8 parameters
+    exist for this recipe alone.
+    """
+
+    def __init__(self, modules: dict[str, Any]) -> None:
+        self.modules = modules
+
+    def quantise(self) -> dict[nn.Parameter, Tensor]:
         masters = {}
         for module in self.modules.values():
             # The library's own way to quantise a weight in place. It first draws new values, by the `init_method` that
@@ -214,63 +266,51 @@ class TransformerEngine(Backend):
 
     @torch.no_grad()
     def values(self, parameter: Tensor) -> Tensor:
-        return _like(parameter, self.plain(_local(parameter)).float())
+        local = _local(parameter)
+        return _like(parameter, (local.dequantize() if self.hold(local) else local).float())
 
-    def plain(self, weight: Tensor) -> Tensor:
-        return weight.dequantize() if self.holds_fp8(weight) else weight
-
-    def holds_fp8(self, parameter: Tensor) -> bool:
-        return self.fp8_parameters and isinstance(_local(parameter), _te().QuantizedTensor)
-
-    def checkpoint(self, forward, *args):
-        return _te().checkpoint(forward, *args, use_reentrant=False)
-
-    def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
-        if self.recipe == "bf16":
-            return None
-        if self.recipe == "block":
-            return E4M3, block_scale(x, square=slot == "weight")
-        fmt = E5M2 if slot == "grad" else E4M3
-        if self.recipe == "delayed":  # what Transformer Engine will use, or has just used
-            direction, entry = getattr(linear, "entries", STATE)[slot]
-            state = linear.fp8_meta.get(direction)
-            return fmt, torch.ones((), device=x.device) if state is None else state.scale[entry].clone()
-        return fmt, scale_for(x.abs().amax().float(), fmt)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Delayed scaling only: for each linear "<name>/<direction>/scale" and ".../amax_history", CPU."""
-        state = {}
-        for name, module in self.modules.items() if self.recipe == "delayed" and self.in_fp8() else ():
-            for direction in ("scaling_fwd", "scaling_bwd"):
-                if direction in module.fp8_meta:
-                    state[f"{name}/{direction}/scale"] = module.fp8_meta[direction].scale.cpu()
-                    state[f"{name}/{direction}/amax_history"] = module.fp8_meta[direction].amax_history.cpu()
-        return state
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        if self.recipe != "delayed" or not state or not self.in_fp8():
-            return
-        with self.autocast():  # the recipe in force decides what state a module builds
-            for name, module in self.modules.items():
-                module.init_fp8_metadata(num_gemms=2 if hasattr(module, "fc1_bias") else 1)
-                for direction in ("scaling_fwd", "scaling_bwd"):
-                    for what in ("scale", "amax_history"):
-                        getattr(module.fp8_meta[direction], what).copy_(state[f"{name}/{direction}/{what}"])
+    def hold(self, parameter: Tensor) -> bool:
+        return isinstance(_local(parameter), _te().QuantizedTensor)
 
 
-def te_recipe(name: str):
+def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
+    """Transformer Engine's scales for x [M, N] under block scaling, one per element, by its own quantiser.
+
+    slot "weight" has one per 128 x 128; "input" and "grad" one per 1 x 128. It keeps their inverses as the product's
+    kernel reads them, padded at the end: [M / 128, N / 128], or, for rows, transposed: [N / 128, M].
+    """
+    square = slot == "weight"
+    kind = {"input": "fwd_inp", "weight": "fwd_weight", "grad": "bwd_grad"}[slot]
+    how = getattr(recipe, f"fp8_quant_{kind}")
+    quantise = importlib.import_module(TILES).Float8BlockQuantizer(
+        fp8_dtype=importlib.import_module("transformer_engine_torch").DType.kFloat8E4M3,
+        rowwise=True,
+        columnwise=False,
+        amax_epsilon=how.amax_epsilon,
+        force_pow_2_scales=how.power_2_scale,
+        block_scaling_dim=2 if square else 1,
+    )
+    inverse = quantise(x.contiguous())._rowwise_scale_inv
+    rows, columns = -(-x.shape[0] // TILE) if square else x.shape[0], -(-x.shape[1] // TILE)
+    scale = (inverse[:rows, :columns] if square else inverse[:columns, :rows].t()).reciprocal()
+    scale = scale.repeat_interleave(TILE, 0) if square else scale
+    return scale.repeat_interleave(TILE, 1)[: x.shape[0], : x.shape[1]]
+
+
+def te_recipe(name: str) -> Any:
     """Transformer Engine's recipe object for "delayed", "current" or "block", with its defaults."""
     return getattr(importlib.import_module("transformer_engine.common.recipe"), RECIPES[name])()
 
 
-def gather_as_one(weight: Tensor) -> None:
+def gather_as_one(weight: Any) -> None:
     """Let FSDP2 gather this FP8 weight as one tensor of bytes: its codes, then its scales.
 
     On one rank there is nothing to send, and FSDP2 copies what a gather would have brought: the first tensor of a
     weight's, and no other (seen with torch 2.11 to 2.13). On several ranks it gathers all of them, and this is not
     needed.
     """
-    before, after, shapes = weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather, []
+    before, after = weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather
+    shapes: list[tuple[torch.Size, torch.dtype]] = []
 
     def pack(mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any) -> tuple:
         parts, about = before(mesh, orig_size, contiguous_orig_stride, module, mp_policy)
@@ -288,7 +328,7 @@ def gather_as_one(weight: Tensor) -> None:
     weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather = pack, unpack
 
 
-def _local(x: Tensor) -> Tensor:
+def _local(x: Tensor) -> Any:
     """This rank's part. The very tensor: `to_local` would make a view, which FP8 tensors have only some of."""
     return x._local_tensor if isinstance(x, DTensor) else x
 
@@ -302,7 +342,7 @@ def _like(parameter: Tensor, local: Tensor) -> Tensor:
     )
 
 
-def _te():
+def _te() -> Any:
     with warnings.catch_warnings():  # it warns of what it cannot find before it raises for it
         warnings.simplefilter("ignore")
         return importlib.import_module("transformer_engine.pytorch")

@@ -33,8 +33,6 @@ from torch import Tensor, nn
 # Where a fused module keeps its quantisation state: fp8_meta[direction], entry number (the library's FP8FwdTensorIdx).
 FIRST = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("scaling_bwd", 0)}
 SECOND = {"input": ("scaling_fwd", 3), "weight": ("scaling_fwd", 4), "grad": ("scaling_bwd", 2)}
-
-
 ACTIVATIONS = "transformer_engine.pytorch.module.layernorm_mlp"  # 2.20 chooses a fused MLP's kernels there
 
 
@@ -58,7 +56,7 @@ def lean_swiglu_backward(
 def use_lean_swiglu_backward() -> bool:
     """Make Transformer Engine's fused MLP call the above; False, and nothing changed, if it is not built as 2.20 is."""
     try:
-        module = importlib.import_module(ACTIVATIONS)
+        module: Any = importlib.import_module(ACTIVATIONS)
         chosen, quantise = module._act_func, module.tex.bgrad_quantize
     except (ImportError, AttributeError):
         return False
@@ -91,8 +89,7 @@ class Port:
 
 class Core(nn.Module):
     """Attention from the joined q, k, v [B, T, (N + 2K) H] to [B, T, N H]: one piece for the compiler, so that
-    splitting them,
-    and joining their gradients, costs no pass of its own."""
+    splitting them, and joining their gradients, costs no pass of its own."""
 
     def __init__(self, core: nn.Module, sizes: list[int], d_head: int) -> None:
         super().__init__()
@@ -103,10 +100,9 @@ class Core(nn.Module):
         return self.core(q, k, v, cos_TR, sin_TR).flatten(-2)
 
 
-def fuse_block(block: nn.Module, te: Any) -> tuple[nn.Module, nn.Module]:
+def fuse_block(block: Any, te: Any) -> tuple[nn.Module, nn.Module]:
     """Give `block` its fused forward, in place; (the joined q, k, v; the feed-forward network). Its linears are
-    te.Linears or
-    nn.Linears that hold the weights; `wo` is left as it is."""
+    te.Linears or nn.Linears that hold the weights; `wo` is left as it is."""
     attn, ffn = block.attn, block.ffn
     ins, up = (attn.wq, attn.wk, attn.wv), ffn.w1.out_features
     sizes, d_model = [w.out_features for w in ins], attn.wq.in_features
@@ -124,14 +120,16 @@ def fuse_block(block: nn.Module, te: Any) -> tuple[nn.Module, nn.Module]:
     return qkv, mlp
 
 
-def _forward(block: nn.Module, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+def _forward(block: Any, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
     attn = block.attn
     x_BTD = x_BTD + attn.wo(attn.core(attn.wqkv(x_BTD), cos_TR, sin_TR))
     return x_BTD + block.ffn.mlp(x_BTD)
 
 
-class _Borrowing:
-    """Mixed into a Transformer Engine module: its parameters are somebody else's."""
+class _Borrowing(nn.Module):
+    """Mixed in front of a Transformer Engine module: its parameters are somebody else's."""
+
+    borrowed: tuple[Any, tuple[Any, ...]]  # norm, modules with a weight
 
     get_extra_state = nn.Module.get_extra_state  # as TELinear: scaling state stays out of the state dict
     set_extra_state = nn.Module.set_extra_state

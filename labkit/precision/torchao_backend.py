@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.precision.base import Availability, Backend, in_words
-from labkit.precision.formats import E4M3, E5M2, Format
+from labkit.precision.base import Availability, Backend
+from labkit.precision.choose import in_words
 
 INSTALL = "pip install 'torchao>=0.18'"
 
@@ -34,7 +34,7 @@ class TorchAO(Backend):
     name = "torchao"
     recipes = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 
-    def _availability(self, recipe: str, device: torch.device | None) -> Availability:
+    def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
         try:
             float8 = _quiet_import("torchao.float8")
         except ModuleNotFoundError as error:
@@ -52,7 +52,7 @@ class TorchAO(Backend):
             return Availability(False, f"this torchao has no {missing[0]}", INSTALL)
         return gpu_can_fp8(device, (9, 0) if recipe.startswith("rowwise") else (8, 9))
 
-    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+    def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
         float8 = _quiet_import("torchao.float8")
         if not torch.cuda.is_available():
             _outside_onednn()
@@ -60,20 +60,18 @@ class TorchAO(Backend):
         float8.convert_to_float8_training(holder, config=float8.Float8LinearConfig.from_recipe_name(recipe))
         return holder["linear"]
 
-    def numbers(self) -> dict[str, Any]:
+    def _numbers(self) -> dict[str, Any]:
         config = next(iter(self.modules.values())).config
-        kinds = {E4M3.dtype: E4M3.name, E5M2.dtype: E5M2.name}
-        utils, by_row = _quiet_import("torchao.float8.float8_utils"), self.recipe.startswith("rowwise")
         return {
-            "forward": kinds[config.cast_config_input.target_dtype],
-            "backward": kinds[config.cast_config_grad_output.target_dtype],
-            "scaling": "row" if by_row else "tensor",
+            "forward": kind_of(config.cast_config_input.target_dtype),
+            "backward": kind_of(config.cast_config_grad_output.target_dtype),
+            "scaling": "tensor" if self.recipe == "tensorwise" else "row",
             "block": None,
             "power_of_two": bool(config.round_scales_to_power_of_2),
-            "amax_epsilon": float(utils.EPS),
+            "amax_epsilon": float(float8_utils().EPS),
         }
 
-    def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
+    def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor]:
         """Of the products y and dx; rowwise recipes round dy and x once more, by columns, for dw."""
         config = linear.config
         cast = {
@@ -83,15 +81,25 @@ class TorchAO(Backend):
         }[slot]
         # Rows of x and dy are tokens, rows of w are output features: along a row runs the sum of the product, but for
         # w in dx, which torchao scales again.
-        utils = _quiet_import("torchao.float8.float8_utils")
-        scale = utils.tensor_to_scale(
+        scale = float8_utils().tensor_to_scale(
             x,
             cast.target_dtype,
             scaling_granularity=cast.scaling_granularity,
             axiswise_dim=-1,
             round_scales_to_power_of_2=config.round_scales_to_power_of_2,
         )
-        return E4M3 if cast.target_dtype == E4M3.dtype else E5M2, scale.float()
+        return cast.target_dtype, scale.float()
+
+
+@functools.cache
+def float8_utils() -> Any:
+    """torchao's own functions from tensors to scales, and its amax epsilon."""
+    return _quiet_import("torchao.float8.float8_utils")
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """ "e4m3" or "e5m2"."""
+    return {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}[dtype]
 
 
 def gpu_can_fp8(device: torch.device | None, needed: tuple[int, int] = (8, 9)) -> Availability:
@@ -130,7 +138,7 @@ def _outside_onednn() -> None:
     ops.addmm_float8_unwrapped = product
 
 
-def _quiet_import(name: str):
+def _quiet_import(name: str) -> Any:
     """Import without torchao's messages about compiled extensions for other machines, which training does not use."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -22,7 +22,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, without files.")] = False,
 ) -> None:
     """Tell what a checkpoint holds: step, size, and its precision flags. Verifies every file first."""
-    from labkit.train.convert import about, find
+    from labkit.train.reformat import about, find
 
     folder = find(path)
     body = about(folder)
@@ -50,9 +50,9 @@ def convert(
     ] = "fp8",
 ) -> None:
     """Write a checkpoint with FP8 parameters as one without, or the other way round, for a new run to go on from."""
-    from labkit.train.convert import convert as turn
+    from labkit.train.reformat import reformat
 
-    typer.echo(turn(source, target, to, weights=weights))
+    typer.echo(reformat(source, target, to, weights=weights))
 
 
 def flag_lines(flags: dict | None) -> list[str]:

@@ -24,7 +24,8 @@ from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights, perturb
 from labkit.parallel.shard import materialize
 from labkit.parallel.transforms import prepare
-from labkit.precision import Backend, ConversionReport, get_backend
+from labkit.precision.base import Backend, ConversionReport
+from labkit.precision.registry import get_backend
 from labkit.record.clean import jsonable
 from labkit.record.run import RunRecord, read_run
 from labkit.strict import strict_validate
@@ -81,7 +82,7 @@ def train_job(
             **asdict(result),
             **about,
             "evidence": backend.evidence(model),
-            "scales": {name: stat.to_dict() for name, stat in backend.scales().items()},
+            "scales": {name: stat.to_dict() for name, stat in backend.scales.items()},
         }
         if record:
             record.results(**{key: value for key, value in summary.items() if key not in ("losses", *about)})
@@ -115,15 +116,14 @@ def build_model(config: TrainConfig, group: Group, backend: Backend) -> tuple[Tr
     """The model of a config, converted, sharded and initialised, and what was converted."""
     with torch.device("meta"):
         model = Transformer(config.resolved_model)
-    report = prepare(model, config, group, backend)
+    rows, uneven = divmod(config.batch_size, group.size * config.accumulation)  # uneven: the loop says it
+    report = prepare(model, config, group, backend, tokens=None if uneven else rows * config.seq_len)
 
     def first_values(model: Transformer) -> None:
         init_weights(model, config.seed)
         perturb(model, config.perturb, config.perturb_seed)
 
     materialize(model, group.device, first_values, quantised=config.precision.fp8_parameters)
-    if config.precision.fp8_parameters:
-        backend.masters = backend.quantise_parameters()  # the optimizer takes them: labkit.train.optim.adamw
     return model, report
 
 

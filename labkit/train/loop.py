@@ -55,6 +55,7 @@ from torch import Tensor, nn
 
 from labkit.comm.group import Group
 from labkit.parallel.shard import expect_more, release
+from labkit.precision.phases import PrecisionSchedule
 from labkit.record import measure
 from labkit.record.run import RunRecord
 from labkit.train import health
@@ -64,7 +65,6 @@ from labkit.train.data.batches import micro_batches, rows_per_micro_batch
 from labkit.train.data.corpus import Corpus
 from labkit.train.history import Clock, History, TrainResult
 from labkit.train.optim import adamw, learning_rate, set_learning_rate
-from labkit.train.schedule import Schedule
 
 HELDOUT_SEED = 0  # not the run's: every run is judged on the same text
 GIVE_UP_AFTER = 20  # skipped steps in a row; the weights, or the recipe, will not recover by themselves
@@ -171,9 +171,7 @@ class Loop:
         rows = rows_per_micro_batch(config.batch_size, config.accumulation, data_share[1])
         self.split = partial(micro_batches, share=data_share, rows=rows, device=group.device)
         self.tokens = config.batch_size * config.seq_len  # of a step
-        self.schedule = Schedule(config, backend)
-        if backend is not None:
-            backend.check_tokens(rows * config.seq_len)
+        self.schedule = PrecisionSchedule(config.precision.schedule, config.steps, backend)
         self.step, self.micro, self.lr, self.resumed_from = 0, 0, 0.0, 0
         self.vitals: health.Vitals
         self.skipped, self.paused = False, False
@@ -247,7 +245,7 @@ class Loop:
                 # Outside of autocast: Transformer Engine demands it, and the backward's types follow the forward's.
                 (loss / self.config.accumulation).backward()
             if probing:
-                self.fields["scales"] = {name: stat.to_dict() for name, stat in self.backend.scales().items()}
+                self.fields["scales"] = {name: stat.to_dict() for name, stat in self.backend.scales.items()}
             total += loss.detach() / self.config.accumulation
         return total
 
@@ -363,7 +361,7 @@ class Loop:
 
     def _stateful(self) -> dict[str, Any]:
         """Hooks and backend that take part in checkpoints. Named by type, so that other hooks may come and go."""
-        parts: dict[str, Any] = {"backend": self.backend} if hasattr(self.backend, "load_state_dict") else {}
+        parts: dict[str, Any] = {"backend": self.backend.state} if self.backend is not None else {}
         for hook in self.hooks:
             same = sum(type(hook) is type(other) for other in parts.values())
             parts[f"hook {type(hook).__name__} {same}"] = hook

@@ -27,20 +27,22 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from labkit.precision.base import FP8Parameters
+
 MASTER = "master"
 
 
 class MasterAdamW(torch.optim.AdamW):
     """AdamW in which parameters that `masters` names are FP8: {parameter: FP32 master weight, sharded alike}.
 
-    backend: the precision backend that made them; it writes (`store`) and reads (`values`) an FP8 parameter.
+    fp8: made them; it writes (`store`) and reads (`values`) an FP8 parameter.
     """
 
     def __init__(
-        self, groups: list[dict[str, Any]], masters: dict[nn.Parameter, Tensor], backend: Any, **options: Any
+        self, groups: list[dict[str, Any]], masters: dict[nn.Parameter, Tensor], fp8: FP8Parameters, **options: Any
     ) -> None:
         super().__init__(groups, **options)
-        self.backend = backend
+        self.fp8 = fp8
         # AdamW would make its state at the first update, in the parameter's own type: FP8. And a load wants to find the
         # state of every parameter, or of none.
         for group in self.param_groups:
@@ -54,7 +56,7 @@ class MasterAdamW(torch.optim.AdamW):
                     **({} if master is None else {MASTER: master}),
                 }
 
-    def masters(self) -> dict[nn.Parameter, Tensor]:
+    def masters(self) -> dict[Tensor, Tensor]:
         """{FP8 parameter: its master weight}, the live ones. Asked anew each time: a load replaces them."""
         return {p: state[MASTER] for p, state in self.state.items() if MASTER in state}
 
@@ -73,12 +75,12 @@ class MasterAdamW(torch.optim.AdamW):
     def restore(self) -> None:
         """Make every FP8 parameter the rounding of its master: after an update, and after a load."""
         for parameter, master in self.masters().items():
-            self.backend.store(parameter, master)
+            self.fp8.store(parameter, master)
 
     def values(self, model: nn.Module) -> dict[str, Tensor]:
         """{name: what the FP8 parameter holds, as an FP32 tensor of its own}."""
         masters = self.masters()
-        return {name: self.backend.values(p) for name, p in model.named_parameters() if p in masters}
+        return {name: self.fp8.values(p) for name, p in model.named_parameters() if p in masters}
 
     def differing(self, model: nn.Module, saved: dict[str, Tensor]) -> str | None:
         """The first FP8 parameter that is not what `saved` says, on this rank; None if all are."""

@@ -28,8 +28,10 @@ def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.o
     """AdamW over the model's parameters, in two groups: with weight decay (matrices) and without (vectors).
 
     Call it after sharding: fully_shard replaces the parameters. On CUDA the update is one fused kernel per group.
-    backend: the model's precision backend; if it made FP8 parameters, they get master weights (labkit.train.master).
+    backend: the model's precision backend; if it has FP8 parameters, they become FP8 now, after their first values, and
+    get master weights (labkit.train.master).
     """
+    masters = backend.parameters.quantise() if backend is not None and backend.parameters else {}
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
@@ -38,9 +40,8 @@ def adamw(model: nn.Module, config: TrainConfig, backend: Any = None) -> torch.o
     fused = any(p.device.type == "cuda" for p in parameters)
     groups = [g for g in groups if g["params"]]
     options: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.adam_eps, "fused": fused}
-    if masters := getattr(backend, "masters", None):
-        backend.masters = None  # they belong to the optimizer now
-        return MasterAdamW(groups, masters, backend, **options)
+    if masters:
+        return MasterAdamW(groups, masters, backend.parameters, **options)
     return torch.optim.AdamW(groups, **options)
 
 

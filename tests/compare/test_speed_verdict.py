@@ -9,7 +9,7 @@ from labkit.compare.figures.speed import milliseconds, per_thousand
 from labkit.compare.preset import load_preset
 from labkit.compare.speed_verdict import advice, judge_speed
 from labkit.errors import LabError
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.record.kernels import CLASSES
 from labkit.train.data.batches import rows_per_micro_batch
 

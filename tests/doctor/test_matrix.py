@@ -11,8 +11,8 @@ import torch
 from labkit import cli
 from labkit.doctor import matrix_try
 from labkit.errors import LabError
-from labkit.precision import backends, get_backend, matrix
-from labkit.precision.config import PrecisionConfig
+from labkit.precision import matrix
+from labkit.precision.config import PrecisionConfig, PrecisionSpec
 from labkit.precision.matrix import (
     FEATURES,
     GENERATIONS,
@@ -28,6 +28,7 @@ from labkit.precision.matrix import (
     reasons,
     refuse,
 )
+from labkit.precision.registry import availability, backends, get_backend
 from labkit.precision.torchao_backend import gpu_can_fp8
 from labkit.train.config import TrainConfig
 
@@ -74,17 +75,20 @@ def test_every_backend_and_recipe_is_in_the_table():
             assert known in RECIPES, (name, recipe)
         assert matrix.wanted({"precision": {"backend": name}})[0] in RECIPES
         if name not in ("week16", "broken"):
-            default = get_backend(name).check_recipe(None)
+            default = get_backend(name).recipes[0]
             assert matrix.wanted({"precision": {"backend": name}}) == matrix.wanted(
                 {"precision": {"backend": name, "recipe": default}}
             )
 
 
-def test_the_multiples_are_those_the_backends_ask_for():
-    for recipe, multiple in RECIPES.items():
-        backend, _, name = recipe.partition(" ")
-        backend = get_backend(backend)
-        assert backend.needs_alignment(backend.recipes[0] if name == "*" else name) == multiple, recipe
+def test_the_multiples_are_those_that_tests_of_the_backends_hold():
+    found = {multiple: [recipe for recipe, m in RECIPES.items() if m == multiple] for multiple in (1, 16, 128)}
+    assert found[1] == ["fp32 fp32", "bf16 bf16", "te bf16"] and found[128] == ["te block"]
+    assert {matrix.multiple(name, recipe) for name in backends() for recipe in get_backend(name).recipes} == {
+        1,
+        16,
+        128,
+    }
 
 
 def proof_shows(found):
@@ -122,7 +126,7 @@ def test_yes_on_a_cpu_trains_here(recipe):
     torch.manual_seed(0)
     dtype = torch.float32 if name == "fp32" else torch.bfloat16
     model = torch.nn.Sequential(torch.nn.Linear(32, 16, bias=False, dtype=dtype))
-    backend.convert(model, None if name == "*" else name, device="cpu")
+    backend.convert(model, PrecisionSpec(None if name == "*" else name, device="cpu"))
     x = torch.randn(16, 32, dtype=model[0].weight.dtype, requires_grad=True)
     with backend.autocast():
         y = model(x)
@@ -135,8 +139,8 @@ def test_the_table_and_the_backends_refuse_the_same_on_a_cpu():
         backend, _, name = recipe.partition(" ")
         if backend in ("week16",):
             continue
-        backend = get_backend({"broken": "broken-e5m2"}.get(backend, backend))
-        able = backend.availability(None if name == "*" else name, "cpu")
+        backend = {"broken": "broken-e5m2"}.get(backend, backend)
+        able = availability(backend, None if name == "*" else name, "cpu")
         assert able.ok == (cell(recipe, "CPU").state != NO), (recipe, able)
 
 
@@ -146,7 +150,7 @@ def test_the_table_lets_no_gpu_through_that_the_backends_refuse(column, monkeypa
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: CAPABILITIES[column])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a GPU")
     for recipe in ("torchao tensorwise", "torchao rowwise", "torchao rowwise_with_gw_hp"):
-        able = get_backend("torchao").availability(recipe.split()[1], "cuda")
+        able = availability("torchao", recipe.split()[1], "cuda")
         assert able.ok == (cell(recipe, column).state != NO), (recipe, column, str(able))
     for recipe in ("te delayed", "te current"):
         assert gpu_can_fp8(torch.device("cuda")).ok == (cell(recipe, column).state != NO)
@@ -160,7 +164,7 @@ def test_what_the_table_allows_is_not_refused():
     refuse(config("bf16 bf16", compile=True, activation_checkpointing="block"), (9, 0), world=8)
     refuse(config("te current", fused=True, compile=True), "9.0")
     refuse(config("torchao tensorwise"), None, world=2)
-    refuse({"precision": {"backend": "torchao", "recipe": "rowwise"}, "tp": 1, "ep": 1}, "Hopper")
+    refuse({"precision": {"backend": "torchao", "recipe": "rowwise"}}, "Hopper")
 
 
 @pytest.mark.parametrize(
@@ -180,9 +184,6 @@ def test_what_the_table_allows_is_not_refused():
         ),
         (config("bf16 bf16"), (7, 5), "bf16 bf16 and older do not go together: GPUs before Ampere have no BF16 units"),
         (config("torchao tensorwise", fused=True), (9, 0), "torchao tensorwise and fused do not go together"),
-        ({"precision": {"backend": "te"}, "tp": 2}, (9, 0), "te current and TP do not go together"),
-        ({"ep": 4}, (9, 0), "bf16 bf16 and EP do not go together: the decoder here has no experts"),
-        ({"pp": 2}, None, "bf16 bf16 and PP do not go together"),
     ],
 )
 def test_what_it_forbids_is_refused_with_the_reason(asked, gpu, said):
@@ -191,18 +192,22 @@ def test_what_it_forbids_is_refused_with_the_reason(asked, gpu, said):
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("key", ["tp", "ep", "pp"])
+def test_what_the_trainer_has_not_a_configuration_cannot_ask_for(key):
+    assert all(cell(recipe, key.upper()).state == NO for recipe in RECIPES)
+    with pytest.raises(LabError, match=f"'{key}' is not a known key"):
+        TrainConfig(**{key: 2})
+
+
 def test_every_no_is_enforced():
     across = {SCHEDULE: {"schedule": {"bf16_first": 1}}, PARAMETERS: {"fp8_parameters": True}}
     keys = {
-        "TP": {"tp": 2},
-        "EP": {"ep": 2},
-        "PP": {"pp": 2},
         "fused": {"precision": {"fused": True}},
         SCHEDULE: {"precision": across[SCHEDULE]},
         PARAMETERS: {"precision": across[PARAMETERS]},
     }
     for found in cells():
-        if found.state != NO:
+        if found.state != NO or found.column in ("TP", "EP", "PP"):  # no configuration can ask for these
             continue
         backend, _, name = ("te block" if found.recipe in ROWS else found.recipe).partition(" ")
         asked = {
@@ -287,8 +292,10 @@ def test_of_gpus_hopper_alone_is_called_shown():
 
 
 def test_several_conflicts_are_all_told():
-    found = reasons({"precision": {"backend": "te", "recipe": "block"}, "tp": 2, "pp": 2}, (8, 9))
-    assert len(found) == 3
+    found = reasons(
+        {"precision": {"backend": "torchao", "recipe": "rowwise", "fused": True, "fp8_parameters": True}}, "8.9"
+    )
+    assert len(found) == 4
 
 
 def test_unknown_recipes_and_generations():

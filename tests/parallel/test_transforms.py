@@ -10,11 +10,11 @@ import torch
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
 from labkit.parallel import transforms
-from labkit.precision import get_backend
 from labkit.precision.config import PrecisionConfig
+from labkit.precision.registry import get_backend
 from labkit.train.config import TrainConfig
 from tests.precision import precision_jobs as jobs
-from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens
+from tests.precision.precision_jobs import LINEARS, MODEL, convert, decoder, loss_of, tokens
 
 CPU = SimpleNamespace(device=torch.device("cpu"), rank=0, size=1)
 
@@ -79,7 +79,7 @@ def gradients(model, backend):
 @pytest.mark.parametrize("name", ["bf16", "emulated", "torchao", "broken-stale"])
 def test_checkpointing_changes_nothing_but_what_is_kept(name):
     model, backend = decoder(torch.bfloat16), get_backend(name)
-    backend.convert(model, None, ["head"])
+    convert(backend, model, None, ["head"])
     keys = list(model.state_dict())
     loss, grads = gradients(model, backend)
     runs = []
@@ -96,7 +96,7 @@ def test_compiled_blocks_are_one_compilation_and_probes_run_eagerly(name, checkp
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     model, backend = decoder(torch.bfloat16, MODEL.replace(n_layers=3)), get_backend(name)
-    backend.convert(model, None, ["head"])
+    convert(backend, model, None, ["head"])
     keys = list(model.state_dict())
     loss, grads = gradients(model, backend)
     if checkpointing:
@@ -108,7 +108,7 @@ def test_compiled_blocks_are_one_compilation_and_probes_run_eagerly(name, checkp
     assert graphs == 3  # one for all blocks, the last norm, the loss
     with backend.probe():
         probed, _ = gradients(model, backend)
-    assert probed == loss and len(backend.scales()) == (4 if name == "torchao" else 1) * 21
+    assert probed == loss and len(backend.scales) == (4 if name == "torchao" else 1) * 21
     gradients(model, backend)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs  # looking costs no recompilation
 
@@ -176,6 +176,6 @@ def test_two_ranks_train_under_fsdp2(two, name, recipe, checkpointing):
         assert r["keys"] == sorted(decoder().state_dict())
     # Four rows on one rank or two on each of two: the same mean loss, up to BF16's rounding of each rank's part.
     model, backend = decoder(torch.float32 if name == "fp32" else torch.bfloat16), get_backend(name)
-    backend.convert(model, recipe, ["head"])
+    convert(backend, model, recipe, ["head"])
     alone = loss_of(model, backend, tokens()).item()
     assert sum(r["losses"][0] for r in results) / 2 == pytest.approx(alone, abs=2e-3)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
+from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from labkit.precision.blocks import block_scale
-from labkit.precision.formats import E4M3, cast
+from labkit.precision.probe import saturating
+from week16_fp8.blockwise import block_scale
 
 HISTORY = 4
 
@@ -35,12 +36,31 @@ class Float8CurrentScaling(Recipe):
 
 
 class QParams:
-    def __init__(self, power_2_scale):
-        self.power_2_scale, self.amax_epsilon = power_2_scale, 0.0
+    def __init__(self, power_2_scale, amax_epsilon=0.0):
+        self.power_2_scale, self.amax_epsilon = power_2_scale, amax_epsilon
 
 
 class Float8BlockScaling(Recipe):
-    fp8_quant_fwd_weight = QParams(True)
+    fp8_quant_fwd_inp = fp8_quant_fwd_weight = fp8_quant_bwd_grad = QParams(True)
+
+
+class Float8BlockQuantizer:
+    """Keeps inverse scales as the real one: the last dimension padded to a multiple of 4 (by NaN), and per row of
+    128 columns first. Its constructor takes the real one's keywords alone."""
+
+    def __init__(self, fp8_dtype, *, rowwise, columnwise, amax_epsilon, force_pow_2_scales, block_scaling_dim):
+        assert fp8_dtype == "e4m3" and rowwise and not columnwise and block_scaling_dim in (1, 2)
+        self.epsilon, self.powers, self.square = amax_epsilon, force_pow_2_scales, block_scaling_dim == 2
+
+    def __call__(self, x):
+        assert x.is_contiguous() and x.dim() == 2
+        if self.powers:
+            scale = block_scale(x, self.square, self.epsilon)
+        else:
+            scale = 448 / x.float().abs().amax().clamp(min=self.epsilon).expand(x.shape)
+        inverse = (scale[::128, ::128] if self.square else scale[:, ::128].t()).reciprocal()
+        padded = torch.nn.functional.pad(inverse, (0, -inverse.shape[1] % 4), value=float("nan"))
+        return types.SimpleNamespace(_rowwise_scale_inv=padded)
 
 
 class QuantizedTensor(torch.Tensor):
@@ -50,7 +70,7 @@ class QuantizedTensor(torch.Tensor):
     what to gather. `gathered` counts the bytes of every gather.
     """
 
-    gathered: list = []
+    gathered: ClassVar[list] = []
 
     @staticmethod
     def __new__(cls, codes, scale, dtype):
@@ -105,7 +125,11 @@ class QuantizedTensor(torch.Tensor):
 
 def quantize(tensor):
     scale = block_scale(tensor, square=True)
-    return QuantizedTensor(cast(tensor * scale, E4M3).view(torch.uint8), scale[::128, ::128].contiguous(), tensor.dtype)
+    return QuantizedTensor(
+        saturating(tensor * scale, torch.float8_e4m3fn).view(torch.uint8),
+        scale[::128, ::128].contiguous(),
+        tensor.dtype,
+    )
 
 
 class State:
@@ -242,7 +266,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
             raise RuntimeError("pickled extra state is refused")
 
     class Module(nn.Module):
-        """What the fused modules share: a norm's weight, scaling state, a parameter's name looked up at each forward."""
+        """What the fused modules share: a norm's weight, scaling state, parameters looked up at each forward."""
 
         def __init__(self, d, eps, bias, normalization, params_dtype, device):
             super().__init__()
@@ -336,7 +360,11 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
     )
     package, common = types.ModuleType("transformer_engine"), types.ModuleType("transformer_engine.common")
     package.pytorch, package.common, common.recipe = pytorch, common, recipe
-    for module in (package, pytorch, common, recipe):
+    tiles = types.ModuleType("transformer_engine.pytorch.tensor.float8_blockwise_tensor")
+    tiles.Float8BlockQuantizer = Float8BlockQuantizer
+    extension = types.ModuleType("transformer_engine_torch")
+    extension.DType = types.SimpleNamespace(kFloat8E4M3="e4m3")
+    for module in (package, pytorch, common, recipe, tiles, extension):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: compute_capability)

@@ -7,8 +7,8 @@ import torch
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.transforms import prepare
-from labkit.precision import get_backend
-from labkit.precision.config import PrecisionConfig
+from labkit.precision.config import PrecisionConfig, PrecisionSpec
+from labkit.precision.registry import get_backend
 from labkit.train.config import TrainConfig
 
 MODEL = ModelConfig(vocab_size=272, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=64, max_seq_len=32)
@@ -21,6 +21,10 @@ def decoder(dtype=torch.float32, config=MODEL):
 
 def tokens(rows=4):
     return torch.randint(0, MODEL.vocab_size, (rows, 33), generator=torch.Generator().manual_seed(0))
+
+
+def convert(backend, model, recipe=None, skip=(), **more):
+    return backend.convert(model, PrecisionSpec(recipe, tuple(skip), **more))
 
 
 def loss_of(model, backend, batch):
@@ -62,7 +66,7 @@ def train_sharded(group, name, recipe, checkpointing, steps=3):
     return {
         "losses": losses,
         "evidence": backend.evidence(model),
-        "scales": len(backend.scales()),
+        "scales": len(backend.scales),
         "inside": set(map(str, inside)),
         "converted": len(report.converted),
         "keys": sorted(model.state_dict()),

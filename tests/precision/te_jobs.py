@@ -9,28 +9,28 @@ import torch
 
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.train.loop import train
 from labkit.train.optim import adamw
 from tests.precision import fake_te
+from tests.precision.precision_jobs import convert
 from tests.train.training_jobs import CountingCorpus, StopAt, small_config
 
 LINEARS = 7
 
 
-def build(width=128):
+def build(width=128, ranks=1):
     """(model on the CPU with its first values, converted backend), in FP32; the stand-in must be installed."""
-    model, backend = converted(width)
+    model, backend = converted(width, ranks)
     return init_weights(model.to_empty(device="cpu"), 0), backend
 
 
-def converted(width):
+def converted(width, ranks):
     sizes = dict(d_model=width, d_ffn=width, n_layers=1, n_heads=2, n_kv_heads=2)
     with torch.device("meta"):
         model = Transformer(small_config(model=sizes).resolved_model)
     backend = get_backend("te")
-    backend.fp8_parameters = True
-    backend.convert(model, "block", ["head"], device="cuda")
+    convert(backend, model, "block", ["head"], device="cuda", fp8_parameters=True, ranks=ranks)
     return model, backend
 
 
@@ -40,12 +40,10 @@ def train_sharded(group, run_dir, stop):
     patch = pytest.MonkeyPatch()
     fake_te.install(patch)
     try:
-        model, backend = converted(256)
-        backend.check_parameters(group.size)
+        model, backend = converted(256, group.size)
         torch.cuda.is_available = seen  # training is on the CPU all the same
         shard(model, group, torch.bfloat16)
         materialize(model, group.device, lambda m: init_weights(m, 0), quantised=True)
-        backend.masters = backend.quantise_parameters()
         fake_te.QuantizedTensor.gathered.clear()
         inside = set()
         backend.modules["layers.0.attn.wq"].register_forward_hook(
@@ -59,7 +57,7 @@ def train_sharded(group, run_dir, stop):
             checkpoint_every=2,
             precision=dict(backend="te", recipe="block", fp8_parameters=True),
         )
-        optimizer = adamw(model, config, backend)
+        optimizer = adamw(model, config, backend)  # makes the parameters FP8
         result = train(
             group,
             config,
@@ -78,7 +76,7 @@ def train_sharded(group, run_dir, stop):
             "dtypes": {dtype for _, dtype in inside},
             "gathered": list(fake_te.QuantizedTensor.gathered),
             "masters": {names[p]: m.to_local() for p, m in optimizer.masters().items()},
-            "values": {names[p]: backend.values(p).to_local() for p in optimizer.masters()},
+            "values": {names[p]: backend.parameters.values(p).to_local() for p in optimizer.masters()},
         }
     finally:
         patch.undo()

@@ -10,8 +10,9 @@ from torch import nn
 
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights
-from labkit.precision import availability, backends, get_backend, student
-from tests.precision.precision_jobs import LINEARS, MODEL, decoder, loss_of, tokens
+from labkit.precision import student
+from labkit.precision.registry import availability, backends, get_backend
+from tests.precision.precision_jobs import LINEARS, MODEL, convert, decoder, loss_of, tokens
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ HERE = [
 def test_conversion_keeps_the_weights_and_reports(name, recipe):
     model, backend = decoder(), get_backend(name)
     before = dict(model.named_parameters())
-    report = backend.convert(model, recipe, ["head"])
+    report = convert(backend, model, recipe, ["head"])
     after = dict(model.named_parameters())
     assert list(after) == list(before) and all(after[n] is before[n] for n in before)  # the very same Parameters
     assert len(report.converted) == LINEARS and report.converted[0] == "layers.0.attn.wq"
@@ -64,7 +65,7 @@ def test_conversion_keeps_the_weights_and_reports(name, recipe):
 
 def test_evidence_counts_what_is_there_and_not_what_was_promised():
     model, backend = decoder(), get_backend("emulated")
-    backend.convert(model)
+    convert(backend, model)
     model.layers["0"].attn.wq = nn.Linear(32, 32, bias=False)  # somebody put a plain one back
     assert backend.evidence(model)["converted"] == LINEARS  # 14, and the head, less one
     assert backend.evidence(model)["module_types"]["torch.nn.modules.linear.Linear"] == 1
@@ -83,14 +84,14 @@ def test_evidence_counts_what_is_there_and_not_what_was_promised():
     ],
 )
 def test_skip_patterns(skip, left):
-    report = get_backend("emulated").convert(decoder(), None, skip)
+    report = convert(get_backend("emulated"), decoder(), None, skip)
     assert len(report.converted) == left and len(report.converted) + len(report.skipped) == LINEARS + 1
 
 
 def test_tied_head_stays_tied_and_training_mode_is_kept():
     config = MODEL.replace(tie_embeddings=True)
     model = init_weights(Transformer(config), 0).eval()
-    get_backend("emulated").convert(model)
+    convert(get_backend("emulated"), model)
     assert model.head.weight is model.tok_embed.weight
     assert not any(m.training for m in model.modules())
 
@@ -100,7 +101,7 @@ def test_a_bias_is_carried_along():
     with torch.no_grad():
         model[0].weight.zero_()
         model[0].bias.fill_(2.0)
-    get_backend("emulated").convert(model, None)
+    convert(get_backend("emulated"), model, None)
     assert (model(torch.ones(16, 16)) == 2.0).all()
 
 
@@ -108,10 +109,10 @@ def test_meta_device():
     with torch.device("meta"):
         model = Transformer(MODEL)
     backend = get_backend("torchao")
-    backend.convert(model, None, ["head"], device="cpu")
+    convert(backend, model, None, ["head"], device="cpu")
     init_weights(model.to_empty(device="cpu"), 0)
     whole = decoder()
-    get_backend("torchao").convert(whole, None, ["head"])
+    convert(get_backend("torchao"), whole, None, ["head"])
     assert loss_of(model, backend, tokens()).item() == loss_of(whole, backend, tokens()).item()
 
 
@@ -119,18 +120,18 @@ def test_meta_device():
     "call, sentence",
     [
         (lambda m: get_backend("torchoa"), "no precision backend 'torchoa'; did you mean 'torchao'?"),
-        (lambda m: get_backend("torchao").convert(m, "rowise"), "no recipe 'rowise'; did you mean 'rowwise'?"),
-        (lambda m: get_backend("te").convert(m, "curent"), "no recipe 'curent'; did you mean 'current'?"),
+        (lambda m: convert(get_backend("torchao"), m, "rowise"), "no recipe 'rowise'; did you mean 'rowwise'?"),
+        (lambda m: convert(get_backend("te"), m, "curent"), "no recipe 'curent'; did you mean 'current'?"),
         (
-            lambda m: get_backend("emulated").convert(m, None, ["haed"]),
+            lambda m: convert(get_backend("emulated"), m, None, ["haed"]),
             "names 'haed', but the model has no such module; did you mean 'head'?",
         ),
         (
-            lambda m: get_backend("emulated").convert(m, None, ["*"]),
+            lambda m: convert(get_backend("emulated"), m, None, ["*"]),
             "finds nothing to convert: the skip list ['*'] names all 15",
         ),
         (
-            lambda m: get_backend("emulated").convert(nn.ReLU(), None),
+            lambda m: convert(get_backend("emulated"), nn.ReLU(), None),
             "finds nothing to convert: the model has no nn.Linear",
         ),
     ],
@@ -143,33 +144,30 @@ def test_errors(call, sentence):
 
 def test_an_fp8_model_is_not_converted_twice():
     model, backend = decoder(), get_backend("emulated")
-    backend.convert(model, None, ["head"])
+    convert(backend, model, None, ["head"])
     with pytest.raises(LabError, match="take a fresh one"):
-        backend.convert(decoder())
+        convert(backend, decoder())
     with pytest.raises(LabError, match="nothing to convert"):
-        get_backend("torchao").convert(model, None, ["head"])
+        convert(get_backend("torchao"), model, None, ["head"])
 
 
 def test_dims_that_do_not_divide_are_all_named():
     model = Transformer(MODEL.replace(d_ffn=72))
     with pytest.raises(LabError) as error:
-        get_backend("torchao").convert(model, "tensorwise", ["head"])
+        convert(get_backend("torchao"), model, "tensorwise", ["head"])
     text = str(error.value)
     assert "multiples of 16" in text and "layers.0.ffn.w1 (32 -> 72)" in text and "layers.1.ffn.w2 (72 -> 32)" in text
     assert "attn" not in text and "\n" not in text
     assert {type(m) for m in model.modules() if hasattr(m, "in_features")} == {nn.Linear}  # nothing was touched
-    get_backend("bf16").convert(model)  # BF16 takes any dims
+    convert(get_backend("bf16"), model)  # BF16 takes any dims
 
 
 def test_tokens_that_do_not_divide():
     backend = get_backend("torchao")
-    backend.convert(decoder())
-    backend.check_tokens(2048)
+    convert(backend, decoder(), tokens=2048)
     with pytest.raises(LabError, match="multiple of 16 tokens per rank, not 24"):
-        backend.check_tokens(24)
-    plain = get_backend("bf16")
-    plain.convert(decoder())
-    plain.check_tokens(7)
+        convert(get_backend("torchao"), decoder(), tokens=24)
+    convert(get_backend("bf16"), decoder(), tokens=7)
 
 
 def test_every_backend_answers_for_itself():
@@ -210,7 +208,7 @@ def test_whatever_the_import_does_is_told_in_words(body, package, backend, tmp_p
     if "'" in body:
         assert body.split("'")[1] in able.reason
     with pytest.raises(LabError, match="cannot run here"):
-        get_backend(backend).convert(decoder())
+        convert(get_backend(backend), decoder())
 
 
 @pytest.mark.parametrize("package, backend", [("transformer_engine", "te"), ("torchao", "torchao")])
@@ -278,10 +276,10 @@ def test_the_students_linear(source, reason, tmp_path, monkeypatch, hide):
     assert able.ok == (reason == "") and reason in able.reason
     if able.ok:
         model, backend = decoder(), get_backend("week16")
-        report = backend.convert(model, None, ["head"])
+        report = convert(backend, model, None, ["head"])
         assert report.module_type == "students_part.FP8Linear"
         biased = nn.Linear(16, 32)
-        assert get_backend("week16").replace(biased, "yours").bias is biased.bias
+        assert get_backend("week16")._replace(biased, "yours").bias is biased.bias
         with backend.probe():
             loss_of(model, backend, tokens()).backward()
-        assert len(backend.scales()) == 4 * LINEARS
+        assert len(backend.scales) == 4 * LINEARS

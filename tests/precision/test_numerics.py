@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from labkit.precision import get_backend
-from labkit.precision.emulated import casts_in_triton, one_kernel, through
-from labkit.precision.formats import E4M3, E5M2, quantise, scale_for, sqnr
-from tests.precision.precision_jobs import LINEARS, decoder, loss_of, tokens
+from labkit.precision.broken import casts_in_triton, eagerly, one_kernel
+from labkit.precision.probe import SQNR_EXACT, decibel, saturates_above, saturating, sqnr
+from labkit.precision.registry import get_backend
+from tests.precision.precision_jobs import LINEARS, convert, decoder, loss_of, tokens
+from week16_fp8.formats import E4M3, E5M2, quantise
+from week16_fp8.scaling import scale_for
 
 M, K, N = 256, 128, 96
 
@@ -28,7 +32,7 @@ def linear(name, recipe=None):
     _, w, _ = operands()
     holder["only"].weight = nn.Parameter(w.clone())
     backend = get_backend(name)
-    backend.convert(holder, recipe)
+    convert(backend, holder, recipe)
     return backend, holder["only"]
 
 
@@ -132,12 +136,12 @@ def test_stale_is_right_until_the_tensors_change():
     backend, module = linear("broken-stale")
     assert decibels(module)[0] > 27
     assert decibels(module, scale_x=10.0)[0] < 10  # ten times the first amax: most of it saturates
-    saved = backend.state_dict()
+    saved = backend.state.state_dict()
     assert set(saved) == {"only.input", "only.weight", "only.grad"}
     other, fresh = linear("broken-stale")
-    other.load_state_dict(saved)
+    other.state.load_state_dict(saved)
     assert decibels(fresh, scale_x=10.0)[0] < 10  # a resumed run is as stale as the first
-    assert other.state_dict() == saved
+    assert other.state.state_dict() == saved
 
 
 @pytest.mark.parametrize(
@@ -146,14 +150,14 @@ def test_stale_is_right_until_the_tensors_change():
 )
 def test_probe(name, recipe):
     model, backend = decoder(torch.bfloat16), get_backend(name)
-    backend.convert(model, recipe, ["head"])
+    convert(backend, model, recipe, ["head"])
     loss_of(model, backend, tokens()).backward()
-    assert backend.scales() == {}
+    assert backend.scales == {}
     model.zero_grad()
     with backend.probe():
         probed = loss_of(model, backend, tokens())
         probed.backward()
-    stats = backend.scales()
+    stats = backend.scales
     assert not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules())
     slots = ("output",) if name == "bf16" else ("input", "weight", "output", "grad")
     assert set(stats) == {f"{n}.{slot}" for n in backend.modules for slot in slots}
@@ -175,16 +179,16 @@ def test_probe_numbers_by_hand():
     x[1] = 0.0  # what was zero before is not flushed
     with backend.probe():
         products(module, x, g)
-    stat = backend.scales()["only.input"]
+    stat = backend.scales["only.input"]
     s = 448 / 1000
     assert stat.amax == 1000 and stat.scale == pytest.approx(s) and stat.overflow == 0
     flushed = ((x.float() * s).abs() <= 2.0**-10) & (x != 0)  # half of E4M3's smallest value; a tie goes to 0
     assert stat.underflow == pytest.approx(100 * flushed.float().mean().item()) and stat.underflow > 0.1
     assert stat.sqnr == pytest.approx(sqnr(x, quantise(x.float() * s, E4M3) / s), abs=1e-3)
-    assert backend.scales()["only.grad"].scale == pytest.approx(57344 / g.abs().max().item())
+    assert backend.scales["only.grad"].scale == pytest.approx(57344 / g.abs().max().item())
     reference = x.float() @ w.float().t()
     y = module(x)
-    assert backend.scales()["only.output"].sqnr == pytest.approx(sqnr(reference, y), abs=1e-3)
+    assert backend.scales["only.output"].sqnr == pytest.approx(sqnr(reference, y), abs=1e-3)
 
 
 def test_probe_of_rows():
@@ -197,7 +201,7 @@ def test_probe_of_rows():
         products(module, x, g)
     for slot, t in (("input", x), ("weight", w), ("grad", g)):
         s = scale_for(t.float().abs().amax(1, keepdim=True), E4M3, power_of_two=True)
-        stat = backend.scales()[f"only.{slot}"]
+        stat = backend.scales[f"only.{slot}"]
         assert stat.scale == s.min() and stat.amax == t.abs().max()
         back = quantise(t.float() * s, E4M3) / s
         assert stat.sqnr == pytest.approx(sqnr(t, back), abs=1e-3)
@@ -211,7 +215,7 @@ def test_probe_sees_the_scale_in_force_and_not_the_right_one():
     products(module, x, g)
     with backend.probe():
         products(module, x * 4, g / 64)
-    stats = backend.scales()
+    stats = backend.scales
     amax = x.float().abs().max().item()
     assert stats["only.input"].scale == pytest.approx(448 / amax)
     assert stats["only.input"].amax == pytest.approx(4 * amax)
@@ -229,10 +233,9 @@ def test_probe_in_chunks_and_after_a_failure(monkeypatch):
     for name in whole:
         assert parts[name].to_dict() == pytest.approx(whole[name].to_dict())
     backend, module = linear("emulated")
-    with pytest.raises(KeyError), backend.probe():
-        module(next(operands()))
-        raise KeyError
-    assert backend.scales() == {} and not module._forward_hooks
+    with pytest.raises(TypeError), backend.probe():
+        module(next(operands()), "one argument too many")
+    assert backend.scales == {} and not module._forward_hooks
 
 
 def _probed(name, recipe):
@@ -240,7 +243,7 @@ def _probed(name, recipe):
     x, _, g = operands()
     with backend.probe():
         products(module, x, g)
-    return backend.scales()
+    return backend.scales
 
 
 def test_infinite_and_nan_tensors_still_give_finite_numbers():
@@ -250,26 +253,23 @@ def test_infinite_and_nan_tensors_still_give_finite_numbers():
         x[0, 0] = bad
         with backend.probe():
             products(module, x, g)
-        for stat in backend.scales().values():
+        for stat in backend.scales.values():
             assert all(abs(v) <= 3.5e38 for v in stat.to_dict().values())
 
 
 @pytest.mark.parametrize("fmt", [E4M3, E5M2], ids=lambda fmt: fmt.name)
-def test_a_gpus_three_ways_to_round_give_the_same_values(fmt):
-    """Eager cast, its compiled form and the arithmetic; also of a transposed tensor, as gradients come. Without a GPU the
-    compiled form is captured only, since code for it is generated on a GPU alone (compared on an H200:
-    week16_fp8/results/README.md)."""
+def test_a_gpus_ways_to_round_give_the_values_of_the_arithmetic(fmt):
+    """Eager cast and its compiled form; also of a transposed tensor, as gradients come. Without a GPU the compiled form
+    is captured only, since code for it is generated on a GPU alone."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(64, 48, generator=draw) * torch.exp2(torch.randint(-30, 20, (64, 48), generator=draw).float())
-    x, s = (
-        torch.cat([x, torch.tensor([[float("inf"), float("-inf"), 0.0, -0.0] * 12])]).bfloat16().to(device),
-        torch.tensor(3.7).to(device),
-    )
-    want = quantise(x.float() * s, fmt).to(x.dtype)
+    x = torch.cat([x, torch.tensor([[float("inf"), float("-inf"), 0.0, -0.0] * 12])]).bfloat16().to(device)
+    s = torch.tensor(3.7).to(device)
+    want = (quantise(x.float() * s, fmt) / s).to(x.dtype)
     compiled = one_kernel("inductor" if device == "cuda" else "aot_eager")
-    for to_grid in (through, compiled):
-        assert torch.equal(to_grid(x, s, fmt), want) and torch.equal(to_grid(x.t(), s, fmt), want.t())
+    for to_grid in (eagerly, compiled):
+        assert torch.equal(to_grid(x, fmt.dtype, s), want) and torch.equal(to_grid(x.t(), fmt.dtype, s), want.t())
     torch._dynamo.reset()
 
 
@@ -278,8 +278,31 @@ def test_a_gpus_three_ways_to_round_give_the_same_values(fmt):
     [(True, (9, 0), True), (True, (8, 9), True), (True, (8, 0), False), (True, (7, 5), False), (False, (9, 0), False)],
 )
 def test_older_gpus_and_those_without_triton_cast_eagerly(monkeypatch, triton, capability, compiled):
-    monkeypatch.setattr("labkit.precision.emulated.has_triton", lambda: triton)
+    monkeypatch.setattr("labkit.precision.broken.has_triton", lambda: triton)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     casts_in_triton.cache_clear()
     assert casts_in_triton(torch.device("cuda")) == compiled
     casts_in_triton.cache_clear()
+
+
+# ---- what the probe computes with
+
+
+@pytest.mark.parametrize("fmt", [E4M3, E5M2], ids=lambda fmt: fmt.name)
+def test_torchs_cast_saturates_on_every_version(fmt):
+    x = torch.tensor([1e30, -1e30, math.inf, -math.inf, math.nan, 0.0, 1.0])
+    want = torch.tensor([fmt.max, -fmt.max, fmt.max, -fmt.max, math.nan, 0.0, 1.0])
+    torch.testing.assert_close(saturating(x, fmt.dtype).float(), want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_saturation_begins_half_a_step_above_the_largest_value():
+    assert saturates_above(torch.float8_e4m3fn) == 464 and saturates_above(torch.float8_e5m2) == 61440
+
+
+def test_sqnr():
+    x = torch.tensor([3.0, 4.0])
+    assert sqnr(x, x + torch.tensor([0.0, 0.5])) == pytest.approx(20.0)  # 25 / 0.25 is 20 dB
+    assert sqnr(x, x) == SQNR_EXACT and sqnr(torch.zeros(2), x) == -SQNR_EXACT
+    odd = (0.0, 1.0, math.inf, math.nan)
+    assert all(math.isfinite(decibel(a, b)) for a in odd for b in odd)
+    assert decibel(math.inf, 1.0) == SQNR_EXACT and decibel(1.0, math.nan) == -SQNR_EXACT

@@ -11,10 +11,10 @@ from torch import nn
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.transforms import checkpoint_blocks
-from labkit.precision import availability, get_backend
-from labkit.precision.te_backend import block_scale
+from labkit.precision.registry import availability, get_backend
+from labkit.precision.te_backend import te_recipe, tile_scales
 from tests.precision import fake_te
-from tests.precision.precision_jobs import LINEARS, MODEL, loss_of, tokens
+from tests.precision.precision_jobs import LINEARS, MODEL, convert, loss_of, tokens
 
 BIG = MODEL.replace(d_model=128, d_ffn=256, n_heads=2, n_kv_heads=2)  # every dim a multiple of 128: block scaling
 
@@ -24,12 +24,12 @@ def te(monkeypatch):
     return fake_te.install(monkeypatch)
 
 
-def converted(recipe, config=MODEL, dtype=torch.bfloat16):
+def converted(recipe, config=MODEL, dtype=torch.bfloat16, **more):
     """(model, backend, report): built on the meta device for a GPU, then run on the CPU that the stand-in accepts."""
     with torch.device("meta"):
         model = Transformer(config)
     backend = get_backend("te")
-    report = backend.convert(model, recipe, ["head"], device="cuda")
+    report = convert(backend, model, recipe, ["head"], device="cuda", **more)
     init_weights(model.to_empty(device="cpu"), 0)
     return model.to(dtype), backend, report
 
@@ -39,14 +39,14 @@ def test_on_this_machine_it_is_explained():
     able = availability("te")
     assert not able.ok and "Transformer Engine" in able.reason and able.fix and "Traceback" not in str(able)
     with pytest.raises(LabError, match="cannot run here: Transformer Engine"):
-        get_backend("te").convert(nn.Sequential(nn.Linear(16, 16)))
+        convert(get_backend("te"), nn.Sequential(nn.Linear(16, 16)))
 
 
 def test_conversion(te):
     plain = Transformer(MODEL)
     before = dict(plain.named_parameters())
     backend = get_backend("te")
-    report = backend.convert(plain.to("meta"), "current", ["head"], device="cuda")
+    report = convert(backend, plain.to("meta"), "current", ["head"], device="cuda")
     assert len(report.converted) == LINEARS and report.module_type.endswith("TELinear")
     wq = plain.layers["0"].attn.wq
     assert isinstance(wq, te.Linear) and type(wq).__mro__[1] is te.Linear and not wq.use_bias
@@ -60,12 +60,12 @@ def test_weights_are_the_very_same(te):
     backend = get_backend("te")
     for name, linear in list(model.named_modules()):
         if type(linear) is nn.Linear:
-            new = backend.replace(linear, "current")
+            new = backend._replace(linear, "current")
             assert new.weight is before[f"{name}.weight"] and new.weight.dtype == torch.float32
             assert (new.in_features, new.out_features) == (linear.in_features, linear.out_features)
-    assert backend.replace(nn.Linear(16, 32, bias=False, dtype=torch.bfloat16), "current").bias.dtype == torch.bfloat16
+    assert backend._replace(nn.Linear(16, 32, bias=False, dtype=torch.bfloat16), "current").bias.dtype == torch.bfloat16
     biased = nn.Linear(16, 32, dtype=torch.bfloat16)
-    new = backend.replace(biased, "current")
+    new = backend._replace(biased, "current")
     assert new.use_bias and new.bias is biased.bias and new.weight.dtype == torch.bfloat16
 
 
@@ -126,11 +126,9 @@ def test_dims_and_tokens(te):
     with pytest.raises(LabError, match="multiples of 16"):
         converted("current", MODEL.replace(d_ffn=40))
     converted("bf16", MODEL.replace(d_ffn=40))
-    _, backend, _ = converted("block", BIG)
     with pytest.raises(LabError, match="multiple of 128 tokens per rank, not 192"):
-        backend.check_tokens(192)
-    _, backend, _ = converted("current")
-    backend.check_tokens(192)
+        converted("block", BIG, tokens=192)
+    converted("current", tokens=192)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +164,7 @@ def test_probe_reads_the_scale_that_transformer_engine_holds(te):
     wq.fp8_meta["scaling_bwd"].scale.copy_(torch.tensor([32.0, 1.0]))
     with backend.probe():
         loss_of(model, backend, tokens()).backward()
-    stats = backend.scales()
+    stats = backend.scales
     assert [stats[f"layers.0.attn.wq.{slot}"].scale for slot in ("input", "weight", "grad")] == [8.0, 16.0, 32.0]
     assert stats["layers.1.attn.wq.weight"].scale == 1.0  # delayed scaling's first scale
     assert stats["layers.1.attn.wq.grad"].underflow > 50  # and what it does to small gradients
@@ -177,7 +175,7 @@ def test_probe_of_the_other_recipes(te, recipe):
     model, backend, _ = converted(recipe, BIG)
     with backend.probe():
         loss_of(model, backend, tokens()).backward()
-    stats = backend.scales()
+    stats = backend.scales
     assert len(stats) == LINEARS * (1 if recipe == "bf16" else 4)
     if recipe == "bf16":
         return
@@ -188,32 +186,40 @@ def test_probe_of_the_other_recipes(te, recipe):
     assert stats["layers.0.ffn.w1.grad"].sqnr > (24 if recipe == "current" else 30)  # E5M2, or E4M3 in blocks
 
 
-def test_block_scale():
+def test_block_scales_are_read_as_the_library_keeps_them(te):
+    """Padded, and transposed where they are per row."""
     x = torch.ones(130, 200)
     x[0, 5], x[129, 150] = 100.0, 0.0
-    rows = block_scale(x, square=False)
+    rows = tile_scales(x, te_recipe("block"), "input")
     assert rows.shape == x.shape and rows[0, 0] == rows[0, 127] == 4.0  # 448 / 100 = 4.48, down to a power of two
     assert (rows[0, 128:] == 256).all() and (rows[1:] == 256).all()
-    squares = block_scale(x, square=True)
+    squares = tile_scales(x, te_recipe("block"), "weight")
     assert (squares[:128, :128] == 4).all() and (squares[:, 128:] == 256).all() and (squares[128:] == 256).all()
-    assert (block_scale(torch.zeros(3, 3), square=False) == 1).all()
+
+
+def test_block_scales_are_those_of_the_recipe(te, monkeypatch):
+    monkeypatch.setattr(fake_te.Float8BlockScaling, "fp8_quant_fwd_inp", fake_te.QParams(False, 1.0))
+    x = torch.full((2, 128), 1e-3)
+    # An epsilon of 1, and no power of two.
+    torch.testing.assert_close(tile_scales(x, te_recipe("block"), "input"), torch.full((2, 128), 448.0))
+    assert tile_scales(x, te_recipe("block"), "weight")[0, 0] == 2.0**18  # weights have their own setting
 
 
 def test_delayed_state_survives_a_restart(te):
     model, backend, _ = converted("delayed")
-    assert backend.state_dict() == {}  # nothing has run yet
+    assert backend.state.state_dict() == {}  # nothing has run yet
     loss_of(model, backend, tokens()).backward()
     wq = model.layers["0"].attn.wq
     wq.fp8_meta["scaling_fwd"].scale.fill_(3.0)
     wq.fp8_meta["scaling_bwd"].amax_history.fill_(7.0)
-    saved = backend.state_dict()
+    saved = backend.state.state_dict()
     assert len(saved) == LINEARS * 4 and all(isinstance(t, torch.Tensor) for t in saved.values())
     again, restored, _ = converted("delayed")
-    restored.load_state_dict(saved)
+    restored.state.load_state_dict(saved)
     wq = again.layers["0"].attn.wq
     assert (wq.fp8_meta["scaling_fwd"].scale == 3).all() and (wq.fp8_meta["scaling_bwd"].amax_history == 7).all()
     assert (again.layers["1"].attn.wq.fp8_meta["scaling_fwd"].scale == 1).all()
     for recipe in ("current", "bf16"):
         _, stateless, _ = converted(recipe)
-        assert stateless.state_dict() == {}
-        stateless.load_state_dict(saved)  # a precision switch: nothing to take over
+        assert stateless.state.state_dict() == {}
+        stateless.state.load_state_dict(saved)  # a precision switch: nothing to take over

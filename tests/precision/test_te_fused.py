@@ -8,9 +8,10 @@ import torch
 from labkit.errors import LabError
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend
 from labkit.precision.te_fused import lean_swiglu_backward, use_lean_swiglu_backward
 from tests.precision import fake_te
+from tests.precision.precision_jobs import convert
 
 SIZE = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
 
@@ -27,8 +28,7 @@ def models(recipe="delayed", skip=("head",)):
             p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))  # norms not all one
             f.copy_(p)
     backend = get_backend("te")
-    backend.convert(fused, recipe, skip, device="cuda")
-    backend.fuse(fused)
+    convert(backend, fused, recipe, skip, device="cuda", fused=True)
     return plain, fused, backend
 
 
@@ -67,7 +67,7 @@ def test_a_probe_sees_what_the_fused_modules_quantise(te):
     tokens = torch.randint(0, 64, (2, 17), generator=torch.Generator().manual_seed(1))
     with backend.probe(), backend.autocast():
         fused(tokens[:, :-1], tokens[:, 1:]).backward()
-    stats = backend.scales()
+    stats = backend.scales
     ins = {
         f"layers.{i}.{name}"
         for i in (0, 1)
@@ -103,14 +103,14 @@ def test_scaling_state_of_the_second_product_is_its_own(te):
     module.fp8_meta["scaling_fwd"].scale.copy_(torch.arange(6.0))
     module.fp8_meta["scaling_bwd"].scale.copy_(torch.arange(10.0, 14.0))
     x = torch.zeros(16, 32)
-    found = {(part, slot): backend.scaling(port, slot, t)[1].item() for part, slot, t, port in module.observed(x)}
+    found = {(part, slot): backend._rounding(port, slot, t)[1].item() for part, slot, t, port in module.observed(x)}
     assert found == {(".w13", "input"): 0, (".w13", "weight"): 1, (".w2", "input"): 3, (".w2", "weight"): 4}
-    assert backend.scaling(module.last()[1], "grad", x)[1].item() == 12
-    state = backend.state_dict()
+    assert backend._rounding(module.last()[1], "grad", x)[1].item() == 12
+    state = backend.state.state_dict()
     assert state["layers.0.ffn.mlp/scaling_fwd/scale"].tolist() == [0, 1, 2, 3, 4, 5]
     _, _, other = models()
-    other.load_state_dict(state)
-    assert other.state_dict()["layers.0.ffn.mlp/scaling_fwd/scale"].tolist() == [0, 1, 2, 3, 4, 5]
+    other.state.load_state_dict(state)
+    assert other.state.state_dict()["layers.0.ffn.mlp/scaling_fwd/scale"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_skipped_linear_cannot_be_fused(te):
@@ -121,7 +121,7 @@ def test_a_skipped_linear_cannot_be_fused(te):
 def test_backends_without_fused_blocks_say_so():
     backend = get_backend("torchao")
     with pytest.raises(LabError, match="'torchao' has no fused blocks"):
-        backend.fuse(Transformer(SIZE))
+        convert(backend, Transformer(SIZE), fused=True)
 
 
 class Quantizer:

@@ -9,10 +9,11 @@ import torch
 
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
-from labkit.precision import get_backend
-from labkit.precision.blocks import on_grid
+from labkit.precision.registry import availability, get_backend
 from labkit.train.master import MasterAdamW
 from tests.precision import fake_te, te_jobs
+from tests.precision.precision_jobs import convert
+from week16_fp8.blockwise import on_grid
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def te(monkeypatch):
 def quantised():
     model, backend = te_jobs.build()
     first = {name: p.detach().clone() for name, p in model.named_parameters()}
-    return model, backend, first, backend.quantise_parameters()
+    return model, backend, first, backend.parameters.quantise()
 
 
 def test_the_weights_become_fp8_and_the_masters_are_what_they_were(te):
@@ -35,40 +36,39 @@ def test_the_weights_become_fp8_and_the_masters_are_what_they_were(te):
     for parameter, master in masters.items():
         assert isinstance(parameter, fake_te.QuantizedTensor) and parameter.requires_grad
         assert torch.equal(master, first[names[parameter]]) and master.dtype == torch.float32
-        assert torch.equal(backend.values(parameter), on_grid(master, True))
+        assert torch.equal(backend.parameters.values(parameter), on_grid(master, True))
         assert parameter.get_high_precision_init_val() is None  # its CPU copy was given back
     assert torch.equal(model.head.weight, first["head.weight"]) and backend.evidence(model)["fp8_parameters"] == 7
 
 
 def test_an_update_goes_to_the_master_and_its_rounding_to_the_parameter(te):
     model, backend, _, masters = quantised()
-    optimizer = MasterAdamW([{"params": list(model.parameters())}], masters, backend, lr=1e-2)
+    optimizer = MasterAdamW([{"params": list(model.parameters())}], masters, backend.parameters, lr=1e-2)
     parameter = next(iter(masters))
     before = masters[parameter].clone()
     parameter.grad = torch.ones_like(before)
     optimizer.step()
     after = optimizer.masters()[parameter]
-    assert (after < before).all() and torch.equal(backend.values(parameter), on_grid(after, True))
+    assert (after < before).all() and torch.equal(backend.parameters.values(parameter), on_grid(after, True))
 
 
 def test_flags_are_read_from_the_recipe_itself(te, monkeypatch):
     _, backend = te_jobs.build()
-    assert {key: backend.flags()[key] for key in ("scaling", "block", "power_of_two", "forward", "backward")} == {
+    assert {key: backend.state.flags()[key] for key in ("scaling", "block", "power_of_two", "forward", "backward")} == {
         "scaling": "block",
         "block": 128,
         "power_of_two": True,
         "forward": "e4m3",
         "backward": "e4m3",
     }
-    backend.check_parameters(1)
     monkeypatch.setattr(fake_te.Float8BlockScaling, "fp8_quant_fwd_weight", fake_te.QParams(False))
-    assert backend.flags()["power_of_two"] is False
+    assert backend.state.flags()["power_of_two"] is False
     with pytest.raises(LabError, match="te block uses others here: unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"):
-        backend.check_parameters(1)
+        te_jobs.build()
+    monkeypatch.undo()
+    fake_te.install(monkeypatch)
     with pytest.raises(LabError, match="multiples of 256, or a block of 128 rows .* layers.0.attn.wq .128."):
-        monkeypatch.undo()
-        fake_te.install(monkeypatch)
-        te_jobs.build()[1].check_parameters(2)
+        te_jobs.build(ranks=2)
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,15 @@ def test_flags_are_read_from_the_recipe_itself(te, monkeypatch):
     ],
 )
 def test_other_recipes_refuse(te, name, recipe, said):
-    backend = get_backend(name)
-    backend.fp8_parameters = True
+    model, device = torch.nn.Sequential(torch.nn.Linear(128, 128)).to("meta"), "cuda" if name == "te" else "cpu"
     with pytest.raises(LabError, match="FP8 parameters need power-of-two scales, so that rounding twice.*" + said):
-        backend.convert(
-            torch.nn.Sequential(torch.nn.Linear(128, 128)).to("meta"), recipe, device="cuda" if name == "te" else "cpu"
-        )
+        convert(get_backend(name), model, recipe, device=device, fp8_parameters=True)
 
 
 def test_a_transformer_engine_without_it_is_explained(te, monkeypatch):
     monkeypatch.delattr(sys.modules["transformer_engine.pytorch"], "quantized_model_init")
-    backend = get_backend("te")
-    assert backend.availability("block").ok
-    backend.fp8_parameters = True
-    assert "has no te.quantized_model_init" in backend.availability("block").reason
+    assert availability("te", "block").ok
+    assert "has no te.quantized_model_init" in availability("te", "block", fp8_parameters=True).reason
 
 
 def test_two_ranks_gather_fp8_and_resume(tmp_path):

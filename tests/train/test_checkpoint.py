@@ -13,7 +13,7 @@ import torch
 
 from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
 from labkit.errors import LabError
-from labkit.precision import Backend
+from labkit.precision.base import Backend
 from labkit.record.run import read_run
 from labkit.train import manifest
 from tests.train import training_jobs as jobs
@@ -112,19 +112,16 @@ class Scaling(Backend):
         super().__init__()
         self.forwards = 0
 
-    def check_tokens(self, tokens):
-        pass
-
     def autocast(self):
         from contextlib import nullcontext
 
         self.forwards += 1
         return nullcontext()
 
-    def state_dict(self):
+    def _save(self):
         return {"forwards": self.forwards}
 
-    def load_state_dict(self, state):
+    def _load(self, state):
         self.forwards = state["forwards"]
 
 

@@ -16,7 +16,8 @@ import torch
 
 from labkit.comm.ranks import RankPool, run_ranks
 from labkit.errors import LabError
-from labkit.precision import Backend
+from labkit.precision.base import Backend
+from labkit.precision.probe import ScaleStat
 from labkit.record.run import read_run
 from labkit.train import optim
 from labkit.train.loop import Hook
@@ -298,10 +299,7 @@ class FakeBackend(Backend):
 
     def __init__(self):
         super().__init__()
-        self.inside, self.probing, self.seen, self.tokens = False, False, [], None
-
-    def check_tokens(self, tokens):
-        self.tokens = tokens
+        self.inside, self.probing, self.seen = False, False, []
 
     @contextmanager
     def autocast(self):
@@ -314,13 +312,7 @@ class FakeBackend(Backend):
         self.probing = True
         yield
         self.probing = False
-
-    def scales(self):
-        class Stat:
-            def to_dict(self):
-                return {"scale": 2.0}
-
-        return {"w": Stat()}
+        self.scales = {"w": ScaleStat(2.0, 1.0, 0.0, 0.0, 30.0)}
 
 
 class Places(Hook):
@@ -358,8 +350,7 @@ def test_autocast_is_around_the_forward_alone_and_the_probe_around_both(tmp_path
         (*evaluation, False),
         (*evaluation, False),
     ]
-    assert backend.tokens == 4 * 16
-    assert [line.get("scales") for line in read_run(tmp_path).steps] == [None, {"w": {"scale": 2.0}}]
+    assert [line.get("scales") for line in read_run(tmp_path).steps] == [None, {"w": backend.scales["w"].to_dict()}]
 
 
 def test_evaluation_leaves_no_trace(reference):

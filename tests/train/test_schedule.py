@@ -10,13 +10,13 @@ import torch
 from labkit.comm.ranks import RankPool, run_ranks
 from labkit.errors import LabError
 from labkit.parallel.transforms import compile_model
-from labkit.precision import get_backend
-from labkit.precision.switch import Switch, switched
+from labkit.precision.phases import PrecisionSchedule, Switch, switched
+from labkit.precision.registry import get_backend
 from labkit.record.run import read_run
 from labkit.train.config import TrainConfig
 from labkit.train.loop import Hook
-from labkit.train.schedule import Schedule
 from tests.precision import fake_te
+from tests.precision.precision_jobs import convert, decoder
 from tests.train import training_jobs as jobs
 from tests.train.training_jobs import small_config
 
@@ -59,7 +59,8 @@ SECOND = (6, "the linears now compute in BF16, until here in FP8")
     ],
 )
 def test_the_phase_of_each_step(first, last, phases):
-    schedule = Schedule(config(first=first, last=last), get_backend("emulated"))
+    asked = config(first=first, last=last)
+    schedule = PrecisionSchedule(asked.precision.schedule, asked.steps, get_backend("emulated"))
     assert "".join(schedule.phase(step)[0] for step in range(1, 8)) == phases
 
 
@@ -83,7 +84,7 @@ def test_a_wrong_schedule_is_one_sentence(schedule, said):
 
 def test_a_schedule_needs_a_backend():
     with pytest.raises(LabError, match="a precision schedule needs a precision backend"):
-        Schedule(config(), None)
+        PrecisionSchedule(config().precision.schedule, 7, None)
 
 
 # ---- the run
@@ -168,18 +169,15 @@ def test_a_resume_within_fp8_does_not_calibrate_again(tmp_path):
     assert [e["step"] for e in read_run(tmp_path).events if e["kind"] == "calibrated"] == [3]
 
 
-def test_calibrating_what_remembers_nothing_is_refused():
-    te, emulated = get_backend("te"), get_backend("emulated")
-    te.recipe, emulated.recipe = "delayed", "tensorwise"
-    te.check_calibration(3)
-    emulated.check_calibration(0)
+def test_calibrating_what_remembers_nothing_is_refused(monkeypatch):
     with pytest.raises(
         LabError, match="calibrate = 3 is for scales that come from earlier steps .* emulated tensorwise"
     ):
-        emulated.check_calibration(3)
+        convert(get_backend("emulated"), decoder(), calibrate=3)
+    fake_te.install(monkeypatch)
+    convert(get_backend("te"), decoder().to("meta"), "delayed", device="cuda", calibrate=3)
     with pytest.raises(LabError, match="te current finds its scales anew in every step: leave calibrate out"):
-        te.recipe = "current"
-        te.check_calibration(3)
+        convert(get_backend("te"), decoder().to("meta"), "current", device="cuda", calibrate=3)
 
 
 def test_another_schedule_is_refused_on_resume(tmp_path):
@@ -215,7 +213,7 @@ def test_each_switch_compiles_one_more_graph(monkeypatch):
     torch._dynamo.reset()
     counter, backend = CompileCounter(), get_backend("torchao")
     model = jobs.plain_model(small_config(model=dict(n_layers=2)))
-    backend.convert(model, "tensorwise", ["head"])
+    convert(backend, model, "tensorwise", ["head"])
     compile_model(model, backend, counter)
     tokens = torch.randint(0, 97, (2, 17))
     counts = []
@@ -244,7 +242,7 @@ def te_model(recipe, phase="fp8"):
     with torch.device("meta"):
         model = Transformer(small_config(model=dict(d_model=128, d_ffn=128, n_heads=2, n_kv_heads=2)).resolved_model)
     backend = get_backend("te")
-    backend.convert(model, recipe, ["head"], device="cuda")
+    convert(backend, model, recipe, ["head"], device="cuda")
     init_weights(model.to_empty(device="cpu"), 0)
     backend.switch(phase)
     return model, backend
@@ -268,30 +266,30 @@ def test_te_switches_by_its_autocast(monkeypatch, recipe):
         state.forwards.clear()
         forward(model, backend)
         told.append({enabled for enabled, _ in state.forwards})
-        assert backend.in_fp8() == (phase == "fp8") and len(state.forwards) == LINEARS
+        assert backend.state.in_fp8() == (phase == "fp8") and len(state.forwards) == LINEARS
     assert told == [{False}, {True}, {False}] and [type(m) for m in model.modules()] == before
     recipes = {id(recipe) for enabled, recipe in state.entered if enabled}
     assert len(recipes) == 1
     model, backend = te_model("bf16")
-    assert not backend.in_fp8()
+    assert not backend.state.in_fp8()
 
 
 def test_tes_delayed_state_is_saved_and_restored_in_the_fp8_phase_alone(monkeypatch):
     fake_te.install(monkeypatch)
     model, backend = te_model("delayed", "bf16")
     forward(model, backend)
-    assert backend.state_dict() == {}
+    assert backend.state.state_dict() == {}
     backend.switch("fp8")
     forward(model, backend)
-    saved = backend.state_dict()
+    saved = backend.state.state_dict()
     assert len(saved) == 4 * LINEARS
     backend.switch("bf16")
     forward(model, backend)
-    assert backend.state_dict() == {}  # Transformer Engine has dropped it
+    assert backend.state.state_dict() == {}  # Transformer Engine has dropped it
     model, again = te_model("delayed", "bf16")
-    again.load_state_dict(saved)  # nothing to put it into, and no error
+    again.state.load_state_dict(saved)  # nothing to put it into, and no error
     again.switch("fp8")
-    again.load_state_dict({name: value + 1 for name, value in saved.items()})
+    again.state.load_state_dict({name: value + 1 for name, value in saved.items()})
     wq = model.layers["0"].attn.wq
     assert torch.equal(wq.fp8_meta["scaling_fwd"].scale, saved["layers.0.attn.wq/scaling_fwd/scale"] + 1)
 

@@ -12,7 +12,7 @@ import torch
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
-from labkit.precision import get_backend
+from labkit.precision.registry import get_backend, spec_of
 from labkit.record.run import RunRecord
 from labkit.train import manifest
 from labkit.train.checkpoint import Checkpoints
@@ -154,10 +154,8 @@ def run_converted(group, config, run_dir=None, hooks=(), **how):
     """Whole on this rank, in FP32, its linears converted as the configuration says."""
     seed_generators(config.seed, group.rank)
     model, backend = plain_model(config), get_backend(config.precision.backend)
-    backend.fp8_parameters = config.precision.fp8_parameters
-    backend.convert(model, config.precision.recipe, config.precision.skip)
-    if backend.fp8_parameters:
-        backend.masters = backend.quantise_parameters()
+    # Calibrating a backend that remembers nothing would be refused; here it shows that nothing else is changed.
+    backend.convert(model, spec_of(config.precision.replace(calibrate=0)))
     return trained(group, config, model, backend, run_dir, hooks, **how)
 
 

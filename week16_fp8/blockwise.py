@@ -23,7 +23,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from labkit.precision.formats import E4M3, quantise, scale_for
+from week16_fp8.formats import E4M3, quantise
+from week16_fp8.scaling import scale_for
 
 BLOCK = 128
 
@@ -33,12 +34,14 @@ def block_scale(x: Tensor, square: bool, epsilon: float = 0.0) -> Tensor:
 
     epsilon: the least amax of a block, as Transformer Engine's `amax_epsilon`. A block of zeros has scale 1.
     """
+    ### BEGIN SOLUTION 16.4 scales per block
     M, N = x.shape
     rows, columns = (BLOCK if square else 1), BLOCK
     padded = torch.nn.functional.pad(x.float(), (0, -N % columns, 0, -M % rows))
     blocks = padded.abs().view(padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
     scale = scale_for(blocks.amax(dim=(1, 3)).clamp(min=epsilon), E4M3, power_of_two=True)
     return scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[:M, :N]
+    ### END SOLUTION
 
 
 def on_grid(x: Tensor, square: bool, epsilon: float = 0.0) -> Tensor:
@@ -46,8 +49,10 @@ def on_grid(x: Tensor, square: bool, epsilon: float = 0.0) -> Tensor:
 
     Twice is once: on_grid(on_grid(x)) equals on_grid(x).
     """
+    ### BEGIN SOLUTION 16.4 round in blocks
     scale = block_scale(x, square, epsilon)
     return (quantise(x.float() * scale, E4M3) / scale).to(x.dtype)
+    ### END SOLUTION
 
 
 class BlockProduct(torch.autograd.Function):
@@ -55,12 +60,15 @@ class BlockProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x_MK: Tensor, w_NK: Tensor) -> Tensor:
+        ### BEGIN SOLUTION 16.4 the forward product in blocks
         w8_NK = on_grid(w_NK, square=True)
         ctx.save_for_backward(x_MK, w8_NK)
         return on_grid(x_MK, square=False) @ w8_NK.t()
+        ### END SOLUTION
 
     @staticmethod
     def backward(ctx, dy_MN: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        ### BEGIN SOLUTION 16.4 the backward products in blocks
         x_MK, w8_NK = ctx.saved_tensors
         dx_MK = on_grid(dy_MN, square=False) @ w8_NK if ctx.needs_input_grad[0] else None
         # dw sums over the tokens, so both operands are rounded in blocks of 128 tokens: not the roundings used above.
@@ -68,3 +76,4 @@ class BlockProduct(torch.autograd.Function):
             on_grid(dy_MN.t(), square=False) @ on_grid(x_MK.t(), square=False).t() if ctx.needs_input_grad[1] else None
         )
         return dx_MK, dw_NK
+        ### END SOLUTION

@@ -17,7 +17,7 @@ BF16 (2^-9 each, sixteen times finer than E4M3's) where the product leaves the a
 out afterwards. There is no gain in speed. On a CPU it is twice as fast as `torch._scaled_mm`, which computes in FP32
 there.
 
-`broken.py` reuses all of this and spoils one thing at a time.
+`Emulated` makes a backend of it: an arm of `lab compare`, skipped with a sentence as long as a part here is a hole.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.utils._triton import has_triton
 
-from labkit.precision.base import Backend
-from labkit.precision.blocks import BLOCK, BlockProduct, block_scale, on_grid
-from labkit.precision.formats import E4M3, E5M2, Format, cast, quantise, scale_for
-
-SLOTS = ("input", "weight", "grad")
+from labkit.precision.base import Availability, Backend, FP8Parameters
+from labkit.precision.broken import casts_in_triton
+from labkit.precision.student import tried
+from week16_fp8.blockwise import BLOCK, BlockProduct, block_scale, on_grid
+from week16_fp8.formats import E4M3, E5M2, Format, quantise
+from week16_fp8.scaling import scale_for
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """What is done to the three operands. The methods are what a broken recipe overrides."""
+    """What is done to the three operands: one scale per tensor, found from the tensor itself."""
 
     forward: Format = E4M3  # x and w
     backward: Format = E5M2  # dy
@@ -49,13 +49,13 @@ class Numerics:
     def format(self, slot: str) -> Format:
         return self.backward if slot == "grad" else self.forward
 
-    def scale(self, slot: str, x: Tensor, frozen: dict[str, Tensor]) -> Tensor:
-        """The scale for x, fp32 scalar. `frozen` belongs to the module and outlives the step."""
+    def scale(self, slot: str, x: Tensor) -> Tensor:
+        """The scale for x, fp32 scalar."""
         return scale_for(amax(x), self.format(slot))
 
-    def product(self, x_MK: Tensor, w_NK: Tensor, frozen: dict[str, Tensor]) -> Tensor:
+    def product(self, x_MK: Tensor, w_NK: Tensor) -> Tensor:
         """x @ w^T, [M, N], whose backward rounds as the forward does."""
-        return _EmulatedProduct.apply(x_MK, w_NK, self, frozen)
+        return EmulatedProduct.apply(x_MK, w_NK, self)
 
     def flags(self) -> dict[str, Any]:
         return {
@@ -70,15 +70,15 @@ class Numerics:
 
 @dataclass(frozen=True)
 class BlockNumerics(Numerics):
-    """A power-of-two scale for each block: see labkit.precision.blocks."""
+    """A power-of-two scale for each block: see week16_fp8.blockwise."""
 
     backward: Format = E4M3
 
-    def scale(self, slot: str, x: Tensor, frozen: dict[str, Tensor]) -> Tensor:
+    def scale(self, slot: str, x: Tensor) -> Tensor:
         """One scale per element, x's shape [M, N]."""
         return block_scale(x, square=slot == "weight")
 
-    def product(self, x_MK: Tensor, w_NK: Tensor, frozen: dict[str, Tensor]) -> Tensor:
+    def product(self, x_MK: Tensor, w_NK: Tensor) -> Tensor:
         return BlockProduct.apply(x_MK, w_NK)
 
     def flags(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class EmulatedLinear(nn.Linear):
     numerics: Numerics
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.numerics.product(x.reshape(-1, self.in_features), self.weight, self.frozen)
+        y = self.numerics.product(x.reshape(-1, self.in_features), self.weight)
         y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
@@ -103,48 +103,46 @@ class EmulatedLinear(nn.Linear):
         """An EmulatedLinear that holds `linear`'s own Parameter objects."""
         new = cls(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
         new.weight, new.bias = linear.weight, linear.bias
-        new.numerics, new.frozen = numerics, {}
+        new.numerics = numerics
         return new
 
 
-class _EmulatedProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x_MK: Tensor, w_NK: Tensor, numerics: Numerics, frozen: dict[str, Tensor]) -> Tensor:
-        x8_MK, s_x = rounded(x_MK, "input", numerics, frozen)
-        w8_NK, s_w = rounded(w_NK, "weight", numerics, frozen)
-        ctx.save_for_backward(x8_MK, w8_NK, s_x, s_w)
-        ctx.numerics, ctx.frozen = numerics, frozen
-        return unscaled(x8_MK @ w8_NK.t(), s_x, s_w)
+class EmulatedProduct(torch.autograd.Function):
+    """y = x @ w^T with both operands of all three products rounded, one scale per tensor."""
 
     @staticmethod
-    def backward(ctx, dy_MN: Tensor) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, x_MK: Tensor, w_NK: Tensor, numerics: Numerics) -> Tensor:
+        ### BEGIN SOLUTION 16.5 the forward product
+        x8_MK, s_x = rounded(x_MK, "input", numerics)
+        w8_NK, s_w = rounded(w_NK, "weight", numerics)
+        ctx.save_for_backward(x8_MK, w8_NK, s_x, s_w)
+        ctx.numerics = numerics
+        return unscaled(x8_MK @ w8_NK.t(), s_x, s_w)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx: Any, dy_MN: Tensor) -> tuple[Tensor | None, ...]:
+        ### BEGIN SOLUTION 16.5 the backward products
         x8_MK, w8_NK, s_x, s_w = ctx.saved_tensors
-        dy8_MN, s_dy = rounded(dy_MN, "grad", ctx.numerics, ctx.frozen)
+        dy8_MN, s_dy = rounded(dy_MN, "grad", ctx.numerics)
         dx_MK = unscaled(dy8_MN @ w8_NK, s_dy, s_w) if ctx.needs_input_grad[0] else None
         dw_NK = unscaled(dy8_MN.t() @ x8_MK, s_dy, s_x) if ctx.needs_input_grad[1] else None
-        return dx_MK, dw_NK, None, None
+        return dx_MK, dw_NK, None
+        ### END SOLUTION
 
 
-def rounded(x: Tensor, slot: str, numerics: Numerics, frozen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def rounded(x: Tensor, slot: str, numerics: Numerics) -> tuple[Tensor, Tensor]:
     """(FP8 values of x * s in x's own dtype, s)."""
-    s, fmt = numerics.scale(slot, x, frozen), numerics.format(slot)
-    # The same values all three ways (`formats.check_torch`, tests). A GPU's cast is fast, a CPU's is ten times slower
-    # than the arithmetic.
+    s, fmt = numerics.scale(slot, x), numerics.format(slot)
+    # The same values all three ways (tests). A GPU's cast is fast; on a CPU the arithmetic is.
     if not x.is_cuda:
         return quantise(x.float() * s, fmt).to(x.dtype), s
     return (one_kernel() if casts_in_triton(x.device) else through)(x.detach(), s, fmt), s
 
 
-@functools.cache
-def casts_in_triton(device: torch.device) -> bool:
-    """Can a compiled kernel cast to FP8 here? Triton does for compute capability 8.9 (Ada) and up; older GPUs, for
-    which emulation is the only FP8, cast eagerly."""
-    return has_triton() and torch.cuda.get_device_capability(device) >= (8, 9)
-
-
 def through(x: Tensor, s: Tensor, fmt: Format) -> Tensor:
     """x * s as the format holds it, in x's own dtype, by the device's cast."""
-    return cast(x.float() * s, fmt).to(x.dtype)
+    return (x.float() * s).clamp(-fmt.max, fmt.max).to(fmt.dtype).to(x.dtype)
 
 
 @functools.cache
@@ -165,33 +163,14 @@ def amax(x: Tensor) -> Tensor:
     return torch.maximum(-low, high).float()
 
 
-def _local(x: Tensor) -> Tensor:
-    return x.to_local() if isinstance(x, DTensor) else x
+class GridParameters(FP8Parameters):
+    """FP8 parameters, emulated like the rest: an FP32 tensor that holds nothing but values of the FP8 grid, so the BF16
+    copy that FSDP2 gathers is exact, and twice as large as codes would be."""
 
+    def __init__(self, modules: dict[str, Any]) -> None:
+        self.modules = modules
 
-class Emulated(Backend):
-    """Correct FP8, emulated. `tensorwise`, as torchao's: E4M3 forward, E5M2 gradients, one current scale per tensor.
-    `block`, as Transformer Engine's: E4M3 throughout, a power-of-two scale per block of 128.
-
-    Under `block` the parameters can be FP8 too. They are emulated like the rest: an FP32 tensor that holds nothing but
-    values of the FP8 grid, so the BF16 copy that FSDP2 gathers is exact, and twice as large as codes would be.
-    """
-
-    name = "emulated"
-    recipes = ("tensorwise", "block")
-    parameter_recipes = ("block",)
-    # Compiled whole by torch 2.11 for a GPU, all its gradients came out as zero (eager and compiled for a CPU they are
-    # right), and the stale recipe keeps something from one forward to the next: it stays eager.
-    compiles = "between"
-    note = "emulated: FP8 values multiplied in BF16 (exact products, FP32 sums); says nothing about FP8's speed"
-
-    def numerics(self, recipe: str) -> Numerics:
-        return BlockNumerics() if recipe == "block" else Numerics()
-
-    def numbers(self) -> dict[str, Any]:
-        return self.numerics(self.recipe).flags()
-
-    def quantise_parameters(self) -> dict[nn.Parameter, Tensor]:
+    def quantise(self) -> dict[nn.Parameter, Tensor]:
         masters = {module.weight: module.weight.detach().clone() for module in self.modules.values()}
         for parameter, master in masters.items():
             self.store(parameter, master)
@@ -204,21 +183,42 @@ class Emulated(Backend):
     def values(self, parameter: Tensor) -> Tensor:
         return parameter.detach().clone()
 
-    def holds_fp8(self, parameter: Tensor) -> bool:
+    def hold(self, parameter: Tensor) -> bool:
         x = _local(parameter.detach())
         return torch.equal(on_grid(x, square=True), x)
 
-    def replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        return EmulatedLinear.like(linear, self.numerics(recipe))
 
-    def scaling(self, linear: nn.Module, slot: str, x: Tensor) -> tuple[Format, Tensor] | None:
-        return linear.numerics.format(slot), linear.numerics.scale(slot, x, dict(linear.frozen))
+def _local(x: Tensor) -> Tensor:
+    return x.to_local() if isinstance(x, DTensor) else x
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {f"{name}.{slot}": s.cpu() for name, m in self.modules.items() for slot, s in m.frozen.items()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, module in self.modules.items():
-            module.frozen.update(
-                {slot: state[f"{name}.{slot}"].to(module.weight.device) for slot in SLOTS if f"{name}.{slot}" in state}
-            )
+NUMERICS = {"tensorwise": Numerics(), "block": BlockNumerics()}
+
+
+class Emulated(Backend):
+    """Correct FP8, emulated. `tensorwise`, as torchao's: E4M3 forward, E5M2 gradients, one current scale per tensor.
+    `block`, as Transformer Engine's: E4M3 throughout, a power-of-two scale per block of 128; the parameters can be FP8
+    too."""
+
+    name = "emulated"
+    recipes = tuple(NUMERICS)
+    _parameter_recipes = ("block",)
+    # Compiled whole by torch 2.11 for a GPU, all its gradients came out as zero (eager and compiled for a CPU they are
+    # right): it stays eager.
+    compiles = "between"
+    note = "emulated: FP8 values multiplied in BF16 (exact products, FP32 sums); says nothing about FP8's speed"
+
+    def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
+        return tried(self.name, lambda linear: self._replace(linear, recipe), torch.device("cpu"))
+
+    def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
+        return EmulatedLinear.like(linear, NUMERICS[recipe])
+
+    def _rounding(self, linear: EmulatedLinear, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor]:
+        return linear.numerics.format(slot).dtype, linear.numerics.scale(slot, x)
+
+    def _numbers(self) -> dict[str, Any]:
+        return NUMERICS[self.recipe or "tensorwise"].flags()
+
+    def _fp8_parameters(self) -> FP8Parameters:
+        return GridParameters(self.modules) if self.recipe == "block" else super()._fp8_parameters()

@@ -1,4 +1,4 @@
-"""A checkpoint with FP8 parameters from one without, and back.
+"""Reformatting: a checkpoint with FP8 parameters from one without, and back (`lab checkpoint convert`).
 
     to fp8     each weight that the FP8 backend converted becomes its rounding to the FP8 grid, and the FP32 weight
                that it was becomes its master in AdamW's state. Nothing is lost: training goes on from both.
@@ -6,7 +6,7 @@
                (weights="master"), it becomes its master.
 
 BF16 -> FP8 -> BF16 gives the weights rounded to the grid. FP8 -> BF16 -> FP8 gives the very same weights: a value on
-the grid fits into BF16, and rounding it again changes nothing (labkit.precision.blocks).
+the grid fits into BF16, and rounding it again changes nothing: scales are powers of two.
 
 Only the recipe "block" has FP8 parameters, so only its checkpoints convert. The result is a checkpoint of a new run
 that differs in `fp8_parameters` alone; step, history, AdamW's means, generators and data go over as they are. It is
@@ -21,11 +21,15 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
+from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from labkit.errors import LabError
-from labkit.precision.blocks import on_grid
+from labkit.precision.base import TILE
 from labkit.precision.flags import title
+from labkit.precision.probe import saturating
+from labkit.precision.torchao_backend import float8_utils
 from labkit.train import manifest
 from labkit.train.checkpoint import quiet
 from labkit.train.master import MASTER
@@ -55,7 +59,7 @@ def about(folder: Path) -> dict[str, Any]:
     return body
 
 
-def convert(source: str | Path, target: str | Path, to: str, *, weights: str = "fp8") -> Path:
+def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = "fp8") -> Path:
     """Write the checkpoint `source` (a run's newest, or a checkpoint's folder) as one of the new run folder `target`,
     with FP8 parameters (to="fp8") or without (to="bf16"); returns its folder.
 
@@ -70,8 +74,7 @@ def convert(source: str | Path, target: str | Path, to: str, *, weights: str = "
         )
     folder = find(source)
     body = about(folder)
-    flags = body.get("precision")
-    check(folder, body, flags, to)
+    flags = flags_of(folder, body, to)
     final = Path(target) / "checkpoints" / folder.name
     if final.exists():
         raise LabError(f"{final} exists: choose another folder for the converted run")
@@ -94,8 +97,9 @@ def convert(source: str | Path, target: str | Path, to: str, *, weights: str = "
     return final
 
 
-def check(folder: Path, body: dict[str, Any], flags: dict[str, Any] | None, to: str) -> None:
-    """LabError if this checkpoint cannot be converted."""
+def flags_of(folder: Path, body: dict[str, Any], to: str) -> dict[str, Any]:
+    """The precision flags of a checkpoint; LabError if it cannot be converted."""
+    flags = body.get("precision")
     if not flags:
         raise LabError(
             f"{folder} does not say what precision it was made in (it is older than such flags, or of a "
@@ -114,6 +118,7 @@ def check(folder: Path, body: dict[str, Any], flags: dict[str, Any] | None, to: 
             f"{folder} was saved before the first update and holds no optimizer state to put master weights "
             "into: take a later one, or start the run anew with the other setting"
         )
+    return flags
 
 
 def load_flat(folder: Path) -> dict[str, Any]:
@@ -136,10 +141,22 @@ def change(tensors: dict[str, Any], linears: list[str], to: str, weights: str, e
         weight, master = f"model.{name}", f"optimizer.state.{name}.{MASTER}"
         if to == "fp8":
             tensors[master] = tensors[weight].float()
-            tensors[weight] = on_grid(tensors[master], square=True, epsilon=epsilon)
+            tensors[weight] = as_fp8_holds(tensors[master], epsilon)
         else:
             was = tensors.pop(master)
             tensors[weight] = was if weights == "master" else tensors[weight]
+
+
+def as_fp8_holds(weight: Tensor, epsilon: float) -> Tensor:
+    """The values that an FP8 parameter made of FP32 `weight` [M, N] has; by torchao's scales and torch's cast.
+
+    epsilon: the least amax of a 128 x 128 tile, as in the checkpoint's flags."""
+    (M, N), e4m3 = weight.shape, torch.float8_e4m3fn
+    padded = F.pad(weight, (0, -N % TILE, 0, -M % TILE))
+    tiles = padded.view(padded.shape[0] // TILE, TILE, padded.shape[1] // TILE, TILE)
+    amax = tiles.abs().amax((1, 3), keepdim=True).clamp(min=epsilon)
+    scale = float8_utils().amax_to_scale(amax, e4m3, round_scales_to_power_of_2=True)
+    return (saturating(tiles * scale, e4m3).float() / scale).view_as(padded)[:M, :N].contiguous()
 
 
 def changed(body: dict[str, Any], to: str, folder: Path) -> dict[str, Any]:

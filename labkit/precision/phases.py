@@ -1,0 +1,110 @@
+"""BF16 first, FP8 for most of the run, BF16 at the end: a precision schedule, within one run.
+
+    step   1 ... first | first + 1 ... steps - last | steps - last + 1 ... steps
+           BF16        | FP8                        | BF16
+
+FP8 hurts most where a run is most sensitive: in its first steps, when weights and activations change by the step, and
+in its last, when the learning rate is so small that rounding is all that is left to see.
+
+The steps come from `[precision] schedule` and are a function of the step alone: so a run that is resumed in any phase,
+or goes back to a checkpoint, is in the right one. What switches is the backend (`Backend.switch`); weights, optimizer
+and data go on. The step's held-out evaluation computes in the step's phase: what is judged is the model as it is being
+trained.
+
+Each switch is an event, "precision switch", with the step that is the first of the new phase. Each step's line says
+what it computed in, and the run counts its steps in FP8 (`fp8_steps`), from the modules and not from this file: a run
+of which a fifth was BF16 must not pass for an FP8 run.
+
+How a linear switches: `switched(kind)` puts `Switch` in front of its own class. While `plain` is set the module is an
+nn.Linear: one product of its input and its weight, in the type they have (under FSDP2 that is the BF16 copy that was
+gathered); otherwise the class behind it computes as ever. Under torch.compile the flag is a constant of the compiled
+code: each switch compiles every decoder block's second form, once, so one more graph, and a step that takes as long as
+the first one did. Transformer Engine needs none of this: it has a switch of its own, `te.autocast(enabled=...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labkit.errors import LabError
+from labkit.precision.config import ScheduleConfig
+
+BF16, FP8 = "bf16", "fp8"  # the two phases
+
+
+class Switch(nn.Module):
+    """Mixed in front of a linear's class; `plain` chooses."""
+
+    plain = False
+    weight: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, getattr(self, "bias", None)) if self.plain else super().forward(x)
+
+
+_SWITCHED: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def switched(kind: type[nn.Module]) -> type[nn.Module]:
+    """`kind` with a switch: a class named "Switched<kind>", whose instances may be made from those of `kind` by setting
+    their `__class__`."""
+    if kind not in _SWITCHED:
+        _SWITCHED[kind] = type(f"Switched{kind.__name__}", (Switch, kind), {"__module__": __name__})
+    return _SWITCHED[kind]
+
+
+def set_plain(modules: Iterable[nn.Module], plain: bool) -> None:
+    """Make all `modules` plain, or FP8 again. A module gets its switch the first time that it is made plain."""
+    for module in modules:
+        if plain and not isinstance(module, Switch):
+            module.__class__ = switched(type(module))
+        if isinstance(module, Switch):
+            module.plain = plain
+
+
+class PrecisionSchedule:
+    """The phases of a run of `steps`, and the `base.Backend` (or None) that follows them.
+
+    asked None: what the backend computes in.
+    """
+
+    def __init__(self, asked: ScheduleConfig | None, steps: int, backend: Any) -> None:
+        self.asked, self.steps, self.backend = asked, steps, backend
+        self.now: str | None = None
+        if asked and backend is None:
+            raise LabError(
+                "a precision schedule needs a precision backend: give `train` the one that converted the model"
+            )
+
+    def phase(self, step: int) -> str:
+        """What step `step` (1, 2, ..., steps) computes in: "bf16" or "fp8"."""
+        if not self.asked:
+            return FP8
+        first, last = self.asked.bf16_steps(self.steps)
+        return FP8 if first < step <= self.steps - last else BF16
+
+    def enter(self, step: int) -> str | None:
+        """Bring the backend into the phase of `step`; a sentence if that was a switch within this run."""
+        was, self.now = self.now, self.phase(step)
+        if self.backend is None or not self.asked or was == self.now:
+            return None
+        self.backend.switch(self.now)
+        return was and f"the linears now compute in {self.now.upper()}, until here in {was.upper()}"
+
+    def begins(self, step: int) -> bool:
+        """Is `step`, whose phase has been entered, the first of its FP8 phase?"""
+        return self.in_fp8() and (step == 1 or self.phase(step - 1) == BF16)
+
+    def in_fp8(self) -> bool:
+        """Do the linears compute in FP8 now? The backend's own answer."""
+        return self.backend is not None and self.backend.state.in_fp8()
+
+    def flags(self, step: int | None = None) -> dict[str, Any] | None:
+        """What a checkpoint carries: the precision as it is now, or as it must have been after step `step`."""
+        if self.backend is None:
+            return None
+        return {**self.backend.state.flags(), **({} if step is None else {"phase": self.phase(step)})}

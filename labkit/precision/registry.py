@@ -1,0 +1,64 @@
+"""The backends by name, and how a run asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from labkit.errors import LabError
+from labkit.precision import student
+from labkit.precision.base import Availability, Backend
+from labkit.precision.broken import MISTAKES, Broken
+from labkit.precision.choose import nearest
+from labkit.precision.config import PrecisionConfig, PrecisionSpec
+from labkit.precision.plain import BF16, FP32
+from labkit.precision.te_backend import TransformerEngine
+from labkit.precision.torchao_backend import TorchAO
+
+_BACKENDS: dict[str, Callable[[], Backend]] = {
+    "fp32": FP32,
+    "bf16": BF16,
+    "torchao": TorchAO,
+    "te": TransformerEngine,
+    "broken": Broken,
+    **{f"broken-{mistake}": partial(Broken, mistake) for mistake in MISTAKES},
+    **{name: partial(student.backend, name) for name in student.PARTS},
+}
+
+
+def backends() -> list[str]:
+    """All names that `get_backend` takes."""
+    return list(_BACKENDS)
+
+
+def get_backend(name: str) -> Backend:
+    """A fresh backend, for one model. LabError names the nearest name if there is no such backend."""
+    if name not in _BACKENDS:
+        raise LabError(f"there is no precision backend '{name}'{nearest(name, _BACKENDS)}")
+    return _BACKENDS[name]()
+
+
+def spec_of(config: PrecisionConfig, **where: Any) -> PrecisionSpec:
+    """What a backend is given for `config`; where: the spec's device, ranks and tokens. LabError: no such backend or
+    recipe."""
+    return PrecisionSpec(
+        recipe=get_backend(config.backend)._check_recipe(config.recipe),
+        skip=tuple(config.skip),
+        fused=config.fused,
+        fp8_parameters=config.fp8_parameters,
+        calibrate=config.calibrate,
+        **where,
+    )
+
+
+def availability(
+    name: str, recipe: str | None = None, device: torch.device | str | None = None, fp8_parameters: bool = False
+) -> Availability:
+    """Can this machine run backend `name` with `recipe`? Never raises, whatever the import of the backend does."""
+    try:
+        return get_backend(name)._available(recipe, device, fp8_parameters)
+    except LabError as error:
+        return Availability(False, str(error))

@@ -1,0 +1,60 @@
+"""The face of a precision backend stays small, and nobody outside writes into it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit.precision.base import Backend, State
+from labkit.precision.config import PrecisionConfig, PrecisionSpec
+from labkit.precision.registry import backends, get_backend, spec_of
+
+FACE = {"convert", "autocast", "checkpoint", "switch", "probe", "evidence", "state", "parameters"}
+DATA = {"name", "recipes", "note", "param_dtype", "compiles", "recipe", "modules", "scales"}
+
+
+def public(backend):
+    return {name for name in dir(backend) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", backends())
+def test_eight_things_are_asked_of_a_backend(name):
+    backend = get_backend(name)
+    assert len(FACE) <= 8 and public(backend) == FACE | DATA
+    assert {n for n in DATA if callable(getattr(backend, n))} == set()
+    assert public(State(backend)) == {"in_fp8", "flags", "state_dict", "load_state_dict"}
+
+
+def test_the_spec_is_frozen_and_comes_from_the_config():
+    config = PrecisionConfig(backend="te", skip=["head", "wo"], fused=True, calibrate=2)
+    spec = spec_of(config, device="cuda", ranks=4, tokens=128)
+    assert spec == PrecisionSpec("current", ("head", "wo"), True, False, 2, "cuda", 4, 128)
+    with pytest.raises(FrozenInstanceError):
+        spec.recipe = "block"
+
+
+def test_nobody_outside_writes_into_a_backend():
+    written = []
+    for path in sorted(Path(labkit.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+            for target in targets if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) else ():
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value).endswith("backend"):
+                    written.append(f"{path.name}: {ast.unparse(target)}")
+    assert written == []
+
+
+def test_the_room_asks_a_backend_for_its_inside_and_no_other_room_does():
+    hidden = {name for name in vars(Backend) if name.startswith("_") and not name.startswith("__")}
+    rooms = [path for path in Path(labkit.__file__).parent.rglob("*.py") if path.parent.name != "precision"]
+    asked = [
+        f"{path.name}: {node.attr}"
+        for path in rooms
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in hidden and ast.unparse(node.value).endswith("backend")
+    ]
+    assert asked == [] and len(rooms) > 50

@@ -1,0 +1,145 @@
+"""What a task of week 16 asks for exists in the week's folder alone: labkit, which students read, holds no answer, and
+works while every hole is open."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit.checks.markers import holes, strip
+
+ROOT = Path(labkit.__file__).parents[1]
+WEEK = ROOT / "week16_fp8"
+PARTS = ("formats.py", "scaling.py", "blockwise.py", "emulated.py")
+
+# The formats' numbers: largest values, where they saturate, smallest ones, biases as masks. Who computes codes or
+# scales by hand needs one of them; torch.finfo in their place is for clamping before torch's own cast.
+NUMBERS = {448, 57344, 464, 61440, 2.0**-6, 2.0**-9, 2.0**-14, 2.0**-16, 0x7F800000}
+NAMES = {"encode", "decode", "quantise", "scale_for", "scale_from_amax", "block_scale", "on_grid", "delayed_scale"}
+CASTS = {"labkit/precision/probe.py": {"saturating"}}  # the one clamp and cast
+
+
+def answers(source: str, allowed: set[str] = frozenset()) -> set[str]:
+    """What in a module computes FP8 codes, values or scales by hand: names, numbers, finfo(...).max in arithmetic."""
+    found = set()
+    tree = ast.parse(source)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in NAMES:
+            found.add(node.name)
+    mentions_fp8 = "float8" in source or "fp8" in source.lower()
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or function.name in allowed:
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value in NUMBERS:
+                found |= {f"{function.name}: {node.value}"} if mentions_fp8 else set()
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                over = ast.unparse(node.left)
+                if "finfo" in over or over.endswith(".max") or "largest" in over:
+                    found.add(f"{function.name}: {ast.unparse(node)}")
+    return found
+
+
+def test_labkit_computes_no_codes_and_no_scales():
+    found = {}
+    for path in sorted((ROOT / "labkit").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if wrong := answers(path.read_text(encoding="utf-8"), CASTS.get(name, set())):
+            found[name] = wrong
+    assert found == {}
+
+
+@pytest.mark.parametrize("part", PARTS[:3])
+def test_the_weeks_own_answers_would_be_noticed(part):
+    assert answers((WEEK / part).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "def s(amax, dtype):\n    return torch.finfo(dtype).max / amax",
+        "def s(amax):  # float8\n    return 448.0 / amax",
+        "def scale_from_amax(amax, fmt):\n    return helper(amax)",
+        "def r(x, float8_dtype):\n    largest = torch.finfo(float8_dtype).max\n    return largest / x.abs().max()",
+    ],
+)
+def test_an_answer_under_another_name_would_be_noticed(answer):
+    assert answers(answer)
+
+
+def test_every_answer_of_the_week_is_a_hole():
+    tasks = {hole.task for part in PARTS for hole in holes((WEEK / part).read_text(encoding="utf-8"), part)}
+    assert {"16.1", "16.2", "16.4", "16.5"} <= tasks
+    for part in PARTS:
+        kept = strip((WEEK / part).read_text(encoding="utf-8"), part)
+        assert "NotImplementedError" in kept and "SOLUTION" not in kept
+
+
+# ---- labkit where the week is absent, or its holes are open
+
+
+def python(code: str, *path: Path) -> str:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=ROOT / "tests")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+ABSENT = """
+import importlib, pkgutil, sys
+sys.modules["week16_fp8"] = None                     # import raises ModuleNotFoundError
+import labkit
+for module in pkgutil.walk_packages(labkit.__path__, "labkit."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+from labkit.compare.arms import load_preset
+from labkit.compare.plan import check_arm
+from labkit.precision.registry import availability, backends
+preset = load_preset("cpu-tiny")
+for arm in preset.arms:
+    check_arm(preset.config(arm), "cpu", 2)
+for name in backends():
+    print(name, availability(name, device="cpu"), sep=": ")
+"""
+
+
+def test_without_the_week_all_of_labkit_works_and_its_parts_say_why_not():
+    said = dict(line.split(": ", 1) for line in python(ABSENT).splitlines())
+    assert said["emulated"] == "there is no week16_fp8.emulated here: arm skipped: run from the course's folder"
+    assert said["week16"].startswith("there is no week16_fp8.fp8_linear here: arm skipped")
+    assert all(said[name] == "available" for name in said if name not in ("te", "week16", "emulated"))
+
+
+ASKED = """
+from labkit.precision.registry import availability
+for recipe in ("tensorwise", "block"):
+    print(availability("emulated", recipe, "cpu"))
+"""
+OPEN = "week 16's emulated FP8 is not finished: arm skipped: finish week 16 and run it again"
+
+
+@pytest.mark.parametrize(
+    "open_parts, said",
+    [
+        (PARTS, [OPEN, OPEN]),
+        (("formats.py",), [OPEN, OPEN]),
+        (("scaling.py",), [OPEN, OPEN]),
+        (("blockwise.py",), ["available", OPEN]),
+        (("emulated.py",), [OPEN, "available"]),
+        ((), ["available", "available"]),
+    ],
+)
+def test_an_arm_whose_holes_are_open_is_skipped_with_a_sentence(open_parts, said, tmp_path):
+    (tmp_path / WEEK.name).mkdir()
+    for path in WEEK.glob("*.py"):
+        shutil.copy(path, tmp_path / WEEK.name)
+    for part in open_parts:
+        (tmp_path / WEEK.name / part).write_text(strip((WEEK / part).read_text(encoding="utf-8"), part))
+    assert python(ASKED, tmp_path).splitlines() == said
