@@ -31,7 +31,7 @@ from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
 from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
 from labkit.checks import expected
-from labkit.checks.local import LocalRunner
+from labkit.checks.runner import LocalRunner
 from labkit.checks.outcome import Outcome, number
 from labkit.checks.run import run_checks
 from labkit.checks.tasks import Week

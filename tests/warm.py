@@ -39,7 +39,7 @@ PRELOAD = [
     "labkit.compare.report",
     "labkit.cli",
     "labkit.checks.plugin",
-    "labkit.checks.local",
+    "labkit.checks.runner",
     "labkit.comm.ranks",
     "labkit.comm.worker",
     "torch.distributed.fsdp",

@@ -16,13 +16,12 @@ import torch
 
 from grading.sandbox import watch
 from grading.sandbox.box import Box, BoxFailed, Limits
-from grading.sandbox.case import Case, End
+from grading.sandbox.call import Call, End
 from grading.sandbox.command import SUBMISSION, scratch
 from grading.sandbox.frames import clean
 from labkit.checks import values
-from labkit.checks.local import not_attempted, read_answers, told
 from labkit.checks.markers import strip
-from labkit.checks.runner import Job, Reply
+from labkit.checks.runner import Job, Reply, describe, not_attempted, read_answers, told
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NOT_ATTEMPTED, PASSED
 
@@ -143,22 +142,14 @@ class SandboxRunner:
     def _run(self, job: Job, box: Box) -> End:
         sources = self.parts.get(tuple(job.stands_on), {}) if job.stands_on else {}
         modules = {path + "c": compiled(path, text) for path, text in sources.items()}
-        named = values.pack(dict(job.kwargs))
-        jobs = []
-        for rank, args in enumerate(job.inputs):
-            # Each rank is sent its own arguments and nothing of another's.
-            head = {
-                "rank": rank,
-                "size": len(job.inputs),
-                "root": SUBMISSION,
-                "package": job.package,
-                "function": job.function,
-                "with_group": job.with_group,
-                "stands_on": list(job.stands_on) if sources else [],
-                "each": job.each,
-            }
-            jobs.append((head, values.pack((args, values.unpack(named), modules))))
-        return Case(box, jobs, self._deadline(job), self._baseline).run()
+        told_of = {**describe(job, SUBMISSION), "size": len(job.inputs)}
+        if not sources:
+            told_of["stands_on"] = []
+        jobs = [  # each rank is sent its own arguments and nothing of another's
+            ({**told_of, "rank": rank}, values.pack((args, dict(job.kwargs), modules)))
+            for rank, args in enumerate(job.inputs)
+        ]
+        return Call(box, jobs, self._deadline(job), self._baseline).run()
 
     def _deadline(self, job: Job) -> float:
         times = TIMES * self.reference.get(job.function, 0.0)
@@ -200,7 +191,7 @@ class SandboxRunner:
             for path in self.folder.rglob("*.py")
             if path.is_file() and not path.is_symlink()
         )[:MAX_COMPILED]
-        end = Case(box, [({"root": SUBMISSION, "compile": paths}, b"")], self.deadline, self._baseline).run()
+        end = Call(box, [({"root": SUBMISSION, "compile": paths}, b"")], self.deadline, self._baseline).run()
         if end.fatal:
             self._drop()
             return False
