@@ -146,7 +146,7 @@ class Call:
     # -- watching ---------------------------------------------------------------------------------------------------
     def _take(self, wait: float) -> None:
         """Whatever the ranks and the sandbox have to say."""
-        for member, rank in zip(self.broker.members, self.ranks):
+        for member in self.broker.members:
             if member.outbox:
                 self.broker.write(member)
                 wait = min(wait, 0.002)

@@ -32,6 +32,7 @@ SHORT = 1.0  # seconds for that function's later calls (or five times the refere
 BUDGET = 180.0  # seconds for a submission, or ten times what the reference took in all
 RESTARTS = 10  # sandboxes that one function may destroy: each costs a new import of torch
 MAX_TEXT = 8000  # characters that a verdict tells
+LIMITS = Limits()
 MAX_COMPILED = 200  # files that are compiled before they are imported
 
 
@@ -95,7 +96,7 @@ class SandboxRunner:
         *,
         parts: Mapping[tuple[str, ...], dict[str, str]] = {},
         reference: Mapping[str, float] = {},
-        limits: Limits = Limits(),
+        limits: Limits = LIMITS,
         budget: float = BUDGET,
         deadline: float = DEADLINE,
         off: frozenset[str] = frozenset(),

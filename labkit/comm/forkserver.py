@@ -39,6 +39,7 @@ from typing import Any
 from labkit.errors import LabError
 
 ANSWER_LIMIT = 60.0  # seconds for forking, and for what has to be imported before
+Child = Callable[[dict[str, Any], int, list[int]], int | None]
 _MOST = 250  # descriptors that the kernel takes in one message
 
 
@@ -169,15 +170,17 @@ class _Server:
     def _fork(self, line: _Line, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         line.directory, pids = order["directory"], []
         try:
-            wanted = [name for name in order["import"] if name not in sys.modules]
-            for name in wanted:
-                importlib.import_module(name)
+            module, _, name = order["fork"].partition(":")
+            wanted = [one for one in (*order["import"], module) if one not in sys.modules]
+            for one in wanted:
+                importlib.import_module(one)
             if wanted:
                 gc.freeze()
+            function = getattr(sys.modules[module], name)
             each = len(descriptors) // order["count"]
             for number in range(order["count"]):
                 own = descriptors[each * number : each * (number + 1)]
-                pid = fork(self._become, order["fork"], order["setup"], number, own, descriptors, by=self.by)
+                pid = fork(self._become, function, order["setup"], number, own, descriptors, by=self.by)
                 line.children.add(pid)
                 self.owners[pid] = line
                 pids.append(pid)
@@ -190,7 +193,7 @@ class _Server:
             for fd in descriptors:
                 os.close(fd)
 
-    def _become(self, target: str, setup: dict, number: int, own: list[int], others: list[int]) -> int | None:
+    def _become(self, function: Child, setup: dict, number: int, own: list[int], others: list[int]) -> int | None:
         """In the child: let go of what is the server's or its siblings', then be what the order says."""
         for fd in {*others}.difference(own):
             os.close(fd)
@@ -198,8 +201,7 @@ class _Server:
             os.close(fd)
         for link in (*(line.link for line in self.lines), *([self.door] if self.door is not None else [])):
             link.close()
-        module, _, function = target.partition(":")
-        return getattr(importlib.import_module(module), function)(setup, number, own)
+        return function(setup, number, own)
 
     def _reap(self) -> None:
         while self.owners:

@@ -19,8 +19,9 @@ import platform
 import socket
 import sys
 from functools import partial
+from typing import Any
 
-from labkit_inside import jail, rank  # noqa: F401  ranks are forked into it
+from labkit_inside import jail, rank  # type: ignore[import-not-found]  # noqa: F401  this folder's name in there
 
 from labkit.checks import remote, values
 from labkit.comm import forkserver
@@ -48,7 +49,7 @@ def main() -> None:
     forkserver.serve(link, by=partial(jail.fork, frozenset(settings["off"])))
 
 
-def _warm(torch) -> None:
+def _warm(torch: Any) -> None:
     """Do once, on a few numbers, what each rank would do first: what torch then sets up, ranks are born with. (It reads
     /proc/cpuinfo for that, which a rank does not have.) With one thread this starts no other, and must not: a process
     with threads cannot be forked."""
@@ -65,9 +66,9 @@ def _warm(torch) -> None:
         raise RuntimeError("torch has started threads: ranks cannot be forked")
 
 
-def _warm_messages(x) -> None:
-    """Two messages of a rank, answered before they are asked. Python rewrites a function's code as it runs, to suit what
-    it meets, and a rank in which that happens copies each page that is written to: so it has happened here."""
+def _warm_messages(x: Any) -> None:
+    """Two messages of a rank, answered before they are asked. Python rewrites a function's code as it runs, to suit
+    what it meets, and a rank in which that happens copies each page that is written to: so it has happened here."""
     mine, theirs = socket.socketpair()
     with mine, theirs:
         group = Group(BrokerTransport(0, 2, mine), Ledger(0, 2))
