@@ -168,7 +168,7 @@ def serve(folder: str) -> None:
 def command(setup: dict, number: int, descriptors: list[int]) -> int:
     """In the command's process: be what the order says. Returns the exit status."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    forkserver.place(descriptors, [1], [2])
+    forkserver.renumber(descriptors, [1], [2])
     os.chdir(setup["cwd"])
     os.environ.clear()
     os.environ.update(setup["env"])

@@ -5,7 +5,7 @@ rank's ledger itself. So the ledger that a check reads holds what really crossed
 believes; and who waits for whom is known here, not asked.
 
 Everything that comes from a rank is a claim about itself, read as data: JSON heads of capped size, bodies of the length
-that their shapes demand, dtypes from torch's own names. A frame that breaks a rule ends that rank's case, and nothing
+that their shapes demand, dtypes from torch's own names. A frame that breaks a rule ends that rank's call, and nothing
 else.
 """
 
@@ -27,7 +27,7 @@ from labkit.comm.link import HEADER, MAX_BODY, MAX_HEAD, frame_head, raw
 from labkit.comm.rendezvous import RankEnded, Rendezvous, _Pending
 from labkit.comm.transport import Collective, Op
 
-# What ranks may make this process hold. Beyond that they flood, and their case ends.
+# What ranks may make this process hold. Beyond that they flood, and their call ends.
 MAX_ANSWER = 16 << 20  # bytes of one rank's packed answer
 MAX_HELD = 512 << 20  # bytes of all ranks: half messages, calls that are not complete, results not yet fetched
 MAX_OPEN = 4096  # one rank's calls that are not complete
@@ -82,7 +82,7 @@ class Member:
 
 
 class Broker:
-    """The ranks of one case: `read` what they say, `write` what is due to them.
+    """The ranks of one call: `read` what they say, `write` what is due to them.
 
     off     defences to switch off, by name: "broker" is all its caps (tests only)
     """
@@ -185,7 +185,7 @@ class Broker:
             else:
                 raise Broken("a message of an unknown kind")
         except RankEnded:
-            pass  # the rendezvous has a fault, or is over: the case ends now
+            pass  # the rendezvous has a fault, or is over: the call ends now
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError, RuntimeError) as error:
             raise Broken(f"a message that is none ({type(error).__name__})") from None
 

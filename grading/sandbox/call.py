@@ -294,7 +294,7 @@ class Call:
             try:
                 self._kill()
             except BoxFailed:
-                end.fatal = True  # the verdict stands; the next case gets a new sandbox
+                end.fatal = True  # the verdict stands; the next call gets a new sandbox
         for rank, connections in enumerate(self.ranks):
             try:
                 while len(self.output[rank]) < 4 * SHOWN and (data := os.read(connections.output, 1 << 16)):

@@ -6,7 +6,7 @@ come out of `serve`; a grader, which computes nothing either, forks its judges i
 
 Orders go over a line: a socket with one JSON object a line, and the children's descriptors beside it.
 
-    {"fork": "module:function", "count": 4, "setup": {...}, "descriptors": 12, "import": [...], "directory": "..."}
+    {"fork": "module:function", "numbers": [0, 4], "setup": {...}, "descriptors": 12, "import": [...], "directory": ""}
         -> {"forked": [pid, ...]}, or {"error": "why"}
         Each child calls function(setup, number, its share of the descriptors) and ends with the status it returns.
     {"signal": 9, "to": [pid, ...]}
@@ -77,7 +77,7 @@ def fork(function: Callable[..., int | None], *args: Any, by: Callable[[], int] 
         os._exit(status)
 
 
-def place(descriptors: Sequence[int], *numbers: Sequence[int]) -> None:
+def renumber(descriptors: Sequence[int], *numbers: Sequence[int]) -> None:
     """In a child: its descriptors get these numbers, each one or more, and lose their own."""
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in descriptors]  # above the numbers that are taken below
     for fd in descriptors:
@@ -177,9 +177,10 @@ class _Server:
             if wanted:
                 gc.freeze()
             function = getattr(sys.modules[module], name)
-            each = len(descriptors) // order["count"]
-            for number in range(order["count"]):
-                own = descriptors[each * number : each * (number + 1)]
+            first, after = order["numbers"]
+            each = len(descriptors) // (after - first)
+            for number in range(first, after):
+                own = descriptors[each * (number - first) : each * (number - first + 1)]
                 pid = fork(self._become, function, order["setup"], number, own, descriptors, by=self.by)
                 line.children.add(pid)
                 self.owners[pid] = line
@@ -286,12 +287,18 @@ class ForkLine:
     ) -> list[int]:
         """`count` children that run "module:function", with these descriptors shared out; `modules` are imported before
         them. The directory is removed after the line's end. Returns their pids; LabError if they could not be made."""
-        order = {"fork": function, "count": count, "setup": setup, "descriptors": len(descriptors)}
-        self._order({**order, "import": [*modules], "directory": directory}, descriptors)
-        answer = self._answer("forked", limit)
-        if "error" in answer:
-            raise LabError(answer["error"])
-        return answer["forked"]
+        order = {"fork": function, "setup": setup, "import": [*modules], "directory": directory}
+        each, pids = len(descriptors) // count, []
+        most = _MOST // each if each else count
+        for first in range(0, count, most):
+            some = descriptors[each * first : each * (first + most)]
+            numbers = [first, min(first + most, count)]
+            self._order({**order, "numbers": numbers, "descriptors": len(some)}, some)
+            answer = self._answer("forked", limit)
+            if "error" in answer:
+                raise LabError(answer["error"])
+            pids += answer["forked"]
+        return pids
 
     def signal(self, pids: Sequence[int], number: int) -> None:
         self._order({"signal": int(number), "to": [*pids]})

@@ -30,7 +30,7 @@ import threading
 from typing import Any
 
 from labkit.comm.callsite import installed
-from labkit.comm.forkserver import place
+from labkit.comm.forkserver import renumber
 from labkit.comm.outcome import tell
 from labkit.comm.serialization import pack, unpack
 from labkit.errors import LabError
@@ -84,7 +84,7 @@ def work(setup: dict[str, Any], rank: int, descriptors: list[int]) -> int:
     born_with = next(reversed(sys.modules))
     link = socket.socket(fileno=descriptors[0])
     link.set_inheritable(False)
-    place(descriptors[1:], [1], [2])
+    renumber(descriptors[1:], [1], [2])
     trace = _settle_in(setup, rank)  # kept: faulthandler writes to the bare descriptor
     try:
         transport = join(setup, rank)

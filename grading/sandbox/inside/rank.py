@@ -22,7 +22,7 @@ import torch
 from labkit_inside import jail  # type: ignore[import-not-found]  # this folder's name in there
 
 from labkit.checks import remote, values
-from labkit.comm.forkserver import place
+from labkit.comm.forkserver import renumber
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
 from labkit.comm.link import BrokerTransport, frame_head, read_frame
@@ -37,7 +37,7 @@ def main(setup: dict[str, Any], number: int, descriptors: list[int]) -> int:
     Returns the exit status: 120 if it could not be shut in."""
     try:
         null = os.open(os.devnull, os.O_RDONLY)
-        place([null, *descriptors], [0], [LINK], [1, 2], [TRACE])
+        renumber([null, *descriptors], [0], [LINK], [1, 2], [TRACE])
         return _serve(frozenset(setup["off"]), setup["limits"])
     except BaseException as error:  # into the rank's output, where the grader reads it
         print(f"sandbox: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
