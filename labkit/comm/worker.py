@@ -16,6 +16,7 @@ Frames, in both directions: 4 letters, a length, the content.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import io
@@ -27,6 +28,7 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from labkit.comm.callsite import installed
@@ -63,19 +65,12 @@ class Reader:
         return frames
 
 
-def _read(link: socket.socket) -> tuple[str, bytes]:
-    def exactly(n: int) -> bytes:
-        data = bytearray(n)
-        view = memoryview(data)
-        while view:
-            got = link.recv_into(view)
-            if not got:
-                raise EOFError
-            view = view[got:]
-        return bytes(data)
-
-    kind, length = HEADER.unpack(exactly(HEADER.size))
-    return kind.decode().strip(), exactly(length)
+def _frames(link: socket.socket) -> Iterator[tuple[str, bytes]]:
+    """What the caller sends, as it comes, until it has gone."""
+    reader = Reader()
+    with contextlib.suppress(OSError):
+        while data := link.recv(1 << 20):
+            yield from reader.feed(data)
 
 
 def work(setup: dict[str, Any], rank: int, descriptors: list[int]) -> int:
@@ -92,16 +87,21 @@ def work(setup: dict[str, Any], rank: int, descriptors: list[int]) -> int:
         link.sendall(frame("fail", _failure(error)))
         return 1
     link.sendall(frame("here"))
-    while True:
-        try:
-            (_, job), (_, body) = _read(link), _read(link)
-        except (EOFError, OSError):
-            trace.close()
-            return 0
-        _one_job(link, json.loads(job), body, transport, setup["size"])
+    frames = _frames(link)
+    for (_, job), (_, body) in zip(frames, frames):
+        _one_job(link, frames, json.loads(job), body, transport, setup["size"])
+    trace.close()
+    return 0
 
 
-def _one_job(link: socket.socket, job: dict[str, Any], body: bytes, transport: Any, size: int) -> None:
+def _one_job(
+    link: socket.socket,
+    frames: Iterator[tuple[str, bytes]],
+    job: dict[str, Any],
+    body: bytes,
+    transport: Any,
+    size: int,
+) -> None:
     from labkit.comm.group import Group
     from labkit.comm.ledger import Ledger
 
@@ -117,7 +117,7 @@ def _one_job(link: socket.socket, job: dict[str, Any], body: bytes, transport: A
         link.sendall(frame("fail", _failure(error)))
         return
     link.sendall(frame("load"))
-    kind, start = _read(link)
+    kind, start = next(frames, ("", b""))
     if kind != "go":
         return
     ledger = Ledger(transport.rank, size, start=json.loads(start), sink=job["ledger"].format(rank=transport.rank))
