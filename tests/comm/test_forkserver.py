@@ -147,7 +147,8 @@ def test_a_line_takes_its_children_and_its_directory_along(server, gone, tmp_pat
 
 def test_a_server_that_is_killed_takes_its_children_along(server, gone):
     line, process = server
-    (pid,), _ = forked(line, "sleep")
+    (pid,), (read,) = forked(line, "sleep")
+    os.read(read, 100)  # it has begun
     process.kill()
     assert gone(pid)
     with pytest.raises((EOFError, OSError)):
