@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from labkit.checks import load_week, run_checks
-from labkit.checks.runner import LocalRunner
 from labkit.checks.markers import strip_folder
+from labkit.checks.runner import LocalRunner
 from labkit.checks.verdict import NOT_ATTEMPTED, PASSED
 from labkit.comm import processes
 from tests.mutants13 import MUTANTS

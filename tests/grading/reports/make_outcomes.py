@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 from labkit.checks import load_week, run_checks
-from labkit.checks.runner import LocalRunner
 from labkit.checks.markers import strip_folder
+from labkit.checks.runner import LocalRunner
 from tests.mutants13 import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[3]
