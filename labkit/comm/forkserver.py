@@ -119,8 +119,8 @@ class _Line:
 
 
 class _Server:
-    def __init__(self, by: Callable[[], int], door: socket.socket | None) -> None:
-        self.by, self.door = by, door
+    def __init__(self, by: Callable[[], int], door: socket.socket | None, close: bool) -> None:
+        self.by, self.door, self.close = by, door, close
         self.lines: list[_Line] = []
         self.owners: dict[int, _Line] = {}  # of the children that are alive
         self.wake, self.woken = os.pipe()
@@ -196,6 +196,8 @@ class _Server:
 
     def _become(self, function: Child, setup: dict, number: int, own: list[int], others: list[int]) -> int | None:
         """In the child: let go of what is the server's or its siblings', then be what the order says."""
+        if not self.close:
+            return function(setup, number, own)
         for fd in {*others}.difference(own):
             os.close(fd)
         for fd in (self.wake, self.woken):
@@ -237,17 +239,19 @@ def serve(
     door: socket.socket | None = None,
     by: Callable[[], int] = leader,
     parent: int | None = None,
+    close: bool = True,
 ) -> None:
     """Serve until all lines have closed and their children are gone.
 
     link     the first line; when it closes, all others do
     door     a listening socket, through which lines come
     by       how to fork
+    close    whether children let go of what is the server's or their siblings' (a test of a sandbox does without)
     parent   this process's; when it dies, all lines close (some child of it may still hold the other end of one)
     """
     gc.collect()
     gc.freeze()  # a child's garbage collection must not touch, and so copy, every page it shares with this process
-    server = _Server(by, door)
+    server = _Server(by, door, close)
     if link is not None:
         server.add(link)
     while not server.lines:

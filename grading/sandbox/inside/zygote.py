@@ -46,7 +46,8 @@ def main() -> None:
     logging._at_fork_reinit_lock_weakset.clear()  # type: ignore[attr-defined]  # private
     with open("/proc/self/statm") as file:
         jail.mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    forkserver.serve(link, by=partial(jail.fork, frozenset(settings["off"])))
+    off = frozenset(settings["off"])
+    forkserver.serve(link, by=partial(jail.fork, off), close="descriptors" not in off)
 
 
 def _warm(torch: Any) -> None:
