@@ -31,9 +31,9 @@ from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
 from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
 from labkit.checks import boundary, expected
-from labkit.checks.local import LocalRunner
 from labkit.checks.outcome import Outcome, number
 from labkit.checks.run import run_checks
+from labkit.checks.runner import LocalRunner
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT, NO_RESULT, NOT_ATTEMPTED
 
@@ -57,7 +57,7 @@ class Settings:
     total: float = 0.0
     expected: dict[str, str] = field(default_factory=dict)
     work: Path = Path(".")
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 def grade(
@@ -141,8 +141,8 @@ def _laid_out(package: Package, folder: Path) -> Iterator[Path]:
         for path, data in package.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
-        for path in (folder, *folder.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
+        for place in (folder, *folder.rglob("*")):
+            place.chmod(0o755 if place.is_dir() else 0o644)
         yield folder
     finally:
         _empty(folder)
@@ -203,7 +203,7 @@ def make(
 
 def failed(entry: Entry, digest: str, week: Week, settings: Settings, why: str) -> Mark:
     """The mark of a submission that the grader could not judge: no zero, a human must look."""
-    tasks = [
+    tasks: list[dict[str, Any]] = [
         {
             "id": t.id,
             "title": t.title,

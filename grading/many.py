@@ -87,7 +87,8 @@ def grade_all(
 
     expected = judge.tests_hash(week), judge.environment_hash(settings.isolation)
     width = 2 * max(1, sum(worker["nthreads"] for worker in client.scheduler_info()["workers"].values()))
-    waiting, running, failed = list(reversed(todo)), {}, []
+    waiting, failed = list(reversed(todo)), []
+    running: dict[str, Todo] = {}
     queue = as_completed()
     while waiting or running:
         while waiting and len(running) < width:  # not all at once: submissions are read when their turn comes
@@ -156,7 +157,7 @@ def slot() -> Iterator[int]:
     number, held = len(os.sched_getaffinity(0)), None
     while held is None:
         for index in range(number):
-            file = open(folder / str(index), "w")
+            file = open(folder / str(index), "w")  # noqa: SIM115  closed where the lock is given back
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 held = index, file

@@ -7,17 +7,14 @@ of a student's. What a submission destroys is replaced for the next one; so is w
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import multiprocessing
 import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,7 @@ from grading.marks import SANDBOXED, Mark
 from grading.sandbox.box import Box, BoxFailed
 from grading.sandbox.runner import compiled, parts_of
 from labkit.checks.tasks import Week
+from labkit.comm.forkserver import fork
 from labkit.errors import LabError
 
 PATIENCE = 900.0  # seconds for one submission's judge: far above the budget of what it judges
@@ -43,15 +41,38 @@ class Todo:
     tries: int = 0
 
 
+class Judge:
+    """A process forked from this one that runs a function; no judge outlives the grader. `life` can be waited for."""
+
+    def __init__(self, function: Callable[..., None], *args: Any) -> None:
+        sys.stdout.flush()  # or it would come out of the judge as well
+        self.pid = fork(function, *args)
+        self.life, self.since = os.pidfd_open(self.pid), time.monotonic()
+
+    def late(self) -> bool:
+        return time.monotonic() - self.since > PATIENCE
+
+    def running(self) -> bool:
+        return not select.select([self.life], [], [], 0.0)[0]
+
+    def kill(self) -> None:
+        signal.pidfd_send_signal(self.life, signal.SIGKILL)
+
+    def end(self) -> int:
+        """Wait for its end. Returns the exit status."""
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.life)
+        return os.waitstatus_to_exitcode(status)
+
+
 class _Slot:
     """One judge at a time, and the sandbox that it is lent."""
 
     def __init__(self, number: int, folder: Path, settings: Settings) -> None:
         self.box = Box(folder, settings.limits, number=number) if settings.isolation == SANDBOXED else None
         self.starting, self.why = False, ""  # why it did not start
-        self.process: BaseProcess | None = None
+        self.process: Judge | None = None
         self.item: Todo | None = None
-        self.since = 0.0
         if self.box is not None:
             folder.mkdir(parents=True)
             folder.chmod(0o755)
@@ -84,7 +105,7 @@ class _Slot:
     def close(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.join()
+            self.process.end()
         if self.box is not None:
             self.box.close()
 
@@ -98,7 +119,6 @@ class Pool:
     def __init__(self, week: Week, folder: Path, settings: Settings, jobs: int) -> None:
         self.week, self.folder, self.settings = week, folder, settings
         self.slots = [_Slot(number, settings.work / f"slot{number}", settings) for number in range(1, jobs + 1)]
-        self._fork = multiprocessing.get_context("fork")
         for sources in parts_of(week).values():  # once, for all judges
             for path, text in sources.items():
                 compiled(path, text)
@@ -123,20 +143,19 @@ class Pool:
                 "fix; --unsandboxed runs them with your own rights, for people whom you trust"
             )
 
-    def alone(self, function: Callable[..., None], *args: Any) -> int | None:
+    def alone(self, function: Callable[..., None], *args: Any) -> int:
         """Run function(box, *args) in a process forked from here, in the first slot. Returns its exit status."""
         first = self.slots[0]
-        process = self._fork.Process(target=_called, args=(os.getpid(), function, first.box, *args))
-        process.start()
-        process.join()
-        first.renew(process.exitcode == 0)
-        return process.exitcode
+        status = Judge(_called, function, first.box, *args).end()
+        first.renew(status == 0)
+        return status
 
     def grade_all(
         self, todo: Sequence[Todo], begins: Callable[[Todo], None], ends: Callable[[Todo, Mark], None]
     ) -> None:
         """Judge all of them; those where the grader failed again at the end, alone."""
-        waiting, alone = list(reversed(todo)), []
+        waiting = list(reversed(todo))
+        alone: list[Todo] = []
         while waiting or alone or any(slot.process for slot in self.slots):
             for slot in self.slots:
                 if slot.process or slot.starting:
@@ -147,7 +166,7 @@ class Pool:
                     self._begin(slot, alone.pop(0), begins)
             self._wait()
             for slot in self.slots:
-                if slot.process and (mark := self._ended(slot)):
+                if slot.process and slot.item and (mark := self._ended(slot)):
                     item, slot.item = slot.item, None
                     if not mark.complete and item.tries < RETRIES:
                         item.tries += 1
@@ -157,33 +176,32 @@ class Pool:
 
     def _wait(self) -> None:
         """Until a judge has ended or a sandbox has started."""
-        starting = {slot.box.link: slot for slot in self.slots if slot.starting}
-        for ready in wait([*starting, *(slot.process.sentinel for slot in self.slots if slot.process)], timeout=1.0):
+        starting = {slot.box.link.fileno(): slot for slot in self.slots if slot.starting and slot.box}
+        judges = [slot.process.life for slot in self.slots if slot.process]
+        for ready in select.select([*starting, *judges], [], [], 1.0)[0]:
             if ready in starting:
                 starting[ready].started()
 
     def _begin(self, slot: _Slot, item: Todo, begins: Callable[[Todo], None]) -> None:
         box = slot.box if slot.box is not None and slot.box.alive else None
-        slot.process = self._fork.Process(
-            target=_judge, args=(item, self.week, self.folder, self.settings, box, os.getpid())
-        )
-        slot.process.start()
-        slot.item, slot.since = item, time.monotonic()
+        slot.process = Judge(_judge, item, self.week, self.folder, self.settings, box)
+        slot.item = item
         begins(item)
 
     def _ended(self, slot: _Slot) -> Mark | None:
         """The mark, if its judge has ended. Then the slot is free."""
-        if slot.process.is_alive():
-            if time.monotonic() - slot.since <= PATIENCE:
+        process, item = slot.process, slot.item
+        assert process is not None and item is not None
+        if process.running():
+            if not process.late():
                 return None
-            slot.process.kill()
-        slot.process.join()
-        status, slot.process = slot.process.exitcode, None
-        mark = self._result(slot.item, status)
+            process.kill()
+        slot.process = None
+        mark = self._result(item, process.end())
         slot.renew(mark.complete)
         return mark
 
-    def _result(self, item: Todo, status: int | None) -> Mark:
+    def _result(self, item: Todo, status: int) -> Mark:
         """The mark that a judge has written; a fault, if it ended without."""
         path = marks.path_of(self.folder, self.week.name, item.entry.student, item.entry.attempt)
         if status == 0:
@@ -198,28 +216,21 @@ class Pool:
         return mark
 
 
-def _judge(item: Todo, week: Week, folder: Path, settings: Settings, box: Box | None, parent: int) -> None:
-    """In the forked process."""
-    _dies_with(parent)
+def _judge(item: Todo, week: Week, folder: Path, settings: Settings, box: Box | None) -> None:
+    """In the judge's process."""
+    _settle()
     try:
         mark = judge.grade(item.entry, week, settings, box=box)
     except Exception as error:
         mark = judge.failed(item.entry, item.digest, week, settings, f"{type(error).__name__}: {error}")
     marks.write(folder, mark)
-    sys.stdout.flush()
-    os._exit(0)  # without the interpreter's cleaning up: nothing of it is ours
 
 
-def _called(parent: int, function: Callable[..., None], *args: Any) -> None:
-    _dies_with(parent)
+def _called(function: Callable[..., None], *args: Any) -> None:
+    _settle()
     function(*args)
-    os._exit(0)
 
 
-def _dies_with(parent: int) -> None:
-    """In a process forked from `parent`: end when that ends. Ctrl-C is the parent's, who then ends this one."""
+def _settle() -> None:
     gc.set_threshold(10_000, 20, 50)  # it lives for seconds: cycles may wait
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: no judge outlives the grader
-    if os.getppid() != parent:
-        os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the grader's, who then ends this one

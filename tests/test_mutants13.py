@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labkit.checks import load_week, run_checks
-from labkit.checks.local import LocalRunner
+from labkit.checks.runner import LocalRunner
 from labkit.checks.verdict import NOT_ATTEMPTED, PASSED
 from labkit.comm import processes
 from tests.mutants13 import MUTANTS

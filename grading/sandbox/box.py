@@ -6,6 +6,7 @@ namespace that all of the submission's processes live in.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -13,15 +14,17 @@ import signal
 import socket
 import subprocess
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from grading.sandbox import watch
-from grading.sandbox.command import command
+from grading.sandbox.command import INSIDE, command
+from labkit.comm.forkserver import ForkLine
 from labkit.errors import LabError
 
 START_LIMIT = 120.0  # seconds until torch is imported, on a machine that may be busy
 ANSWER_LIMIT = 30.0  # seconds for forking ranks
+LAST_WORD = 0.05  # seconds between "tell where you are" and the end
 FIRST_UID = 0x6A0000  # as root, each sandbox's processes belong to a user id that nobody else has
 BOXES = 64  # sandboxes of one process that have a user id each
 MIB = 1 << 20
@@ -76,7 +79,7 @@ class Box:
 
     number  of this sandbox among those that this process has at a time
     off     defences to switch off, by name: for tests. Those of inside/jail.py (DEFENCES), of command.py ("network",
-            "files", "labkit", "environment", "readonly", "devices"), "user" (as root: become another user), of case.py
+            "files", "labkit", "environment", "readonly", "devices"), "user" (as root: become another user), of call.py
             ("deadline", "excuse", "output", "watch"), of runner.py ("text") and of broker.py ("broker")
     """
 
@@ -93,13 +96,13 @@ class Box:
 
     def launch(self) -> None:
         """Start bubblewrap. `link` has something to read once `wait` will not wait long."""
-        self.link, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
+        self.link = ForkLine(ours)
         root = os.geteuid() == 0
         uid = FIRST_UID + os.getpid() % 65536 * BOXES + self.number
         settings = {
             "uid": uid if root and "user" not in self.off else None,
             "off": sorted(self.off),
-            "limits": asdict(self.limits),
             "import": ["torch", "numpy", "labkit.checks.remote", "labkit.comm.link", "labkit.comm.topology"],
         }
         reader, writer = os.pipe()
@@ -121,18 +124,19 @@ class Box:
         finally:
             theirs.close()
             os.close(writer)
-        self.said, self._buffer, self._late = reader, b"", []
+        self.said = reader
         os.set_blocking(reader, False)
         self._life, self._owner = os.pidfd_open(self.pid), os.getpid()
 
     def wait(self) -> None:
         """Wait until torch is imported."""
         try:
-            self._answer("ready", START_LIMIT)
+            self.link.ready(START_LIMIT)
             self.zygote = (watch.tree(self.pid)[2:] or [0])[0]
-        except BoxFailed:
+        except (OSError, EOFError) as error:
+            why = self._why(error)
             self.close()
-            raise
+            raise BoxFailed(why) from None
 
     @property
     def alive(self) -> bool:
@@ -155,39 +159,46 @@ class Box:
 
     def fork(self, count: int) -> list[Rank]:
         """`count` new ranks. BoxFailed if the sandbox does not answer."""
-        mine, theirs = [], []
+        ranks, theirs = [], []
         for _ in range(count):
             here, there = socket.socketpair()
             out, out_write = os.pipe()
             trace, trace_write = os.pipe()
-            mine.append((here, out, trace))
+            ranks.append(Rank(0, here, out, trace))
             theirs += [there.detach(), out_write, trace_write]
+        setup = {"off": sorted(self.off), "limits": asdict(self.limits)}
         try:
-            socket.send_fds(self.link, [json.dumps({"fork": count}).encode() + b"\n"], theirs)
-            ids = self._answer("forked", ANSWER_LIMIT)["forked"]
-        except (OSError, BoxFailed) as error:
-            for here, out, trace in mine:
-                Rank(0, here, out, trace).close()
-            raise BoxFailed(f"no ranks could be started: {error}") from None
+            ids = self.link.fork(f"{INSIDE}.rank:main", count, setup, theirs, limit=ANSWER_LIMIT)
+        except (OSError, EOFError, LabError) as error:
+            for rank in ranks:
+                rank.close()
+            raise BoxFailed(f"no ranks could be started: {self._why(error)}") from None
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
-        for here, out, trace in mine:
-            here.setblocking(False)
-            os.set_blocking(out, False)
-            os.set_blocking(trace, False)
-        return [Rank(id, *connections) for id, connections in zip(ids, mine)]
+        for rank, id in zip(ranks, ids):
+            rank.id = id
+            rank.link.setblocking(False)
+            os.set_blocking(rank.output, False)
+            os.set_blocking(rank.trace, False)
+        return ranks
 
     def kill(self, ranks: list[Rank], ask: bool = False) -> None:
-        """Tell the zygote to end these ranks; `ended` tells when they are. `ask`: first they write where they are."""
-        try:
-            self.link.sendall(json.dumps({"end": [rank.id for rank in ranks], "ask": ask}).encode() + b"\n")
-        except OSError:
-            pass  # it is gone, and they with it
+        """Have these ranks ended; `ended` tells when they are. `ask`: first they write where they are."""
+        ids = [rank.id for rank in ranks]
+        with contextlib.suppress(OSError):  # it is gone, and they with it
+            if ask:
+                self.link.signal(ids, signal.SIGUSR1)
+                time.sleep(LAST_WORD)
+            self.link.signal(ids, signal.SIGKILL)
 
     def ended(self, wait: float = 0.0) -> list[tuple[int, int]]:
         """(id, exit code) of ranks that have ended since the last call; waits `wait` seconds for one."""
-        return [(m["ended"], m["status"]) for m in self._messages(wait) if "ended" in m]
+        try:
+            return self.link.ended(wait)
+        except (OSError, EOFError):
+            time.sleep(0.01)  # its end of the socket is closed: it is about to die
+            return []
 
     def close(self) -> None:
         """Kill everything in it, and wait until nothing is left."""
@@ -206,40 +217,14 @@ class Box:
             os.close(descriptor)
         self.process = None
 
-    def _answer(self, key: str, limit: float) -> dict:
-        deadline, late = time.monotonic() + limit, []
-        while True:
-            late += self._messages(min(1.0, max(0.0, deadline - time.monotonic())))
-            for message in late:
-                if key in message:
-                    late.remove(message)
-                    self._late = late
-                    return message
-            if not self.alive:
-                raise BoxFailed(f"the sandbox has ended: {self._last_words()}")
-            if time.monotonic() > deadline:
-                raise BoxFailed(f"the sandbox gave no answer within {limit:g} s: {self._last_words()}")
-
-    _late: list[dict] = field(default_factory=list)
-
-    def _messages(self, wait: float) -> list[dict]:
-        late, self._late = self._late, []
-        if select.select([self.link], [], [], 0.0 if late else wait)[0]:
-            try:
-                data = self.link.recv(1 << 16)
-            except OSError:
-                data = b""
-            if not data and self.alive:
-                time.sleep(0.01)  # its end of the socket is closed: it is about to die
-            self._buffer += data
-        *lines, self._buffer = self._buffer.split(b"\n")
-        return late + [json.loads(line) for line in lines]
-
-    def _last_words(self) -> str:
+    def _why(self, error: Exception) -> str:
+        """In words, what went wrong with it, and what it said."""
         try:
-            return os.read(self.said, 4000).decode("utf-8", "replace").strip() or "it said nothing"
+            said = os.read(self.said, 4000).decode("utf-8", "replace").strip()
         except OSError:
-            return "it said nothing"
+            said = ""
+        gone = "" if isinstance(error, (TimeoutError, LabError)) else "has ended: "
+        return f"the sandbox {gone}{error}: {said or 'it said nothing'}"
 
 
 def try_out(folder: Path) -> str | None:
@@ -256,6 +241,3 @@ def try_out(folder: Path) -> str | None:
         return str(error)
     finally:
         box.close()
-
-
-__all__ = ["Box", "BoxFailed", "Limits", "Rank", "try_out"]

@@ -5,7 +5,7 @@ rank's ledger itself. So the ledger that a check reads holds what really crossed
 believes; and who waits for whom is known here, not asked.
 
 Everything that comes from a rank is a claim about itself, read as data: JSON heads of capped size, bodies of the length
-that their shapes demand, dtypes from torch's own names. A frame that breaks a rule ends that rank's case, and nothing
+that their shapes demand, dtypes from torch's own names. A frame that breaks a rule ends that rank's call, and nothing
 else.
 """
 
@@ -24,10 +24,10 @@ from grading.sandbox.frames import Broken, failure, line, tensor_of, typed
 from labkit.comm.group import REDUCIBLE
 from labkit.comm.ledger import COLLECTIVES, Event, Ledger
 from labkit.comm.link import HEADER, MAX_BODY, MAX_HEAD, frame_head, raw
-from labkit.comm.rendezvous import Exchange, RankEnded, _Pending
+from labkit.comm.rendezvous import RankEnded, Rendezvous, _Pending
 from labkit.comm.transport import Collective, Op
 
-# What ranks may make this process hold. Beyond that they flood, and their case ends.
+# What ranks may make this process hold. Beyond that they flood, and their call ends.
 MAX_ANSWER = 16 << 20  # bytes of one rank's packed answer
 MAX_HELD = 512 << 20  # bytes of all ranks: half messages, calls that are not complete, results not yet fetched
 MAX_OPEN = 4096  # one rank's calls that are not complete
@@ -35,8 +35,8 @@ MAX_EVENTS = 40_000  # of one rank; a ledger keeps 100,000, and a forbidden call
 MAX_READ = 1 << 18  # bytes read at a time: the deadline is looked at in between
 
 
-class _Meeting(Exchange):
-    """An exchange that tells which ops and contributions have been completed since it was last asked."""
+class _Meeting(Rendezvous):
+    """A rendezvous that tells which ops and contributions have been completed since it was last asked."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -82,7 +82,7 @@ class Member:
 
 
 class Broker:
-    """The ranks of one case: `read` what they say, `write` what is due to them.
+    """The ranks of one call: `read` what they say, `write` what is due to them.
 
     off     defences to switch off, by name: "broker" is all its caps (tests only)
     """
@@ -90,16 +90,16 @@ class Broker:
     def __init__(self, links: list[socket.socket], off: frozenset[str] = frozenset()) -> None:
         self.start = time.perf_counter()
         self.size, self.capped = len(links), "broker" not in off
-        self.exchange = _Meeting(self.size)
+        self.rendezvous = _Meeting(self.size)
         self.owners: dict[_Pending, tuple[Member, int]] = {}
-        self.transports = [self.exchange.transport(rank) for rank in range(self.size)]
+        self.transports = [self.rendezvous.transport(rank) for rank in range(self.size)]
         self.members = [Member(rank, self.size, link, self.start) for rank, link in enumerate(links)]
         self.version = 0  # grows with everything a rank does
 
     @property
     def fault(self) -> str | None:
         """Two ranks met in a call and did not mean the same: in words."""
-        return self.exchange.fault
+        return self.rendezvous.fault
 
     # -- bytes ------------------------------------------------------------------------------------------------------
     def read(self, member: Member) -> bool:
@@ -185,7 +185,7 @@ class Broker:
             else:
                 raise Broken("a message of an unknown kind")
         except RankEnded:
-            pass  # the exchange has a fault, or is over: the case ends now
+            pass  # the rendezvous has a fault, or is over: the call ends now
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError, RuntimeError) as error:
             raise Broken(f"a message that is none ({type(error).__name__})") from None
 
@@ -227,7 +227,7 @@ class Broker:
             batch = event.batch
             events.append(event)
         held = self._hold(member, len(body), fill)
-        self._started(member, self.exchange.post(member.rank, ops), events, fill, held)
+        self._started(member, self.rendezvous.post(member.rank, ops), events, fill, held)
 
     def _collective(self, member: Member, head: dict[str, Any], body: bytearray) -> None:
         kind, op, root, where = head["kind"], head["op"], head["root"], line(head["where"], 300)
@@ -266,14 +266,14 @@ class Broker:
         call = Collective(kind, tensor, out, op, root, where)
         fill = [tensor if out is None else out] if tensor is not None else []
         held = self._hold(member, len(body), fill)
-        self._started(member, [self.exchange.contribute(member.rank, call)], [event], fill, held)
+        self._started(member, [self.rendezvous.contribute(member.rank, call)], [event], fill, held)
 
     def _started(self, member: Member, items: list[_Pending], events: list[Event], fill: list, held: int) -> None:
         number = len(member.calls)
         member.calls.append(_Call(len(items), events[0], events, fill, held))
         member.open[number] = None
         self.owners.update(dict.fromkeys(items, (member, number)))
-        completed, self.exchange.completed = self.exchange.completed, []
+        completed, self.rendezvous.completed = self.rendezvous.completed, []
         for item in completed:  # this call's, or another's that waited for it
             owner, number = self.owners.pop(item)
             owner.calls[number].left -= 1

@@ -16,13 +16,12 @@ import torch
 
 from grading.sandbox import watch
 from grading.sandbox.box import Box, BoxFailed, Limits
-from grading.sandbox.case import Case, End
+from grading.sandbox.call import Call, End
 from grading.sandbox.command import SUBMISSION, scratch
 from grading.sandbox.frames import clean
 from labkit.checks import values
-from labkit.checks.local import not_attempted, read_answers, told
 from labkit.checks.markers import strip
-from labkit.checks.runner import Job, Reply
+from labkit.checks.runner import Job, Reply, describe, not_attempted, read_answers, told
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NOT_ATTEMPTED, PASSED
 
@@ -33,13 +32,14 @@ SHORT = 1.0  # seconds for that function's later calls (or five times the refere
 BUDGET = 180.0  # seconds for a submission, or ten times what the reference took in all
 RESTARTS = 10  # sandboxes that one function may destroy: each costs a new import of torch
 MAX_TEXT = 8000  # characters that a verdict tells
+LIMITS = Limits()
 MAX_COMPILED = 200  # files that are compiled before they are imported
 
 
 @cache
 def parts_of(week: Week) -> dict[tuple[str, ...], dict[str, str]]:
     """What the tasks of a week stand on: {functions: {path: source}}. A source holds the solutions of exactly the tasks
-    stood on, and holes for all others: what is sent into a case must not hold that case's own solution."""
+    stood on, and holes for all others: what is sent in for a task must not hold that task's own solution."""
     parts: dict[tuple[str, ...], dict[str, str]] = {}
     for task in week.tasks:
         below = [week.task(id) for id in task.stands_on]
@@ -96,7 +96,7 @@ class SandboxRunner:
         *,
         parts: Mapping[tuple[str, ...], dict[str, str]] = {},
         reference: Mapping[str, float] = {},
-        limits: Limits = Limits(),
+        limits: Limits = LIMITS,
         budget: float = BUDGET,
         deadline: float = DEADLINE,
         off: frozenset[str] = frozenset(),
@@ -143,22 +143,14 @@ class SandboxRunner:
     def _run(self, job: Job, box: Box) -> End:
         sources = self.parts.get(tuple(job.stands_on), {}) if job.stands_on else {}
         modules = {path + "c": compiled(path, text) for path, text in sources.items()}
-        named = values.pack(dict(job.kwargs))
-        jobs = []
-        for rank, args in enumerate(job.inputs):
-            # Each rank is sent its own arguments and nothing of another's.
-            head = {
-                "rank": rank,
-                "size": len(job.inputs),
-                "root": SUBMISSION,
-                "package": job.package,
-                "function": job.function,
-                "with_group": job.with_group,
-                "stands_on": list(job.stands_on) if sources else [],
-                "each": job.each,
-            }
-            jobs.append((head, values.pack((args, values.unpack(named), modules))))
-        return Case(box, jobs, self._deadline(job), self._baseline).run()
+        told_of = {**describe(job, SUBMISSION), "size": len(job.inputs)}
+        if not sources:
+            told_of["stands_on"] = []
+        jobs = [  # each rank is sent its own arguments and nothing of another's
+            ({**told_of, "rank": rank}, values.pack((args, dict(job.kwargs), modules)))
+            for rank, args in enumerate(job.inputs)
+        ]
+        return Call(box, jobs, self._deadline(job), self._baseline).run()
 
     def _deadline(self, job: Job) -> float:
         times = TIMES * self.reference.get(job.function, 0.0)
@@ -200,7 +192,7 @@ class SandboxRunner:
             for path in self.folder.rglob("*.py")
             if path.is_file() and not path.is_symlink()
         )[:MAX_COMPILED]
-        end = Case(box, [({"root": SUBMISSION, "compile": paths}, b"")], self.deadline, self._baseline).run()
+        end = Call(box, [({"root": SUBMISSION, "compile": paths}, b"")], self.deadline, self._baseline).run()
         if end.fatal:
             self._drop()
             return False

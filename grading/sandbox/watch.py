@@ -9,22 +9,9 @@ which share torch, do not look like five torches.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass
-class Use:
-    """memory   bytes of the tree's own: anonymous and shared memory, not files
-    processor  seconds used so far by the processes that are alive
-    processes  how many there are
-    """
-
-    memory: int = 0
-    processor: float = 0.0
-    processes: int = 0
 
 
 def tree(root: int) -> list[int]:
@@ -78,18 +65,14 @@ def _read(path: str) -> str:
         return ""
 
 
-def use(pids: list[int]) -> Use:
-    """What these processes use now."""
-    total = Use(processes=len(pids))
-    for pid in pids:
-        total.memory += memory(pid)
-        total.processor += times(pid)[0]
-    return total
+def memory_of(pids: list[int]) -> int:
+    """Bytes that are these processes' own: anonymous and shared memory, not files."""
+    return sum(map(memory, pids))
 
 
 def at_most(pids: list[int]) -> int:
     """Bytes that these processes' own memory cannot exceed: what they share is counted for each. A hundredth of the
-    price of `use`, which looks at every page."""
+    price of `memory_of`, which looks at every page."""
     total = 0
     for pid in pids:
         for line in _read(f"/proc/{pid}/status").splitlines():

@@ -160,9 +160,7 @@ class Checks:
     @property
     def runner(self) -> seam.Runner:
         if self._runner is None:
-            from labkit.checks.local import LocalRunner
-
-            self._runner = self._own = LocalRunner()
+            self._runner = self._own = seam.LocalRunner()
         return self._runner
 
     def pytest_sessionfinish(self) -> None:

@@ -12,70 +12,52 @@ import itertools
 import random
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from labkit.checks import boundary, values
 
+if TYPE_CHECKING:
+    from labkit.comm.group import Group
+
 # How a call can end, as the first item of what comes back.
 OK, MISSING, UNFINISHED, RAISED = "ok", "missing", "unfinished", "raised"
 
 
-def perform(
-    group,
-    root: str,
-    package: str,
-    name: str,
-    inputs: list[bytes],
-    kwargs: bytes,
-    with_group: bool,
-    reference: str | None,
-    stands_on: tuple[str, ...],
-    each: bool = False,
-) -> bytes:
-    """`answer` on a rank at home, where every rank was sent all ranks' inputs."""
-    settle()
-    return answer(
-        group,
-        root,
-        package,
-        name,
-        values.unpack(inputs[group.rank]),
-        values.unpack(kwargs),
-        with_group,
-        reference,
-        stands_on,
-        each=each,
-    )
+def load(job: dict[str, Any], body: bytes) -> Callable[[Group], bytes]:
+    """What a rank at home runs: `answer` for a `describe`d job and its packed (args, kwargs)."""
+
+    def run(group: Group) -> bytes:
+        settle()
+        args, kwargs = values.unpack(body)
+        return answer(group, job, args, kwargs, job["reference"])
+
+    return run
 
 
 def answer(
-    group,
-    root: str,
-    package: str,
-    name: str,
+    group: Group,
+    job: dict[str, Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    with_group: bool,
-    reference: str | None,
-    stands_on: tuple[str, ...],
+    reference: str | None = None,
     loaded: Callable[[], None] = lambda: None,
-    each: bool = False,
 ) -> bytes:
     """Run "module.function" on this rank. Returns packed (OK, value, arguments after) or (why not, text).
 
     While other ranks may be waiting for this one, an exception is raised, not returned: the run must end.
 
+    job         see labkit.checks.runner.describe
     reference   a folder from which the functions in `stands_on` are taken, in place of the student's
     loaded      called once these are imported, before any file of the student's is
-    each        `args` are tuples of arguments: call it with each of them, and return the list of values
 
     The process is settled (see `settle`)."""
+    root, package, name = job["root"], job["package"], job["function"]
     sys.dont_write_bytecode = True  # files of one second and one length would look unchanged
-    named = {**kwargs, "group": group} if with_group else dict(kwargs)
+    named = {**kwargs, "group": group} if job["with_group"] else dict(kwargs)
     if root in sys.path_importer_cache or reference in sys.path_importer_cache:
         # This process has run before, and files may be others by now.
         importlib.invalidate_caches()
@@ -84,21 +66,21 @@ def answer(
         _forget(package)
         parts = {}
         if reference is not None:
-            parts = {part: _find(reference, package, part) for part in stands_on}
+            parts = {part: _find(reference, package, part) for part in job["stands_on"]}
             _forget(package)
         loaded()
         function = _find(root, package, name, parts)
     except _NoAnswer as error:
         return values.pack(error.args)
     try:
-        result = [function(*one, **named) for one in args] if each else function(*args, **named)
+        result = [function(*one, **named) for one in args] if job["each"] else function(*args, **named)
     except NotImplementedError as error:
         # A hole raises before anything was sent, and on every rank: no need to end the processes for it.
         if group.ledger.events:
             raise
         return values.pack((UNFINISHED, str(error)))
     except Exception as error:
-        if with_group and group.size > 1:
+        if job["with_group"] and group.size > 1:
             raise
         return values.pack((RAISED, told(error, root)))
     return values.pack((OK, result, args))
@@ -129,7 +111,7 @@ class _NoAnswer(Exception):
     """(why, text): there is no function to call."""
 
 
-def _find(root: str, package: str, name: str, parts: dict[str, Any] = {}) -> Callable:
+def _find(root: str, package: str, name: str, parts: Mapping[str, Any] = {}) -> Callable:
     """ "module.function" of the package in `root`; `parts` replace functions of other tasks."""
     sys.path[:] = [root, *(entry for entry in sys.path if entry != root)]
     _Here.package, _Here.root = package, root

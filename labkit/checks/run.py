@@ -62,9 +62,9 @@ def run_checks(
 
     if runner is None:
         expected_values.forget()
-        from labkit.comm import forkserver
+        from labkit.comm import helper
 
-        forkserver.server()  # it imports torch while this process does
+        helper.server()  # it imports torch while this process does
     selection = select(names, find_weeks(start) if weeks is None else weeks)
     begin = time.perf_counter()
     checks = Checks(

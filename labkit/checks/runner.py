@@ -18,24 +18,37 @@ one process, and gives the list of values: where several questions make one case
 A name is "module.function" in the week's package, the folder beside the test file. "scenarios.f" is the week's own
 scenarios.py: functions that drive the student's objects where one call is not enough, and that hold no expected value.
 
-Who runs it is replaceable. A `Runner` gets a `Job` and gives a `Reply`; at home that is
-`labkit.checks.local.LocalRunner`, in grading a sandbox's client. The test file is the same.
+Who runs it is replaceable. A `Runner` gets a `Job` and gives a `Reply`; at home that is a `LocalRunner`, in grading a
+sandbox's client. The test file is the same. What is sent and what comes back crosses once encoded, without pickle
+(labkit.checks.values).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import io
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from labkit.checks.verdict import FAULT, NO_RESULT, PASSED, CheckFailed
+from labkit.checks.verdict import CRASHED, FAULT, HUNG, NO_RESULT, NOT_ATTEMPTED, PASSED, CheckFailed
+from labkit.comm.outcome import RanksFailed
+from labkit.comm.processes import RankPool
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
+    from labkit.comm.autopsy import Autopsy
     from labkit.comm.ledger import Ledger
+
+HANGS = ("deadline", "deadlock")  # the autopsy's reasons that are a hang; the others are crashes
+# What the C++ runtime prints when the library aborts a rank: the autopsy tells it in words.
+_ABORT = re.compile(r"^(?:\[rank \d+\] )?(?:terminate called .*|\s*what\(\):.*)\n?", re.M)
+MAX_PRINTED = 4000  # characters of what a case printed
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,18 @@ class Job:
     stands_on: tuple[str, ...] = ()
     timeout: float = 5.0
     each: bool = False
+
+
+def describe(job: Job, root: str) -> dict[str, Any]:
+    """What a rank is told of a job, as plain data: everything but the values."""
+    return {
+        "root": root,
+        "package": job.package,
+        "function": job.function,
+        "with_group": job.with_group,
+        "stands_on": list(job.stands_on),
+        "each": job.each,
+    }
 
 
 @dataclass
@@ -191,3 +216,118 @@ def _run(
         raise CheckFailed(reply.verdict, reply.text, cause=reply.cause)
     case.answered = True
     return reply
+
+
+# -- at home ----------------------------------------------------------------------------------------------------------
+class LocalRunner:
+    """Runs jobs on pools of rank processes of this machine. Use it in a `with`, or `close()` it: no process stays.
+
+    It protects from accidents (an endless loop, a crash, a deadlock: each ends its own case), not from intent: the
+    ranks run with the reader's own rights. Grading puts a sandbox in its place.
+
+    root        take the students' package from this folder instead of the job's (the folder that holds
+                `week13_allreduce`)
+    reference   a folder with the solutions; a job's `stands_on` functions are taken from there
+    """
+
+    def __init__(self, root: str | Path | None = None, reference: str | Path | None = None) -> None:
+        self.root = Path(root).resolve() if root is not None else None
+        self.reference = Path(reference).resolve() if reference is not None else None
+        self._pools: dict[int, RankPool] = {}
+
+    def run(self, job: Job) -> Reply:
+        from labkit.checks import values  # not above: it brings torch
+
+        root = str(self.root or job.root)
+        told_of = {**describe(job, root), "reference": str(self.reference) if self.reference else None}
+        sent = [(told_of, values.pack((args, dict(job.kwargs)))) for args in job.inputs]
+        pool = self._pools.setdefault(len(sent), RankPool(len(sent)))
+        printed = io.StringIO()
+        try:
+            # What the ranks print comes out of this process's streams.
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                results = pool.call("labkit.checks.remote:load", sent, job.timeout)
+        except RanksFailed as error:
+            reply = _failed(error, root)
+        else:
+            reply = read_answers(results, results.ledgers, job.with_group)
+        reply.printed = capped(_ABORT.sub("", printed.getvalue()))
+        return reply
+
+    def close(self) -> None:
+        """End all rank processes."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.close()
+
+    def __enter__(self) -> LocalRunner:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+
+# -- what came of a run, as a Reply ------------------------------------------------------------------------------------
+def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group: bool) -> Reply:
+    """The Reply for what `remote.answer` gave on each rank. Every process answered; did every function?"""
+    from labkit.checks import remote, values  # not above: they bring torch
+
+    verdicts = {remote.UNFINISHED: NOT_ATTEMPTED, remote.MISSING: NO_RESULT, remote.RAISED: CRASHED}
+    answers = []
+    for rank, data in enumerate(packed):
+        try:
+            kind, *rest = values.unpack(data)
+            if len(rest) != (2 if kind == remote.OK else 1):
+                raise ValueError(f"{len(rest)} parts")
+        except (ValueError, TypeError) as error:
+            return Reply(NO_RESULT, text=f"rank {rank}'s answer cannot be read: {error}")
+        answers.append((kind, *rest))
+    for kind, verdict in verdicts.items():
+        ranks = [r for r, answer in enumerate(answers) if answer[0] == kind]
+        if ranks:
+            text = str(answers[ranks[0]][1])
+            if verdict == NOT_ATTEMPTED:
+                return Reply(verdict, text=not_attempted(text))
+            who = "" if kind == remote.MISSING or not with_group else f"rank {ranks[0]}: "
+            return Reply(verdict, text=who + text)
+    return Reply(values=[a[1] for a in answers], inputs=[a[2] for a in answers], ledgers=list(ledgers))
+
+
+def _failed(error: RanksFailed, root: str) -> Reply:
+    if isinstance(error.__cause__, NotImplementedError):
+        return Reply(NOT_ATTEMPTED, text=not_attempted(str(error.__cause__)))
+    return told(error.autopsy, root)
+
+
+def told(autopsy: Autopsy, root: str) -> Reply:
+    """The Reply for a run that did not end well. `root` is cut off in front of file names."""
+    # The cause and where each rank stood say it all; the traceback comes without the machinery's frames.
+    text = str(autopsy).partition("\n\n  waits for: ")[0].partition("\n\nRank ")[0]
+    guilty = next((report for report in autopsy.ranks if report.rank == autopsy.guilty), None)
+    if autopsy.reason == "raised" and guilty is not None and guilty.traceback:
+        text += "\n\n" + own_lines(guilty.traceback, root)
+    return Reply(
+        HUNG if autopsy.reason in HANGS else CRASHED,
+        text=text.replace(root + "/", ""),
+        cause=(autopsy.cause.replace(root + "/", ""),) if autopsy.certain else (),
+    )
+
+
+def own_lines(traceback: str, root: str) -> str:
+    """The frames of a formatted traceback that lie in `root`, and its last line."""
+    lines = traceback.rstrip().splitlines()
+    kept = []
+    for here, after in itertools.pairwise(lines):
+        if here.lstrip().startswith(f'File "{root}'):
+            kept += [here, after]
+    return "\n".join([*kept, lines[-1]]) if lines else ""
+
+
+def not_attempted(text: str) -> str:
+    """One line, whatever the hole says: it names its own task."""
+    return f"not attempted yet: {text or 'NotImplementedError'}"
+
+
+def capped(text: str) -> str:
+    more = len(text) - MAX_PRINTED
+    return f"{text[:MAX_PRINTED]}\n... and {more} characters more" if more > 0 else text

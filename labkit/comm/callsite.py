@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from types import FrameType
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _names: dict[str, str | None] = {}  # co_filename -> the name to show; None: our own code, look further out
@@ -12,7 +13,7 @@ _names: dict[str, str | None] = {}  # co_filename -> the name to show; None: our
 
 def caller() -> str:
     """ "file:line" of the innermost frame outside labkit.comm: the line that its author would call theirs."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
         name = _names.get(filename, "")
@@ -39,14 +40,15 @@ def shown_path(filename: str) -> str:
     return filename if relative.startswith("..") else relative
 
 
-_LIBRARY = tuple(
-    {
+_LIBRARY = (
+    _HERE,
+    *(
         os.path.join(form(path), "")
         for name in ("stdlib", "platstdlib", "purelib", "platlib")
         if (path := sysconfig.get_paths().get(name))
         for form in (os.path.abspath, os.path.realpath)
-    }
-) + (_HERE,)
+    ),
+)
 
 
 def installed(filename: str) -> bool:

@@ -1,290 +1,350 @@
-"""A helper process that has imported torch and never computed, and forks rank processes from that state.
+"""A process that has imported what others need and never computed: they are forked from it.
 
-Importing torch takes seconds, forking milliseconds. Forking the caller itself would be as fast, but a process that has
-computed with torch (its thread pools are running) hangs in the child, so the helper does nothing but import and fork.
+Importing torch takes seconds, forking milliseconds. A process that has computed with torch (its thread pools are
+running) hangs in the child, so a fork server does nothing but import and fork. Ranks, sandboxes and the tests' commands
+come out of `serve`; a grader, which computes nothing either, forks its judges itself, by `fork`.
 
-It leaves nothing behind. When the caller ends, in whatever way, the socket between them closes: the helper kills its
-ranks, removes their directories and exits. Each rank asks the kernel to be killed with the helper (Linux). Each rank
-leads its own session, and the whole session is killed with it; only a child that leaves for a session of its own
-escapes.
+Orders go over a line: a socket with one JSON object a line, and the children's descriptors beside it.
 
-One helper serves all runs of a program; it starts with the first and stays until the program ends, or `shutdown()`.
+    {"fork": "module:function", "numbers": [0, 4], "setup": {...}, "descriptors": 12, "import": [...], "directory": ""}
+        -> {"forked": [pid, ...]}, or {"error": "why"}
+        Each child calls function(setup, number, its share of the descriptors) and ends with the status it returns.
+    {"signal": 9, "to": [pid, ...]}
+    {"line": 1}, with one descriptor: a further line
+    -> {"ready": pid} as a line begins; {"ended": pid, "status": n} as a child of it ends (n < 0: by the signal -n)
+
+Nothing is left behind. When a line closes, in whatever way its holder ends, the server kills the line's children and
+removes its directory; when all are gone, the server ends. A child leads its own session, and the whole session is
+killed with it (only who leaves for another session escapes); Linux kills it when the server dies.
 """
 
 from __future__ import annotations
 
-import atexit
+import contextlib
+import ctypes
+import fcntl
 import gc
+import importlib
 import json
 import os
 import select
 import shutil
 import signal
 import socket
-import struct
-import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from labkit.errors import LabError
 
-LENGTH = struct.Struct("!I")
-START_LIMIT = 180.0  # seconds for importing torch on a busy machine
-# Heavy modules that ranks may need: imported once in the helper if the caller has them, instead of once per rank.
-# Append only what starts no thread when imported.
-WORTH_SHARING = [
-    "numpy",
-    "torch.distributed.tensor",
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.checkpoint",
-    "labkit.checks.remote",
-]
-# FSDP2 and every optimizer import torch._dynamo at their first call, 1.4 s of each rank's life, and torchao brings half
-# of torch's compiler along, 3 s. So whoever has the first of a pair gets the second with the helper. On a CPU alone:
-# importing them asks CUDA nothing (torch 2.13), but with a GPU it is untried, and a helper that had asked could not
-# fork ranks that use one.
-ON_CPU = {"torch.distributed.fsdp": "torch._dynamo", "torchao.float8": "torchao.float8"}
+ANSWER_LIMIT = 60.0  # seconds for forking, and for what has to be imported before
+Child = Callable[[dict[str, Any], int, list[int]], int | None]
+_MOST = 250  # descriptors that the kernel takes in one message
 
 
-# -- the caller's side ----------------------------------------------------------------------------------------------
-class ForkServer:
-    """Talks to the helper: one request, one answer."""
-
-    def __init__(self) -> None:
-        self.owner, self.lock = os.getpid(), threading.Lock()
-        ours, theirs = socket.socketpair()
-        self.errors = tempfile.TemporaryFile()
-        code = (
-            f"import sys; sys.path[:] = {[p for p in sys.path]!r}\n"
-            f"from labkit.comm.forkserver import serve; serve({theirs.fileno()})"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-            start_new_session=True,
-        )  # Ctrl-C in a terminal is for the caller
-        theirs.close()
-        self.socket = ours
-        self.ready = False
-
-    def request(self, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
-        """Send one message, with file descriptors, and return the answer. LabError if the helper is gone."""
-        with self.lock:
-            try:
-                if not self.ready:
-                    self.socket.settimeout(START_LIMIT)
-                    _receive(self.socket)
-                    self.ready = True
-                    self.socket.settimeout(60.0)
-                _send(self.socket, message, fds)
-                answer, _ = _receive(self.socket)
-            except (OSError, EOFError, ValueError) as error:
-                self.close()
-                raise LabError(
-                    f"the helper process that starts ranks ended or does not answer "
-                    f"({error or 'it exited'}): {self._last_words()}"
-                ) from error
-            except BaseException:  # Ctrl-C between question and answer: the next answer would be the wrong one
-                self.close()
-                raise
-        if "error" in answer:
-            raise LabError(f"a rank process could not be started: {answer['error']}")
-        return answer
-
-    def alive(self) -> bool:
-        return self.owner == os.getpid() and self.socket.fileno() >= 0 and self.process.poll() is None
-
-    def close(self) -> None:
-        """End the helper and all its ranks."""
-        self.socket.close()
-        if self.owner == os.getpid():
-            try:
-                self.process.wait(5.0)
-            except subprocess.TimeoutExpired:  # it is still importing: nothing to clean up yet
-                self.process.kill()
-                self.process.wait()
-
-    def _last_words(self) -> str:
-        try:
-            self.errors.seek(0)
-            lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
-        except (OSError, ValueError):
-            lines = []
-        return lines[-1] if lines else "it said nothing; was it killed for lack of memory?"
+# -- forking ----------------------------------------------------------------------------------------------------------
+def leader() -> int:
+    """os.fork, but the child leads a session of its own and, on Linux, is killed when its parent dies."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        if sys.platform.startswith("linux"):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+            if os.getppid() != parent:  # it died before the call
+                os._exit(70)
+    return pid
 
 
-_server: ForkServer | None = None
-_lock = threading.Lock()
-
-
-def server() -> ForkServer:
-    """The program's helper, started if there is none."""
-    global _server
-    with _lock:
-        if _server is None or not _server.alive():
-            _server = ForkServer()
-        return _server
-
-
-@atexit.register
-def shutdown() -> None:
-    """End the helper now. The next run of rank processes starts another."""
-    global _server
-    with _lock:
-        if _server is not None and _server.owner == os.getpid():
-            _server.close()
-        _server = None
-
-
-# -- the helper's side ----------------------------------------------------------------------------------------------
-def serve(fd: int) -> None:
-    """Main loop of the helper; never returns."""
-    link = socket.socket(fileno=fd)
-    link.set_inheritable(False)
-    caller = os.getppid()
-    wake_in, wake_out = os.pipe()
-    os.set_blocking(wake_out, False)
-    os.set_blocking(wake_in, False)
-    ranks: dict[int, tuple[int, str]] = {}  # pid: (descriptor on which to report its end, its directory)
-    import torch.distributed  # noqa: F401  the point of it all
-
-    from labkit.comm import worker  # noqa: F401
-
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
-    try:
-        _send(link, {"ready": True})
-        while os.getppid() == caller:
-            # The time-out covers a caller that died while some child of its own still holds the other end of the link.
-            readable, _, _ = select.select([link, wake_in], [], [], 2.0)
-            if wake_in in readable:
-                os.read(wake_in, 4096)
-            _reap(ranks)
-            if link in readable:
-                message, fds = _receive(link)
-                _send(link, _handle(message, fds, ranks, (link.fileno(), wake_in, wake_out)))
-    except (EOFError, OSError):
-        pass
-    finally:
-        for pid in ranks:
-            _kill(pid, signal.SIGKILL)
-        for pid in ranks:
-            os.waitpid(pid, 0)
-        for _, directory in ranks.values():
-            shutil.rmtree(directory, ignore_errors=True)
-        os._exit(0)
-
-
-def _handle(message: dict, fds: list[int], ranks: dict[int, tuple[int, str]], own: Sequence[int]) -> dict:
-    if message["do"] == "signal":
-        for pid in message["pids"]:
-            if pid in ranks:  # not reaped: the number is still this rank's
-                _kill(pid, message["signal"])
-        return {}
-    try:
-        for name in message["modules"]:
-            if name not in sys.modules:
-                __import__(name)
-        control, out, err, report = fds
-        pid = os.fork()
-        if pid == 0:
-            _become_rank(control, out, err, [report, *own, *(fd for fd, _ in ranks.values())], message)
-        for fd in (control, out, err):
-            os.close(fd)
-        ranks[pid] = (report, message["setup"]["directory"])
-        return {"pid": pid}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-
-
-def _become_rank(control: int, out: int, err: int, foreign: Sequence[int], message: dict) -> None:
-    """In the child: leave the helper's world, then work. Never returns."""
+def fork(function: Callable[..., int | None], *args: Any, by: Callable[[], int] = leader) -> int:
+    """Have function(*args) run in a child, which ends with the status that it returns (None: 0; 70 if it raises), and
+    without the interpreter's cleaning up, which is this process's. Returns the child's pid."""
+    pid = by()
+    if pid != 0:
+        return pid
     status = 70
-    gc.freeze()  # or the rank's garbage collection touches, and so copies, every page it shares with the helper
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.setsid()
-        _die_with_parent(message["helper"])
-        for fd in foreign:
-            os.close(fd)
-        os.dup2(out, 1)
-        os.dup2(err, 2)
-        os.close(out)
-        os.close(err)
-        from labkit.comm import worker
-
-        status = worker.work(control, message["setup"])
+        status = function(*args) or 0
     except BaseException:
-        import traceback
-
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(Exception):  # a closed or replaced one
                 stream.flush()
-            except Exception:
-                pass
         os._exit(status)
 
 
-def _die_with_parent(helper: int) -> None:
-    """Linux: SIGKILL for this process when the helper dies. Elsewhere the helper's own clean-up has to do."""
-    if sys.platform.startswith("linux"):
-        import ctypes
+def renumber(descriptors: Sequence[int], *numbers: Sequence[int]) -> None:
+    """In a child: its descriptors get these numbers, each one or more, and lose their own."""
+    above = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in descriptors]  # above the numbers that are taken below
+    for fd in descriptors:
+        os.close(fd)
+    for fd, wanted in zip(above, numbers):
+        for number in wanted:
+            os.dup2(fd, number)
+        os.close(fd)
 
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-        if os.getppid() != helper:  # it died before the call
-            os._exit(70)
 
+# -- the server -------------------------------------------------------------------------------------------------------
+class _Line:
+    """A line, seen from the server, and who was forked for it."""
 
-def _reap(ranks: dict[int, tuple[int, str]]) -> None:
-    while ranks:
+    def __init__(self, link: socket.socket) -> None:
+        self.link, self.open = link, True
+        self.text = b""
+        self.descriptors: list[int] = []
+        self.children: set[int] = set()
+        self.directory = ""
+
+    def orders(self) -> list[dict[str, Any]] | None:
+        """What has come; None at the end of the line."""
         try:
+            data, descriptors, _, _ = socket.recv_fds(self.link, 1 << 16, _MOST)
+        except OSError:
+            data, descriptors = b"", []
+        self.descriptors += descriptors
+        *lines, self.text = (self.text + data).split(b"\n")
+        return [json.loads(line) for line in lines] if data else None
+
+    def take(self, count: int) -> list[int]:
+        taken, self.descriptors = self.descriptors[:count], self.descriptors[count:]
+        return taken
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # its holder is gone: the line's end comes next
+            self.link.sendall(json.dumps(message).encode() + b"\n")
+
+
+class _Server:
+    def __init__(self, by: Callable[[], int], door: socket.socket | None, close: bool) -> None:
+        self.by, self.door, self.close = by, door, close
+        self.lines: list[_Line] = []
+        self.owners: dict[int, _Line] = {}  # of the children that are alive
+        self.wake, self.woken = os.pipe()
+        for fd in (self.wake, self.woken):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.woken, warn_on_full_buffer=False)
+
+    def add(self, link: socket.socket) -> None:
+        self.lines.append(line := _Line(link))
+        line.tell({"ready": os.getpid()})
+
+    def step(self, wait: float | None) -> None:
+        """Deal with what comes next."""
+        links = {line.link.fileno(): line for line in self.lines}
+        doors = [self.door.fileno()] if self.door is not None else []
+        for fd in select.select([self.wake, *doors, *links], [], [], wait)[0]:
+            if fd == self.wake:
+                os.read(self.wake, 4096)
+            elif fd in links:
+                orders = links[fd].orders()
+                for order in orders or ():
+                    self._obey(links[fd], order)
+                if orders is None:
+                    self.drop(links[fd])
+            elif self.door is not None:
+                self.add(self.door.accept()[0])
+        self._reap()
+
+    def drop(self, line: _Line) -> None:
+        line.open = False
+        self.lines.remove(line)
+        line.link.close()
+        for pid in line.children:
+            self._kill(pid, signal.SIGKILL)
+        self._left(line)
+
+    def _obey(self, line: _Line, order: dict[str, Any]) -> None:
+        if "line" in order:
+            self.add(socket.socket(fileno=line.take(1)[0]))
+        elif "signal" in order:
+            for pid in line.children.intersection(order["to"]):  # not reaped: the number is still this child's
+                self._kill(pid, order["signal"])
+        else:
+            line.tell(self._fork(line, order, line.take(order["descriptors"])))
+
+    def _fork(self, line: _Line, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        line.directory, pids = order["directory"], []
+        try:
+            module, _, name = order["fork"].partition(":")
+            wanted = [one for one in (*order["import"], module) if one not in sys.modules]
+            for one in wanted:
+                importlib.import_module(one)
+            if wanted:
+                gc.freeze()
+            function = getattr(sys.modules[module], name)
+            first, after = order["numbers"]
+            each = len(descriptors) // (after - first)
+            for number in range(first, after):
+                own = descriptors[each * (number - first) : each * (number - first + 1)]
+                pid = fork(self._become, function, order["setup"], number, own, descriptors, by=self.by)
+                line.children.add(pid)
+                self.owners[pid] = line
+                pids.append(pid)
+            return {"forked": pids}
+        except Exception as error:
+            for pid in pids:
+                self._kill(pid, signal.SIGKILL)
+            return {"error": f"{type(error).__name__}: {error}"}
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def _become(self, function: Child, setup: dict, number: int, own: list[int], others: list[int]) -> int | None:
+        """In the child: let go of what is the server's or its siblings', then be what the order says."""
+        if not self.close:
+            return function(setup, number, own)
+        for fd in {*others}.difference(own):
+            os.close(fd)
+        for fd in (self.wake, self.woken):
+            os.close(fd)
+        for link in (*(line.link for line in self.lines), *([self.door] if self.door is not None else [])):
+            link.close()
+        return function(setup, number, own)
+
+    def _reap(self) -> None:
+        while self.owners:
             pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        _kill(pid, signal.SIGKILL)  # whatever it started and left in its session's group
-        report, _ = ranks.pop(pid, (None, ""))
-        if report is not None:
+            if pid == 0:
+                return
+            self._kill(pid, signal.SIGKILL, group_only=True)  # whatever it started and left in its session's group
+            if (line := self.owners.pop(pid, None)) is not None:
+                line.children.discard(pid)
+                if line.open:
+                    line.tell({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
+                self._left(line)
+
+    def _left(self, line: _Line) -> None:
+        if not (line.open or line.children) and line.directory:
+            shutil.rmtree(line.directory, ignore_errors=True)
+
+    def _kill(self, pid: int, number: int, group_only: bool = False) -> None:
+        led = self.by is leader
+        kills = ([os.killpg] if led and number == signal.SIGKILL else []) + ([] if group_only else [os.kill])
+        for kill in kills:
             try:
-                os.write(report, LENGTH.pack(status))
-            except OSError:
-                pass
-            os.close(report)
+                kill(pid, number)
+                return
+            except (ProcessLookupError, PermissionError):
+                continue
 
 
-def _kill(pid: int, number: int) -> None:
-    for kill in (os.killpg, os.kill) if number == signal.SIGKILL else (os.kill,):
-        try:
-            kill(pid, number)
-            return
-        except (ProcessLookupError, PermissionError):
-            continue
+def serve(
+    link: socket.socket | None = None,
+    *,
+    door: socket.socket | None = None,
+    by: Callable[[], int] = leader,
+    parent: int | None = None,
+    close: bool = True,
+) -> None:
+    """Serve until all lines have closed and their children are gone.
+
+    link     the first line; when it closes, all others do
+    door     a listening socket, through which lines come
+    by       how to fork
+    close    whether children let go of what is the server's or their siblings' (a test of a sandbox does without)
+    parent   this process's; when it dies, all lines close (some child of it may still hold the other end of one)
+    """
+    gc.collect()
+    gc.freeze()  # a child's garbage collection must not touch, and so copy, every page it shares with this process
+    server = _Server(by, door, close)
+    if link is not None:
+        server.add(link)
+    while not server.lines:
+        server.step(None)
+    while server.lines or server.owners:
+        server.step(None if parent is None else 2.0)
+        orphan = parent is not None and os.getppid() != parent
+        if orphan or (link is not None and all(line.link is not link for line in server.lines)):
+            for line in list(server.lines):
+                server.drop(line)
 
 
-# -- messages -------------------------------------------------------------------------------------------------------
-def _send(link: socket.socket, message: dict, fds: Sequence[int] = ()) -> None:
-    data = json.dumps(message).encode()
-    data = LENGTH.pack(len(data)) + data
-    sent = socket.send_fds(link, [data], list(fds)) if fds else link.send(data)
-    link.sendall(data[sent:])
+# -- a line, seen from its holder -------------------------------------------------------------------------------------
+class ForkLine:
+    """Orders to a fork server. Of one thread at a time. EOFError, OSError or TimeoutError if it does not answer."""
 
+    def __init__(self, link: socket.socket) -> None:
+        self.link, self._text = link, b""
+        self._late: list[dict[str, Any]] = []
 
-def _receive(link: socket.socket) -> tuple[dict, list[int]]:
-    data, fds, _, _ = socket.recv_fds(link, 1 << 16, 8)
-    while len(data) < LENGTH.size or len(data) < LENGTH.size + LENGTH.unpack_from(data)[0]:
-        more = link.recv(1 << 16) if data else b""
-        if not more:
-            raise EOFError
-        data += more
-    return json.loads(data[LENGTH.size :]), list(fds)
+    def fileno(self) -> int:
+        return self.link.fileno()
+
+    def ready(self, limit: float) -> None:
+        """Wait until the server has imported what it was told to."""
+        self._answer("ready", limit)
+
+    def fork(
+        self,
+        function: str,
+        count: int,
+        setup: Mapping[str, Any],
+        descriptors: Sequence[int],
+        modules: Iterable[str] = (),
+        directory: str = "",
+        limit: float = ANSWER_LIMIT,
+    ) -> list[int]:
+        """`count` children that run "module:function", with these descriptors shared out; `modules` are imported before
+        them. The directory is removed after the line's end. Returns their pids; LabError if they could not be made."""
+        order = {"fork": function, "setup": setup, "import": [*modules], "directory": directory}
+        each, pids = len(descriptors) // count, []
+        most = _MOST // each if each else count
+        for first in range(0, count, most):
+            some = descriptors[each * first : each * (first + most)]
+            numbers = [first, min(first + most, count)]
+            self._order({**order, "numbers": numbers, "descriptors": len(some)}, some)
+            answer = self._answer("forked", limit)
+            if "error" in answer:
+                raise LabError(answer["error"])
+            pids += answer["forked"]
+        return pids
+
+    def signal(self, pids: Sequence[int], number: int) -> None:
+        self._order({"signal": int(number), "to": [*pids]})
+
+    def further(self) -> ForkLine:
+        """Another line to the same server, for another holder."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._order({"line": 1}, [theirs.fileno()])
+        return ForkLine(ours)
+
+    def ended(self, wait: float | None = 0.0) -> list[tuple[int, int]]:
+        """(pid, exit status) of children that have ended since the last call; waits `wait` seconds for one."""
+        return [(m["ended"], m["status"]) for m in self._messages(wait) if "ended" in m]
+
+    def close(self) -> None:
+        """All children are killed; the server does not wait with that for anybody."""
+        self.link.close()
+
+    def _order(self, order: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        data = json.dumps(order).encode() + b"\n"
+        sent = socket.send_fds(self.link, [data], list(descriptors)) if descriptors else 0
+        self.link.sendall(data[sent:])
+
+    def _answer(self, key: str, limit: float) -> dict[str, Any]:
+        deadline = time.monotonic() + limit
+        late: list[dict[str, Any]] = []
+        while (left := deadline - time.monotonic()) > 0:
+            messages = self._messages(left)
+            for message in messages:
+                if key in message or "error" in message:
+                    self._late = late + [m for m in messages if m is not message]
+                    return message
+            late += messages
+        raise TimeoutError(f"no answer within {limit:g} s")
+
+    def _messages(self, wait: float | None) -> list[dict[str, Any]]:
+        late, self._late = self._late, []
+        if select.select([self.link], [], [], 0.0 if late else wait)[0]:
+            data = self.link.recv(1 << 16)
+            if not data and not late:
+                raise EOFError("it exited")
+            *lines, self._text = (self._text + data).split(b"\n")
+            late += [json.loads(line) for line in lines]
+        return late

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -70,3 +71,12 @@ def tell(error: BaseException) -> dict[str, Any]:
     lines = traceback.format_exception(type(error), error, tb)
     stack = [(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_tb(tb))]
     return {"text": f"{type(error).__name__}: {error}".rstrip(": "), "traceback": "".join(lines), "stack": stack}
+
+
+def stack_of(thread: int | None) -> list[tuple[str, int, str]]:
+    """Where a thread of this process is: (file, line, function), innermost first."""
+    frame, stack = sys._current_frames().get(thread or 0), []
+    while frame is not None:
+        stack.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return stack

@@ -1,9 +1,8 @@
 """Ranks as processes of their own: what the caller does.
 
-A `Crew` has `size` rank processes forked by the helper (labkit.comm.forkserver) and joined to one process group. For
-each job it sends the function, reads results, output and exit statuses as they come, keeps the deadline, and, when a
-run fails, takes the evidence (the ledgers on disk, tracebacks asked for by a signal, exit statuses), ends the ranks
-and writes the autopsy.
+A `RankPool` has `size` workers, forked by the helper (labkit.comm.helper) and joined to one process group. For each job
+it sends what is to be run, reads answers, output and exit statuses as they come, keeps the deadline, and, when a run
+fails, takes the evidence (the ledgers on disk, tracebacks asked for by a signal, exit statuses) and ends the workers.
 
 The deadline counts from the moment all ranks have imported what the job needs: a slow `import` is not a slow algorithm.
 What ranks print appears on the caller's stdout and stderr, line by line with the rank in front, so it shows up in the
@@ -12,26 +11,31 @@ notebook cell or the test that ran them.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-from labkit.comm import worker
-from labkit.comm.diagnose import diagnose, refuse_wrong
+from labkit.comm import helper
+from labkit.comm.diagnose import refuse_wrong
+from labkit.comm.forkserver import ForkLine
 from labkit.comm.ledger import Ledger
-from labkit.comm.member import Member, parse_trace
-from labkit.comm.outcome import Evidence, RanksFailed, Results
-from labkit.comm.serialization import frame, pack, pack_job, unpack
+from labkit.comm.outcome import Evidence, Results
+from labkit.comm.output import Output
+from labkit.comm.serialization import pack_job, unpack
 from labkit.comm.sink import read_sink
+from labkit.comm.supervisor import GRACE, failure, supervise
+from labkit.comm.worker import ASK, Reader, frame, parse_trace
 from labkit.errors import LabError
 
-GRACE = 0.5  # seconds for the others once one has raised or died
 STILL = 1.0  # seconds without any progress before a deadlock is believed
 LOOK = 0.25  # seconds between two looks at the ranks' progress
 START_LIMIT = 120.0  # seconds for joining the process group
@@ -39,42 +43,79 @@ LOAD_LIMIT = 120.0  # seconds for importing what the job needs
 OUTPUT_LIMIT = 4 << 20  # bytes that a rank may print in a job with a deadline: an endless print floods no notebook
 
 
-class Crew:
-    """`size` rank processes, started when a job needs them and kept until `close()` or a failure."""
+class RankPool:
+    """`size` rank processes that are kept between jobs, for many short runs in a row.
 
-    def __init__(self, size: int, device: str = "cpu") -> None:
+        with RankPool(4) as pool:
+            results = pool.run(fn, x, timeout=5.0)
+
+    Each job gets a fresh Group and ledger. Modules stay imported and globals stay set from job to job. After a job that
+    failed the processes are gone, and the next job gets new ones.
+    """
+
+    fault = None  # what gloo and NCCL make of a mismatch is an error of a rank's, or silence
+
+    def __init__(self, size: int = 4, *, device: str = "cpu") -> None:
+        check_size(size)
         self.size, self.device = size, device
-        self.members: list[Member] = []
-        self.directory = ""
-        self.jobs = 0
+        self.workers: list[Worker] = []
+        self.directory, self.jobs = "", 0
+        self._line: ForkLine | None = None
 
-    def run(self, fn: Callable, args: tuple, timeout: float | None) -> Results:
-        """One job on all ranks. See labkit.comm.ranks.run_ranks."""
-        if worker.importing_main:
-            raise LabError(
-                "this script starts ranks while it is being imported: put the lines that call run_ranks "
-                'under `if __name__ == "__main__":` (every rank imports the script to find its functions)'
-            )
-        sys.modules.setdefault("__mp_main__", sys.modules["__main__"])  # results may hold the script's own classes
-        job, needs = pack_job(fn, args)
-        if any(_readable(m.report) for m in self.members):  # one died between two jobs
-            self.close()
+    def run(self, fn: Callable, *args: Any, timeout: float | None = 5.0) -> Results:
+        """Like `run_ranks(fn, *args, size=pool.size, backend="processes", timeout=timeout)`, without the start-up."""
+        needs, job = pack_job(fn, args)
+        results = self.call("labkit.comm.serialization:load", [(needs, job)] * self.size, timeout)
+        results[:] = [unpack(answer) for answer in results]
+        return results
+
+    def call(self, load: str, jobs: Sequence[tuple[dict[str, Any], bytes]], timeout: float | None) -> Results:
+        """One job on all ranks. "module:function"(*jobs[r]) gives what rank r runs: a function of its group that
+        returns bytes. Raises RanksFailed, or LabError if the ranks could not be started."""
+        check_timeout(timeout)
+        if self._line is not None:
+            self._hear()
+            if any(worker.end for worker in self.workers):  # one died between two jobs
+                self.close()
         finished = False
         try:
-            if not self.members:
-                self._start()
-            results = self._run(job, needs, timeout)
-            if results is None:  # a module that the ranks hold has changed on disk since they read it
+            results = self._run(load, jobs, timeout) if self.workers else None
+            if results is None:  # none yet, or a module that they hold has changed on disk since they read it
                 self.close()
                 self._start()
-                results = self._run(job, needs, timeout)
+                results = self._run(load, jobs, timeout)
+            if results is None:
+                raise LabError("the ranks' code changes while they load it: run it again")
             finished = True
             return results
         finally:
             if not finished:  # failure, or Ctrl-C: nothing stays
                 self.close()
 
-    # -- start and end --------------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """End all ranks and remove every trace of them."""
+        workers, self.workers = self.workers, []
+        if self._line is not None:
+            alive, give_up = {w.pid for w in workers if w.pid and w.status is None}, time.monotonic() + 10.0
+            with contextlib.suppress(OSError, EOFError):  # the helper is gone, and its ranks with it
+                self._line.signal([*alive], signal.SIGKILL)
+                while alive and time.monotonic() < give_up:
+                    alive.difference_update(pid for pid, _ in self._line.ended(1.0))
+            self._line.close()
+            self._line = None
+        for worker in workers:
+            worker.close()
+        if self.directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = ""
+
+    def __enter__(self) -> RankPool:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    # -- one job --------------------------------------------------------------------------------------------------
     def _start(self) -> None:
         self.directory = tempfile.mkdtemp(prefix="labkit-ranks-")
         setup = {
@@ -85,211 +126,259 @@ class Crew:
             "environ": dict(os.environ),
             "argv": sys.argv,
             "path": sys.path,
-            "cores": _cores(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         }
-        for rank in range(self.size):
-            self.members.append(Member(rank, self.size, setup))
-        reason = self._watch("here", START_LIMIT)
-        if reason:
-            self._fail_early("could not join the process group")
+        own = helper.server()
+        self._line = own.line()
+        self.workers = [Worker(rank, self.size) for rank in range(self.size)]
+        theirs = [fd for worker in self.workers for fd in worker.theirs]
+        try:
+            modules = helper.worth_sharing(self.device)
+            pids = self._line.fork("labkit.comm.worker:work", self.size, setup, theirs, modules, self.directory)
+        except (OSError, EOFError) as error:
+            raise own.gone(error) from error
+        except LabError as error:
+            raise LabError(f"a rank process could not be started: {error}") from None
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        for worker, pid in zip(self.workers, pids):
+            worker.pid = pid
+        self._hear()  # of those that ended while they were made, nobody will hear again
+        self._reach("here", START_LIMIT, "could not join the process group")
 
-    def close(self) -> None:
-        """End all ranks and remove every trace of them."""
-        members, self.members = self.members, []
-        alive = [m for m in members if m.status is None]
-        if alive:
-            try:
-                self._signal(alive, signal.SIGKILL)
-            except LabError:
-                pass  # the helper is gone, and its ranks with it
-            for member in alive:
-                if select.select([member.report], [], [], 10.0)[0]:
-                    member.read_status()
-        for member in members:
-            for fd in (member.out, member.err):
-                member.forward(fd, last=True)
-            member.close()
-        if self.directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            self.directory = ""
-
-    def _signal(self, members: list[Member], number: int) -> None:
-        if members:
-            members[0].helper.request({"do": "signal", "pids": [m.pid for m in members], "signal": int(number)})
-
-    # -- one job --------------------------------------------------------------------------------------------------
-    def _run(self, job: bytes, needs: dict[str, Any], timeout: float | None) -> Results | None:
+    def _run(self, load: str, jobs: Sequence[tuple[dict[str, Any], bytes]], timeout: float | None) -> Results | None:
         """Run the job; None if the ranks' code is out of date."""
         self.jobs += 1
-        sink = os.path.join(self.directory, f"ledger{self.jobs}.{{rank}}")
-        data = frame("job", pack(({"path": sys.path, "needs": needs, "sink": sink}, job)))
-        for member in self.members:
-            member.fresh(OUTPUT_LIMIT if timeout is not None else None)
-            member.send(data)
-        if self._watch("load", LOAD_LIMIT):
-            self._fail_early("could not load the job")
-        if any(m.stale for m in self.members):
+        self.sink = os.path.join(self.directory, f"ledger{self.jobs}.{{rank}}")
+        for worker, (head, body) in zip(self.workers, jobs):
+            worker.fresh(OUTPUT_LIMIT if timeout is not None else None)
+            job = {"load": load, "head": head, "path": sys.path, "ledger": self.sink}
+            worker.send(frame("job", json.dumps(job).encode()) + frame("body", body))
+        self._reach("load", LOAD_LIMIT, "could not load the job")
+        if any(worker.answer == b"stale" for worker in self.workers):
             return None
-        start = time.perf_counter()
-        for member in self.members:
-            member.phase = ""
-            member.send(frame("go", pack(start)))
-        reason = self._watch("done", timeout, start, sink)
-        seconds = time.perf_counter() - start
+        self._begin("done", timeout)
+        for worker in self.workers:
+            worker.send(frame("go", json.dumps(self.start).encode()))
+        reason = supervise(self, settled=GRACE, still=STILL)
+        seconds = time.perf_counter() - self.start
         if reason:
-            self._fail(reason, start, sink, timeout)
-        for member in self.members:
-            for fd in (member.out, member.err):
-                member.forward(fd, last=True)
-            _remove(sink.format(rank=member.rank))
-        ledgers = [m.ledger for m in self.members]
+            raise failure(self._autopsied(), reason, timeout=timeout, backend="processes")
+        for worker in self.workers:
+            for output in worker.outputs:
+                output.forward(last=True)
+            with contextlib.suppress(OSError):
+                os.unlink(self.sink.format(rank=worker.rank))
+        ledgers = [worker.ledger for worker in self.workers if worker.ledger is not None]
         refuse_wrong(ledgers, "processes")
-        values = [unpack(m.value) for m in self.members]
+        results = Results([worker.answer for worker in self.workers], ledgers, seconds)
         if any(ledger.gaps for ledger in ledgers):
             self.close()  # a message that nobody recorded may still be under way: the next job must not receive it
-        return Results(values, ledgers, seconds)
+        return results
 
-    def _watch(self, goal: str, limit: float | None, start: float | None = None, sink: str = "") -> str | None:
-        """Serve the connections until every rank has reached `goal` (None), or there is a reason to end."""
-        start = time.perf_counter() if start is None else start
-        deadline = start + limit if limit is not None else float("inf")
-        look, sizes, since, failed_at, asked = start + LOOK, None, start, None, False
-        while True:
-            now = time.perf_counter()
-            if all(m.phase == goal for m in self.members):
-                return None
-            failed = [m for m in self.members if m.state in ("raised", "died")]
-            if failed:
-                failed_at = failed_at or now
-                if now >= failed_at + GRACE or all(m.state != "running" for m in self.members):
-                    return "failed"
-            if now >= deadline:
-                return "deadline"
-            if sink and now >= look:
-                look = now + LOOK
-                latest = [_size(sink.format(rank=m.rank)) for m in self.members]
-                latest.append(sum(m.state == "running" for m in self.members))
-                if latest != sizes:
-                    sizes, since, asked = latest, now, False
-                elif not asked and not failed and now - since >= STILL:
-                    asked = True  # once: as long as nothing moves, the answer stays the same
-                    if diagnose([self._evidence(m, start, sink) for m in self.members], "").certain:
-                        return "deadlock"
-            self._serve(min(deadline, look if sink else now + 1.0, (failed_at or now) + GRACE) - now)
+    def _reach(self, goal: str, limit: float, what: str) -> None:
+        """Wait until every rank has said `goal`. Before the function runs there is nothing to dissect: a sentence."""
+        self._begin(goal, limit)
+        if not supervise(self):
+            return
+        failed = min((w for w in self.workers if w.state in ("raised", "died")), key=lambda w: w.order, default=None)
+        if failed is None:
+            late = [w.rank for w in self.workers if w.state == "running"]
+            raise LabError(f"the ranks {what} within {limit:g} s; late: ranks {late}")
+        failed.refuse(what)
 
-    def _serve(self, seconds: float) -> None:
+    def _begin(self, goal: str, limit: float | None) -> None:
+        self.goal, self.start = goal, time.perf_counter()
+        self.deadline = self.start + limit if limit is not None else float("inf")
+        self.look, self.sizes = self.start, [0]
+        for worker in self.workers:
+            worker.goal, worker.state = goal, "running" if worker.status is None else "died"
+
+    # -- what the supervisor asks ---------------------------------------------------------------------------------
+    def wait(self, seconds: float) -> None:
         """Wait for something to happen on any connection, and deal with it."""
-        reads: dict[int, Member] = {}
-        for m in self.members:
-            for fd in (m.out, m.err):
-                reads[fd] = m
-            if m.status is None:
-                reads[m.report] = m
-                reads[m.control.fileno()] = m
-        writes = [m for m in self.members if m.to_send and m.status is None]
+        assert self._line is not None
         poll = select.poll()
-        for fd, m in reads.items():
-            if fd not in m.ended:
-                poll.register(fd, select.POLLIN)
-        for m in writes:
-            poll.register(m.control.fileno(), select.POLLIN | select.POLLOUT)
-        for fd, what in poll.poll(max(0.0, min(seconds, 1.0)) * 1000):
-            m = reads[fd]
-            if what & select.POLLOUT:
-                m.flush()
-            if fd in (m.out, m.err):
-                m.forward(fd)
-            elif fd == m.report:
-                self._take(m)  # a result that was sent before the end counts
-                m.read_status()
-            elif what & ~select.POLLOUT:
-                self._take(m)
+        deal: dict[int, Callable[[int], None]] = {self._line.fileno(): self._hear}
+        for worker in self.workers:
+            for output in worker.outputs:
+                if not output.end:
+                    deal[output.fd] = output.deal
+            if not worker.end:
+                deal[worker.control.fileno()] = worker.deal
+        writes = {worker.control.fileno() for worker in self.workers if worker.to_send and not worker.end}
+        for fd in deal:
+            poll.register(fd, select.POLLIN | (select.POLLOUT if fd in writes else 0))
+        left = self.deadline - time.perf_counter()
+        for fd, what in poll.poll(1000 * max(0.0, min(seconds, LOOK, left if left > 0 else LOOK))):
+            deal[fd](what)
 
-    def _take(self, m: Member) -> None:
-        for kind, payload in m.take():
-            m.phase = kind
-            if kind == "load":
-                m.stale = payload == b"stale"
-            elif kind == "done":
-                m.value, ledger = unpack(payload)
-                m.ledger, m.state = Ledger.from_json(ledger), "returned"
-            elif kind == "fail":
-                m.failure, m.state, m.order = unpack(payload), "raised", time.perf_counter()
+    def _hear(self, what: int = 0) -> None:
+        """Who has ended."""
+        assert self._line is not None
+        try:
+            ended = dict(self._line.ended())
+        except (OSError, EOFError):  # the helper died, and they with it
+            ended = {worker.pid: 255 for worker in self.workers}
+        for worker in self.workers:
+            if worker.status is None and worker.pid in ended:
+                worker.died(ended[worker.pid])
 
-    # -- failure --------------------------------------------------------------------------------------------------
-    def _evidence(self, m: Member, start: float, sink: str) -> Evidence:
-        ledger = m.ledger or read_sink(sink.format(rank=m.rank), m.rank, self.size)
-        e = Evidence(m.rank, ledger, m.state, now=time.perf_counter() - start, order=m.order)
-        if m.state == "raised":
-            e.error_text, e.traceback, e.stack = m.failure["text"], m.failure["traceback"], m.failure["stack"]
-            e.error = _unpack_error(m.failure)
-        elif m.state == "died":
-            if os.WIFSIGNALED(m.status):
-                e.signal = os.WTERMSIG(m.status)
-            else:
-                e.exitcode = os.WEXITSTATUS(m.status)
-        return e
+    def states(self) -> list[str]:
+        return [worker.state for worker in self.workers]
 
-    def _fail(self, reason: str, start: float, sink: str, timeout: float | None) -> None:
-        """Take the evidence, end the ranks, raise RanksFailed."""
-        evidence = [self._evidence(m, start, sink) for m in self.members]
-        silent = [m for m in self.members if m.state == "running"]
-        stacks = self._ask_where(silent)
-        for e, m in zip(evidence, self.members):
-            if m.state == "died":
-                e.stack = parse_trace(os.path.join(self.directory, f"trace{m.rank}"))
+    def moves(self) -> object:
+        """How long the ledgers on disk are."""
+        now = time.perf_counter()
+        if self.goal == "done" and now >= self.look:
+            self.look, self.sizes = now + LOOK, [_size(self.sink.format(rank=rank)) for rank in range(self.size)]
+        return self.sizes
+
+    def blocked(self) -> bool:
+        return self.goal == "done"  # the evidence will tell
+
+    def late(self) -> bool:
+        return time.perf_counter() >= self.deadline
+
+    def evidence(self) -> list[Evidence]:
+        now = time.perf_counter() - self.start
+        return [worker.evidence(now, self.sink) for worker in self.workers]
+
+    def _autopsied(self) -> list[Evidence]:
+        """The evidence, with where each rank is or was, and its last words."""
+        evidence = self.evidence()
+        stacks = self._ask_where([worker for worker in self.workers if worker.state == "running"])
+        for e, worker in zip(evidence, self.workers):
+            if worker.state == "died":
+                e.stack = parse_trace(os.path.join(self.directory, f"trace{worker.rank}"))
                 e.traceback = "".join(
                     f'  File "{file}", line {line}, in {name}\n' for file, line, name in reversed(e.stack)
                 )
-            elif m.rank in stacks:
-                e.stack = stacks[m.rank]
-            m.forward(m.err, last=True)
-            e.output = "\n".join(m.last_words.decode("utf-8", "replace").strip().splitlines()[-8:])
-        autopsy = diagnose(evidence, reason if reason == "deadline" else "", timeout=timeout, backend="processes")
-        error = next((e.error for e in evidence if e.rank == autopsy.guilty), None)
-        raise RanksFailed(autopsy, [e.ledger for e in evidence], error)
+            elif worker.rank in stacks:
+                e.stack = stacks[worker.rank]
+            worker.err.forward(last=True)
+            e.output = "\n".join(worker.err.said(8))
+        return evidence
 
-    def _ask_where(self, members: list[Member]) -> dict[int, list[tuple[str, int, str]]]:
+    def _ask_where(self, workers: list[Worker]) -> dict[int, list[tuple[str, int, str]]]:
         """Each rank's main thread: (file, line, function), innermost first. Works inside C calls, too."""
-        paths = {m.rank: os.path.join(self.directory, f"trace{m.rank}") for m in members}
+        assert self._line is not None
+        paths = {w.rank: os.path.join(self.directory, f"trace{w.rank}") for w in workers}
         before = {rank: _size(path) for rank, path in paths.items()}
-        try:
-            self._signal(members, worker.ASK)
-        except LabError:
-            return {}
-        give_up = time.perf_counter() + 1.0
-        while time.perf_counter() < give_up and any(_size(path) == before[rank] for rank, path in paths.items()):
-            time.sleep(0.01)
-        time.sleep(0.02)  # the last lines of the last one
+        with contextlib.suppress(OSError):
+            self._line.signal([w.pid for w in workers], ASK)
+            give_up = time.perf_counter() + 1.0
+            while time.perf_counter() < give_up and any(_size(path) == before[rank] for rank, path in paths.items()):
+                time.sleep(0.01)
+            time.sleep(0.02)  # the last lines of the last one
         return {rank: parse_trace(path) for rank, path in paths.items()}
 
-    def _fail_early(self, what: str) -> None:
-        """Before the function ran: the sentence is enough, there is nothing to dissect."""
-        failed = min((m for m in self.members if m.state in ("raised", "died")), key=lambda m: m.order, default=None)
-        if failed is None:
-            late = [m.rank for m in self.members if m.phase not in ("here", "load")]
-            raise LabError(f"the ranks {what} within {LOAD_LIMIT:g} s; late: ranks {late}")
-        if failed.state == "raised":
-            error = _unpack_error(failed.failure)
+
+class Worker:
+    """One rank process, seen from the caller: its three connections, and what is known of it.
+
+    control    frames in both directions (labkit.comm.worker): jobs out, answers back
+    out, err   what the rank prints, passed on line by line
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size, self.pid = rank, size, 0
+        self.control, theirs = socket.socketpair()
+        self.control.setblocking(False)
+        prefix = f"[rank {rank}] " if size > 1 else ""
+        self.out, self.err = self.outputs = Output("stdout", prefix), Output("stderr", prefix)
+        self.theirs = [theirs.detach(), self.out.theirs, self.err.theirs]
+        self.reader, self.to_send = Reader(), memoryview(b"")
+        self.end = False  # it has closed its connection, or died: that would wake the caller for ever
+        self.status: int | None = None  # its exit status; minus the signal that ended it
+        self.goal = ""  # what it says next if all is well: then it has "returned"
+        self.fresh()
+
+    def fresh(self, output_limit: int | None = None) -> None:
+        """Forget the last job."""
+        self.state, self.order = "running", float("inf")
+        self.answer, self.out.room, self.err.room = b"", output_limit, output_limit
+        self.ledger: Ledger | None = None
+        self.failure: dict[str, Any] = {}
+
+    def send(self, data: bytes) -> None:
+        """Queue data. It leaves as the rank takes it: two sides that both wait to write would wait for ever."""
+        self.to_send = memoryview(bytes(self.to_send) + data)
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self.to_send:
+                self.to_send = self.to_send[self.control.send(self.to_send[: 1 << 20]) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.to_send = memoryview(b"")  # it is gone: its exit status says how
+
+    def deal(self, what: int) -> None:
+        """With what `poll` saw on its connection."""
+        if what & select.POLLOUT:
+            self.flush()
+        if what & ~select.POLLOUT:
+            self.take()
+
+    def take(self) -> None:
+        """Read what it says."""
+        frames = []
+        try:
+            while data := self.control.recv(1 << 20):
+                frames += self.reader.feed(data)
+            self.end = True
+        except OSError:
+            pass
+        for kind, content in frames:
+            if kind == "ledg":
+                self.ledger = Ledger.from_json(json.loads(content))
+            elif kind == "fail":
+                self.failure, self.state, self.order = unpack(content), "raised", time.perf_counter()
+            elif kind == self.goal:
+                self.state, self.answer = "returned", content
+
+    def died(self, status: int) -> None:
+        """It has ended with this status. A result that was sent before the end counts."""
+        self.take()
+        self.status, self.end = status, True
+        if self.state == "running":
+            self.state, self.order = "died", time.perf_counter()
+
+    def evidence(self, now: float, sink: str) -> Evidence:
+        ledger = self.ledger or read_sink(sink.format(rank=self.rank), self.rank, self.size)
+        e = Evidence(self.rank, ledger, self.state, now=now, order=self.order)
+        if self.state == "raised":
+            e.error_text, e.traceback, e.stack = (self.failure[name] for name in ("text", "traceback", "stack"))
+            e.error = self.error()
+        elif self.state == "died" and self.status is not None:
+            e.signal, e.exitcode = (-self.status, None) if self.status < 0 else (None, self.status)
+        return e
+
+    def error(self) -> BaseException | None:
+        """What it raised, if that can be had here."""
+        try:
+            return unpack(self.failure["error"]) if self.failure["error"] else None
+        except Exception:  # a class that only the rank could import
+            return None
+
+    def refuse(self, what: str) -> NoReturn:
+        """It failed before the function ran."""
+        if self.state == "raised":
+            error = self.error()
             if isinstance(error, LabError):
                 raise error
-            raise LabError(
-                f"rank {failed.rank} {what}: {failed.failure['text']}\n{failed.failure['traceback']}"
-            ) from error
-        failed.forward(failed.err, last=True)
-        words = failed.last_words.decode("utf-8", "replace").strip().splitlines()[-3:]
-        raise LabError(f"rank {failed.rank} {what}: its process died (wait status {failed.status}) " + " ".join(words))
+            raise LabError(f"rank {self.rank} {what}: {self.failure['text']}\n{self.failure['traceback']}") from error
+        self.err.forward(last=True)
+        raise LabError(f"rank {self.rank} {what}: its process died (status {self.status}) {' '.join(self.err.said(3))}")
 
-
-def _unpack_error(failure: dict[str, Any]) -> BaseException | None:
-    try:
-        return unpack(failure["error"]) if failure["error"] is not None else None
-    except Exception:  # a class that only the rank could import
-        return None
-
-
-def _readable(fd: int) -> bool:
-    return bool(select.select([fd], [], [], 0)[0])
+    def close(self) -> None:
+        for output in self.outputs:
+            output.forward(last=True)
+            output.close()
+        self.control.close()
 
 
 def _size(path: str) -> int:
@@ -299,12 +388,11 @@ def _size(path: str) -> int:
         return -1
 
 
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
+def check_size(size: Any) -> None:
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise LabError(f"size={size!r} must be a whole number of ranks, at least 1")
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def check_timeout(timeout: Any) -> None:
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise LabError(f"timeout={timeout!r} must be a number of seconds above 0, or None for no deadline")

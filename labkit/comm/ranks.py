@@ -7,7 +7,7 @@
 
 Three ways to have ranks, one interface:
 
-threads     in this process, over the exchange (labkit.comm.threads). Milliseconds; notebook functions work; shared
+threads     in this process, over a rendezvous (labkit.comm.threads). Milliseconds; notebook functions work; shared
             globals and random generator; no FSDP2.
 processes   own processes from a prepared helper, over gloo or NCCL (labkit.comm.processes). The real thing on one
             machine.
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.comm.outcome import RanksFailed, Results
+from labkit.comm.processes import RankPool, check_size, check_timeout
 from labkit.errors import LabError
 
 __all__ = ["RankPool", "RanksFailed", "Results", "run_ranks"]
@@ -82,45 +83,3 @@ def run_ranks(
         return threads.run(fn, args, size or 4, timeout)
     with RankPool(size or 4, device=device) as pool:
         return pool.run(fn, *args, timeout=timeout)
-
-
-class RankPool:
-    """`size` rank processes that are kept between jobs, for many short runs in a row.
-
-        with RankPool(4) as pool:
-            results = pool.run(fn, x, timeout=5.0)
-
-    Each job gets a fresh Group and ledger. Modules stay imported and globals stay set from job to job. After a job that
-    failed the processes are gone, and the next job gets new ones.
-    """
-
-    def __init__(self, size: int = 4, *, device: str = "cpu") -> None:
-        check_size(size)
-        from labkit.comm import processes
-
-        self.size, self.device = size, device
-        self._crew = processes.Crew(size, device)
-
-    def run(self, fn: Callable, *args: Any, timeout: float | None = 5.0) -> Results:
-        """Like `run_ranks(fn, *args, size=pool.size, backend="processes", timeout=timeout)`, without the start-up."""
-        check_timeout(timeout)
-        return self._crew.run(fn, args, timeout)
-
-    def close(self) -> None:
-        self._crew.close()
-
-    def __enter__(self) -> RankPool:
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self.close()
-
-
-def check_size(size: Any) -> None:
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise LabError(f"size={size!r} must be a whole number of ranks, at least 1")
-
-
-def check_timeout(timeout: Any) -> None:
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
-        raise LabError(f"timeout={timeout!r} must be a number of seconds above 0, or None for no deadline")

@@ -1,9 +1,9 @@
-"""The exchange: where ranks that live on threads of one process meet.
+"""The rendezvous: where ranks that live on threads of one process meet.
 
-A message is a rendezvous: a send and its recv find each other here, whoever comes second copies the bytes, both go
-on. There is no buffer in between, so two ranks that both send first deadlock at any size, as they may on a GPU. A
-collective is a slot that collects one contribution per rank; the last to come computes for all, reducing in rank
-order, so results are the same on every run.
+A send and its recv find each other here, whoever comes second copies the bytes, both go on. There is no buffer in
+between, so two ranks that both send first deadlock at any size, as they may on a GPU. A collective is a slot that
+collects one contribution per rank; the last to come computes for all, reducing in rank order, so results are the same
+on every run.
 
 Nothing here outlives the run: `end()` wakes every waiting rank with `RankEnded`. Ranks that disagree (another
 collective, another size, another dtype) are told in words at the moment they meet.
@@ -34,7 +34,7 @@ class _Pending:
         self.what, self.rank, self.done = what, rank, False
 
 
-class Exchange:
+class Rendezvous:
     """The meeting point of `size` ranks. `transport(rank)` gives each its end of it."""
 
     def __init__(self, size: int) -> None:
@@ -143,19 +143,19 @@ class Exchange:
 
 
 class ThreadTransport:
-    """One rank's end of an exchange."""
+    """One rank's end of it."""
 
-    def __init__(self, exchange: Exchange, rank: int) -> None:
-        self.exchange, self.rank, self.size = exchange, rank, exchange.size
+    def __init__(self, rendezvous: Rendezvous, rank: int) -> None:
+        self.rendezvous, self.rank, self.size = rendezvous, rank, rendezvous.size
         self.device = torch.device("cpu")
 
     def post(self, ops: Sequence[Op]) -> Wait:
-        items = self.exchange.post(self.rank, ops)
-        return lambda: self.exchange.wait(self.rank, items)
+        items = self.rendezvous.post(self.rank, ops)
+        return lambda: self.rendezvous.wait(self.rank, items)
 
     def collective(self, call: Collective) -> Wait:
-        item = self.exchange.contribute(self.rank, call)
-        return lambda: self.exchange.wait(self.rank, [item])
+        item = self.rendezvous.contribute(self.rank, call)
+        return lambda: self.rendezvous.wait(self.rank, [item])
 
     def mesh(self):
         raise LabError(

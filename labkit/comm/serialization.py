@@ -1,4 +1,7 @@
-"""What travels between the caller and its rank processes: pickles by value, in frames, over a socket.
+"""What `run_ranks` sends to rank processes and gets back: pickles, by value.
+
+Pickle is for our own processes alone, with the rights of whoever runs them. What a check asks a student's function, and
+what that answers, travels as plain data (labkit.checks.values).
 
 Tensors travel as their bytes, on the CPU, without their storage's other elements and without gradients. torch's own way
 between processes hands over a file descriptor into shared memory, which dies with the rank that made it; this does not.
@@ -11,18 +14,20 @@ import importlib.util
 import io
 import os
 import pickle
-import struct
+import runpy
 import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError
 
-HEADER = struct.Struct("!4sQ")  # what it is, and how many bytes follow
+if TYPE_CHECKING:  # not before something is sent: `lab --help` knows rank pools too
+    import torch
+
+importing_main = False  # True while the caller's script is being imported into a rank
+_imported_main = False  # and once it has been
 
 
 class _Pickler(pickle.Pickler):
@@ -35,11 +40,13 @@ class _Pickler(pickle.Pickler):
         self.files: dict[str, str] = {}
 
     def reducer_override(self, obj: Any) -> Any:
+        import torch
+
         if isinstance(obj, torch.Tensor):
             if type(obj) in (torch.Tensor, torch.nn.Parameter) and obj.layout is torch.strided and not obj.is_quantized:
                 flat = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 return _tensor, (
-                    pickle.PickleBuffer(flat.numpy()),
+                    pickle.PickleBuffer(flat.numpy().data),
                     obj.dtype,
                     tuple(obj.shape),
                     obj.requires_grad and obj.is_leaf,
@@ -74,12 +81,16 @@ class _Unpickler(pickle.Unpickler):
 
 def _load(module: str, path: str) -> None:
     spec = importlib.util.spec_from_file_location(module, path)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[module] = loaded
     spec.loader.exec_module(loaded)
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...], grad: bool, parameter: bool) -> torch.Tensor:
+    import torch
+
     flat = (
         torch.frombuffer(bytearray(data) if isinstance(data, bytes) else data, dtype=torch.uint8)
         if len(data)
@@ -100,10 +111,16 @@ def unpack(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-def pack_job(fn: Callable, args: tuple) -> tuple[bytes, dict[str, Any]]:
-    """The job, and what a rank needs to unpack it: {"main": main_module() or None, "files": {module: path}}.
-
-    LabError if it cannot travel."""
+# -- a job: a function and its arguments ------------------------------------------------------------------------------
+def pack_job(fn: Callable, args: tuple) -> tuple[dict[str, Any], bytes]:
+    """The job for `load` in a rank: what that needs to import, {"main": ... or None, "files": {module: path}}, and the
+    pickle. LabError if it cannot travel."""
+    if importing_main:
+        raise LabError(
+            "this script starts ranks while it is being imported: put the lines that call run_ranks "
+            'under `if __name__ == "__main__":` (every rank imports the script to find its functions)'
+        )
+    sys.modules.setdefault("__mp_main__", sys.modules["__main__"])  # results may hold the script's own classes
     file = io.BytesIO()
     pickler = _Pickler(file)
     name = getattr(fn, "__qualname__", type(fn).__name__)
@@ -115,12 +132,23 @@ def pack_job(fn: Callable, args: tuple) -> tuple[bytes, dict[str, Any]]:
             f"{what} cannot be sent to rank processes ({error}): define functions at the top level of a .py "
             f"file and pass plain values, or use backend='threads'"
         ) from error
-    return file.getvalue(), {"main": main_module() if pickler.needs_main else None, "files": pickler.files}
+    return {"main": main_module() if pickler.needs_main else None, "files": pickler.files}, file.getvalue()
 
 
-def unpack_job(data: bytes, needs: dict[str, Any]) -> tuple[Callable, tuple]:
-    """The inverse, in a rank that has imported the main script if it was needed."""
-    return _Unpickler(io.BytesIO(data), needs["files"]).load()
+def load(needs: dict[str, Any], data: bytes) -> Callable[[Any], bytes]:
+    """In a rank: the job as a function of the group, which returns the packed value."""
+    if needs["main"] is not None:
+        _import_main(needs["main"])
+    fn, args = _Unpickler(io.BytesIO(data), needs["files"]).load()
+
+    def run(group: Any) -> bytes:
+        value = fn(group, *args)
+        try:
+            return pack(value)
+        except Exception as error:
+            raise LabError(f"the return value cannot be sent back ({error}): return plain values and tensors") from None
+
+    return run
 
 
 def main_module() -> dict[str, str]:
@@ -138,24 +166,20 @@ def main_module() -> dict[str, str]:
     return {"path": str(Path(path).resolve())}
 
 
-def frame(kind: str, payload: bytes = b"") -> bytes:
-    """One frame: 4 letters of kind, the length, the payload."""
-    return HEADER.pack(kind.encode().ljust(4), len(payload)) + payload
-
-
-class Reader:
-    """Collects frames from bytes as they come."""
-
-    def __init__(self) -> None:
-        self.buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[tuple[str, bytes]]:
-        self.buffer += data
-        frames = []
-        while len(self.buffer) >= HEADER.size:
-            kind, length = HEADER.unpack_from(self.buffer)
-            if len(self.buffer) < HEADER.size + length:
-                break
-            frames.append((kind.decode().strip(), bytes(memoryview(self.buffer)[HEADER.size : HEADER.size + length])))
-            del self.buffer[: HEADER.size + length]
-        return frames
+def _import_main(main: dict[str, str]) -> None:
+    """Import the caller's script under another name, so that `if __name__ == "__main__"` does not run it again."""
+    global importing_main, _imported_main
+    if _imported_main:
+        return
+    importing_main = True
+    try:
+        module = types.ModuleType("__mp_main__")
+        if "name" in main:
+            content = runpy.run_module(main["name"], run_name="__mp_main__", alter_sys=True)
+        else:
+            content = runpy.run_path(main["path"], run_name="__mp_main__")
+        module.__dict__.update(content)
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+        _imported_main = True
+    finally:
+        importing_main = False

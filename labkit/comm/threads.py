@@ -13,20 +13,19 @@ can.
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from labkit.comm.diagnose import diagnose, refuse_wrong
+from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
-from labkit.comm.outcome import Evidence, RanksFailed, Results, tell
-from labkit.comm.rendezvous import Exchange, RankEnded
+from labkit.comm.outcome import Evidence, Results, stack_of, tell
+from labkit.comm.rendezvous import RankEnded, Rendezvous
+from labkit.comm.supervisor import failure, supervise
 
-GRACE = 0.5  # seconds that the others get once one rank has raised: most end by themselves, or raise the same
-STILL = 0.25  # seconds without any change before a deadlock is believed
+LOOK = 0.1  # seconds between two looks at ranks that say nothing
 ENDING = 1.0  # seconds spent trying to end a rank in an endless Python loop
 
 
@@ -74,90 +73,81 @@ class _Rank(threading.Thread):
             if not self.leaving and self.ident is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(RankEnded))
 
+    def evidence(self) -> Evidence:
+        ledger = self.group.ledger
+        e = Evidence(self.group.rank, ledger, self.state, now=ledger.now(), order=self.failed_at, error=self.error)
+        if self.state == "ended":  # a mismatch ended it inside the call; its open event says which
+            e.state = "running"
+        elif self.error is not None:
+            told = tell(self.error)
+            e.error_text, e.traceback, e.stack = told["text"], told["traceback"], told["stack"]
+        else:
+            e.stack = stack_of(self.ident)
+        return e
+
+
+class _Run:
+    """The ranks of one run, as the supervisor sees them."""
+
+    def __init__(self, fn: Callable, args: tuple, size: int, timeout: float | None) -> None:
+        self.start, self.timeout = time.perf_counter(), timeout
+        self.rendezvous, self.changed = Rendezvous(size), threading.Condition()
+        groups = [Group(self.rendezvous.transport(r), Ledger(r, size, start=self.start)) for r in range(size)]
+        self.ranks = [_Rank(fn, args, group, self.changed) for group in groups]
+
+    @property
+    def fault(self) -> str | None:
+        return self.rendezvous.fault
+
+    def wait(self, seconds: float) -> None:
+        left = self.start + self.timeout - time.perf_counter() if self.timeout is not None else 0.0
+        with self.changed:
+            if "running" in self.states():
+                self.changed.wait(max(0.0, min(seconds, LOOK, left if left > 0 else LOOK)))
+
+    def states(self) -> list[str]:
+        return [rank.state for rank in self.ranks]
+
+    def moves(self) -> object:
+        return self.rendezvous.version
+
+    def blocked(self) -> bool:
+        return all(self.rendezvous.waiting[r.group.rank] for r in self.ranks if r.state == "running")
+
+    def late(self) -> bool:
+        return self.timeout is not None and time.perf_counter() >= self.start + self.timeout
+
+    def evidence(self) -> list[Evidence]:
+        return [rank.evidence() for rank in self.ranks]
+
+    def end(self) -> None:
+        """Leave no thread behind that could be ended."""
+        self.rendezvous.end()
+        give_up = time.perf_counter() + ENDING
+        while (alive := [r for r in self.ranks if r.is_alive()]) and time.perf_counter() < give_up:
+            for rank in alive:
+                rank.end()
+            alive[0].join(0.005)
+
 
 def run(fn: Callable, args: tuple, size: int, timeout: float | None) -> Results:
     """Run `fn(group, *args)` on `size` threads. See labkit.comm.ranks.run_ranks."""
-    start = time.perf_counter()
-    exchange, changed = Exchange(size), threading.Condition()
-    ranks = [_Rank(fn, args, Group(exchange.transport(r), Ledger(r, size, start=start)), changed) for r in range(size)]
+    job = _Run(fn, args, size, timeout)
     try:
-        for rank in ranks:
+        for rank in job.ranks:
             rank.start()
-        reason = _watch(ranks, exchange, changed, start, timeout)
+        reason = supervise(job)
         if reason is None:
-            ledgers = [r.group.ledger for r in ranks]
+            ledgers = [rank.group.ledger for rank in job.ranks]
             refuse_wrong(ledgers, "threads")
-            return Results([r.value for r in ranks], ledgers, time.perf_counter() - start)
-        evidence = [_evidence(r) for r in ranks]  # before anything is ended: afterwards nobody waits any more
+            return Results([rank.value for rank in job.ranks], ledgers, time.perf_counter() - job.start)
+        evidence = job.evidence()  # before anything is ended: afterwards nobody waits any more
     finally:
-        _end(ranks, exchange)  # also when the reader presses Ctrl-C
-    for rank, e in zip(ranks, evidence):
+        job.end()  # also when the reader presses Ctrl-C
+    for rank, e in zip(job.ranks, evidence):
         if rank.is_alive():
             e.note = (
                 "This thread could not be ended: it stands in a C call, or it catches every exception. It may go "
                 "on using the CPU until the kernel is restarted; backend='processes' would have ended it"
             )
-    autopsy = diagnose(
-        evidence, "deadline" if reason == "deadline" else "", timeout=timeout, backend="threads", fault=exchange.fault
-    )
-    error = next((e.error for e in evidence if e.rank == autopsy.guilty), None)
-    raise RanksFailed(autopsy, [r.group.ledger for r in ranks], error)
-
-
-def _watch(
-    ranks: list[_Rank], exchange: Exchange, changed: threading.Condition, start: float, timeout: float | None
-) -> str | None:
-    """Wait until all have returned (None), or there is a reason to end the run."""
-    deadline = start + timeout if timeout is not None else float("inf")
-    version, since, failed_at = -1, start, None
-    while True:
-        with changed:
-            states = [r.state for r in ranks]
-            if all(state == "returned" for state in states):
-                return None
-            now = time.perf_counter()
-            wake = min(deadline, now + 0.1, failed_at + GRACE if failed_at else deadline)
-            if "running" in states:
-                changed.wait(max(0.0, wake - now))
-            states = [r.state for r in ranks]
-        now = time.perf_counter()
-        if exchange.version != version:
-            version, since = exchange.version, now
-        blocked = all(exchange.waiting[r.group.rank] for r in ranks if r.state == "running")
-        if exchange.fault or "raised" in states:
-            # A moment for the others: who disagrees with whom is only seen once all have come.
-            failed_at = failed_at or now
-            if now >= failed_at + GRACE or "running" not in states or (blocked and now - since > 0.05):
-                return "mismatch" if exchange.fault else "raised"
-        elif "running" not in states:
-            continue
-        elif now >= deadline:
-            return "deadline"
-        elif blocked and now - since > STILL and diagnose([_evidence(r) for r in ranks], "").certain:
-            return "deadlock"
-
-
-def _evidence(rank: _Rank) -> Evidence:
-    ledger = rank.group.ledger
-    e = Evidence(rank.group.rank, ledger, rank.state, now=ledger.now(), order=rank.failed_at, error=rank.error)
-    if rank.state == "ended":  # a mismatch ended it inside the call; its open event says which
-        e.state = "running"
-    elif rank.error is not None:
-        told = tell(rank.error)
-        e.error_text, e.traceback, e.stack = told["text"], told["traceback"], told["stack"]
-    else:
-        frame = sys._current_frames().get(rank.ident)
-        while frame is not None:
-            e.stack.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
-    return e
-
-
-def _end(ranks: list[_Rank], exchange: Exchange) -> None:
-    """Leave no thread behind that could be ended."""
-    exchange.end()
-    give_up = time.perf_counter() + ENDING
-    while (alive := [r for r in ranks if r.is_alive()]) and time.perf_counter() < give_up:
-        for rank in alive:
-            rank.end()
-        alive[0].join(0.005)
+    raise failure(evidence, reason, timeout=timeout, backend="threads", fault=job.fault)

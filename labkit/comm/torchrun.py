@@ -21,16 +21,17 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from labkit.comm.diagnose import diagnose, refuse_wrong
+from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
-from labkit.comm.outcome import Evidence, RanksFailed, Results, tell
+from labkit.comm.outcome import Evidence, Results, stack_of, tell
 from labkit.comm.serialization import pack, unpack
+from labkit.comm.supervisor import DEADLINE, FAILED, failure, supervise
 from labkit.comm.transport import TorchTransport
 from labkit.errors import LabError
 
@@ -47,7 +48,7 @@ def _say(text: str) -> None:
         pass
 
 
-def _leave(text: str = "") -> None:
+def _leave(text: str = "") -> NoReturn:
     """End this process now, also from inside a C call of the main thread."""
     _say(text)
     os._exit(1)
@@ -63,7 +64,8 @@ class _Home:
             loopback = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
             if loopback:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)  # one machine: stay inside it
-        self.device, extra = torch.device("cpu"), {}
+        self.device = torch.device("cpu")
+        extra: dict[str, Any] = {}
         if device == "cuda":
             if not torch.cuda.is_available() or local >= torch.cuda.device_count():
                 raise LabError(
@@ -120,6 +122,10 @@ def run(fn: Callable, args: tuple, size: int | None, timeout: float | None, devi
 
 
 class _Job:
+    """One run, seen from one of its ranks: what the supervisor, on a thread of its own, can know of the others."""
+
+    fault = None
+
     def __init__(self, home: _Home, timeout: float | None) -> None:
         self.home, self.timeout = home, timeout
         home.jobs += 1
@@ -140,10 +146,10 @@ class _Job:
             value = fn(Group(self.home.transport, self.ledger), *args)
             data = self._pack(value)
         except (Exception, SystemExit) as error:
-            self._report("raised", error)  # raises RanksFailed, or never returns
+            self._report(FAILED, error)  # raises RanksFailed, or never returns
         self.state = "returned"
         seconds = self.ledger.now()
-        self.store.set(f"value/{self.rank}", data)
+        self.store.set(f"value/{self.rank}", data)  # type: ignore[arg-type]  # it takes bytes as well
         keys = [f"value/{r}" for r in range(self.size)]
         while not self.store.check(keys):  # others still run; the watch ends us if one of them fails
             time.sleep(0.01)
@@ -172,23 +178,40 @@ class _Job:
         while self.store.add(name, 0) < self.size:
             time.sleep(0.005)
 
-    # -- failure --------------------------------------------------------------------------------------------------
+    # -- what the supervisor asks ---------------------------------------------------------------------------------
     def _watch(self) -> None:
-        """A thread beside the function: keeps the deadline and listens for the failure of others."""
-        pause = 0.1 if self.timeout is not None else 0.5
+        """A thread beside the function."""
         try:
-            while not self.over.wait(pause):
-                if self.store.check(["failed"]):
-                    self._follow()
-                elif time.perf_counter() >= self.deadline:
-                    self._report("deadline")
-                elif os.getppid() != self.home.parent:
-                    raise OSError("its agent has died")
+            reason = supervise(self)
+            if reason == DEADLINE:
+                self._report(reason)
+            elif reason is not None:
+                self._follow()
         except Exception as error:  # nobody is left who would end us
             if not self.over.is_set():
                 _leave(f"rank {self.rank}: torchrun does not answer ({error}); leaving\n")
 
-    def _report(self, reason: str, error: BaseException | None = None) -> None:
+    def wait(self, seconds: float) -> None:
+        self.over.wait(0.1 if self.timeout is not None else 0.5)
+        if os.getppid() != self.home.parent:
+            raise OSError("its agent has died")
+
+    def states(self) -> list[str]:
+        """All at once: who reports has given the others their grace."""
+        state = "returned" if self.over.is_set() else "raised" if self.store.check(["failed"]) else "running"
+        return [state] * self.size
+
+    def moves(self) -> object:
+        return None
+
+    def blocked(self) -> bool:
+        return False  # no rank sees the others' ledgers before a run has failed
+
+    def late(self) -> bool:
+        return time.perf_counter() >= self.deadline
+
+    # -- failure --------------------------------------------------------------------------------------------------
+    def _report(self, reason: str, error: BaseException | None = None) -> NoReturn:
         """Be the one who reports, or follow the one who was first. With an error (main thread): raise. Else: print and
         leave."""
         self.home.failed = True
@@ -196,15 +219,16 @@ class _Job:
         if int(self.store.compare_set("failed", "", str(self.rank))) != self.rank:
             self._follow()
         self.over.set()
-        failure = RanksFailed(*self._autopsy(reason), error)
+        told = failure(self.evidence(), reason, timeout=self.timeout, backend="torchrun")
+        told.error = error
         if error is None:
-            _say(f"{failure}\n")
+            _say(f"{told}\n")
         self.store.set("reported", "1")
         if error is None:
             _leave()
-        raise failure from None
+        raise told from None
 
-    def _follow(self) -> None:
+    def _follow(self) -> NoReturn:
         """Another rank reports: give evidence, wait until it has, leave without a word."""
         self._publish()
         give_up = time.perf_counter() + 2 * ANSWER
@@ -223,7 +247,7 @@ class _Job:
             data = self.ledger.to_json()
             data["dropped"] += max(0, len(data["events"]) - RECENT)
             data["events"] = data["events"][-RECENT:]
-            told = tell(error) if error is not None else {"text": "", "traceback": "", "stack": self._stack()}
+            told = tell(error) if error is not None else {"text": "", "traceback": "", "stack": stack_of(self.main)}
             evidence = {
                 **told,
                 "state": "raised" if error is not None else self.state,
@@ -233,41 +257,26 @@ class _Job:
             }
             self.store.set(f"evidence/{self.rank}", json.dumps(evidence))
 
-    def _stack(self) -> list[tuple[str, int, str]]:
-        frame, stack = sys._current_frames().get(self.main), []
-        while frame is not None:
-            stack.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
-        return stack
-
-    def _autopsy(self, reason: str) -> tuple[Any, list[Ledger]]:
+    def evidence(self) -> list[Evidence]:
+        """What the ranks have published, once they had time to."""
         keys = [f"evidence/{r}" for r in range(self.size)]
         give_up = time.perf_counter() + ANSWER
         while not self.store.check(keys) and time.perf_counter() < give_up:
             time.sleep(0.05)
-        evidence = []
-        for rank, key in enumerate(keys):
-            if not self.store.check([key]):
-                evidence.append(
-                    Evidence(
-                        rank,
-                        Ledger(rank, self.size),
-                        note="It did not answer: its process has died, or a C call holds the interpreter",
-                    )
-                )
-                continue
-            d = json.loads(self.store.get(key))
-            evidence.append(
-                Evidence(
-                    rank,
-                    Ledger.from_json(d["ledger"]),
-                    d["state"],
-                    now=d["now"],
-                    order=d["order"],
-                    error_text=d["text"],
-                    traceback=d["traceback"],
-                    stack=[tuple(s) for s in d["stack"]],
-                )
-            )
-        autopsy = diagnose(evidence, reason if reason == "deadline" else "", timeout=self.timeout, backend="torchrun")
-        return autopsy, [e.ledger for e in evidence]
+        return [self._published_by(rank, key) for rank, key in enumerate(keys)]
+
+    def _published_by(self, rank: int, key: str) -> Evidence:
+        if not self.store.check([key]):
+            why = "It did not answer: its process has died, or a C call holds the interpreter"
+            return Evidence(rank, Ledger(rank, self.size), note=why)
+        d = json.loads(self.store.get(key))
+        return Evidence(
+            rank,
+            Ledger.from_json(d["ledger"]),
+            d["state"],
+            now=d["now"],
+            order=d["order"],
+            error_text=d["text"],
+            traceback=d["traceback"],
+            stack=[tuple(s) for s in d["stack"]],
+        )

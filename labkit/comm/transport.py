@@ -13,7 +13,7 @@ Contract of a transport:
 - A wait ends when the run ends: by returning, by raising, or with the process.
 
 Sub-groups, when a week needs them: `Group.split(ranks)` asks the transport for `split(ranks) -> Transport` (torch:
-`new_group`; threads: an exchange of its own), the new Group keeps the rank's one ledger, and `Event` gains the name
+`new_group`; threads: a rendezvous of its own), the new Group keeps the rank's one ledger, and `Event` gains the name
 of the group, by which `seq` then counts. Nothing else here would change.
 """
 

@@ -1,89 +1,131 @@
-"""One rank process: what it does from its birth in the helper to its end.
+"""One rank process: what it does from its birth in the fork server to its end.
 
-It joins the process group of its crew, then takes jobs from the caller: import what the job names, wait for "go", run
-the function, send the return value and the ledger back. The ledger's file and the traceback file in the crew's
-directory are there for the case that it can no longer speak for itself.
+It joins the process group of its pool, then takes jobs from the caller: load what the job names, wait for "go", run it,
+send the answer's bytes and the ledger back. The ledger's file and the traceback file in the pool's directory are there
+for the case that it can no longer speak for itself.
+
+Frames, in both directions: 4 letters, a length, the content.
+
+    caller -> rank   job   JSON: {"load": "module:function", "head": ..., "path": sys.path, "ledger": file}
+                     body  bytes. function(head, body) gives what is to be run: a function of the group
+                     go    JSON: when the run began
+    rank -> caller   here  it has joined                        load  it is ready ("stale": its modules have changed)
+                     ledg  JSON: the ledger                     done  what the function gave, bytes
+                     fail  what went wrong, pickled
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import importlib
+import io
 import itertools
+import json
 import os
-import pickle
-import runpy
 import signal
 import socket
+import struct
 import sys
 import threading
-import types
+from collections.abc import Iterator
 from typing import Any
 
 from labkit.comm.callsite import installed
+from labkit.comm.forkserver import renumber
 from labkit.comm.outcome import tell
-from labkit.comm.serialization import HEADER, frame, pack, unpack, unpack_job
+from labkit.comm.serialization import pack, unpack
 from labkit.errors import LabError
 
+HEADER = struct.Struct("!4sQ")
 ASK = signal.SIGUSR1  # "write down where you are"
-importing_main = False  # True while the caller's script is being imported into a rank
-imported_main = False  # and once it has been
 read_sources: dict[str, int | None] = {}  # source files that this rank has read, and when they were last changed then
-born_with = ""  # the last module that the helper had imported
+born_with = ""  # the last module that the fork server had imported
 
 
-def work(control: int, setup: dict[str, Any]) -> int:
+def frame(kind: str, content: bytes = b"") -> bytes:
+    return HEADER.pack(kind.encode().ljust(4), len(content)) + content
+
+
+class Reader:
+    """Collects frames from bytes as they come."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[str, bytes]]:
+        self.buffer += data
+        frames = []
+        while len(self.buffer) >= HEADER.size:
+            kind, length = HEADER.unpack_from(self.buffer)
+            if len(self.buffer) < HEADER.size + length:
+                break
+            frames.append((kind.decode().strip(), bytes(memoryview(self.buffer)[HEADER.size : HEADER.size + length])))
+            del self.buffer[: HEADER.size + length]
+        return frames
+
+
+def _frames(link: socket.socket) -> Iterator[tuple[str, bytes]]:
+    """What the caller sends, as it comes, until it has gone."""
+    reader = Reader()
+    with contextlib.suppress(OSError):
+        while data := link.recv(1 << 20):
+            yield from reader.feed(data)
+
+
+def work(setup: dict[str, Any], rank: int, descriptors: list[int]) -> int:
     """Serve jobs until the caller closes the connection. Returns the exit status."""
     global born_with
     born_with = next(reversed(sys.modules))
-    link = socket.socket(fileno=control)
+    link = socket.socket(fileno=descriptors[0])
     link.set_inheritable(False)
-    _settle_in(setup)
-    rank = setup["rank"]
+    renumber(descriptors[1:], [1], [2])
+    trace = _settle_in(setup, rank)  # kept: faulthandler writes to the bare descriptor
     try:
-        transport = join(setup)
+        transport = join(setup, rank)
     except BaseException as error:
-        link.sendall(frame("fail", pack(_failure(error))))
+        link.sendall(frame("fail", _failure(error)))
         return 1
     link.sendall(frame("here"))
-    while True:
-        try:
-            kind, payload = _read(link)
-        except (EOFError, OSError):
-            return 0
-        if kind != "job":
-            return 0
-        _one_job(link, payload, transport, rank, setup)
+    frames = _frames(link)
+    for (_, job), (_, body) in zip(frames, frames):
+        _one_job(link, frames, json.loads(job), body, transport, setup["size"])
+    trace.close()
+    return 0
 
 
-def _one_job(link: socket.socket, payload: bytes, transport: Any, rank: int, setup: dict[str, Any]) -> None:
+def _one_job(
+    link: socket.socket,
+    frames: Iterator[tuple[str, bytes]],
+    job: dict[str, Any],
+    body: bytes,
+    transport: Any,
+    size: int,
+) -> None:
     from labkit.comm.group import Group
     from labkit.comm.ledger import Ledger
 
-    header, job = unpack(payload)
     if any(_modified(path) != when for path, when in read_sources.items()):
         link.sendall(frame("load", b"stale"))  # the caller starts new processes, which read the files anew
         return
     try:
-        sys.path[:] = header["path"]
-        if header["needs"]["main"] is not None:
-            _import_main(header["needs"]["main"])
-        fn, args = unpack_job(job, header["needs"])
+        sys.path[:] = job["path"]
+        module, _, function = job["load"].partition(":")
+        run = getattr(importlib.import_module(module), function)(job["head"], body)
         _note_sources()
     except BaseException as error:
-        link.sendall(frame("fail", pack(_failure(error))))
+        link.sendall(frame("fail", _failure(error)))
         return
     link.sendall(frame("load"))
-    kind, start = _read(link)
+    kind, start = next(frames, ("", b""))
     if kind != "go":
         return
-    ledger = Ledger(rank, setup["size"], start=unpack(start), sink=header["sink"].format(rank=rank))
-    group = Group(transport, ledger)
+    ledger = Ledger(transport.rank, size, start=json.loads(start), sink=job["ledger"].format(rank=transport.rank))
     try:
-        value = fn(group, *args)
-        data = _pack_value(value)
-        answer = frame("done", pack((data, ledger.to_json())))
+        answer = frame("done", run(Group(transport, ledger)))
+        answer = frame("ledg", json.dumps(ledger.to_json()).encode()) + answer
     except BaseException as error:  # SystemExit too: a rank that leaves without a result has failed
-        answer = frame("fail", pack(_failure(error)))
+        answer = frame("fail", _failure(error))
     ledger.close()
     _note_sources()
     for stream in (sys.stdout, sys.stderr):
@@ -92,8 +134,8 @@ def _one_job(link: socket.socket, payload: bytes, transport: Any, rank: int, set
 
 
 def _note_sources() -> None:
-    """Remember when the files of modules that are neither installed nor the helper's were last changed. Only what came
-    after the helper's is looked at: to touch all modules costs a rank a third of its start (each page is copied)."""
+    """Remember when the files of modules that are neither installed nor the server's were last changed. Only what came
+    after the server's is looked at: to touch all modules costs a rank a third of its start (each page is copied)."""
     for name in list(itertools.takewhile(lambda name: name != born_with, reversed(sys.modules))):
         path = getattr(sys.modules[name], "__file__", None)
         if isinstance(path, str) and path.endswith(".py") and path not in read_sources and not installed(path):
@@ -107,49 +149,65 @@ def _modified(path: str) -> int | None:
         return None
 
 
-def _pack_value(value: Any) -> bytes:
-    try:
-        return pack(value)
-    except Exception as error:
-        raise LabError(f"the return value cannot be sent back ({error}): return plain values and tensors") from None
-
-
-def _failure(error: BaseException) -> dict[str, Any]:
+def _failure(error: BaseException) -> bytes:
     """An exception as plain data; the object itself too, if it can travel there and back."""
     try:
         data = pack(error)
-        pickle.loads(data)
+        unpack(data)
     except Exception:
-        data = None
-    return {**tell(error), "error": data}
+        data = b""
+    return pack({**tell(error), "error": data})
 
 
-def _settle_in(setup: dict[str, Any]) -> None:
+def _settle_in(setup: dict[str, Any], rank: int) -> Any:
+    """Take over the caller's surroundings. Returns the file for tracebacks."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.clear()
     os.environ.update(setup["environ"])
+    loopback = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-        loopback = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
         if loopback:
             os.environ.setdefault(name, loopback)  # nothing listens outside this machine
     os.chdir(setup["cwd"])
     sys.argv[:] = setup["argv"]
     sys.path[:] = setup["path"]
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # a rank that is killed must not take its last lines with it
-    trace = open(os.path.join(setup["directory"], f"trace{setup['rank']}"), "w")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # a rank that is killed must not take its last lines with it
+    trace = open(  # noqa: SIM115  open as long as this process lives
+        os.path.join(setup["directory"], f"trace{rank}"), "w"
+    )
     trace.write(f"{threading.get_ident():x}\n")
     trace.flush()
     faulthandler.register(ASK, file=trace, all_threads=True)
     faulthandler.enable(file=trace)  # on a crash: where each thread was
-    worker_files.append(trace)
+    return trace
 
 
-worker_files: list[Any] = []  # kept open: faulthandler writes to the bare descriptor
+def parse_trace(path: str) -> list[tuple[str, int, str]]:
+    """The main thread's frames in the last dump that faulthandler wrote to this file."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            first, *lines = file.read().splitlines()
+    except (OSError, ValueError):
+        return []
+    frames: list[tuple[str, int, str]] = []
+    inside = False
+    for line in lines:
+        if line.startswith(("Thread 0x", "Current thread 0x")):
+            inside = int(line.split("0x", 1)[1].split()[0], 16) == int(first, 16)
+            if inside:
+                frames = []
+        elif inside and line.startswith('  File "'):
+            name, _, rest = line[8:].rpartition('", line ')
+            number, _, function = rest.partition(" in ")
+            if number.isdigit():
+                frames.append((name, int(number), function))
+    return frames
 
 
-def join(setup: dict[str, Any]):
-    """Become a member of the crew's process group; the group's store is a file, so no port has to be chosen."""
+def join(setup: dict[str, Any], rank: int) -> Any:
+    """Become a member of the pool's process group; the group's store is a file, so no port has to be chosen."""
     from datetime import timedelta
 
     import torch
@@ -157,7 +215,7 @@ def join(setup: dict[str, Any]):
 
     from labkit.comm.transport import TorchTransport
 
-    rank, size = setup["rank"], setup["size"]
+    size = setup["size"]
     torch.set_num_threads(max(1, setup["cores"] // size))
     extra: dict[str, Any] = {}
     device = torch.device("cpu")
@@ -181,37 +239,3 @@ def join(setup: dict[str, Any]):
         **extra,
     )
     return TorchTransport(device)
-
-
-def _import_main(main: dict[str, str]) -> None:
-    """Import the caller's script under another name, so that `if __name__ == "__main__"` does not run it again."""
-    global importing_main, imported_main
-    if imported_main:
-        return
-    importing_main = True
-    try:
-        module = types.ModuleType("__mp_main__")
-        if "name" in main:
-            content = runpy.run_module(main["name"], run_name="__mp_main__", alter_sys=True)
-        else:
-            content = runpy.run_path(main["path"], run_name="__mp_main__")
-        module.__dict__.update(content)
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-        imported_main = True
-    finally:
-        importing_main = False
-
-
-def _read(link: socket.socket) -> tuple[str, bytes]:
-    def exactly(n: int) -> bytes:
-        data = bytearray(n)
-        view = memoryview(data)
-        while view:
-            got = link.recv_into(view)
-            if not got:
-                raise EOFError
-            view = view[got:]
-        return bytes(data)
-
-    kind, length = HEADER.unpack(exactly(HEADER.size))
-    return kind.decode().strip(), exactly(length)

@@ -8,8 +8,7 @@ import pytest
 
 from labkit.checks import call_each, expected, load_week, run_checks, use_runner
 from labkit.checks.expected import once
-from labkit.checks.local import LocalRunner
-from labkit.checks.runner import Case, Reply, use_case
+from labkit.checks.runner import Case, LocalRunner, Reply, use_case
 from labkit.checks.verdict import CheckFailed
 from tests.checks.miniweek import OPS, TESTS, make_week
 

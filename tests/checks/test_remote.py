@@ -8,6 +8,7 @@ from importlib.machinery import PathFinder
 import pytest
 
 from labkit.checks import remote, values
+from labkit.checks.runner import Job, describe
 from labkit.comm.ranks import run_ranks
 
 PACKAGE = "week92_remote"
@@ -34,8 +35,10 @@ def asked(tmp_path, monkeypatch):
     (tmp_path / "whole" / PACKAGE / "ops.py").write_text("def seven():\n    return 7\n")
 
     def ask(root, name):
+        job = Job(tmp_path / root, PACKAGE, name, ((),), with_group=False)
+
         def one(group):
-            return remote.answer(group, str(tmp_path / root), PACKAGE, name, (), {}, False, None, ())
+            return remote.answer(group, describe(job, str(tmp_path / root)), (), {})
 
         try:
             return values.unpack(run_ranks(one, size=1, backend="threads")[0])[:2]

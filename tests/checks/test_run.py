@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from labkit.checks import load_week, run_checks, use_runner
-from labkit.checks.local import LocalRunner
-from labkit.checks.runner import Job, Reply
+from labkit.checks.runner import Job, LocalRunner, Reply
 from labkit.checks.table import render, watch
 from labkit.errors import LabError
 from tests import warm

@@ -10,16 +10,16 @@ import time
 
 import pytest
 
-from labkit.comm import forkserver
+from labkit.comm import helper as helpers
 
 
 @pytest.fixture(scope="session")
 def helper():
     """The helper that forks ranks, up and warm, so that its start counts for no test."""
-    forkserver.WORTH_SHARING.append("pytest")  # test files import it, in every rank again
+    helpers.WORTH_SHARING.append("pytest")  # test files import it, in every rank again
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONUNBUFFERED", raising=False)  # it would hide output that is lost in a buffer
-        forkserver.server().request({"do": "signal", "pids": [], "signal": 0})
+        helpers.server().line().close()
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def nothing_left(own_temp, helper):
 
 def rank_processes() -> list[int]:
     """Children of this program's helper, as the kernel lists them."""
-    helper = forkserver._server
+    helper = helpers._own
     if helper is None or not helper.alive():
         return []
     path = f"/proc/{helper.process.pid}/task/{helper.process.pid}/children"

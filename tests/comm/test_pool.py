@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from labkit.comm import forkserver
+from labkit.comm import helper as helpers
 from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
 
 
@@ -123,7 +123,7 @@ def test_children_of_ranks_end_with_them(gone, helper, capsys, nothing_left):
 
 def test_shutdown_and_again(nothing_left):
     run_ranks(pid, size=2, backend="processes", timeout=60)
-    process = forkserver._server.process
-    forkserver.shutdown()
+    process = helpers._own.process
+    helpers.shutdown()
     assert process.poll() is not None
     assert len(run_ranks(pid, size=1, backend="processes", timeout=60)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -168,10 +169,8 @@ def listening(group):
     """Addresses on which this process listens, as the kernel tells."""
     inodes = set()
     for fd in os.listdir("/proc/self/fd"):
-        try:
+        with contextlib.suppress(OSError):
             inodes.add(os.readlink(f"/proc/self/fd/{fd}"))
-        except OSError:
-            pass
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with open(table) as file:

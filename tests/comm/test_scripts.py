@@ -69,11 +69,12 @@ print(run_ranks(job, size=2, backend="processes", timeout=60))
 
 def test_script_without_guard_whose_function_is_elsewhere_and_broken_imports(tmp_path):
     (tmp_path / "elsewhere.py").write_text(JOB)
-    # In ranks only: they lead their own sessions.
-    (tmp_path / "broken.py").write_text(JOB + "if os.getsid(0) == os.getpid(): import no_such_module\n")
+    # In ranks only: they are processes of their own.
+    (tmp_path / "broken.py").write_text(JOB + "if os.environ['PROGRAM'] != str(os.getpid()): import no_such_module\n")
     done = script(
         tmp_path / "s.py",
         """
+import os; os.environ["PROGRAM"] = str(os.getpid())
 import broken
 from elsewhere import job, run_ranks
 print([a.rank for a in run_ranks(job, size=2, backend="processes", timeout=60)])

@@ -28,6 +28,7 @@ NAMESPACES = {
 }
 DEFENCES = ("namespaces", "proc", "tmp", "limits", "capabilities", "syscalls", "descriptors")
 MIB = 1 << 20
+mapped = 0  # bytes of address space that a rank is born with: a CUDA build of torch maps gigabytes of libraries
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _python = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, which a child must be born with
@@ -91,9 +92,8 @@ def _mount(path: bytes, flags: int, options: bytes) -> None:
 
 
 def _limit(limits: dict[str, int]) -> None:
-    used = limits["mapped"]  # of address space; a CUDA build of torch maps gigabytes of libraries
     for what, value in (
-        (resource.RLIMIT_AS, used + limits["memory"]),
+        (resource.RLIMIT_AS, mapped + limits["memory"]),
         (resource.RLIMIT_FSIZE, limits["disk"]),
         (resource.RLIMIT_NPROC, limits["processes"]),
         (resource.RLIMIT_NOFILE, limits["files"]),

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from labkit.checks import load_week, run_checks
-from labkit.checks.local import LocalRunner
+from labkit.checks.runner import LocalRunner
 from tests.mutants13 import MUTANTS
 from tests.stripped import strip_folder
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from grading.sandbox import broker, case, watch
+from grading.sandbox import broker, call, watch
 from grading.sandbox.box import Box, Limits
 from grading.sandbox.command import scratch
 from tests.grading.sandbox.attacking import DEADLINE, processes
@@ -36,7 +36,7 @@ def test_processes_and_threads(field):
 
 
 def test_processes_of_all_ranks_together(field, monkeypatch):
-    monkeypatch.setattr(case, "MAX_PROCESSES", 30)
+    monkeypatch.setattr(call, "MAX_PROCESSES", 30)
     reply = field.ask("floods.forks", ranks=3, count=15, runner=small(field))
     assert reply.verdict == "crashed" and "processes; 30 is the limit" in reply.text
     assert field.ask("floods.forks", ranks=3, count=15, runner=small(field, "watch")).values == [15] * 3
@@ -55,7 +55,7 @@ def test_memory_of_many_processes(field):
 
 
 def test_the_kernels_memory(field, monkeypatch):
-    monkeypatch.setattr(case, "MAX_FILES", 60)
+    monkeypatch.setattr(call, "MAX_FILES", 60)
     reply = field.ask("floods.sockets", count=80, runner=small(field))
     assert reply.verdict == "out of memory" and "files open; 60 is the limit" in reply.text
     assert field.ask("floods.sockets", count=80, runner=small(field, "watch")).values == [80]
@@ -69,7 +69,7 @@ def test_disk(field, path):
 
 
 def test_output(field, monkeypatch):
-    monkeypatch.setattr(case, "MAX_OUTPUT", MIB)
+    monkeypatch.setattr(call, "MAX_OUTPUT", MIB)
     reply = field.ask("floods.output", size=4 * MIB, runner=small(field))
     assert reply.verdict == "forbidden call" and "printed more than" in reply.text and len(reply.printed) < 5000
     reply = field.ask("floods.output", size=4 * MIB, runner=small(field, "output"))
@@ -95,8 +95,8 @@ def test_no_signal_and_no_exception_keeps_a_rank(field):
 
 def test_hanging_is_no_fault_of_the_machines(field, monkeypatch):
     """Its own helpers kept it waiting: that is no overload."""
-    monkeypatch.setattr(case, "STRETCH", 2.0)
-    monkeypatch.setattr(case, "ENOUGH", 0.9)
+    monkeypatch.setattr(call, "STRETCH", 2.0)
+    monkeypatch.setattr(call, "ENOUGH", 0.9)
     processors, attack = os.sched_getaffinity(0), {"name": "floods.crowd", "helpers": 8}
     os.sched_setaffinity(0, sorted(processors)[:1])  # and with this process its sandboxes
     try:
@@ -115,7 +115,7 @@ def test_a_death_of_its_own_is_no_fault_of_the_machines(field):
 
 
 def test_the_zygotes_own_waiting_is_no_excuse(field, monkeypatch):
-    """It waited for a processor while it started on a busy machine: that says nothing about a later case."""
+    """It waited for a processor while it started on a busy machine: that says nothing about a later call."""
     runner = small(field, deadline=1.0)
     field.ask("floods.honest", runner=runner)
     real = watch.times
@@ -145,7 +145,7 @@ def test_a_hang_is_paid_in_full_once(field):
 def test_who_destroys_sandboxes_pays_alone(field, monkeypatch):
     """Its own function is not run any more; that is a verdict, no fault of the grader's; others go on."""
     monkeypatch.setattr("grading.sandbox.runner.RESTARTS", 2)
-    monkeypatch.setattr(case, "MAX_FILES", 60)
+    monkeypatch.setattr(call, "MAX_FILES", 60)
     runner = small(field, budget=999.0)
     verdicts = [field.ask("floods.sockets", count=80, runner=runner).verdict for _ in range(4)]
     assert verdicts == ["out of memory", "out of memory", "crashed", "crashed"]

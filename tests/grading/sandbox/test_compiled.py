@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grading.sandbox.case import End
+from grading.sandbox.call import End
 from grading.sandbox.runner import SandboxRunner
 from labkit.checks import values
 from labkit.checks.runner import Job
@@ -79,7 +79,7 @@ def ends(monkeypatch, *told):
         def run(self):
             return left.pop(0)
 
-    monkeypatch.setattr("grading.sandbox.runner.Case", Ending)
+    monkeypatch.setattr("grading.sandbox.runner.Call", Ending)
     return left
 
 

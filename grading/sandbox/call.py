@@ -1,10 +1,9 @@
-"""One case: the ranks of one call, from fork to verdict, watched from outside.
+"""The ranks of one call, from fork to verdict, watched from outside.
 
-It ends when all ranks have answered, when one has failed (the others get a moment: they may tell more), when nobody can
-go on (a deadlock that is certain), at the deadline, or when the submission uses too much of anything.
+It ends as every run of ranks does (labkit.comm.supervisor), or when the submission uses too much of anything.
 
 The deadline is fair on a busy machine. What counts is the time in which the ranks could run: a process that waited for
-a processor, as the kernel counts it, did not. A case that has had too little of it when even the stretched deadline is
+a processor, as the kernel counts it, did not. A call that has had too little of it when even the stretched deadline is
 over is the grader's fault, not the student's.
 """
 
@@ -22,11 +21,11 @@ from grading.sandbox.box import Box, BoxFailed, Rank
 from grading.sandbox.broker import Broker, Member
 from grading.sandbox.frames import Broken, clean
 from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, NOT_ATTEMPTED, OUT_OF_MEMORY, PASSED
-from labkit.comm.diagnose import diagnose, examine
+from labkit.comm.autopsy import Autopsy
+from labkit.comm.diagnose import examine
 from labkit.comm.outcome import Evidence
+from labkit.comm.supervisor import DEADLINE, FAILED, failure, supervise
 
-GRACE = 0.5  # seconds for the others once one has failed
-STILL = 0.25  # seconds without any change before a deadlock is believed
 ENOUGH = 0.25  # share of its time that a rank must have been able to run before its deadline counts
 STRETCH = 4.0  # times the deadline: then an overloaded machine is the grader's fault
 LOOK = 0.2  # seconds between two looks at memory
@@ -39,7 +38,7 @@ CROWD = 0.5  # helpers of the ranks that want a processor, as a share of the pro
 
 @dataclass
 class End:
-    """How a case ended. `verdict` PASSED means that every rank answered; `answers` are packed values by rank.
+    """How a call ended. `verdict` PASSED means that every rank answered; `answers` are packed values by rank.
 
     autopsy   for hangs and crashes: see labkit.comm.autopsy
     fatal     the sandbox is no longer usable
@@ -47,14 +46,22 @@ class End:
 
     verdict: str
     text: str = ""
-    autopsy: object = None
+    autopsy: Autopsy | None = None
     answers: list[bytes] = field(default_factory=list)
     ledgers: list = field(default_factory=list)
     printed: str = ""
     fatal: bool = False
 
 
-class Case:
+class Ended(Exception):
+    """The call ends so, whatever its ranks are doing."""
+
+    def __init__(self, verdict: str, text: str, fatal: bool = False) -> None:
+        super().__init__(text)
+        self.end = End(verdict, text, fatal=fatal)
+
+
+class Call:
     """`run()` it once. `jobs` are a (head, body) for each rank; `seconds` is the deadline."""
 
     def __init__(self, box: Box, jobs: list[tuple[dict, bytes]], seconds: float, baseline: int) -> None:
@@ -71,15 +78,20 @@ class Case:
             self.selector.register(connections.link, selectors.EVENT_READ, ("link", rank))
             self.selector.register(connections.output, selectors.EVENT_READ, ("output", rank))
         self.selector.register(box.link, selectors.EVENT_READ, ("box", 0))
+        self.stacks: dict[int, list[tuple[str, int, str]]] = {}
         self.mains: list[int] = []  # the ranks' own processes, as seen from here
         self.looked, self.own = self.begin, watch.times(os.getpid())
         self.looks = self.helpers = 0
+        self._ended()  # of those that ended while they were made, nobody will hear again
 
     def run(self) -> End:
         """Watch until it ends, then kill what is left of it."""
         try:
             try:
-                end = self._watch()
+                reason = supervise(self)
+                end = self._answered() if reason is None else self._failed(reason)
+            except Ended as over:
+                end = over.end
             except Broken as broken:
                 end = End(FORBIDDEN, f"a rank did not keep to the rules of its connection: {broken}")
             except BoxFailed as error:
@@ -91,31 +103,50 @@ class Case:
             for rank in self.ranks:
                 rank.close()
 
-    # -- watching ---------------------------------------------------------------------------------------------------
-    def _watch(self) -> End:
-        members, version, since, failed_at = self.broker.members, -1, self.begin, None
-        while True:
-            self._take(0.05)
-            now, states = time.monotonic(), [member.state for member in members]
-            if all(state == "returned" for state in states):
-                return self._answered()
-            if self.broker.version != version:
-                version, since = self.broker.version, now
-            blocked = all(member.blocked for member in members if member.state == "running")
-            if self.broker.fault or "raised" in states or "died" in states:
-                failed_at = failed_at or now
-                if now >= failed_at + GRACE or "running" not in states or (blocked and now - since > 0.05):
-                    return self._failed("mismatch" if self.broker.fault else "")
-            elif blocked and now - since > STILL and self._diagnose("").certain:
-                return self._failed("deadlock")
-            if (late := self._deadline(now)) is not None:
-                return late
-            if now - self.looked > LOOK and (excess := self._look(now)) is not None:
-                return excess
+    # -- what the supervisor asks -----------------------------------------------------------------------------------
+    @property
+    def fault(self) -> str | None:
+        return self.broker.fault
 
+    def wait(self, seconds: float) -> None:
+        """Whatever the ranks and the sandbox have to say. Raises Ended for what is no deadline and no failure."""
+        self._take(max(0.0, min(seconds, 0.05)))
+        now = time.monotonic()
+        if now - self.looked > LOOK:
+            self._look(now)
+
+    def states(self) -> list[str]:
+        return [member.state for member in self.broker.members]
+
+    def moves(self) -> object:
+        return self.broker.version
+
+    def blocked(self) -> bool:
+        return all(member.blocked for member in self.broker.members if member.state == "running")
+
+    def late(self) -> bool:
+        """The deadline, in which the ranks must have been able to run. Raises Ended where they were not, for long."""
+        spent = time.monotonic() - self.begin
+        if spent < self.seconds or "deadline" in self.box.off:
+            return False
+        able = spent - self._starved()
+        if able >= ENOUGH * self.seconds or self._crowded():
+            return True
+        if spent >= STRETCH * self.seconds:
+            raise Ended(
+                FAULT,
+                f"the machine is overloaded: of {spent:.0f} s this call's processes could run for "
+                f"{max(0.0, able):.1f} s; it says nothing about the submission: try it again alone",
+            )
+        return False
+
+    def evidence(self) -> list[Evidence]:
+        return [self._evidence(member) for member in self.broker.members]
+
+    # -- watching ---------------------------------------------------------------------------------------------------
     def _take(self, wait: float) -> None:
         """Whatever the ranks and the sandbox have to say."""
-        for member, rank in zip(self.broker.members, self.ranks):
+        for member in self.broker.members:
             if member.outbox:
                 self.broker.write(member)
                 wait = min(wait, 0.002)
@@ -125,7 +156,7 @@ class Case:
                 if not self.broker.read(self.broker.members[rank]):
                     self.selector.unregister(key.fileobj)
             elif what == "output":
-                self._print(rank, key.fileobj)
+                self._print(rank, key.fd)
             else:
                 self._ended()
 
@@ -155,22 +186,7 @@ class Case:
         if not self.box.alive:
             raise BoxFailed("the sandbox ended by itself")
 
-    # -- deadline and limits ----------------------------------------------------------------------------------------
-    def _deadline(self, now: float) -> End | None:
-        spent = now - self.begin
-        if spent < self.seconds or "deadline" in self.box.off:
-            return None
-        able = spent - self._starved()
-        if able >= ENOUGH * self.seconds or self._crowded():
-            return self._failed("deadline")
-        if spent < STRETCH * self.seconds:
-            return None
-        return End(
-            FAULT,
-            f"the machine is overloaded: of {spent:.0f} s this case's processes could run for "
-            f"{max(0.0, able):.1f} s; it says nothing about the submission: try it again alone",
-        )
-
+    # -- time and limits --------------------------------------------------------------------------------------------
     def _starved(self) -> float:
         """Seconds for which the worst off of the ranks that still run, or the judge itself, waited for a processor."""
         waited = [watch.times(pid)[1] for pid in self.mains]
@@ -181,29 +197,29 @@ class Case:
         its ranks had to wait."""
         return "excuse" not in self.box.off and self.helpers > self.looks * CROWD * len(os.sched_getaffinity(0))
 
-    def _look(self, now: float) -> End | None:
+    def _look(self, now: float) -> None:
+        """At what it uses. Raises Ended if that is too much."""
         self.looked = now
         zygote = self.box.zygote
         pids = [pid for pid in watch.tree(self.box.pid)[2:] if pid != zygote]  # without bubblewrap's two
         self.mains = watch.children(zygote)
         self.looks, self.helpers = self.looks + 1, self.helpers + watch.running(pids, but=self.mains)
         if "watch" in self.box.off:
-            return None
+            return
         if len(pids) > MAX_PROCESSES:
-            return End(CRASHED, f"it had started {len(pids)} processes; {MAX_PROCESSES} is the limit", fatal=True)
+            raise Ended(CRASHED, f"it had started {len(pids)} processes; {MAX_PROCESSES} is the limit", fatal=True)
         # What lies in sockets and pipes is the kernel's memory, which no process's size shows.
         if (files := sum(map(watch.files, pids))) > MAX_FILES:
-            return End(OUT_OF_MEMORY, f"it had {files} files open; {MAX_FILES} is the limit", fatal=True)
+            raise Ended(OUT_OF_MEMORY, f"it had {files} files open; {MAX_FILES} is the limit", fatal=True)
         if watch.at_most(pids) <= self.box.limits.tree:
-            return None
-        used = watch.use([zygote, *pids]).memory - self.baseline
-        if used <= self.box.limits.tree:
-            return None
-        return End(
-            OUT_OF_MEMORY,
-            f"it used {used / 2**30:.1f} GiB of memory; a submission may use {self.box.limits.tree / 2**30:.1f}",
-            fatal=True,
-        )
+            return
+        used = watch.memory_of([zygote, *pids]) - self.baseline
+        if used > self.box.limits.tree:
+            raise Ended(
+                OUT_OF_MEMORY,
+                f"it used {used / 2**30:.1f} GiB of memory; a submission may use {self.box.limits.tree / 2**30:.1f}",
+                fatal=True,
+            )
 
     # -- what it means ----------------------------------------------------------------------------------------------
     def _answered(self) -> End:
@@ -231,18 +247,10 @@ class Case:
         ]  # once it is shut in, any status is its own
         if own:
             return End(FAULT, f"rank {own[0]} could not be shut in: {self._said(own[0])}")
-        if reason == "deadline":
+        if reason == DEADLINE:
             self._where()
-        return End(HUNG if reason in ("deadline", "deadlock") else CRASHED, autopsy=self._diagnose(reason))
-
-    def _diagnose(self, reason: str):
-        return diagnose(
-            [self._evidence(m) for m in self.broker.members],
-            reason,
-            timeout=self.seconds,
-            backend="sandbox",
-            fault=self.broker.fault,
-        )
+        told = failure(self.evidence(), reason, timeout=self.seconds, backend="sandbox", fault=self.broker.fault)
+        return End(CRASHED if reason == FAILED else HUNG, autopsy=told.autopsy)
 
     def _evidence(self, member: Member) -> Evidence:
         e = Evidence(member.rank, member.ledger, member.state, now=member.ledger.now(), order=member.changed)
@@ -257,12 +265,9 @@ class Case:
             e.stack = self.stacks.get(member.rank, [])
         return e
 
-    stacks: dict[int, list[tuple[str, int, str]]] = {}
-
     def _where(self) -> None:
         """Kill the ranks; on the way they write down where they are. What they write is a claim, and shown as such."""
         self._kill(ask=True)
-        self.stacks = {}
         for rank, connections in enumerate(self.ranks):
             try:
                 text = os.read(connections.trace, 1 << 16).decode("utf-8", "replace")
@@ -289,7 +294,7 @@ class Case:
             try:
                 self._kill()
             except BoxFailed:
-                end.fatal = True  # the verdict stands; the next case gets a new sandbox
+                end.fatal = True  # the verdict stands; the next call gets a new sandbox
         for rank, connections in enumerate(self.ranks):
             try:
                 while len(self.output[rank]) < 4 * SHOWN and (data := os.read(connections.output, 1 << 16)):

@@ -1,0 +1,142 @@
+"""This program's fork server: a process beside it that has imported torch and forks the rank processes of all runs.
+
+It starts with the first run and stays until the program ends, or `shutdown()`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+
+from labkit.comm import forkserver
+from labkit.comm.forkserver import ForkLine
+from labkit.errors import LabError
+
+START_LIMIT = 180.0  # seconds for importing torch on a busy machine
+# Heavy modules that ranks may need: imported once in the helper if the caller has them, instead of once per rank.
+# Append only what starts no thread when imported.
+WORTH_SHARING = [
+    "numpy",
+    "torch.distributed.tensor",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.checkpoint",
+    "labkit.checks.remote",
+]
+# FSDP2 and every optimizer import torch._dynamo at their first call, 1.4 s of each rank's life, and torchao brings half
+# of torch's compiler along, 3 s. So whoever has the first of a pair gets the second with the helper. On a CPU alone:
+# importing them asks CUDA nothing (torch 2.13), but with a GPU it is untried, and a helper that had asked could not
+# fork ranks that use one.
+ON_CPU = {"torch.distributed.fsdp": "torch._dynamo", "torchao.float8": "torchao.float8"}
+
+
+def worth_sharing(device: str) -> list[str]:
+    """What the helper is to import before it forks ranks for this program."""
+    later = [module for first, module in ON_CPU.items() if first in sys.modules] if device == "cpu" else []
+    return [module for module in WORTH_SHARING if module in sys.modules] + later
+
+
+class Helper:
+    """A fork server with torch, beside this program: it forks rank processes."""
+
+    def __init__(self) -> None:
+        self.owner, self._lock = os.getpid(), threading.Lock()
+        ours, theirs = socket.socketpair()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the helper
+        code = (
+            f"import sys; sys.path[:] = {list(sys.path)!r}\n"
+            f"from labkit.comm.helper import serve; serve({theirs.fileno()})"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", code],  # type: ignore[attr-defined]  # untyped there
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors,
+            start_new_session=True,  # Ctrl-C in a terminal is for the caller
+        )
+        theirs.close()
+        self._line = ForkLine(ours)
+
+    def line(self) -> ForkLine:
+        """A line of the caller's own. LabError if the helper is gone."""
+        line = None
+        try:
+            with self._lock:
+                line = self._line.further()
+            line.ready(START_LIMIT)
+            return line
+        except (OSError, EOFError) as error:
+            self.close()
+            raise self.gone(error) from error
+        except BaseException:
+            if line is not None:
+                line.close()
+            raise
+
+    def gone(self, error: Exception | None = None) -> LabError:
+        """What to tell where it does not answer."""
+        try:
+            self.errors.seek(0)
+            lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
+        except (OSError, ValueError):
+            lines = []
+        said = lines[-1] if lines else "it said nothing; was it killed for lack of memory?"
+        return LabError(
+            f"the helper process that starts ranks ended or does not answer ({error or 'it exited'}): {said}"
+        )
+
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self._line.fileno() >= 0 and self.process.poll() is None
+
+    def close(self) -> None:
+        """End the helper and all its ranks."""
+        self._line.close()
+        if self.owner == os.getpid():
+            try:
+                self.process.wait(5.0)
+            except subprocess.TimeoutExpired:  # it is still importing: nothing to clean up yet
+                self.process.kill()
+                self.process.wait()
+
+
+def serve(descriptor: int) -> None:
+    link = socket.socket(fileno=descriptor)
+    link.set_inheritable(False)
+    parent = os.getppid()
+    import torch.distributed  # noqa: F401  the point of it all
+
+    import labkit.comm.worker  # noqa: F401  what its children run
+
+    try:
+        forkserver.serve(link, parent=parent)
+    finally:
+        os._exit(0)
+
+
+_own: Helper | None = None
+_lock = threading.Lock()
+
+
+def server() -> Helper:
+    """The program's helper, started if there is none. It serves all runs until the program ends, or `shutdown()`."""
+    global _own
+    with _lock:
+        if _own is None or not _own.alive():
+            _own = Helper()
+        return _own
+
+
+@atexit.register
+def shutdown() -> None:
+    """End the helper now. The next run of rank processes starts another."""
+    global _own
+    with _lock:
+        if _own is not None and _own.owner == os.getpid():
+            _own.close()
+        _own = None

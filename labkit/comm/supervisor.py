@@ -1,0 +1,86 @@
+"""Watches a run of ranks until it ends: the one supervisor under threads, processes, torchrun and the grading sandbox.
+
+A rank is "running" (waiting included), or has "returned", "raised" or "died". A run ends when
+
+    all have returned       well
+    one has failed          after a grace: most others end by themselves, and they show who disagrees with whom
+    nobody can go on        all that run stand in calls, nothing moves, and the evidence proves a deadlock
+    its time is over        as the medium counts time
+
+How ranks live, what they say and how they are ended is the medium's. What the medium alone may forbid (too much memory,
+a connection's rules) it raises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from labkit.comm.diagnose import diagnose
+from labkit.comm.outcome import Evidence, RanksFailed
+
+FAILED, DEADLOCK, DEADLINE = "failed", "deadlock", "deadline"
+GRACE = 0.5  # seconds for the others once one has failed
+SETTLED = 0.05  # seconds without a move after which those others, if they all stand in calls, have told what they know
+STILL = 0.25  # seconds without a move before a deadlock is believed
+
+
+class Medium(Protocol):
+    """Where the ranks are."""
+
+    @property
+    def fault(self) -> str | None:
+        """Two ranks met in a call and did not mean the same: in words."""
+
+    def wait(self, seconds: float) -> None:
+        """Take what the ranks say. Returns when some have said something, after `seconds`, or earlier."""
+
+    def states(self) -> list[str]:
+        """ "running", "returned", "raised", "died", by rank."""
+
+    def moves(self) -> object:
+        """Compares equal to the last one as long as no rank has done anything."""
+
+    def blocked(self) -> bool:
+        """Whether every rank that runs may stand in a call of the group."""
+
+    def late(self) -> bool:
+        """Whether the run's time is over."""
+
+    def evidence(self) -> Sequence[Evidence]:
+        """What is known of each rank now."""
+
+
+def supervise(medium: Medium, settled: float = SETTLED, still: float = STILL) -> str | None:
+    """Wait until the run ends: None if all ranks have returned, else why the others must be ended: FAILED, DEADLOCK or
+    DEADLINE. It ends nobody."""
+    last: object = None
+    since, failed_at, asked = time.perf_counter(), 0.0, False
+    while True:
+        states, now = medium.states(), time.perf_counter()
+        if all(state == "returned" for state in states):
+            return None
+        if (moves := (states, medium.moves())) != last:
+            last, since, asked = moves, now, False
+        if medium.fault or "raised" in states or "died" in states:
+            failed_at = failed_at or now
+            if now >= failed_at + GRACE or "running" not in states or (now - since > settled and medium.blocked()):
+                return FAILED
+        elif medium.late():
+            return DEADLINE
+        elif not asked and now - since > still and medium.blocked():
+            asked = True  # once: as long as nothing moves, the answer stays the same
+            if diagnose(list(medium.evidence()), "").certain:
+                return DEADLOCK
+        medium.wait(failed_at + GRACE - now if failed_at else 1.0)
+
+
+def failure(
+    evidence: list[Evidence], reason: str, *, timeout: float | None, backend: str, fault: str | None = None
+) -> RanksFailed:
+    """The error for a run that `supervise` has ended, from evidence taken before anybody was stopped."""
+    told = DEADLINE if reason == DEADLINE else ""
+    autopsy = diagnose(evidence, told, timeout=timeout, backend=backend, fault=fault)
+    error = next((e.error for e in evidence if e.rank == autopsy.guilty), None)
+    return RanksFailed(autopsy, [e.ledger for e in evidence], error)
