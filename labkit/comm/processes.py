@@ -24,11 +24,10 @@ from typing import Any
 
 from labkit.comm import worker
 from labkit.comm.diagnose import diagnose, refuse_wrong
-from labkit.comm.ledger import Ledger
+from labkit.comm.ledger import Ledger, read_sink
 from labkit.comm.member import Member, parse_trace
 from labkit.comm.outcome import Evidence, RanksFailed, Results
 from labkit.comm.serialization import frame, pack, pack_job, unpack
-from labkit.comm.sink import read_sink
 from labkit.errors import LabError
 
 GRACE = 0.5  # seconds for the others once one has raised or died

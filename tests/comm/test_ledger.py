@@ -9,10 +9,10 @@ import os
 import pytest
 import torch
 
-from labkit.comm import sink
+from labkit.comm import ledger as sink
 from labkit.comm.group import Recv, Send
 from labkit.comm.ledger import Event, Ledger
-from labkit.comm.sink import read_sink
+from labkit.comm.ledger import read_sink
 
 
 def program(group):
