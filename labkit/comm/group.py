@@ -99,7 +99,8 @@ class Group:
         self.rank = self.ranks.index(transport.rank) if transport.rank in self.ranks else -1
         self.size, self.device, self.transport = len(self.ranks), transport.device, transport
         self.ledger = ledger if ledger is not None else Ledger(self.rank, self.size)
-        self._names: list[str] = []
+        self._names: list[str] = []  # of its parts so far
+        self._meshes: dict[bool, DeviceMesh] = {}
 
     def __repr__(self) -> str:
         if self.name == WORLD:
@@ -135,7 +136,10 @@ class Group:
         from labkit.comm.mesh import device_mesh
 
         check_member(self)
-        return device_mesh([self], torch.tensor(self.ranks), (self.name.replace("/", "_"),), ledger)
+        if ledger not in self._meshes:
+            names = None if self.name == WORLD else (self.name.replace("/", "_"),)
+            self._meshes[ledger] = device_mesh([self], torch.tensor(self.ranks), names, ledger)
+        return self._meshes[ledger]
 
     # -- point to point -------------------------------------------------------------------------------------------
     def send(self, tensor: torch.Tensor, dst: int) -> None:

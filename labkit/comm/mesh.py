@@ -53,8 +53,8 @@ class Mesh:
         self._device_mesh: DeviceMesh | None = None
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Group:
-        """mesh["tp"]: the Group along a dimension. mesh["dp", "tp"]: along several (made at the first request, which all
-        ranks make together), the last fastest."""
+        """mesh["tp"]: the Group along a dimension. mesh["dp", "tp"]: along several, the last fastest (made at the first
+        request, which all ranks make together)."""
         wanted = (names,) if isinstance(names, str) else tuple(names)
         if wanted not in self._groups:
             if not wanted or list(wanted) != [name for name in self.sizes if name in wanted]:
@@ -95,7 +95,9 @@ class Mesh:
         return f"Mesh({', '.join(f'{name}={size}' for name, size in self.sizes.items())}; {self.group!r})"
 
 
-def device_mesh(groups: Sequence[Group], ranks: torch.Tensor, names: tuple[str, ...], ledger: bool) -> DeviceMesh:
+def device_mesh(
+    groups: Sequence[Group], ranks: torch.Tensor, names: tuple[str, ...] | None, ledger: bool
+) -> DeviceMesh:
     """torch's DeviceMesh with one group a dimension. ranks: of the whole run, by coordinate."""
     process_groups = [group.transport.process_group() for group in groups]
     from torch.distributed.device_mesh import DeviceMesh
@@ -104,4 +106,9 @@ def device_mesh(groups: Sequence[Group], ranks: torch.Tensor, names: tuple[str, 
         from labkit.comm.torch_group import keep_ledger
 
         process_groups = [keep_ledger(group) for group in groups]
-    return DeviceMesh.from_group(process_groups, groups[0].device.type, ranks, mesh_dim_names=names)
+    return DeviceMesh.from_group(
+        process_groups if ranks.dim() > 1 else process_groups[0],
+        groups[0].device.type,
+        ranks.int() if ranks.dim() > 1 else None,
+        mesh_dim_names=names,
+    )

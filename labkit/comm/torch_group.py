@@ -24,6 +24,7 @@ from labkit.comm.ledger import Event, GroupId, Ledger
 from labkit.comm.transport import TorchTransport
 from labkit.errors import LabError
 
+
 def keep_ledger(group: Group) -> LedgerGroup:
     """The process group of `group`, keeping `group.ledger`. Made once a process; each job brings its ledger."""
     if not isinstance(group.transport, TorchTransport):
@@ -96,7 +97,7 @@ class LedgerGroup(dist.ProcessGroup):
         super().__init__(real.rank(), real.size())
         self.real, self.group, self.ledger = real, group, Ledger()
 
-    def getGroupName(self) -> str:  # noqa: N802 - torch looks for this name
+    def getGroupName(self) -> str:  # torch looks for this name
         return f"{self.real.group_name} with ledger"
 
     def note(self, kind: str, tensors: list, sizes: list, call: Callable, args: tuple, options: dict) -> Any:

@@ -28,7 +28,7 @@ def program(group):
     handle.wait()  # line 9
     handle.wait()
     group.reduce_scatter(torch.ones(group.size * 2))  # line 10
-    group.broadcast(x, root=1)  # line 11
+    group.broadcast(x, src=1)  # line 11
     group.barrier()  # line 12
     group.sendrecv(x, dst=right, src=left)  # line 13
 

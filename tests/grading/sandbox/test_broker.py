@@ -164,8 +164,8 @@ def moves(group, shape, dtype):
     x = of(group.rank, shape, dtype)
     got = [group.all_gather(x)]
     late = group.all_gather(x, async_op=True)
-    got += [group.broadcast(x.clone(), root=group.size - 1), late.wait()]
-    handle = group.broadcast(x.clone(), root=0, async_op=True)
+    got += [group.broadcast(x.clone(), src=group.size - 1), late.wait()]
+    handle = group.broadcast(x.clone(), src=0, async_op=True)
     got.append(handle.wait())
     group.barrier()
     return got
@@ -263,7 +263,7 @@ DISAGREE = {
         "of bfloat16",
     ),
     "collectives": (lambda g: g.barrier() if g.rank == 0 else g.all_reduce(torch.zeros(1)), "as collective number 1"),
-    "roots": (lambda g: g.broadcast(torch.zeros(1), root=g.rank), "root 0"),
+    "sources": (lambda g: g.broadcast(torch.zeros(1), src=g.rank), "src 0"),
     "operations": (lambda g: g.all_reduce(torch.zeros(1), op="sum" if g.rank else "max"), "max"),
     "lengths": (lambda g: g.all_reduce(torch.zeros(2 + g.rank)), "[3] of float32"),
 }
