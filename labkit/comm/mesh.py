@@ -102,10 +102,11 @@ def device_mesh(
     process_groups = [group.transport.process_group() for group in groups]
     from torch.distributed.device_mesh import DeviceMesh
 
-    if ledger:
-        from labkit.comm.torch_group import keep_ledger
+    from labkit.comm import torch_group
 
-        process_groups = [keep_ledger(group) for group in groups]
+    torch_group.expect(ledger)
+    if ledger:
+        process_groups = [torch_group.keep_ledger(group) for group in groups]
     return DeviceMesh.from_group(
         process_groups if ranks.dim() > 1 else process_groups[0],
         groups[0].device.type,

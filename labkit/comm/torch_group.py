@@ -37,6 +37,21 @@ def keep_ledger(group: Group) -> LedgerGroup:
     return kept["ledger"]
 
 
+_expected = False  # whether the meshes made last keep a ledger
+
+
+def expect(ledger: bool) -> None:
+    """Called before a mesh is made. DTensor remembers meshes by ranks and names alone, and would go on with one that is
+    equal and has the other process groups: a program that changes over makes it forget. (Two kinds of mesh over the
+    same ranks at the same time are not supported.)"""
+    global _expected
+    if ledger != _expected:
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()
+        _expected = ledger
+
+
 def _register(made: LedgerGroup, real: dist.ProcessGroup) -> None:
     """Tell torch of a process group that it has not made: by name (functional collectives) and by rank (DTensor)."""
     world: Any = c10d._world
