@@ -5,8 +5,9 @@ rank's ledger itself. So the ledger that a check reads holds what really crossed
 believes; and who waits for whom is known here, not asked.
 
 Everything that comes from a rank is a claim about itself, read as data: JSON heads of capped size, bodies of the length
-that their shapes demand, dtypes from torch's own names, groups by number out of those that its splits have given it. A frame that breaks a rule
-ends that rank's case, and nothing else. A span of computing is a claim too: it is timed here, and proves nothing.
+that their shapes demand, dtypes from torch's own names, groups by number out of those that its splits have given it. A
+frame that breaks a rule ends that rank's case, and nothing else. A span of computing is a claim too: it is timed here,
+and proves nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Member:
         self.changed = float("inf")  # when it stopped running
         self.answer = b""
         self.failure: dict[str, Any] = {}
-        self.inbox, self.outbox = bytearray(), deque()
+        self.inbox = bytearray()
+        self.outbox: deque[memoryview] = deque()
         self.calls: list[_Call] = []
         self.groups = [GroupId(WORLD, tuple(range(size)))]  # by the rank's own numbers
         self.splits = 0

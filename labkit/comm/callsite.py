@@ -49,14 +49,15 @@ def shown_path(filename: str) -> str:
     return filename if relative.startswith("..") else relative
 
 
-_LIBRARY = tuple(
-    {
+_LIBRARY = (
+    _HERE,
+    *{
         os.path.join(form(path), "")
         for name in ("stdlib", "platstdlib", "purelib", "platlib")
         if (path := sysconfig.get_paths().get(name))
         for form in (os.path.abspath, os.path.realpath)
-    }
-) + (_HERE,)
+    },
+)
 
 
 def installed(filename: str) -> bool:

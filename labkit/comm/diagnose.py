@@ -69,7 +69,7 @@ def _report(e: Evidence, match: Match) -> RankReport:
     if e.state == "running":
         by_index = {event.index: event for event in events}
         for event in e.ledger.open():
-            subject = by_index.get(event.of, event) if event.kind == "wait" else event
+            subject = by_index.get(event.of, event) if event.of is not None else event
             calls.append(
                 Call(
                     subject.kind,
@@ -354,7 +354,7 @@ def _counter_verb(kind: str) -> str:
 
 def _signal_name(number: int | None) -> str:
     try:
-        return signal.Signals(number).name
+        return signal.Signals(number or 0).name
     except ValueError:
         return f"signal {number}"
 

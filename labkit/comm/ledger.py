@@ -281,8 +281,8 @@ class Ledger:
             and self.events[cut].batch == self.events[cut - 1].batch
         ):
             cut += 1
-        old, waiting = self.events[:cut], []
-        kept = Ledger()
+        old, kept = self.events[:cut], Ledger()
+        waiting: list[Event] = []
         for event in old:
             # A call that is still open is what an autopsy looks for: it stays.
             (waiting if event.end is None and event.blocking else kept.events).append(event)

@@ -71,7 +71,7 @@ def _exactly(link: socket.socket, count: int) -> bytearray:
 
 def raw(tensor: torch.Tensor) -> memoryview:
     """A tensor's memory. It must be contiguous."""
-    return memoryview(as_bytes(tensor).numpy()) if tensor.numel() else memoryview(b"")
+    return as_bytes(tensor).numpy().data if tensor.numel() else memoryview(b"")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

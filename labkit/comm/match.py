@@ -112,6 +112,6 @@ def _advice(send: Event, recv: Event) -> str:
 
 
 def _told(e: Event) -> str:
-    inside = [e.op, f"src {e.peer}" if e.peer is not None else None, _what(e) if e.dtype else None]
-    inside = ", ".join(i for i in inside if i)
+    parts = [e.op, f"src {e.peer}" if e.peer is not None else None, _what(e) if e.dtype else None]
+    inside = ", ".join(part for part in parts if part)
     return f"{e.kind}{f'({inside})' if inside else ''} at {e.where}"

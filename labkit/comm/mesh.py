@@ -49,7 +49,7 @@ class Mesh:
             raise LabError(f"a mesh of {told} has {math.prod(sizes.values())} ranks, and the group has {group.size}")
         self.group, self.sizes, self.ledger = group, sizes, ledger
         self._grid = torch.arange(group.size).reshape(*sizes.values())  # the group's ranks, by coordinate
-        self._groups = {(name,): self._cut((name,)) for name in sizes}
+        self._groups: dict[tuple[str, ...], Group] = {(name,): self._cut((name,)) for name in sizes}
         self._device_mesh: DeviceMesh | None = None
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Group:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -35,7 +35,8 @@ class Pending(Generic[What]):
     __slots__ = ("done", "rank", "what")
 
     def __init__(self, what: What, rank: int) -> None:
-        self.what, self.rank, self.done = what, rank, False
+        self.what: What = what
+        self.rank, self.done = rank, False
 
 
 class Exchange:
@@ -167,7 +168,12 @@ class ThreadTransport(Transport):
         return ThreadTransport(self.exchange, self.rank, group)
 
 
-_REDUCE = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min": torch.minimum}
+_REDUCE: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
 
 
 def _compute(by_rank: dict[int, Collective]) -> None:

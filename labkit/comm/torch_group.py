@@ -109,7 +109,7 @@ class LedgerGroup(dist.ProcessGroup):
     """`real`, and each call noted in `ledger`, which may change from job to job."""
 
     def __init__(self, real: dist.ProcessGroup, group: GroupId) -> None:
-        super().__init__(real.rank(), real.size())
+        super().__init__(real.rank(), real.size())  # type: ignore[call-arg]  # torch has this form, its stub not
         self.real, self.group, self.ledger = real, group, Ledger()
 
     def getGroupName(self) -> str:  # torch looks for this name

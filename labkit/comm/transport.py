@@ -169,6 +169,7 @@ def _connect(group: GroupId, rank: int) -> dist.ProcessGroup:
     rank to rank; the function behind it takes a name."""
     world: Any = c10d._get_default_group()
     backend, store = c10d._world.pg_map[world]
+    name: Any = f"{group.name} {group.ranks}"
     bound, world.bound_device_id = world.bound_device_id, None  # or NCCL splits the whole run's communicator: all come
     try:
         made, _ = c10d._new_process_group_helper(
@@ -177,9 +178,7 @@ def _connect(group: GroupId, rank: int) -> dist.ProcessGroup:
             list(group.ranks),
             backend,
             store,
-            c10d.GroupName(f"{group.name} {group.ranks}")
-            if hasattr(c10d, "GroupName")
-            else f"{group.name} {group.ranks}",
+            name,
             timeout=NO_LIMIT,
             group_desc=group.name,
         )
