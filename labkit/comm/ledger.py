@@ -149,11 +149,6 @@ class Ledger:
         """How many calls sent something point to point: a `sendrecv` or a `batch` is one step."""
         return self._totals["steps"] + len({e.batch for e in self.events if e.kind == "send"})
 
-    @property
-    def collective_bytes(self) -> int:
-        """Payload handed to library collectives; not what their algorithm moved."""
-        return sum(e.bytes for e in self.events if e.kind in COLLECTIVES)
-
     def count(self, *kinds: str) -> int:
         """How many events of these kinds there are."""
         return sum(e.kind in kinds for e in self.events)
