@@ -21,7 +21,7 @@ Two bandwidths, as nccl-tests defines them (github.com/NVIDIA/nccl-tests, doc/PE
     busbw = algbw * factor(collective, N)   what each wire must have carried, whoever wrote the algorithm
 
 The factor is the share of n that *must* leave every rank, whatever the algorithm: for reduce-scatter and all-gather
-(N-1)/N, for all-reduce twice that; and 1 for broadcast, where the vector must pass the root's wire once. So busbw can
+(N-1)/N, for all-reduce twice that; and 1 for broadcast, where the vector must pass the source's wire once. So busbw can
 be held against the wire's bandwidth for any N, and algbw tells how long a step waits. A collective that sends more
 than it must gets no credit for it: naive all-reduce moves much and has a low busbw.
 """

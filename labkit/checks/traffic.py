@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from labkit.checks.verdict import FORBIDDEN, CheckFailed, wrong
-from labkit.comm.ledger import COLLECTIVES, Ledger
+from labkit.comm.ledger import COLLECTIVES, EMPTY, Ledger
 
 # forbid= this where a collective is to be built
-LIBRARY = " ".join(kind for kind in COLLECTIVES if kind != "barrier")
+LIBRARY = " ".join(kind for kind in COLLECTIVES if kind not in EMPTY)
 
 
 def sends(ledger: Ledger) -> list[tuple[int, int]]:

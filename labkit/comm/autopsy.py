@@ -8,23 +8,27 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from labkit.comm.ledger import EMPTY, WORLD
+
 
 @dataclass
 class Call:
     """A call that a rank stands in. `waits_for`: the ranks that have not made the matching call."""
 
     kind: str  # "send", "recv", "all_reduce", ...; of a "wait", the call it waits for
-    peer: int | None  # send: to; recv: from; broadcast: the root
+    peer: int | None  # send: to; recv and broadcast: from
     bytes: int
     where: str  # "file:line" of the code that called the group
     seconds: float  # how long it has stood there
     number: int  # 1-based: its n-th message with this peer in this direction, or its n-th collective
     waits_for: list[int] = field(default_factory=list)
     handle: bool = False  # it stands in Handle.wait(), not in the call itself
+    group: str = WORLD  # the group that was called
 
     def __str__(self) -> str:
-        with_whom = {"send": " to rank", "recv": " from rank", "broadcast": " with root"}.get(self.kind)
+        with_whom = {"send": " to rank", "recv": " from rank", "broadcast": " from rank"}.get(self.kind)
         text = self.kind + (f"{with_whom} {self.peer}" if with_whom else "")
+        text += f' in group "{self.group}"' if self.group != WORLD else ""
         return f"wait() for its {text}" if self.handle else text
 
 
@@ -49,7 +53,7 @@ class RankReport:
         elif self.state == "waiting":
             first = self.calls[0]
             more = f" (and {len(self.calls) - 1} more of the same call)" if len(self.calls) > 1 else ""
-            size = f" ({first.bytes} bytes)" if first.kind != "barrier" else ""
+            size = f" ({first.bytes} bytes)" if first.kind not in EMPTY else ""
             text = f"waits in {first}{size} at {first.where}, for {first.seconds:.1f} s{more}"
         elif self.state == "running":
             text = f"runs its own code at {self.where or 'a line that could not be read'}; " + (

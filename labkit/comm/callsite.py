@@ -13,16 +13,25 @@ _names: dict[str, str | None] = {}  # co_filename -> the name to show; None: our
 
 def caller() -> str:
     """ "file:line" of the innermost frame outside labkit.comm: the line that its author would call theirs."""
-    frame: FrameType | None = sys._getframe(1)
+    return _innermost(own=False) or "?"
+
+
+def author() -> str:
+    """Likewise, past the frames of installed packages too: for what torch calls by itself."""
+    return _innermost(own=True) or caller()
+
+
+def _innermost(own: bool) -> str:
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         filename = frame.f_code.co_filename
         name = _names.get(filename, "")
         if name == "":
             name = _names[filename] = None if filename.startswith(_HERE) else shown_path(filename)
-        if name is not None:
+        if name is not None and not (own and installed(filename)):
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
-    return "?"
+    return ""
 
 
 def shown_path(filename: str) -> str:

@@ -12,8 +12,8 @@ from collections import Counter
 
 from labkit.comm.autopsy import Autopsy, Call, Edge, RankReport
 from labkit.comm.callsite import installed, shown_path
-from labkit.comm.ledger import COLLECTIVES, Ledger
-from labkit.comm.match import Match, Mismatch, say_ranks
+from labkit.comm.ledger import COLLECTIVES, Ledger, say_ranks
+from labkit.comm.match import Match, Mismatch
 from labkit.comm.outcome import Evidence, RanksFailed
 
 # What a library says when the *other* side is gone: a consequence, never the cause.
@@ -69,7 +69,7 @@ def _report(e: Evidence, match: Match) -> RankReport:
     if e.state == "running":
         by_index = {event.index: event for event in events}
         for event in e.ledger.open():
-            subject = by_index.get(event.of, event) if event.kind == "wait" else event
+            subject = by_index.get(event.of, event) if event.of is not None else event
             calls.append(
                 Call(
                     subject.kind,
@@ -80,6 +80,7 @@ def _report(e: Evidence, match: Match) -> RankReport:
                     subject.seq + 1,
                     match.missing(e.rank, subject) if match.usable else [],
                     event.kind == "wait",
+                    subject.group,
                 )
             )
         calls.sort(key=lambda call: not call.waits_for)  # what is really missing first
@@ -202,6 +203,11 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
         )
     elif kinds == {"recv"}:
         advice = "All of them receive first, and nobody sends: use sendrecv, or let one side send first."
+    elif len(groups := sorted({call.group for call in calls})) > 1:
+        names = " and ".join(f'"{name}"' for name in groups)
+        advice = (
+            f"They call the groups {names} in crossed order: ranks that share groups must call them in the same order."
+        )
     else:
         advice = "They do not make matching calls in the same order."
     _set(a, cycle[0], sorted(cycle), calls[0].where, f"Deadlock of {say_ranks(sorted(cycle))}: {steps}. {advice}", True)
@@ -297,10 +303,10 @@ def examine(ledgers: list[Ledger]) -> Autopsy | None:
         return diagnose(evidence, "mismatch")
     for rank, ledger in enumerate(ledgers):
         for e in ledger.events:
-            missing = match.missing(rank, e) if e.kind != "wait" else []
+            missing = match.missing(rank, e)
             if missing:
                 autopsy = diagnose(evidence, "mismatch")
-                call = Call(e.kind, e.peer, e.bytes, e.where, 0.0, e.seq + 1)
+                call = Call(e.kind, e.peer, e.bytes, e.where, 0.0, e.seq + 1, group=e.group)
                 _set(
                     autopsy,
                     rank,
@@ -348,7 +354,7 @@ def _counter_verb(kind: str) -> str:
 
 def _signal_name(number: int | None) -> str:
     try:
-        return signal.Signals(number).name
+        return signal.Signals(number or 0).name
     except ValueError:
         return f"signal {number}"
 

@@ -17,34 +17,33 @@ Rules that hold on every backend:
 - On gloo, a max or min that meets a NaN may return a number: reduce a flag "is not finite" instead.
 - Tensors may be non-contiguous or empty. They carry no gradient through the group.
 
-Each call is noted in `group.ledger` (see labkit.comm.ledger).
+`split` cuts a group into named parts, and each rank gets the part that it is in: a Group like any other. `Mesh`
+(labkit.comm.mesh) cuts along dimensions. Two groups that share ranks must be called in the same order by both.
+
+**One numbering.** What you pass to a group, and its `rank`, count within that group: 0 to size-1. What you are told
+(the ledger, an autopsy, a timeline, the virtual wire, `group.ranks`) counts within the whole run. `group.ranks[i]` is
+the rank of the run that this group calls i.
+
+Each call is noted in `group.ledger` (see labkit.comm.ledger). All groups of a rank write into one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from labkit.comm import arguments
+from labkit.comm.arguments import check_member, check_peer, check_reduction, check_tensor, dtype_name, nbytes
 from labkit.comm.callsite import caller
-from labkit.comm.ledger import Event, Ledger
+from labkit.comm.ledger import WORLD, Event, GroupId, Ledger, say_ranks
 from labkit.comm.transport import Collective, Op, Transport
 from labkit.errors import LabError
 
-OPS = ("sum", "mean", "max", "min", "prod")
-REDUCIBLE = {
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.int8,
-    torch.uint8,
-    torch.int32,
-    torch.int64,
-}
-_DTYPES: dict[torch.dtype, str] = {}
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(slots=True)
@@ -69,39 +68,78 @@ class Handle:
 
     Until then the tensor must not be touched: it may still be read, or written."""
 
-    __slots__ = ("_done", "_event", "_group", "_result")
+    __slots__ = ("_done", "_event", "_ledger", "_result")
 
-    def __init__(self, group: Group, event: Event | None, done: Callable[[], Any]) -> None:
-        self._group, self._event, self._done, self._result = group, event, done, None
+    def __init__(self, ledger: Ledger, event: Event | None, done: Callable[[], Any]) -> None:
+        self._ledger, self._event, self._result = ledger, event, None
+        self._done: Callable[[], Any] | None = done
 
     def wait(self) -> torch.Tensor | None:
         if self._done is not None:
-            ledger, posted = self._group.ledger, self._event
-            event = ledger.begin("wait", posted.peer, of=posted.index, where=caller()) if posted is not None else None
+            event = self._ledger.begin_wait(self._event, caller())
             self._result = self._done()
             self._done = None
-            ledger.finish(event)
-            if posted is not None:
-                posted.end = event.end if event is not None else ledger.now()
+            self._ledger.finish_wait(event, self._event)
         return self._result
 
 
 class Group:
     """`size` ranks, seen from one of them.
 
-    rank     0 .. size-1
+    rank     0 .. size-1; -1 in a group that `split` made without this rank
     size     how many ranks
+    name     "world", or what `split` was told
+    ranks    its ranks, as the whole run counts them
     device   torch.device on which tensors handed to this group must live ("cpu" or "cuda:k")
-    ledger   what this rank has asked for so far
+    ledger   what this rank has asked for so far, in all its groups
     """
 
     def __init__(self, transport: Transport, ledger: Ledger | None = None) -> None:
-        self.rank, self.size, self.device = transport.rank, transport.size, transport.device
-        self.transport = transport
+        self.name, self.ranks = transport.group
+        self.rank = self.ranks.index(transport.rank) if transport.rank in self.ranks else -1
+        self.size, self.device, self.transport = len(self.ranks), transport.device, transport
         self.ledger = ledger if ledger is not None else Ledger(self.rank, self.size)
+        self._names: list[str] = []  # of its parts so far
+        self._meshes: dict[bool, DeviceMesh] = {}
 
     def __repr__(self) -> str:
-        return f"Group(rank {self.rank} of {self.size}, {self.device})"
+        if self.name == WORLD:
+            return f"Group(rank {self.rank} of {self.size}, {self.device})"
+        return f"Group({self.name!r}: rank {self.rank} of {self.size}, {say_ranks(self.ranks)}, {self.device})"
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+    def split(self, parts: Sequence[Sequence[int]], name: str = "part") -> Group:
+        """Cut this group into `parts`: lists of its ranks, each ascending, no rank in two. All its ranks call this,
+        with the same arguments, and each gets the part that it is in, under `name`.
+
+        A rank that is in no part gets a Group too (rank -1, size 0); to call anything of it is a LabError. The group's
+        own name is "name" in the whole run, "parent/name" in a part of it, and "name#2" the second time."""
+        cut = arguments.check_parts(self, parts, name)
+        self._names.append(name)
+        full = name if self.name == WORLD else f"{self.name}/{name}"
+        full += f"#{times}" if (times := self._names.count(name)) > 1 else ""
+        mine = GroupId(full, next((part for part in cut if self.transport.rank in part), ()))
+        call = Collective("split", op=told_split(full, cut), where=caller())
+        event = self.ledger.begin("split", op=call.op, where=call.where, group=self.name)
+        transport = self.transport.split(call, cut, mine)
+        self.ledger.finish(event)
+        if mine.ranks:
+            self.ledger.join(mine)
+        return Group(transport, self.ledger)
+
+    def device_mesh(self, ledger: bool = False) -> DeviceMesh:
+        """torch's DeviceMesh over these ranks, for FSDP2's `fully_shard` and DTensor.
+
+        ledger   also note what these send, in `group.ledger`; some microseconds a message (labkit.comm.torch_group)
+
+        Raises LabError for ranks on threads, which have no torch process group."""
+        from labkit.comm.mesh import device_mesh
+
+        check_member(self)
+        if ledger not in self._meshes:
+            names = None if self.name == WORLD else (self.name.replace("/", "_"),)
+            self._meshes[ledger] = device_mesh([self], torch.tensor(self.ranks), names, ledger)
+        return self._meshes[ledger]
 
     # -- point to point -------------------------------------------------------------------------------------------
     def send(self, tensor: torch.Tensor, dst: int) -> None:
@@ -138,60 +176,44 @@ class Group:
     def isend(self, tensor: torch.Tensor, dst: int) -> Handle:
         """Start sending and go on. `wait()` on the handle before changing the tensor."""
         events, done = self._post([Send(tensor, dst)], blocking=False)
-        return Handle(self, events[0], lambda: done()[0])
+        return Handle(self.ledger, events[0], lambda: done()[0])
 
     def irecv(self, src: int, like: torch.Tensor | None = None, out: torch.Tensor | None = None) -> Handle:
         """Start receiving and go on. `wait()` on the handle returns the tensor."""
         events, done = self._post([Recv(src, like, out)], blocking=False)
-        return Handle(self, events[0], lambda: done()[0])
+        return Handle(self.ledger, events[0], lambda: done()[0])
 
-    def _together(self, parts: Sequence[Send | Recv]) -> list[torch.Tensor | None]:
+    def _together(self, parts: Sequence[Send | Recv]) -> list[Any]:
         events, done = self._post(parts, blocking=True)
         results = done()
         for event in events:
             self.ledger.finish(event)
         return results
 
-    def _post(self, parts: Sequence[Send | Recv], blocking: bool) -> tuple[list[Event | None], Callable[[], list]]:
+    def _post(
+        self, parts: Sequence[Send | Recv], blocking: bool
+    ) -> tuple[list[Event | None], Callable[[], list[torch.Tensor | None]]]:
         """Check, note and start `parts`; returns their events and the function that waits and gives the results."""
         where = caller()
         ops: list[Op] = []
         targets: list[torch.Tensor | None] = []
         for part in parts:
+            target = None
             if isinstance(part, Send):
-                self._check_peer(part.dst, "dst")
-                self._check_tensor(part.tensor)
-                ops.append(Op("send", part.dst, part.tensor.detach().contiguous(), where, blocking))
-                targets.append(None)
+                peer, tensor = check_peer(self, part.dst, "dst"), check_tensor(self, part.tensor).contiguous()
             else:
-                self._check_peer(part.src, "src")
-                target = self._target(part)
-                ops.append(
-                    Op(
-                        "recv",
-                        part.src,
-                        target
-                        if target.is_contiguous()
-                        else torch.empty_like(target, memory_format=torch.contiguous_format),
-                        where,
-                        blocking,
-                    )
-                )
-                targets.append(target)
+                peer, target = check_peer(self, part.src, "src"), arguments.target(self, part.like, part.out)
+                tensor = _own(target)
+            ops.append(Op("send" if target is None else "recv", peer, tensor, where, blocking))
+            targets.append(target)
         if len(ops) > 1:
-            _check_overlap(ops)
-        events, batch = [], None
+            arguments.check_overlap(ops)
+        events: list[Event | None] = []
+        batch = None
         for op in ops:
-            t = op.tensor
+            t, kind, shape = op.tensor, dtype_name(op.tensor), tuple(op.tensor.shape)
             event = self.ledger.begin(
-                op.kind,
-                op.peer,
-                _bytes(t),
-                dtype=_dtype(t),
-                shape=tuple(t.shape),
-                batch=batch,
-                blocking=blocking,
-                where=where,
+                op.kind, op.peer, nbytes(t), kind, shape, batch=batch, blocking=blocking, where=where, group=self.name
             )
             batch = event.batch if event is not None else None
             events.append(event)
@@ -207,61 +229,55 @@ class Group:
         return events, done
 
     # -- collectives ----------------------------------------------------------------------------------------------
-    def all_reduce(self, tensor: torch.Tensor, op: str = "sum", async_op: bool = False) -> torch.Tensor | Handle:
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum", async_op: bool = False) -> Any:
         """Reduce `tensor` over all ranks, in place; every rank ends with the same. Returns it (or a Handle)."""
-        self._check_reduction(tensor, op)
-        work = tensor.detach().contiguous()
+        work = check_reduction(self, tensor, op).contiguous()
 
         def finish() -> torch.Tensor:
-            if op == "mean":
-                work.div_(self.size)
-            if work.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
-                tensor.detach().copy_(work)
-            return tensor
+            return _into(tensor, work.div_(self.size) if op == "mean" else work)
 
-        return self._collective(
-            Collective("all_reduce", work, op=_wire_op(op)), tensor, _bytes(work), finish, async_op, op
-        )
+        call = Collective("all_reduce", work, op=_wire_op(op))
+        return self._collective(call, tensor, nbytes(work), finish, async_op, op)
 
-    def all_gather(self, tensor: torch.Tensor, async_op: bool = False) -> torch.Tensor | Handle:
-        """[L, ...] on each rank -> [N*L, ...] on all, in rank order. A scalar counts as [1]."""
-        self._check_tensor(tensor)
-        work = tensor.detach().contiguous()
+    def all_gather(self, tensor: torch.Tensor, out: torch.Tensor | None = None, async_op: bool = False) -> Any:
+        """[L, ...] on each rank -> [N*L, ...] on all, in rank order: `out`, or new. A scalar counts as [1]."""
+        work = check_tensor(self, tensor).contiguous()
         work = work.reshape(1) if work.dim() == 0 else work
-        out = work.new_empty((self.size * work.shape[0], *work.shape[1:]))
-        return self._collective(Collective("all_gather", work, out), tensor, _bytes(out), lambda: out, async_op)
+        result = arguments.result(self, work, (self.size * work.shape[0], *work.shape[1:]), out)
+        into = _own(result)
+        call = Collective("all_gather", work, into)
+        return self._collective(call, tensor, nbytes(into), lambda: _into(result, into), async_op)
 
-    def reduce_scatter(self, tensor: torch.Tensor, op: str = "sum", async_op: bool = False) -> torch.Tensor | Handle:
-        """[N*L, ...] on each rank -> the rank's own [L, ...] of the reduction. The first dim must divide by N."""
-        self._check_reduction(tensor, op)
+    def reduce_scatter(
+        self, tensor: torch.Tensor, op: str = "sum", out: torch.Tensor | None = None, async_op: bool = False
+    ) -> Any:
+        """[N*L, ...] on each rank -> the rank's own [L, ...] of the reduction: `out`, or new. The first dim must divide
+        by N."""
+        work = check_reduction(self, tensor, op).contiguous()
         if tensor.dim() == 0 or tensor.shape[0] % self.size:
             raise LabError(
                 f"reduce_scatter cuts the first dimension into {self.size} equal parts; shape "
                 f"{list(tensor.shape)} cannot be cut so: pad it, or choose another size"
             )
-        work = tensor.detach().contiguous()
-        out = work.new_empty((work.shape[0] // self.size, *work.shape[1:]))
-        finish = (lambda: out.div_(self.size)) if op == "mean" else (lambda: out)
-        return self._collective(
-            Collective("reduce_scatter", work, out, _wire_op(op)), tensor, _bytes(work), finish, async_op, op
-        )
-
-    def broadcast(self, tensor: torch.Tensor, root: int = 0, async_op: bool = False) -> torch.Tensor | Handle:
-        """Overwrite `tensor` on every rank with rank `root`'s, in place. Returns it (or a Handle)."""
-        self._check_tensor(tensor)
-        self._check_rank(root, "root")
-        work = tensor.detach().contiguous()
+        result = arguments.result(self, work, (work.shape[0] // self.size, *work.shape[1:]), out)
+        into = _own(result)
 
         def finish() -> torch.Tensor:
-            if work.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
-                tensor.detach().copy_(work)
-            return tensor
+            return _into(result, into.div_(self.size) if op == "mean" else into)
 
-        return self._collective(Collective("broadcast", work, root=root), tensor, _bytes(work), finish, async_op)
+        call = Collective("reduce_scatter", work, into, _wire_op(op))
+        return self._collective(call, tensor, nbytes(work), finish, async_op, op)
+
+    def broadcast(self, tensor: torch.Tensor, src: int = 0, async_op: bool = False) -> Any:
+        """Overwrite `tensor` on every rank with rank `src`'s, in place. Returns it (or a Handle)."""
+        work = check_tensor(self, tensor).contiguous()
+        call = Collective("broadcast", work, src=arguments.world_rank(self, src, "src"))
+        return self._collective(call, tensor, nbytes(work), lambda: _into(tensor, work), async_op)
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._collective(Collective("barrier", None), None, 0, lambda: None, False)
+        check_member(self)
+        self._collective(Collective("barrier"), None, 0, lambda: None, False)
 
     def _collective(
         self,
@@ -273,15 +289,9 @@ class Group:
         op: str | None = None,
     ) -> Any:
         call.where, call.blocking = caller(), not async_op
+        dtype, shape = (dtype_name(shown), tuple(shown.shape)) if shown is not None else ("", ())
         event = self.ledger.begin(
-            call.kind,
-            call.root,
-            size,
-            dtype=_dtype(shown) if shown is not None else "",
-            shape=tuple(shown.shape) if shown is not None else (),
-            op=op,
-            blocking=not async_op,
-            where=call.where,
+            call.kind, call.src, size, dtype, shape, op=op, blocking=not async_op, where=call.where, group=self.name
         )
         wait = self.transport.collective(call)
 
@@ -290,87 +300,65 @@ class Group:
             return finish()
 
         if async_op:
-            return Handle(self, event, done)
+            return Handle(self.ledger, event, done)
         result = done()
         self.ledger.finish(event)
         return result
 
-    def device_mesh(self):
-        """A DeviceMesh over these ranks, for FSDP2's `fully_shard` and DTensor. Its traffic is not in the ledger.
+    # -- computing ------------------------------------------------------------------------------------------------
+    def compute(self, label: str, seconds: float | None = None) -> Span:
+        """Note a span of computing, so that timelines and the virtual wire know what ran beside a message.
 
-        Raises LabError for ranks on threads, which have no torch process group."""
-        return self.transport.mesh()
+            with group.compute("layer 3, backward"):         as long as it takes here
+            group.compute("layer 3, backward", seconds=2e-3) 2 ms on the virtual wire, whatever runs here
 
-    # -- checks: each one clear sentence, before anything is posted -------------------------------------------------
-    def _check_rank(self, rank: int, name: str) -> None:
-        if isinstance(rank, bool) or not isinstance(rank, int):
-            raise LabError(f"{name}= must be a rank, an int from 0 to {self.size - 1}; got {rank!r}")
-        if not 0 <= rank < self.size:
-            raise LabError(
-                f"{name}={rank} is no rank of this group: its {self.size} ranks are 0 to {self.size - 1} "
-                f"(wrap around with % group.size)"
-            )
+        Call no group inside a `with`."""
+        if seconds is not None and not 0 <= seconds < float("inf"):
+            raise LabError(f"seconds={seconds!r} of a span must be a number, at least 0")
+        where = caller()
+        event = self.ledger.begin("compute", blocking=False, where=where, label=label, seconds=seconds)
+        self.transport.span(label, seconds, where)
+        span = Span(self, event)
+        if seconds is not None:
+            span.end()
+        return span
 
-    def _check_peer(self, rank: int, name: str) -> None:
-        self._check_rank(rank, name)
-        if rank == self.rank:
-            raise LabError(
-                f"{name}={rank} is rank {self.rank} itself: a rank cannot message itself, keep the tensor instead"
-            )
 
-    def _check_tensor(self, tensor: Any, name: str = "tensor") -> None:
-        if not isinstance(tensor, torch.Tensor):
-            raise LabError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
-        if tensor.device != self.device:
-            raise LabError(
-                f"{name} is on {tensor.device}, but this group moves tensors on {self.device}: use .to(group.device)"
-            )
+class Span:
+    """A span of computing under way (`Group.compute`)."""
 
-    def _check_reduction(self, tensor: torch.Tensor, op: str) -> None:
-        self._check_tensor(tensor)
-        if op not in OPS:
-            raise LabError(f"op={op!r} is unknown: choose one of {', '.join(OPS)}")
-        if tensor.dtype not in REDUCIBLE:
-            raise LabError(f"{_dtype(tensor)} cannot be reduced: convert it first, to float32, say, or to int32")
-        if op == "mean" and not tensor.dtype.is_floating_point:
-            raise LabError(f"the mean of {_dtype(tensor)} is no integer: use op='sum', or convert to a float dtype")
+    def __init__(self, group: Group, event: Event | None) -> None:
+        self._group, self._event, self._open = group, event, True
 
-    def _target(self, part: Recv) -> torch.Tensor:
-        if part.out is not None:
-            self._check_tensor(part.out, "out")
-            return part.out.detach() if part.out.requires_grad else part.out
-        if part.like is None:
-            raise LabError(
-                "recv needs like= (a tensor of the shape and dtype to expect) or out= (a tensor to fill): "
-                "a message carries no header"
-            )
-        if not isinstance(part.like, torch.Tensor):
-            raise LabError(f"like must be a torch.Tensor; got {type(part.like).__name__}")
-        return torch.empty(part.like.shape, dtype=part.like.dtype, device=self.device)
+    def end(self) -> None:
+        if self._open:
+            self._open = False
+            self._group.ledger.finish(self._event)
+            self._group.transport.over()
+
+    def __enter__(self) -> Span:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
 
 
 def _wire_op(op: str) -> str:
     return "sum" if op == "mean" else op
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory for what `tensor` is to hold."""
+    return tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def _dtype(tensor: torch.Tensor) -> str:
-    name = _DTYPES.get(tensor.dtype)
-    if name is None:
-        name = _DTYPES[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
-    return name
+def _into(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """`tensor`, which holds `result` now: it may be the same memory already."""
+    if result.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
+        tensor.detach().copy_(result.reshape(tensor.shape))
+    return tensor
 
 
-def _check_overlap(ops: Sequence[Op]) -> None:
-    """A buffer that is filled while it is read, or filled twice, gives a different answer on every run: refuse it."""
-    spans = [(op.tensor.data_ptr(), op.tensor.data_ptr() + _bytes(op.tensor), op.kind) for op in ops]
-    for i, (a, b, kind) in enumerate(spans):
-        for c, d, other in spans[i + 1 :]:
-            if a < d and c < b and "recv" in (kind, other):
-                raise LabError(
-                    "out= shares memory with another tensor of the same call: it would be overwritten while "
-                    "it is read; receive into a tensor of its own"
-                )
+def told_split(name: str, parts: Sequence[Sequence[int]]) -> str:
+    """ "tp: 0 1 | 2 3": what all ranks that split a group must mean alike."""
+    return f"{name}: {' | '.join(' '.join(map(str, part)) for part in parts)}"

@@ -10,33 +10,74 @@ What replay needs is exact, clocks aside:
 - `blocking=True`: the rank went on only after this event was complete. `blocking=False` (`isend`, `irecv`,
   `async_op`): the rank went on at once; a later event of kind "wait" with `of=<index>` is where it stood still until
   completion.
-- `seq` counts messages: the n-th send from a to b meets the n-th recv on b from a, and the n-th collective meets the
-  n-th collective of every other rank. Matching needs nothing else.
+- `group` names the group that was called; `ledger.groups` says which ranks are in it. Ranks are always ranks of the
+  whole run here, whatever a sub-group calls them (see labkit.comm.group).
+- `seq` counts within a group: the n-th send from a to b meets the n-th recv on b from a, and the n-th collective meets
+  the n-th collective of every other rank of that group. Matching needs nothing else.
+- A `compute` event is a span of computing that somebody noted (`group.compute`): a label, and the seconds that it
+  took, or that it is to take on the virtual wire.
 
 What `bytes` means. For "send" and "recv" it is what crosses: elements times element size, no header (the tests hold
 it against the kernel's own TCP counters). For a library collective it is the payload as nccl-tests counts it
 (all_reduce and broadcast: the tensor; all_gather: the gathered result; reduce_scatter: the whole input); how many
-bytes really cross is the library's choice of algorithm, and the ledger does not claim to know it. Traffic that does
-not pass through `Group` (what FSDP2 does on a `device_mesh()`) is not here at all.
+bytes really cross is the library's choice of algorithm, and the ledger does not claim to know it. What FSDP2, DTensor
+and others send by themselves is here only if their mesh was made with `ledger=True` (labkit.comm.torch_group).
 
-On CUDA the host's `begin` and `end` say when the call was made and when it returned, not when the GPU did it; with
-`device_clock` on, `device_begin` and `device_end` are measured by CUDA events on the rank's current stream.
+On CUDA `begin` and `end` say when the call was made and when it returned to the host, not when the GPU did it.
 
-An event costs about 2 microseconds, 6 where a file keeps it too (rank processes). `ledger.off()` records nothing for a
-while: a benchmark of 8-byte messages wants that.
+An event costs about 2 microseconds, 6 where a file keeps it too. `ledger.off()` records nothing for a while: a
+benchmark of 8-byte messages wants that.
+
+The file (`sink`) is for rank processes: a rank that hangs in C code or dies by a signal cannot tell what it was doing;
+the file outlives it, and the parent reads it for the autopsy (`read_sink`).
 """
 
 from __future__ import annotations
 
 import json
+import marshal
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "split")
+EMPTY = ("barrier", "split")  # collectives that bring the ranks together and carry nothing
+CALLS = ("send", "recv", "wait", *COLLECTIVES)  # what a rank can stand in; "compute" and what may come later is not
 KEEP = 100_000  # events kept in memory, some 50 MB; the totals stay exact beyond
+LIMIT = 8 << 20  # bytes of a sink; a longer file is started anew with the last events, so that no run fills a disk
+WORLD = "world"  # the name of the group of all ranks
+
+
+class GroupId(NamedTuple):
+    """What tells a group from all others: its name, and its ranks of the whole run."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+    @property
+    def told(self) -> str:
+        """'group "tp" (ranks 0 and 1)', for sentences."""
+        return f'group "{self.name}" ({say_ranks(self.ranks)})'
+
+    @property
+    def of(self) -> str:
+        """' of group ...', or nothing for the group of all ranks, which needs no name."""
+        return "" if self.name == WORLD else f" of {self.told}"
+
+    @property
+    def inside(self) -> str:
+        """' in group ...', likewise."""
+        return "" if self.name == WORLD else f" in {self.told}"
+
+
+def say_ranks(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0, 1 and 2"."""
+    *most, last = map(str, ranks or ("?",))
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
 @dataclass(slots=True)
@@ -44,27 +85,33 @@ class Event:
     """One thing a rank asked for. Times are seconds since the start of the run; sizes are bytes."""
 
     index: int  # program order on this rank: 0, 1, 2, ...
-    kind: str  # "send", "recv", "wait", or one of COLLECTIVES
-    peer: int | None = None  # the other rank; the root of a broadcast; None for the other collectives
+    kind: str  # "send", "recv", "wait", one of COLLECTIVES, or "compute"
+    peer: int | None = None  # the other rank, as the whole run counts; the source of a broadcast; else None
     bytes: int = 0  # payload (see above); 0 for "wait" and "barrier"
     begin: float = 0.0
     end: float | None = None  # None: not known to be complete
     where: str = ""  # "file:line" of the code that called the group
     dtype: str = ""  # "float32", "bfloat16", ...
     shape: tuple[int, ...] = ()  # of the tensor that was passed (recv: received)
-    op: str | None = None  # "sum", "mean", ... of a reduction
+    op: str | None = None  # "sum", "mean", ... of a reduction; the name and parts of a split
     batch: int | None = None  # shared by everything posted by one call; None for "wait"
     blocking: bool = True  # False: posted only; see the "wait" with of == index
     of: int | None = None  # "wait": the index of the event waited for
-    seq: int = 0  # number of this message on its channel, or of this collective on this rank
-    device_begin: float | None = None  # seconds on the GPU's clock since the ledger began, if device_clock is on
-    device_end: float | None = None
+    seq: int = 0  # number of this message on its channel, or of this collective, within the group
+    group: str = WORLD
+    label: str = ""  # "compute": what was computed
+    seconds: float | None = None  # "compute": how long it takes on the virtual wire; None: as long as it took here
+
+
+_KEPT = [f.name for f in fields(Event) if f.name != "end"]
+_row = attrgetter(*_KEPT)
 
 
 class Ledger:
     """The events of one rank. `events` is an ordinary list; reading it while the rank runs is safe.
 
     rank, size   whose ledger, and of how many ranks
+    groups       the groups that this rank is in, by name: their ranks
     start        `time.perf_counter()` at the start of the run, the zero of all times (one clock for a whole machine)
     sink         path of an append-only file that gets every begin and end as it happens; it survives SIGKILL
     keep         events kept in memory; older ones are dropped (`dropped` says how many, the totals still count them)
@@ -74,6 +121,7 @@ class Ledger:
         self, rank: int = 0, size: int = 1, *, start: float | None = None, sink: str | None = None, keep: int = KEEP
     ) -> None:
         self.rank, self.size = rank, size
+        self.groups: dict[str, tuple[int, ...]] = {WORLD: tuple(range(size))}
         self.start = time.perf_counter() if start is None else start
         self.keep = max(2, keep)
         self.events: list[Event] = []
@@ -82,13 +130,8 @@ class Ledger:
         self.dropped = 0
         self._totals = {"sent_bytes": 0, "received_bytes": 0, "steps": 0}  # of the dropped events
         self._next = 0
-        self._seq: dict[tuple[str, int | None], int] = {}
-        self._sink = None
-        if sink:
-            from labkit.comm.sink import Sink
-
-            self._sink = Sink(sink, self)
-        self._clock: _DeviceClock | None = None
+        self._seq: dict[tuple[str, str, int | None], int] = {}
+        self._sink = _Sink(sink, self) if sink else None
 
     # -- totals ---------------------------------------------------------------------------------------------------
     @property
@@ -106,37 +149,45 @@ class Ledger:
         """How many calls sent something point to point: a `sendrecv` or a `batch` is one step."""
         return self._totals["steps"] + len({e.batch for e in self.events if e.kind == "send"})
 
-    @property
-    def collective_bytes(self) -> int:
-        """Payload handed to library collectives; not what their algorithm moved."""
-        return sum(e.bytes for e in self.events if e.kind in COLLECTIVES)
-
     def count(self, *kinds: str) -> int:
         """How many events of these kinds there are."""
         return sum(e.kind in kinds for e in self.events)
 
     def open(self) -> list[Event]:
         """Calls that this rank stands in now: begun, blocking, not ended."""
-        return [e for e in self.events if e.end is None and e.blocking]
+        return [e for e in self.events if e.end is None and e.blocking and e.kind in CALLS]
+
+    def group_of(self, event: Event) -> GroupId:
+        """The group in which an event of this ledger took place."""
+        return GroupId(event.group, self.groups.get(event.group, ()))
 
     # -- recording ------------------------------------------------------------------------------------------------
     def now(self) -> float:
         """Seconds since the start of the run."""
         return time.perf_counter() - self.start
 
+    def join(self, group: GroupId) -> None:
+        """Note that this rank is in `group`."""
+        self.groups[group.name] = group.ranks
+        if self._sink is not None:
+            self._sink.join(group)
+
     def begin(
         self,
         kind: str,
         peer: int | None = None,
         bytes: int = 0,
-        *,
         dtype: str = "",
         shape: tuple[int, ...] = (),
+        *,
         op: str | None = None,
         batch: int | None = None,
         blocking: bool = True,
         of: int | None = None,
         where: str = "",
+        group: str = WORLD,
+        label: str = "",
+        seconds: float | None = None,
     ) -> Event | None:
         """Note that a call begins. `batch=None` starts a new batch; pass the first event's `batch` to join it.
 
@@ -147,18 +198,19 @@ class Ledger:
         index = self._next
         self._next = index + 1
         seq = 0
-        if kind != "wait":
-            channel = (kind, peer) if kind in ("send", "recv") else ("collective", None)
+        if kind not in ("wait", "compute"):
+            channel = (group, kind, peer) if kind in ("send", "recv") else (group, "collective", None)
             seq = self._seq.get(channel, 0)
             self._seq[channel] = seq + 1
             if batch is None:
                 batch = index
+        begin = time.perf_counter() - self.start
         event = Event(
             index,
             kind,
             peer,
             bytes,
-            time.perf_counter() - self.start,
+            begin,
             None,
             where,
             dtype,
@@ -168,14 +220,15 @@ class Ledger:
             blocking,
             of,
             seq,
+            group,
+            label,
+            seconds,
         )
         self.events.append(event)
         if len(self.events) > self.keep:
             self._drop()
         if self._sink is not None:
             self._sink.begin(event)
-        if self._clock is not None:
-            self._clock.begin(event)
         return event
 
     def finish(self, event: Event | None) -> None:
@@ -185,8 +238,17 @@ class Ledger:
         event.end = time.perf_counter() - self.start
         if self._sink is not None:
             self._sink.end(event)
-        if self._clock is not None:
-            self._clock.end(event)
+
+    def begin_wait(self, posted: Event | None, where: str) -> Event | None:
+        """Note that the rank now stands still until `posted` is complete; `finish_wait` that it is."""
+        if posted is None:
+            return None
+        return self.begin("wait", posted.peer, of=posted.index, where=where, group=posted.group)
+
+    def finish_wait(self, wait: Event | None, posted: Event | None) -> None:
+        self.finish(wait)
+        if posted is not None:
+            posted.end = wait.end if wait is not None else self.now()
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -198,15 +260,6 @@ class Ledger:
             yield
         finally:
             self.enabled = before
-
-    def device_clock(self) -> None:
-        """From now on, time each event on the current CUDA device too (two CUDA events a call)."""
-        self._clock = _DeviceClock()
-
-    def settle(self) -> None:
-        """Fill `device_begin` and `device_end` of what was timed; waits for the GPU."""
-        if self._clock is not None:
-            self._clock.settle()
 
     def close(self) -> None:
         """Close the sink. The events stay."""
@@ -223,8 +276,8 @@ class Ledger:
             and self.events[cut].batch == self.events[cut - 1].batch
         ):
             cut += 1
-        old, waiting = self.events[:cut], []
-        kept = Ledger()
+        old, kept = self.events[:cut], Ledger()
+        waiting: list[Event] = []
         for event in old:
             # A call that is still open is what an autopsy looks for: it stays.
             (waiting if event.end is None and event.blocking else kept.events).append(event)
@@ -235,11 +288,11 @@ class Ledger:
 
     # -- as data --------------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain values: {"rank", "size", "events": [{field: value}], "dropped", "gaps", "totals"}."""
-        self.settle()
+        """Plain values: {"rank", "size", "groups", "events": [{field: value}], "dropped", "gaps", "totals"}."""
         return {
             "rank": self.rank,
             "size": self.size,
+            "groups": {name: list(ranks) for name, ranks in self.groups.items()},
             "events": [asdict(e) for e in self.events],
             "dropped": self.dropped,
             "gaps": self.gaps,
@@ -251,6 +304,7 @@ class Ledger:
         """The inverse of `to_json`; takes the dict, or its JSON text."""
         data = json.loads(data) if isinstance(data, str) else data
         ledger = cls(data["rank"], data["size"], start=0.0)
+        ledger.groups.update({name: tuple(ranks) for name, ranks in data.get("groups", {}).items()})
         ledger.events = [Event(**{**e, "shape": tuple(e.get("shape", ()))}) for e in data["events"]]
         ledger.dropped, ledger.gaps = data.get("dropped", 0), data.get("gaps", False)
         ledger._totals.update(data.get("totals", {}))
@@ -264,32 +318,79 @@ class Ledger:
         )
 
 
-class _DeviceClock:
-    """Pairs of CUDA events around each call, read back once at the end so that no call waits for the GPU."""
+class _Sink:
+    """The append-only file. One `os.write` a record: what was written before a SIGKILL is in the kernel, not lost.
 
-    def __init__(self) -> None:
-        import torch
+    Records are marshalled tuples (a third of JSON's time): (index, end); (None, name, ranks) of a group; else an event
+    that begins. None: a gap. Nothing here may fail the run: on a full disk the sink falls silent and the autopsy knows
+    less."""
 
-        self.new = lambda: torch.cuda.Event(enable_timing=True)
-        self.zero = self.new()
-        self.zero.record()
-        self.begun: dict[int, Any] = {}
-        self.pairs: list[tuple[Event, Any, Any]] = []
+    def __init__(self, path: str, ledger: Ledger) -> None:
+        self.ledger, self.written, self.quiet = ledger, 0, False
+        self.fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
-    def begin(self, event: Event) -> None:
-        self.begun[event.index] = self.new()
-        self.begun[event.index].record()
+    def begin(self, e: Event) -> None:
+        self._write(_row(e))
 
-    def end(self, event: Event) -> None:
-        mark = self.new()
-        mark.record()
-        begun = self.begun.pop(event.index, None)
-        if begun is not None:
-            self.pairs.append((event, begun, mark))
+    def end(self, e: Event) -> None:
+        self._write((e.index, e.end))
 
-    def settle(self) -> None:
-        for event, begun, ended in self.pairs:
-            ended.synchronize()
-            event.device_begin = self.zero.elapsed_time(begun) / 1e3
-            event.device_end = self.zero.elapsed_time(ended) / 1e3
-        self.pairs.clear()
+    def join(self, group: GroupId) -> None:
+        self._write((None, *group))
+
+    def gap(self) -> None:
+        self._write(None)
+
+    def _write(self, record: tuple | None) -> None:
+        if self.quiet:
+            return
+        try:
+            self.written += os.write(self.fd, marshal.dumps(record))
+            if self.written > LIMIT:
+                self._restart()
+        except OSError:
+            self.quiet = True
+
+    def _restart(self) -> None:
+        """Start the file anew from the last events: matching goes by `seq`, so the old ones are not needed."""
+        os.ftruncate(self.fd, 0)
+        self.written = 0
+        for group in self.ledger.groups.items():
+            self.join(GroupId(*group))
+        recent = self.ledger.events[-200:]
+        for event in [*(e for e in self.ledger.open() if e not in recent), *recent]:
+            self.begin(event)
+            if event.end is not None:
+                self.end(event)
+        if self.ledger.gaps:
+            self.gap()
+
+    def close(self) -> None:
+        self.quiet = True
+        os.close(self.fd)
+
+
+def read_sink(path: str, rank: int, size: int) -> Ledger:
+    """What a rank had recorded when it ended, however it ended. A torn last record is ignored; no file: no events."""
+    ledger = Ledger(rank, size, start=0.0)
+    by_index: dict[int, Event] = {}
+    try:
+        with open(path, "rb") as file:
+            while True:
+                record = marshal.load(file)
+                if record is None:
+                    ledger.gaps = True
+                elif len(record) == 2:
+                    if record[0] in by_index:
+                        by_index[record[0]].end = record[1]
+                elif record[0] is None:
+                    ledger.groups[record[1]] = record[2]
+                else:
+                    by_index[record[0]] = Event(**dict(zip(_KEPT, record)))
+    except (OSError, EOFError, ValueError, TypeError):
+        pass  # the end of the file, torn or not
+    ledger.events = [by_index[i] for i in sorted(by_index)]
+    if ledger.events:
+        ledger._next = ledger.events[-1].index + 1
+        ledger.dropped = ledger._next - len(ledger.events)
+    return ledger

@@ -7,14 +7,17 @@ who waits for whom, and there is no way past it: the socket is all that a rank h
 Frames, in both directions: 4 letters, the length of a JSON head, the length of a body, then both.
 
     rank -> broker   born  {}                                this process is shut in: now the student's code may come
-                     post  {ops: [[kind, peer, dtype, shape], ...], blocking, where}   body: what is sent, in order
-                     coll  {kind, op, root, dtype, shape, blocking, where}             body: what this rank brings
-                     wait  {of: number of a post or coll, where}
-                     done  body: the packed answer               fail  {what went wrong}
+                     post  {group, ops: [[kind, peer, dtype, shape], ...], blocking, where}  body: what is sent
+                     coll  {group, kind, op, src, dtype, shape, blocking, where}            body: what it brings
+                     part  {group, name, parts: [[rank, ...], ...], where}                   a collective: a split
+                     wait  {of: number of a post, coll or part, where}
+                     span  {label, seconds, where}           a span of computing begins        over {}   and ends
+                     done  body: the packed answer           fail  {what went wrong}
     broker -> rank   job   {what to run}   body: its arguments
                      comp  {of}            body: what the recvs of that post receive, or the collective's result
 
-Posts and collectives are numbered 0, 1, 2, ... on each rank, in the order in which they are made.
+Posts, collectives and splits are numbered 0, 1, 2, ... on each rank, in the order in which they are made. So are its
+groups: 0 is all ranks, k the part that its k-th split gave it. Ranks are those of the whole run.
 """
 
 from __future__ import annotations
@@ -23,12 +26,15 @@ import json
 import socket
 import struct
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from labkit.comm.callsite import caller
-from labkit.comm.transport import Collective, Op, Wait, as_bytes
+from labkit.comm.ledger import WORLD, GroupId
+from labkit.comm.transport import Collective, Op, Transport, Wait, as_bytes
 from labkit.errors import LabError
 
 HEADER = struct.Struct("!4sIQ")
@@ -65,74 +71,93 @@ def _exactly(link: socket.socket, count: int) -> bytearray:
 
 def raw(tensor: torch.Tensor) -> memoryview:
     """A tensor's memory. It must be contiguous."""
-    return memoryview(as_bytes(tensor).numpy()) if tensor.numel() else memoryview(b"")
+    return as_bytes(tensor).numpy().data if tensor.numel() else memoryview(b"")
 
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-class BrokerTransport:
+class _Line:
+    """What the groups of one rank share: the socket, and what has been asked for on it."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link, self.number, self.groups = link, 0, 1
+        self.open: dict[int, list[torch.Tensor]] = {}  # what has not come yet: number -> tensors to fill
+
+    def start(
+        self, kind: str, head: dict, bodies: list[memoryview], fill: list[torch.Tensor], blocking: bool = True
+    ) -> Wait:
+        start = frame_head(kind, head, sum(len(body) for body in bodies))
+        number, self.number = self.number, self.number + 1
+        self.open[number] = fill
+        self.link.sendall(start)
+        for body in bodies:
+            self.link.sendall(body)
+        return lambda: self.wait(number, blocking)
+
+    def wait(self, number: int, blocking: bool) -> None:
+        if not blocking:
+            # From here on this rank may stand still: the broker can tell who waits for whom.
+            self.link.sendall(frame_head("wait", {"of": number, "where": caller()}))
+        while number in self.open:
+            kind, head, body = read_frame(self.link)
+            if kind != "comp":
+                raise LabError(f"the broker sent {kind!r} where a completion was due")
+            start, data = 0, memoryview(body)
+            for tensor in self.open.pop(head["of"]):
+                into = raw(tensor)
+                if into:
+                    into[:] = data[start : start + len(into)]
+                start += len(into)
+
+
+class BrokerTransport(Transport):
     """One rank's end. `link` is a connected stream socket; nothing else may use it while the transport does."""
 
     def __init__(self, rank: int, size: int, link: socket.socket) -> None:
-        self.rank, self.size, self.device = rank, size, torch.device("cpu")
-        self._link, self._number = link, 0
-        self._open: dict[int, list[torch.Tensor]] = {}  # what has not come yet: number -> tensors to fill
+        self.rank, self.device = rank, torch.device("cpu")
+        self.group, self._number, self._line = GroupId(WORLD, tuple(range(size))), 0, _Line(link)
 
     def post(self, ops: Sequence[Op]) -> Wait:
         sends = [raw(op.tensor) for op in ops if op.kind == "send"]
         head = {
+            "group": self._number,
             "ops": [[op.kind, op.peer, dtype_name(op.tensor.dtype), list(op.tensor.shape)] for op in ops],
             "blocking": ops[0].blocking,
             "where": ops[0].where,
         }
-        return self._start("post", head, sends, [op.tensor for op in ops if op.kind == "recv"], ops[0].blocking)
+        return self._line.start("post", head, sends, [op.tensor for op in ops if op.kind == "recv"], ops[0].blocking)
 
     def collective(self, call: Collective) -> Wait:
         tensor = call.tensor
         head = {
+            "group": self._number,
             "kind": call.kind,
             "op": call.op,
-            "root": call.root,
+            "src": call.src,
             "blocking": call.blocking,
             "where": call.where,
             "dtype": dtype_name(tensor.dtype) if tensor is not None else "",
             "shape": list(tensor.shape) if tensor is not None else [],
         }
         result = call.out if call.out is not None else tensor
-        return self._start(
-            "coll",
-            head,
-            [raw(tensor)] if tensor is not None else [],
-            [result] if result is not None else [],
-            call.blocking,
-        )
+        bodies, fill = ([raw(tensor)] if tensor is not None else []), ([result] if result is not None else [])
+        return self._line.start("coll", head, bodies, fill, call.blocking)
 
-    def mesh(self):
+    def split(self, call: Collective, parts: Sequence[Sequence[int]], group: GroupId) -> Transport:
+        head = {"group": self._number, "name": group.name, "parts": [list(part) for part in parts], "where": call.where}
+        self._line.start("part", head, [], [])()
+        made = copy(self)  # the same line
+        made.group, made._number = group, self._line.groups
+        self._line.groups += 1
+        return made
+
+    def span(self, label: str, seconds: float | None, where: str) -> None:
+        self._line.link.sendall(frame_head("span", {"label": label, "seconds": seconds, "where": where}))
+
+    def over(self) -> None:
+        self._line.link.sendall(frame_head("over", {}))
+
+    def process_group(self) -> dist.ProcessGroup:
         raise LabError("ranks behind a broker have no device mesh (FSDP2 needs torch process groups)")
-
-    def _start(self, kind: str, head: dict, bodies: list[memoryview], fill: list[torch.Tensor], blocking: bool) -> Wait:
-        number = self._number
-        start = frame_head(kind, head, sum(len(body) for body in bodies))
-        self._number += 1
-        self._open[number] = fill
-        self._link.sendall(start)
-        for body in bodies:
-            self._link.sendall(body)
-        return lambda: self._wait(number, blocking)
-
-    def _wait(self, number: int, blocking: bool) -> None:
-        if not blocking:
-            # From here on this rank may stand still: the broker can tell who waits for whom.
-            self._link.sendall(frame_head("wait", {"of": number, "where": caller()}))
-        while number in self._open:
-            kind, head, body = read_frame(self._link)
-            if kind != "comp":
-                raise LabError(f"the broker sent {kind!r} where a completion was due")
-            start, data = 0, memoryview(body)
-            for tensor in self._open.pop(head["of"]):
-                into = raw(tensor)
-                if into:
-                    into[:] = data[start : start + len(into)]
-                start += len(into)

@@ -27,11 +27,10 @@ from typing import Any, NoReturn
 from labkit.comm import helper
 from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.forkserver import ForkLine
-from labkit.comm.ledger import Ledger
+from labkit.comm.ledger import Ledger, read_sink
 from labkit.comm.outcome import Evidence, Results
 from labkit.comm.output import Output
 from labkit.comm.serialization import pack_job, unpack
-from labkit.comm.sink import read_sink
 from labkit.comm.supervisor import GRACE, failure, supervise
 from labkit.comm.worker import ASK, Reader, frame, parse_trace
 from labkit.errors import LabError

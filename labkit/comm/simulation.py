@@ -1,9 +1,9 @@
 """The virtual wire's engine: ranks that post messages, links that carry one at a time, and a clock that jumps.
 
 The rules stand in `labkit.comm.wire`. Here is how they are kept exactly, in time that grows with the number of messages
-only: the clock jumps from one end of a message to the next. In each instant, first everything that ends now ends; then
-the ranks that were waiting for it go on, as far as they can; then whatever can start is put on the wire, longest ready
-first.
+only: the clock jumps from one end of a message, or of a span of computing, to the next. In each instant, first
+everything that ends now ends; then the ranks that were waiting for it go on, as far as they can; then whatever can
+start is put on the wire, longest ready first.
 
 Time is counted in whole attoseconds, so that what is equal on paper is equal here: with floats, adding the same times
 in another order would let rounding decide who goes first.
@@ -14,13 +14,16 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from labkit.comm.ledger import COLLECTIVES, Event, Ledger
+from labkit.comm.algorithms import REPLAYED, steps
+from labkit.comm.ledger import EMPTY, Event, GroupId, Ledger
 from labkit.comm.topology import Topology
 from labkit.errors import LabError
 
 TICKS = 10**18  # attoseconds in a second
+Key = tuple[int, int, int, int]  # who goes first: ready, from, to, order
 
 
 @dataclass(slots=True)
@@ -32,36 +35,54 @@ class Message:
     order: int
     sent: Event | None = None
     received: Event | None = None
+    lanes: list[tuple[Lane, Event]] = field(default_factory=list)  # whoever posted a half
+    of: Event | None = None  # the collective that it is part of
     ready: int = 0
-    begin: int | None = None
-    end: int | None = None
+    begin: int = 0
+    end: int = 0
     links: tuple[str, ...] = ()
 
-    def key(self) -> tuple[int, int, int, int]:
+    @property
+    def bytes(self) -> int:
+        return self.sent.bytes if self.sent else 0
+
+    def key(self) -> Key:
         return self.ready, self.src, self.dst, self.order
 
 
-class _Rank:
-    """One rank's program and where it stands in it."""
+class Computed(NamedTuple):
+    """A span of computing of one rank."""
 
-    __slots__ = ("calls", "done", "holding", "next", "pending", "posted")
+    lane: Lane
+    event: Event
+    begin: int
+    end: int
 
-    def __init__(self, events: list[Event]) -> None:
-        self.calls: list[list[Event]] = []  # what one call posted together
-        for event in events:
-            if self.calls and event.batch is not None and event.batch == self.calls[-1][0].batch:
-                self.calls[-1].append(event)
-            else:
-                self.calls.append([event])
+
+class Lane:
+    """A program and where its rank stands in it: the rank's own (number 0), or that of a collective, which runs beside
+    it."""
+
+    __slots__ = ("calls", "done", "holding", "next", "number", "of", "pending", "posted", "rank", "scope")
+
+    def __init__(
+        self, rank: int, number: int, calls: list[list[Event]], of: Event | None = None, scope: tuple = ()
+    ) -> None:
+        self.rank, self.number, self.calls, self.of = rank, number, calls, of
+        self.scope = scope  # messages of a collective meet among themselves
         self.next = 0
         self.pending: set[int] = set()  # indices of posted events that have not ended
         self.holding: set[int] = set()  # those of them that the present call waits for
         self.posted: dict[int, Event] = {}
         self.done: int | None = None
 
+    def __lt__(self, other: Lane) -> bool:
+        return (self.rank, self.number) < (other.rank, other.number)
+
 
 class Simulation:
-    """All ranks and links, and the instant `now`. After `run()`: `finished` messages, and when each rank was `done`."""
+    """All ranks and links, and the instant `now`. After `run()`: `finished` messages, what was `computed`, and when
+    each of `ranks` was done."""
 
     def __init__(self, ledgers: Sequence[Ledger], topology: Topology) -> None:
         by_rank = {ledger.rank: ledger for ledger in ledgers}
@@ -77,84 +98,97 @@ class Simulation:
                     "grew over its limit): record the run again, shorter and with the ledger on."
                 )
         self.topology = topology
-        self.ranks = [_Rank(_replayable(by_rank[r], topology)) for r in range(topology.size)]
+        self.ledgers = [by_rank[r] for r in range(topology.size)]
+        self.ranks = [Lane(r, 0, _program(by_rank[r], topology)) for r in range(topology.size)]
+        self.lanes = len(self.ranks)  # made so far
         self.now = 0
-        self.channels: dict[tuple[int, int], deque[Message]] = {}  # halves that wait for the other half, oldest first
+        self.channels: dict[tuple, deque[Message]] = {}  # halves that wait for the other half, oldest first
         self.counts: dict[tuple[int, int], int] = {}
         self.free_at: dict[str, int] = dict.fromkeys(topology.links, 0)
-        self.queues: dict[str, list[tuple[tuple, Message]]] = {name: [] for name in topology.links}
-        self.ending: list[tuple[int, tuple, Message]] = []  # heap of messages on the wire
-        self.fresh: list[tuple[tuple, Message]] = []  # became ready at this instant
+        self.queues: dict[str, list[tuple[Key, Message]]] = {name: [] for name in topology.links}
+        self.ending: list[tuple[int, Key, Message | Computed]] = []  # heap of what is under way
+        self.fresh: list[tuple[Key, Message]] = []  # became ready at this instant
+        self.awake: list[Lane] = []  # heap: they go on in this instant
         self.finished: list[Message] = []
-        self.at_barrier: set[int] = set()
+        self.computed: list[Computed] = []
+        # The collectives of a group: who has called its n-th, and what each rank has still to run, in order.
+        self.called: dict[tuple[GroupId, int], dict[int, Event]] = {}
+        self.backlog: dict[tuple[GroupId, int], deque[Event]] = {}
 
     def run(self) -> Simulation:
         """Until nothing moves any more. LabError if somebody still waits then."""
-        awake, freed = set(range(len(self.ranks))), set()
+        self.awake, freed = list(self.ranks), set[str]()
         while True:
-            while awake:  # ranks go on, in this instant, as far as they can
-                for r in sorted(awake):
-                    self.advance(r)
-                awake = self.release_barrier()
+            while self.awake:  # ranks go on, in this instant, as far as they can
+                self.advance(heapq.heappop(self.awake))
             self.start(freed)
             if not self.ending:
                 break
             self.now = self.ending[0][0]
             freed = set()
             while self.ending and self.ending[0][0] == self.now:
-                message = heapq.heappop(self.ending)[2]
-                self.finished.append(message)
-                freed.update(message.links)
-                for r, event in ((message.src, message.sent), (message.dst, message.received)):
-                    self.ranks[r].pending.discard(event.index)
-                    self.ranks[r].holding.discard(event.index)
-                    if not self.ranks[r].holding and r not in self.at_barrier:
-                        awake.add(r)
+                item = heapq.heappop(self.ending)[2]
+                if isinstance(item, Computed):
+                    self.computed.append(item)
+                    self.release(item.lane, item.event)
+                    continue
+                self.finished.append(item)
+                freed.update(item.links)
+                for lane, event in item.lanes:
+                    self.release(lane, event)
         self.check_complete()
         return self
 
     # ---- ranks
 
-    def advance(self, r: int) -> None:
-        """Let rank r go on until it has to wait."""
-        rank = self.ranks[r]
-        while not rank.holding and rank.next < len(rank.calls):
-            call = rank.calls[rank.next]
-            rank.next += 1
+    def advance(self, lane: Lane) -> None:
+        """Let a program go on until it has to wait."""
+        while not lane.holding and lane.next < len(lane.calls):
+            call = lane.calls[lane.next]
+            lane.next += 1
             for event in call:
-                if event.kind == "barrier":
-                    self.at_barrier.add(r)
-                elif event.kind == "wait":
-                    rank.holding |= {event.of} & rank.pending
+                if event.kind == "wait":
+                    if event.of in lane.pending:
+                        lane.holding.add(event.of)
+                    continue
+                lane.pending.add(event.index)
+                lane.posted[event.index] = event
+                if event.blocking or event.kind == "compute":
+                    lane.holding.add(event.index)
+                if event.kind == "compute":
+                    end = self.now + round(_seconds(event) * TICKS)
+                    key = (self.now, lane.rank, lane.rank, -1 - event.index)
+                    heapq.heappush(self.ending, (end, key, Computed(lane, event, self.now, end)))
+                elif event.kind in ("send", "recv"):
+                    self.post(lane, event)
                 else:
-                    self.post(r, event)
-                    if event.blocking:
-                        rank.holding.add(event.index)
-            if r in self.at_barrier:
-                return
-        if not rank.holding and rank.done is None and rank.next == len(rank.calls):
-            rank.done = self.now
+                    self.call(lane.rank, event)
+        if not lane.holding and lane.done is None and lane.next == len(lane.calls):
+            lane.done = self.now
+            if lane.of is not None:
+                self.complete(lane.rank, lane.of)
 
-    def release_barrier(self) -> set[int]:
-        if len(self.at_barrier) < len(self.ranks):
-            return set()
-        released, self.at_barrier = self.at_barrier, set()
-        return released
+    def release(self, lane: Lane, event: Event) -> None:
+        """Something that the lane had posted has ended."""
+        lane.pending.discard(event.index)
+        held = event.index in lane.holding
+        lane.holding.discard(event.index)
+        if held and not lane.holding:
+            heapq.heappush(self.awake, lane)
 
-    def post(self, r: int, event: Event) -> None:
+    def post(self, lane: Lane, event: Event) -> None:
         """One half of a message. If the other half is there, the message is ready now."""
-        rank = self.ranks[r]
-        rank.pending.add(event.index)
-        rank.posted[event.index] = event
-        sending = event.kind == "send"
-        src, dst = (r, event.peer) if sending else (event.peer, r)
-        queue = self.channels.setdefault((src, dst), deque())
+        sending, peer = event.kind == "send", event.peer if event.peer is not None else -1
+        src, dst = (lane.rank, peer) if sending else (peer, lane.rank)
+        scope = lane.scope or (self.ledgers[lane.rank].group_of(event),)
+        queue = self.channels.setdefault((*scope, src, dst), deque())
         if queue and (queue[0].sent is None) == sending:
             message = queue.popleft()
         else:
-            message = Message(src, dst, self.counts.get((src, dst), 0))
+            message = Message(src, dst, self.counts.get((src, dst), 0), of=lane.of)
             self.counts[src, dst] = message.order + 1
             queue.append(message)
+        message.lanes.append((lane, event))
         if sending:
             message.sent = event
         else:
@@ -168,6 +202,49 @@ class Simulation:
                 )
             message.ready, message.links = self.now, self.topology.path(src, dst)
             self.fresh.append((message.key(), message))
+
+    # ---- collectives
+
+    def call(self, rank: int, event: Event) -> None:
+        """A rank calls a collective. It runs when those that the rank called before it in this group are complete."""
+        group = self.ledgers[rank].group_of(event)
+        calls = self.called.setdefault((group, event.seq), {})
+        for other, theirs in calls.items():
+            if (theirs.kind, theirs.bytes, theirs.peer) != (event.kind, event.bytes, event.peer):
+                raise LabError(
+                    f"rank {other} calls {theirs.kind} of {theirs.bytes} bytes ({theirs.where}) and rank {rank} "
+                    f"{event.kind} of {event.bytes} ({event.where}) as collective number {event.seq + 1}{group.of}: "
+                    "make them agree."
+                )
+        calls[rank] = event
+        waiting = self.backlog.setdefault((group, rank), deque())
+        waiting.append(event)
+        if len(waiting) == 1:
+            self.begin(group, rank)
+
+    def begin(self, group: GroupId, rank: int) -> None:
+        """The first of a rank's calls of a group runs: as a lane of its own, or, if it is empty, when all are there."""
+        event = self.backlog[group, rank][0]
+        if event.kind in REPLAYED:
+            calls = [
+                [Event(2 * n + i, kind, peer, size, where=event.where) for i, (kind, peer, size) in enumerate(parts)]
+                for n, parts in enumerate(steps(event, group, rank))
+            ]
+            self.lanes += 1
+            heapq.heappush(self.awake, Lane(rank, self.lanes, calls, event, (group, event.seq)))
+            return
+        calls_of = self.called[group, event.seq]
+        if all(r in calls_of and self.backlog[group, r][0] is calls_of[r] for r in group.ranks):
+            for r in group.ranks:
+                self.complete(r, calls_of[r])
+
+    def complete(self, rank: int, event: Event) -> None:
+        group = self.ledgers[rank].group_of(event)
+        waiting = self.backlog[group, rank]
+        waiting.popleft()
+        self.release(self.ranks[rank], event)
+        if waiting:
+            self.begin(group, rank)
 
     # ---- links
 
@@ -190,9 +267,8 @@ class Simulation:
             if last is not None and self.free_at[last] > self.now:
                 heapq.heappush(self.queues[last], (key, message))
             else:
-                size = message.sent.bytes
-                message.begin = self.now
-                message.end = self.now + round(self.topology.seconds(message.src, message.dst, size) * TICKS)
+                seconds = self.topology.seconds(message.src, message.dst, message.bytes)
+                message.begin, message.end = self.now, self.now + round(seconds * TICKS)
                 for name in message.links:
                     self.free_at[name] = message.end
                 heapq.heappush(self.ending, (message.end, key, message))
@@ -202,37 +278,46 @@ class Simulation:
     # ---- the end
 
     def check_complete(self) -> None:
-        waiting = [r for r, rank in enumerate(self.ranks) if rank.done is None]
+        waiting = [r for r, lane in enumerate(self.ranks) if lane.done is None]
         if waiting:
             stuck = "; ".join(f"rank {r} waits in {self.stands_in(r)}" for r in waiting)
             raise LabError(f"this run cannot complete, on any wire: {stuck}. {self.cause(waiting)}")
-        lost = [half for queue in self.channels.values() for half in queue]
-        if lost:
-            told = "; ".join(
-                f"rank {m.src}'s send to rank {m.dst} ({m.sent.where}) is never received"
-                if m.sent
-                else f"rank {m.dst}'s receive from rank {m.src} ({m.received.where}) is never sent"
-                for m in lost
-            )
-            raise LabError(f"this run leaves messages behind: {told}.")
+        told = [
+            f"rank {r}'s {event.kind}{group.inside} ({event.where}) is never complete"
+            for (group, r), events in self.backlog.items()
+            for event in events
+        ] or [
+            f"rank {m.src}'s send to rank {m.dst} ({m.sent.where}) is never received"
+            if m.sent
+            else f"rank {m.dst}'s receive from rank {m.src} ({m.received.where if m.received else '?'}) is never sent"
+            for queue in self.channels.values()
+            for m in queue
+        ]
+        if told:
+            raise LabError(f"this run leaves messages behind: {'; '.join(told)}.")
 
     def held_by(self, r: int) -> list[Event]:
         return [self.ranks[r].posted[index] for index in sorted(self.ranks[r].holding)]
 
     def stands_in(self, r: int) -> str:
-        if r in self.at_barrier:
-            return f"barrier ({self.ranks[r].calls[self.ranks[r].next - 1][0].where})"
         return " and ".join(
-            f"{e.kind} {'to' if e.kind == 'send' else 'from'} rank {e.peer} ({e.where})" for e in self.held_by(r)
+            f"{e.kind} {'to' if e.kind == 'send' else 'from'} rank {e.peer} ({e.where})"
+            if e.kind in ("send", "recv")
+            else f"{e.kind}{self.ledgers[r].group_of(e).inside} ({e.where})"
+            for e in self.held_by(r)
         )
 
     def cause(self, waiting: list[int]) -> str:
         """What the waiting ranks have in common, in one sentence."""
-        if self.at_barrier:
-            outside = ", ".join(str(r) for r in range(len(self.ranks)) if r not in self.at_barrier)
-            return f"A barrier needs all ranks, and rank {outside} is not there."
         events = [event for r in waiting for event in self.held_by(r)]
-        gone = sorted({e.peer for e in events if self.ranks[e.peer].done is not None})
+        for (group, _), calls in self.called.items():
+            missing = [str(r) for r in group.ranks if r not in calls]
+            event = next((event for event in calls.values() if any(event is held for held in events)), None)
+            if event is not None and missing:
+                a = "An" if event.kind[0] == "a" else "A"
+                return f"{a} {event.kind} needs all ranks{group.of}, and rank {', '.join(missing)} is not there."
+        peers = {e.peer for e in events if e.kind in ("send", "recv") and e.peer is not None}
+        gone = sorted(peer for peer in peers if self.ranks[peer].done is not None)
         if gone:
             return (
                 f"Rank {', '.join(map(str, gone))} has already returned, without the matching calls: do all ranks "
@@ -246,19 +331,41 @@ class Simulation:
         return "They wait for each other in a circle: compare the order of their calls."
 
 
-def _replayable(ledger: Ledger, topology: Topology) -> list[Event]:
-    """The ledger's events, checked."""
+def _seconds(event: Event) -> float:
+    if event.seconds is not None:
+        return event.seconds
+    return event.end - event.begin if event.end is not None else 0.0
+
+
+def _program(ledger: Ledger, topology: Topology) -> list[list[Event]]:
+    """The ledger's events, checked: what each call posted together."""
+    calls: list[list[Event]] = []
+    inside: Event | None = None  # the last span of computing that was timed here
     for event in ledger.events:
-        if event.kind in COLLECTIVES and event.kind != "barrier":
+        who = f"rank {ledger.rank}"
+        if event.kind == "compute" and event.seconds is None:
+            if event.end is None:
+                raise LabError(
+                    f"{who}'s span {event.label!r} ({event.where}) has no end: use it in a with, or say seconds=."
+                )
+            inside = event
+        elif inside is not None and inside.end is not None and event.begin < inside.end:
             raise LabError(
-                f"the virtual wire replays point-to-point messages, and rank {ledger.rank} calls "
-                f"{event.kind} ({event.where}): write it from send and recv."
+                f"{who} calls {event.kind} ({event.where}) inside its span of computing {inside.label!r} "
+                f"({inside.where}): end the span before the call, and begin another after it."
             )
         if event.kind in ("send", "recv"):
-            a, b = (ledger.rank, event.peer) if event.kind == "send" else (event.peer, ledger.rank)
+            peer = event.peer if event.peer is not None else -1
+            a, b = (ledger.rank, peer) if event.kind == "send" else (peer, ledger.rank)
             if not topology.connected(a, b):
                 raise LabError(
-                    f"rank {ledger.rank} calls {event.kind} with rank {event.peer} ({event.where}), and "
+                    f"{who} calls {event.kind} with rank {event.peer} ({event.where}), and "
                     f"{topology.name} has no way from rank {a} to rank {b}."
                 )
-    return ledger.events
+        elif event.kind not in ("wait", "compute", *REPLAYED, *EMPTY):
+            raise LabError(f"{who} calls {event.kind} ({event.where}): the virtual wire knows no algorithm for it.")
+        if calls and event.batch is not None and event.batch == calls[-1][0].batch:
+            calls[-1].append(event)
+        else:
+            calls.append([event])
+    return calls

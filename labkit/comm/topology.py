@@ -16,14 +16,12 @@ Builders, from simple to real. Latencies are split over a path, so that `alpha` 
                                2 --'
     two_level(m, p, ...)       [node]==[node]     m nodes of p ranks: a switch in each node, one network card a node
     from_bandwidth(matrix)     0 === 1            a cable of its own between each two ranks, as a measured matrix says
-
-`load` and `bottleneck` are for choosing a ring's order: which link does an order use most, and how fast can it go?
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,16 +34,6 @@ class Link:
 
     bandwidth: float
     latency: float = 0.0
-
-
-@dataclass(frozen=True)
-class Bottleneck:
-    """What limits a ring: `bandwidth` in bytes/s that each edge of it can have at once (0: a link is missing), the
-    `link` with the most to carry, and the `edges` (rank pairs) that share it."""
-
-    bandwidth: float
-    link: str
-    edges: tuple[tuple[int, int], ...]
 
 
 class Topology:
@@ -97,50 +85,6 @@ class Topology:
     def seconds(self, a: int, b: int, size: float) -> float:
         """Time of one message of `size` bytes from a to b if nothing else runs."""
         return self.alpha(a, b) + size / self.bandwidth(a, b)
-
-    def matrix(self) -> list[list[float]]:
-        """Bytes/s between each two ranks if nothing else runs; 0 where there is no way and on the diagonal."""
-        return [
-            [self.bandwidth(a, b) if a != b and self.connected(a, b) else 0.0 for b in range(self.size)]
-            for a in range(self.size)
-        ]
-
-    def load(self, edges: Iterable[tuple[int, int]]) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Which of the given rank pairs cross each link. Links that nobody crosses are left out."""
-        users: dict[str, tuple[tuple[int, int], ...]] = {}
-        for a, b in edges:
-            for label in self.path(a, b):
-                users[label] = (*users.get(label, ()), (a, b))
-        return users
-
-    def bottleneck(self, order: Sequence[int]) -> Bottleneck:
-        """The bottleneck of the ring order[0] -> order[1] -> ... -> order[0], all of whose edges send at the same time.
-
-        One message crosses a link at a time, and keeps it for as long as the slowest link on its way needs. So a link
-        that edges e, f, ... share gives each of them 1 / (1/B_e + 1/B_f + ...), with B_e the bandwidth of e's whole
-        path. Where no link is shared this is the smallest bandwidth along the ring. Latency is not counted: it does not
-        depend on the chunk's size.
-
-        This is the virtual wire's rule. Task 13.6 asks for real links, which interleave what they carry, and its answer
-        is another number wherever a shared link is faster than the rest of somebody's way."""
-        if sorted(order) != list(range(self.size)):
-            raise LabError(f"a ring order names each of the ranks 0 to {self.size - 1} once, not {list(order)}.")
-        edges = [(a, order[(i + 1) % len(order)]) for i, a in enumerate(order)] if len(order) > 1 else []
-        missing = [edge for edge in edges if not self.connected(*edge)]
-        if missing:
-            return Bottleneck(0.0, "no link", tuple(missing))
-        shares = []
-        for label, users in self.load(edges).items():
-            slowest = min(self.bandwidth(*edge) for edge in users)
-            # 1 / sum(1/B), written so that it is exact for equal B
-            share = slowest / sum(slowest / self.bandwidth(*edge) for edge in users)
-            shares.append(Bottleneck(share, label, users))
-        # Of links that give the same, the slower one is to blame, not the one that stands and waits for it.
-        return min(
-            shares,
-            key=lambda share: (share.bandwidth, self.links[share.link].bandwidth),
-            default=Bottleneck(math.inf, "none", ()),
-        )
 
     def __repr__(self) -> str:
         return f"Topology({self.name}: {self.size} ranks, {len(self.links)} links)"

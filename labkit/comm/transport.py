@@ -1,34 +1,38 @@
 """What stands behind a `Group`: a transport that moves bytes and reduces tensors.
 
-`Group` checks arguments, keeps the ledger and hides shapes; a transport does the rest, with two verbs: `post` (carry
-these bytes) and `collective`. There are three: torch's process groups (here), threads of one process
-(labkit.comm.rendezvous), and a broker outside a grading sandbox, which sees every message (labkit.comm.link).
+`Group` checks arguments, keeps the ledger and hides shapes; a transport does the rest: `post` (carry these bytes),
+`collective`, and `split` (a transport for some of the ranks). There are three: torch's process groups (here), threads
+of one process (labkit.comm.rendezvous), and a broker outside a grading sandbox, which sees every message
+(labkit.comm.link).
 
 Contract of a transport:
 
 - `post(ops)` starts all of them together and returns a function that waits until all are complete. Messages from a to
-  b are received in the order in which they were sent. A buffer belongs to the transport until the wait has returned.
-- `collective(call)` starts one and returns a function that waits. Every rank issues the same ones in the same order.
+  b are received in the order in which they were sent, group by group. A buffer belongs to the transport until the wait
+  has returned.
+- `collective(call)` starts one and returns a function that waits. Every rank of the group issues the same ones in the
+  same order.
 - Tensors arrive contiguous, on `device`, detached. The transport neither reshapes nor keeps them.
+- Ranks are those of the whole run here, in every group.
 - A wait ends when the run ends: by returning, by raising, or with the process.
-
-Sub-groups, when a week needs them: `Group.split(ranks)` asks the transport for `split(ranks) -> Transport` (torch:
-`new_group`; threads: a rendezvous of its own), the new Group keeps the rank's one ledger, and `Event` gains the name
-of the group, by which `seq` then counts. Nothing else here would change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
+from labkit.comm.ledger import WORLD, GroupId
 from labkit.errors import LabError
 
-Wait = Callable[[], None]
+Wait = Callable[[], object]
+NO_LIMIT = timedelta(days=7)  # the caller keeps the time: the library's own limit must never be the first to strike
 
 
 @dataclass(slots=True)
@@ -46,27 +50,44 @@ class Op:
 class Collective:
     """One rank's part in a collective. `op` is "sum", "max", "min" or "prod": a mean is the group's sum, divided."""
 
-    kind: str  # "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"
-    tensor: torch.Tensor | None  # what this rank brings; all_reduce and broadcast work in place. None for a barrier
+    kind: str  # "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "split"
+    tensor: torch.Tensor | None = None  # what this rank brings; all_reduce and broadcast work in place
     out: torch.Tensor | None = None  # all_gather: N times as long; reduce_scatter: one N-th
-    op: str | None = None
-    root: int | None = None
+    op: str | None = None  # of a split: its name and parts, for all ranks must mean the same
+    src: int | None = None
     where: str = ""
     blocking: bool = True  # as for Op
 
 
-class Transport(Protocol):
-    rank: int
-    size: int
+class Transport:
+    """One rank's end of one group."""
+
+    rank: int  # of the whole run
+    group: GroupId
     device: torch.device  # where tensors must live
 
-    def post(self, ops: Sequence[Op]) -> Wait: ...
+    def post(self, ops: Sequence[Op]) -> Wait:
+        raise NotImplementedError
 
-    def collective(self, call: Collective) -> Wait: ...
+    def collective(self, call: Collective) -> Wait:
+        raise NotImplementedError
 
-    def mesh(self) -> torch.distributed.device_mesh.DeviceMesh:
-        """A mesh over the same ranks for FSDP2 and DTensor, or a LabError that says where there is one."""
-        ...
+    def split(self, call: Collective, parts: Sequence[Sequence[int]], group: GroupId) -> Transport:
+        """Called by all ranks of this group: the end of `group`, the part that this rank is in (no ranks: in none)."""
+        raise NotImplementedError
+
+    def span(self, label: str, seconds: float | None, where: str) -> None:
+        """A span of computing begins. Only a transport whose ledger is kept elsewhere has to pass it on."""
+
+    def over(self) -> None:
+        """And ends."""
+
+    def process_group(self) -> dist.ProcessGroup:
+        """torch's process group of the same ranks, or a LabError that says where there is one."""
+        raise LabError(
+            "ranks on threads have no device mesh (FSDP2 needs torch process groups): "
+            "use run_ranks(..., backend='processes') or torchrun"
+        )
 
 
 # torch 2.13 renamed these two and deprecated the old names.
@@ -80,52 +101,93 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-class TorchTransport:
-    """The default torch process group of this process: gloo on CPU, NCCL on CUDA."""
+class TorchTransport(Transport):
+    """A torch process group: gloo on CPU, NCCL on CUDA. By default the one of all ranks of this program."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
-        self._mesh = None
+    def __init__(
+        self, device: torch.device, group: GroupId | None = None, process_group: dist.ProcessGroup | None = None
+    ) -> None:
+        self.rank, self.device = dist.get_rank(), device
+        self.group = group or GroupId(WORLD, tuple(range(dist.get_world_size())))
+        self._process_group = process_group
+        # Made once a process: connecting takes time, and jobs of one RankPool ask for the same groups again.
+        self._parts: dict[GroupId, TorchTransport] = {}
+        self.kept: dict[str, Any] = {}  # what else is made once: device meshes, process groups that keep a ledger
 
     def post(self, ops: Sequence[Op]) -> Wait:
         start = {"send": dist.isend, "recv": dist.irecv}
+        group = self._process_group
+        works: list[Any]
         if self.device.type == "cuda":
             # One NCCL group call: posted one by one, a send and a recv between the same two ranks could wait in turn.
-            works = dist.batch_isend_irecv([dist.P2POp(start[op.kind], as_bytes(op.tensor), op.peer) for op in ops])
+            works = dist.batch_isend_irecv(
+                [dist.P2POp(start[op.kind], as_bytes(op.tensor), op.peer, group) for op in ops]
+            )
         else:
             # Receives first: a message that finds its buffer posted is not stored in between.
-            works = [None] * len(ops)
-            for wanted in ("recv", "send"):
-                for i, op in enumerate(ops):
-                    if op.kind == wanted:
-                        works[i] = start[wanted](as_bytes(op.tensor), op.peer)
+            works = [
+                start[kind](as_bytes(op.tensor), op.peer, group)
+                for kind in ("recv", "send")
+                for op in ops
+                if op.kind == kind
+            ]
         return lambda: _wait_all(works)
 
     def collective(self, call: Collective) -> Wait:
-        if call.kind == "all_reduce":
-            work = dist.all_reduce(call.tensor, _OPS[call.op], async_op=True)
-        elif call.kind == "broadcast":
-            work = dist.broadcast(as_bytes(call.tensor), call.root, async_op=True)
-        elif call.kind == "all_gather":
-            work = _all_gather(as_bytes(call.out), as_bytes(call.tensor), async_op=True)
-        elif call.kind == "reduce_scatter":
-            work = _reduce_scatter(call.out, call.tensor, _OPS[call.op], async_op=True)
-        elif call.kind == "barrier":
-            work = dist.barrier(
-                async_op=True, **({"device_ids": [self.device.index]} if self.device.index is not None else {})
-            )
+        group: Any = {"group": self._process_group, "async_op": True}
+        op: Any = _OPS.get(call.op or "")
+        if call.kind == "barrier":
+            if self.device.index is not None:
+                group["device_ids"] = [self.device.index]
+            work = dist.barrier(**group)
+        elif call.tensor is not None and call.kind == "all_reduce":
+            work = dist.all_reduce(call.tensor, op, **group)
+        elif call.tensor is not None and call.kind == "broadcast":
+            work = dist.broadcast(as_bytes(call.tensor), call.src, **group)
+        elif call.tensor is not None and call.out is not None and call.kind == "all_gather":
+            work = _all_gather(as_bytes(call.out), as_bytes(call.tensor), **group)
+        elif call.tensor is not None and call.out is not None and call.kind == "reduce_scatter":
+            work = _reduce_scatter(call.out, call.tensor, op, **group)
         else:
             raise LabError(f"this transport has no collective named {call.kind!r}")
         return lambda: _wait_all([work])
 
-    def mesh(self):
-        if self._mesh is None:
-            from torch.distributed.device_mesh import init_device_mesh
+    def split(self, call: Collective, parts: Sequence[Sequence[int]], group: GroupId) -> Transport:
+        if group not in self._parts:
+            made = _connect(group, self.rank) if group.ranks else None
+            self._parts[group] = TorchTransport(self.device, group, made)
+        return self._parts[group]
 
-            self._mesh = init_device_mesh(self.device.type, (self.size,))
-        return self._mesh
+    def process_group(self) -> dist.ProcessGroup:
+        return self._process_group or c10d._get_default_group()
 
 
-def _wait_all(works) -> None:
+def _connect(group: GroupId, rank: int) -> dist.ProcessGroup:
+    """A process group of some ranks, made by these ranks alone.
+
+    torch's public `new_group` wants every rank of the run to come, or takes a name from a counter that differs from
+    rank to rank; the function behind it takes a name."""
+    world: Any = c10d._get_default_group()
+    backend, store = c10d._world.pg_map[world]
+    name: Any = f"{group.name} {group.ranks}"
+    bound, world.bound_device_id = world.bound_device_id, None  # or NCCL splits the whole run's communicator: all come
+    try:
+        made, _ = c10d._new_process_group_helper(
+            len(group.ranks),
+            group.ranks.index(rank),
+            list(group.ranks),
+            backend,
+            store,
+            name,
+            timeout=NO_LIMIT,
+            group_desc=group.name,
+        )
+    finally:
+        world.bound_device_id = bound
+    c10d._world.pg_group_ranks[made] = {r: i for i, r in enumerate(group.ranks)}
+    return made
+
+
+def _wait_all(works: Sequence[Any]) -> None:
     for work in works:
         work.wait()

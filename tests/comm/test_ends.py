@@ -139,8 +139,8 @@ def other_op(group):
     group.all_reduce(torch.ones(3), op="max" if group.rank == 1 else "sum")
 
 
-def other_root(group):
-    group.broadcast(torch.ones(3), root=1 if group.rank == 0 else 0)
+def other_source(group):
+    group.broadcast(torch.ones(3), src=1 if group.rank == 0 else 0)
 
 
 def other_length(group):
@@ -153,7 +153,7 @@ def other_length(group):
     [
         (other_collective, 2, ["all_reduce", "broadcast", "rank 2 left the common order"]),
         (other_op, 1, ["max", "sum", "rank 1 left"]),
-        (other_root, 0, ["root 1", "root 0", "rank 0 left"]),
+        (other_source, 0, ["src 1", "src 0", "rank 0 left"]),
         (other_length, 1, ["[3] of float32", "[4] of float32", "rank 1 left"]),
     ],
 )

@@ -184,31 +184,31 @@ def test_all_gather(run, dtype):
 
 def broadcast_all(group, dtype):
     got = []
-    for root in range(group.size):
+    for src in range(group.size):
         for x in tensors(dtype).values():
-            y = x.clone() if group.rank == root else torch.zeros(x.shape, dtype=dtype)
-            assert group.broadcast(y, root=root) is y
+            y = x.clone() if group.rank == src else torch.zeros(x.shape, dtype=dtype)
+            assert group.broadcast(y, src=src) is y
             got.append(y)
         wide = torch.full((3, 4), float(group.rank)).to(dtype)
-        group.broadcast(wide[:, 1::2], root=root)
+        group.broadcast(wide[:, 1::2], src=src)
         got.append(wide)
-        got.append(group.broadcast(torch.tensor([group.rank]), root, async_op=True).wait())
+        got.append(group.broadcast(torch.tensor([group.rank]), src, async_op=True).wait())
     group.barrier()
     return got
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn, torch.int16, torch.bool], ids=str)
 def test_broadcast(run, dtype):
-    per_root = len(tensors(dtype)) + 2
+    per_src = len(tensors(dtype)) + 2
     for rank, got in enumerate(run(broadcast_all, dtype, size=3)):
-        for root in range(3):
-            mine = got[root * per_root : (root + 1) * per_root]
+        for src in range(3):
+            mine = got[src * per_src : (src + 1) * per_src]
             for x, y in zip(tensors(dtype).values(), mine):
                 same(x, y)
             wide = torch.full((3, 4), float(rank))
-            wide[:, 1::2] = root
+            wide[:, 1::2] = src
             same(wide.to(dtype), mine[-2])  # only the columns that were passed
-            assert mine[-1].item() == root
+            assert mine[-1].item() == src
 
 
 def many(group):
@@ -262,7 +262,7 @@ X = torch.ones(4)
 MISTAKES = {
     "dst=2 is no rank of this group": lambda g: g.send(X, 2),
     "src=-1 is no rank": lambda g: g.recv(-1, like=X),
-    "root=7 is no rank": lambda g: g.broadcast(X, root=7),
+    "src=7 is no rank": lambda g: g.broadcast(X, src=7),
     "cannot message itself": lambda g: g.sendrecv(X, dst=g.rank, src=1 - g.rank),
     "dst= must be a rank, an int": lambda g: g.send(X, 1.0),
     "src= must be a rank": lambda g: g.recv(True, like=X),

@@ -111,7 +111,7 @@ def test_a_library_collective_is_payload_not_wire(pools, kind, wire):
     results = pools(library, kind, n2, size=N)
     e = results.ledgers[0].events[0]
     assert e.bytes == 4 * n2 * N * (N if kind == "all_gather" else 1)
-    assert results.ledgers[0].sent_bytes == 0 and results.ledgers[0].collective_bytes == e.bytes
+    assert results.ledgers[0].sent_bytes == 0
     payload = 4 * (n2 - n1) * N * (N if kind == "all_gather" else 1)
     grown = crossed[1] - crossed[0]
     # gloo 2.13 comes within a few headers of the least; another version may use another algorithm.

@@ -1,4 +1,4 @@
-"""Links, ways and bottlenecks, against numbers worked out by hand."""
+"""Links and ways, against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ def test_shared_root_is_one_link_for_everybody():
     t = Topology.shared_root(3, alpha=4 * US, bandwidth=1 * GB, root_bandwidth=0.5 * GB)
     assert all("root" in t.path(a, b) for a, b in itertools.permutations(range(3), 2))
     assert t.alpha(0, 2) == pytest.approx(4 * US) and t.bandwidth(0, 2) == 0.5 * GB
-    # Three messages on the root link, each at 0.5 GB/s: a sixth of a GB/s for each.
-    assert t.bottleneck([0, 1, 2]).bandwidth == pytest.approx(GB / 6)
-    assert t.bottleneck([0, 1, 2]).link == "root"
 
 
 def two_nodes() -> Topology:
@@ -46,47 +43,22 @@ def test_two_level():
     assert (t.bandwidth(0, 1), t.bandwidth(3, 0)) == (GB, 0.25 * GB)
 
 
-def test_two_level_ring_order():
-    t = two_nodes()
-    # 0 1 | 2 3: one edge leaves each node, it has the card for itself.
-    good = t.bottleneck([0, 1, 2, 3])
-    assert good.bandwidth == pytest.approx(0.25 * GB)
-    assert good.link in ("node0.out", "node1.in", "node1.out", "node0.in") and good.edges in (((1, 2),), ((3, 0),))
-    # 0 2 1 3: each edge changes the node, two share each card.
-    bad = t.bottleneck([0, 2, 1, 3])
-    assert bad.bandwidth == pytest.approx(0.125 * GB) and set(bad.edges) == {(0, 2), (1, 3)}
-
-
 MATRIX = [[0, 50, 25, 10], [50, 0, 10, 25], [25, 10, 0, 50], [10, 25, 50, 0]]  # GB/s: two fast pairs
 
 
-def test_graph_and_its_best_ring():
+def test_a_graph():
     t = Topology.from_bandwidth([[b * GB for b in row] for row in MATRIX], alpha=5 * US)
     assert t.path(1, 3) == ("1->3",) and t.seconds(1, 3, 25_000) == pytest.approx(6 * US)
-    # By hand, the three rings of four ranks: 0-1-2-3 has edges 50 10 50 10; 0-1-3-2 has 50 25 50 25; 0-2-1-3 has 25 10
-    # 25 10.
-    by_hand = {(0, 1, 2, 3): 10, (0, 1, 3, 2): 25, (0, 2, 1, 3): 10}
-    for order, gb in by_hand.items():
-        assert t.bottleneck(order).bandwidth == pytest.approx(gb * GB)
-        assert t.bottleneck(order[::-1]).bandwidth == pytest.approx(gb * GB)  # this matrix is symmetric
-    best = max(itertools.permutations(range(4)), key=lambda order: t.bottleneck(order).bandwidth)
-    assert t.bottleneck(best).bandwidth == pytest.approx(25 * GB)
-    assert t.matrix() == [[b * GB for b in row] for row in MATRIX]
-
-
-def test_directions_differ():
-    t = Topology.from_bandwidth([[0, 8, 1], [1, 0, 8], [8, 1, 0]])
-    assert t.bottleneck([0, 1, 2]).bandwidth == 8 and t.bottleneck([2, 1, 0]).bandwidth == 1
+    assert [[t.bandwidth(a, b) if a != b else 0 for b in range(4)] for a in range(4)] == [
+        [b * GB for b in row] for row in MATRIX
+    ]
 
 
 def test_a_missing_cable():
     t = Topology.from_bandwidth([[0, 4, 0], [4, 0, 4], [4, 4, 0]])
-    assert not t.connected(0, 2) and t.connected(2, 0) and t.matrix()[0][2] == 0.0
+    assert not t.connected(0, 2) and t.connected(2, 0)
     with pytest.raises(LabError, match="no way from rank 0 to rank 2"):
         t.path(0, 2)
-    missing = t.bottleneck([1, 0, 2])
-    assert missing.bandwidth == 0.0 and missing.edges == ((0, 2),)
-    assert t.bottleneck([2, 0, 1]).bandwidth == 4.0
 
 
 def test_matrix_from_torch():
@@ -94,17 +66,6 @@ def test_matrix_from_torch():
 
     t = Topology.from_bandwidth(torch.tensor([[0.0, 2.0], [4.0, 0.0]]))
     assert t.bandwidth(0, 1) == 2.0 and t.bandwidth(1, 0) == 4.0
-
-
-def test_one_rank_has_no_bottleneck():
-    t = Topology.switch(1, 0.0, 1.0)
-    assert t.bottleneck([0]).bandwidth == math.inf and t.bottleneck([0]).edges == ()
-
-
-@pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 2, 3], [1, 2, 3]])
-def test_an_order_that_is_none(order):
-    with pytest.raises(LabError, match="each of the ranks 0 to 2 once"):
-        Topology.switch(3, 0.0, 1.0).bottleneck(order)
 
 
 @pytest.mark.parametrize(

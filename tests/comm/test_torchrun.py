@@ -20,11 +20,13 @@ from labkit.errors import LabError
 def work(group, what):
     x = group.all_reduce(torch.tensor([group.rank + 1.0]))
     open(f"{sys.argv[2]}/pid{group.rank}", "w").write(str(os.getpid()))
+    both, alone = group.split([[0, 1]], "both"), group.split([[0], [1]], "alone")
+    assert both.all_gather(x, out=torch.zeros(2)).tolist() == [3.0, 3.0] and alone.ranks == (group.rank,)
     group.barrier()
     if what == "raise" and group.rank == 1:
         raise ValueError("boom")
     if what == "send":
-        group.send(x, 1 - group.rank)           # both send
+        both.send(x, 1 - group.rank)            # both send
     if what == "wait":
         open(f"{sys.argv[2]}/waits{group.rank}", "w").close()
         time.sleep(600)
@@ -42,7 +44,7 @@ if __name__ == "__main__":
     a, b = results = run_ranks(work, "ok", size=2)
     assert a["sum"].item() == b["sum"].item() == 3
     assert (a["rank"], b["rank"], a["size"], a["device"]) == (0, 1, 2, "cpu")
-    assert [e.kind for e in results.ledgers[1].events] == ["all_reduce", "barrier"]
+    assert [e.kind for e in results.ledgers[1].events] == ["all_reduce", "split", "split", "all_gather", "barrier"]
     print("FINE", flush=True)
     try:
         run_ranks(work, sys.argv[1], timeout=3.0 if sys.argv[1] in ("send", "raise") else None)
@@ -88,13 +90,13 @@ def test_a_rank_raises(tmp_path):
     assert code != 0 and out.count("AUTOPSY") == 1
     autopsy = json.loads(out.split("AUTOPSY", 1)[1])
     assert (autopsy["reason"], autopsy["guilty"], autopsy["backend"]) == ("raised", 1, "torchrun")
-    assert "program.py:11" in autopsy["call"] and [r["state"] for r in autopsy["ranks"]] == ["waiting", "raised"]
+    assert "program.py:13" in autopsy["call"] and [r["state"] for r in autopsy["ranks"]] == ["waiting", "raised"]
     assert "Rank 1 raised ValueError: boom" in err
 
 
 def test_send_send_at_the_deadline(tmp_path):
     code, _, err = torchrun(tmp_path, "send")
-    words = ["did not end within 3 s", "Deadlock of ranks 0 and 1", "program.py:13", "sendrecv"]
+    words = ["did not end within 3 s", "Deadlock of ranks 0 and 1", "program.py:15", 'in group "both"', "sendrecv"]
     assert code != 0 and all(word in err for word in words), err
     assert err.count("waits in") <= 4  # told once, not by every rank
 

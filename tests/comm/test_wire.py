@@ -436,11 +436,11 @@ def test_halves_of_different_size():
     assert text == "rank 0 sends 8 bytes to rank 1 (rank0.py:1), which expects 12 (rank1.py:1): make both sides agree."
 
 
-def test_library_collectives():
+def test_a_call_without_an_algorithm():
     ledgers = programs([], [])
-    ledgers[1].begin("all_reduce", bytes=8, op="sum", where="mine.py:7")
+    ledgers[1].begin("all_to_all", bytes=8, where="mine.py:7")
     text = refused(ledgers)
-    assert "rank 1 calls all_reduce (mine.py:7)" in text and "write it from send and recv" in text
+    assert "rank 1 calls all_to_all (mine.py:7)" in text and "knows no algorithm" in text
 
 
 def test_no_way():

@@ -221,6 +221,7 @@ def _timeline(ax: Any, replay: Any, scale: float, last: float) -> None:
                 zorder=3,
             )
             peer = f"→{transfer.dst}" if way == "up" else f"←{transfer.src}"
+            peer += "" if transfer.group == "world" else f" {transfer.group}"
             if width > last * scale / 40:
                 ax.text(
                     begin + width / 2, y, peer, ha="center", va="center", fontsize=6.6, color=INK, zorder=5, bbox=box
@@ -326,4 +327,5 @@ def _stands_in(rank: dict[str, Any]) -> str:
         return rank["state"]
     call = rank["calls"][0]
     way = {"send": f" to {call['peer']}", "recv": f" from {call['peer']}"}.get(call["kind"], "")
+    way += "" if call["group"] == "world" else f" of {call['group']}"
     return f"waits in {call['kind']}{way}\n{call['where'].split('/')[-1]}"

@@ -13,12 +13,12 @@ import torch
 from grading.sandbox.broker import Broker
 from grading.sandbox.frames import Broken, clean
 from labkit.comm import run_ranks
-from labkit.comm.diagnose import diagnose
+from labkit.comm.diagnose import diagnose, examine
 from labkit.comm.group import Group, Recv, Send
 from labkit.comm.ledger import Ledger
 from labkit.comm.link import BrokerTransport
 from labkit.comm.outcome import Evidence, RanksFailed
-from labkit.comm.transport import as_bytes
+from labkit.comm.transport import Collective, Op, as_bytes
 
 DTYPES = [
     torch.float64,
@@ -164,8 +164,8 @@ def moves(group, shape, dtype):
     x = of(group.rank, shape, dtype)
     got = [group.all_gather(x)]
     late = group.all_gather(x, async_op=True)
-    got += [group.broadcast(x.clone(), root=group.size - 1), late.wait()]
-    handle = group.broadcast(x.clone(), root=0, async_op=True)
+    got += [group.broadcast(x.clone(), src=group.size - 1), late.wait()]
+    handle = group.broadcast(x.clone(), src=0, async_op=True)
     got.append(handle.wait())
     group.barrier()
     return got
@@ -193,7 +193,7 @@ def non_contiguous(group):
     return [out, x]
 
 
-FIELDS = ("index", "kind", "peer", "bytes", "dtype", "batch", "blocking", "of", "seq")
+FIELDS = ("index", "kind", "peer", "bytes", "dtype", "batch", "blocking", "of", "seq", "group", "label")
 
 
 def told(ledger):
@@ -256,6 +256,41 @@ def test_a_large_message_comes_in_pieces(ranks):
     equal(ranks, messages, 2, (3_000_000,), torch.float32)
 
 
+def in_parts(group, dtype):
+    """Rows and columns of 2 x 2 ranks, parts of parts, messages within them, and spans of computing between."""
+    dp, tp = group.split([[0, 2], [1, 3]], "dp"), group.split([[0, 1], [2, 3]], "tp")
+    x, got = of(group.rank, (4,), dtype), []
+    group.compute("forward", seconds=1e-3)
+    handle = dp.all_reduce(x.clone(), async_op=True)
+    with group.compute("backward"):
+        got.append(tp.all_gather(x, out=torch.empty(8, dtype=dtype)))
+    got += [tp.reduce_scatter(x), dp.broadcast(x.clone(), src=1), tp.sendrecv(x, dst=1 - tp.rank, src=1 - tp.rank)]
+    got.append(dp.split([[0], [1]], "one").all_reduce(x.clone()))
+    late = dp.irecv(1, like=x) if dp.rank == 0 else dp.isend(x, 0)
+    if group.rank < 2:
+        tp.barrier()
+    return [*got, late.wait(), handle.wait(), group.all_reduce(x.clone())]
+
+
+def test_parts_and_spans(ranks):
+    equal(ranks, in_parts, 4, torch.float32)
+    mine = ranks(in_parts, 4, torch.bfloat16)
+    assert not any(mine.errors) and examine(mine.ledgers) is None
+    ledger = mine.ledgers[3]
+    assert ledger.groups == {"world": (0, 1, 2, 3), "dp": (1, 3), "tp": (2, 3), "dp/one": (3,)}
+    kinds = [(e.kind, e.label, e.seconds) for e in ledger.events if e.kind in ("compute", "all_gather", "all_reduce")]
+    assert kinds[:4] == [  # in order with the messages
+        ("compute", "forward", 1e-3),
+        ("all_reduce", "", None),
+        ("compute", "backward", None),
+        ("all_gather", "", None),
+    ]
+    backward, gathered = (
+        next(e for e in ledger.events if what in (e.label, e.kind)) for what in ("backward", "all_gather")
+    )
+    assert backward.begin < gathered.begin < gathered.end < backward.end
+
+
 DISAGREE = {
     "sizes": (lambda g: g.send(torch.zeros(3), 1) if g.rank == 0 else g.recv(0, like=torch.zeros(4)), "[3] of float32"),
     "dtypes": (
@@ -263,8 +298,21 @@ DISAGREE = {
         "of bfloat16",
     ),
     "collectives": (lambda g: g.barrier() if g.rank == 0 else g.all_reduce(torch.zeros(1)), "as collective number 1"),
-    "roots": (lambda g: g.broadcast(torch.zeros(1), root=g.rank), "root 0"),
+    "sources": (lambda g: g.broadcast(torch.zeros(1), src=g.rank), "src 0"),
     "operations": (lambda g: g.all_reduce(torch.zeros(1), op="sum" if g.rank else "max"), "max"),
+    "one part of two": (lambda g: g.split([[0], [1]] if g.rank else [[0, 1]], "a").barrier(), "split (a: 0 | 1, "),
+    "inside a part": (
+        lambda g: g.split([[0, 1]], "tp").all_reduce(torch.zeros(2 + g.rank)),
+        'of group "tp" (ranks 0 and',
+    ),
+    "a message inside a part": (
+        lambda g: (
+            g.split([[0, 1]], "tp").send(torch.zeros(3), 1)
+            if g.rank == 0
+            else g.split([[0, 1]], "tp").recv(0, like=torch.zeros(4))
+        ),
+        'in group "tp" (ranks 0 and 1)',
+    ),
     "lengths": (lambda g: g.all_reduce(torch.zeros(2 + g.rank)), "[3] of float32"),
 }
 
@@ -298,7 +346,15 @@ def forgotten_wait(group):
         group.irecv(1, like=torch.zeros(2)).wait()
 
 
-@pytest.mark.parametrize("program", [both_send, never_comes, forgotten_wait])
+def crossed(group):
+    """Two groups of the same ranks, called in another order by each."""
+    a, b = group.split([[0, 1]], "a"), group.split([[0, 1]], "b")
+    if group.rank < 2:
+        for part in (a, b) if group.rank else (b, a):
+            part.all_reduce(torch.zeros(4))
+
+
+@pytest.mark.parametrize("program", [both_send, never_comes, forgotten_wait, crossed])
 def test_a_deadlock_is_told_with_ranks_and_lines(ranks, program):
     autopsy = ranks(program, 3).autopsy()
     with pytest.raises(RanksFailed) as theirs:
@@ -306,6 +362,48 @@ def test_a_deadlock_is_told_with_ranks_and_lines(ranks, program):
     assert autopsy.certain and autopsy.cause == theirs.value.autopsy.cause
     assert autopsy.edges == theirs.value.autopsy.edges and autopsy.edges
     assert f"{__file__.rsplit('/', 1)[-1]}:" in autopsy.cause + autopsy.edges[0].where
+
+
+def test_a_rank_outside_of_a_part(ranks):
+    def outside(group):
+        part = group.split([[0]], "tp")
+        return part.all_reduce(torch.ones(1))
+
+    ended = ranks(outside, 2)
+    assert 'rank 1 is outside of group "tp"' in str(ended.errors[1]) and ended.values[0].item() == 1.0
+
+
+def test_a_rank_outside_that_calls_all_the_same(ranks):
+    """Who writes frames by hand is told by the broker, with the group's name."""
+
+    def forges(group):
+        part = group.split([[0]], "tp")
+        if group.rank == 1:
+            part.transport.collective(Collective("barrier"))()
+        group.barrier()
+
+    with pytest.raises(Broken, match='a call in group "tp", of which it is no member'):
+        ranks(forges, 2)
+
+
+@pytest.mark.parametrize("peer", [2, 3])
+def test_a_message_out_of_a_part(ranks, peer):
+    def escapes(group):
+        part = group.split([[0, 1], [2, 3]], "tp")
+        if group.rank == 0:
+            part.transport.post([Op("send", peer, torch.zeros(1))])()
+
+    with pytest.raises(Broken, match="to nobody"):
+        ranks(escapes, 4)
+
+
+def test_the_number_of_groups_is_capped(ranks):
+    def many(group):
+        for i in range(70):
+            group.split([[0]], f"part{i}")
+
+    with pytest.raises(Broken, match="more than 64 splits"):
+        ranks(many, 1)
 
 
 def test_what_people_read_holds_no_commands():

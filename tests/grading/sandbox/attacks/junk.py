@@ -25,16 +25,17 @@ def _frame(kind, head, body=b"", says=None):
 
 
 def _post(*ops, body=b"", blocking=False):
-    return _frame(b"post", {"ops": [list(op) for op in ops], "blocking": blocking, "where": "x.py:1"}, body)
+    return _frame(b"post", {"group": 0, "ops": [list(op) for op in ops], "blocking": blocking, "where": "x.py:1"}, body)
 
 
-def _coll(kind="all_reduce", op="sum", root=None, dtype="float32", shape=(1,), body=bytes(4), **more):
+def _coll(kind="all_reduce", op="sum", src=None, dtype="float32", shape=(1,), body=bytes(4), **more):
     return _frame(
         b"coll",
         {
+            "group": 0,
             "kind": kind,
             "op": op,
-            "root": root,
+            "src": src,
             "dtype": dtype,
             "shape": list(shape),
             "blocking": True,
@@ -43,6 +44,14 @@ def _coll(kind="all_reduce", op="sum", root=None, dtype="float32", shape=(1,), b
         },
         body,
     )
+
+
+def _part(parts, name="tp"):
+    return _frame(b"part", {"group": 0, "name": name, "parts": parts, "where": "x.py:1"})
+
+
+def _span(label="work", seconds=None):
+    return _frame(b"span", {"label": label, "seconds": seconds, "where": "x.py:1"})
 
 
 def _answer(value, args=()):
@@ -86,10 +95,31 @@ FRAMES = {
     "a sum without operation": _coll(op=None),
     "a sum of float8": _coll(dtype="float8_e4m3fn", shape=(4,)),
     "a sum of bits": _coll(dtype="bits8", shape=(4,)),
-    "a root that is none": _coll("broadcast", op=None, root=9),
+    "a source that is none": _coll("broadcast", op=None, src=9),
     "a gather of a scalar": _coll("all_gather", op=None, shape=()),
     "a scatter of a scalar": _coll("reduce_scatter", shape=()),
     "a place that is no text": _coll(where=7),
+    "no group": _frame(b"coll", {"kind": "barrier", "op": None, "src": None, "blocking": True, "where": "x.py:1"}),
+    "a group that is none": _coll(group=1),
+    "a group before the first": _coll(group=-1),
+    "a group that is true": _coll(group=True),
+    "a split of nobody": _part([[]]),
+    "a split that takes a rank twice": _part([[0, 1], [1]]),
+    "a split that takes rank 7": _part([[0, 7]]),
+    "a split that takes rank true": _part([[False, True]]),
+    "a split out of order": _part([[1, 0]]),
+    "a split without end": _part([[0]] * 9000),
+    "a split that is a number": _part(7),
+    "a split named like all ranks": _part([[0]], name="world"),
+    "a split whose name commands a terminal": _part([[0]], name="a\x1b[2J"),
+    "a split whose name is no text": _part([[0]], name=["tp"]),
+    "the end of no span": _frame(b"over", {}),
+    "a span of no length": _span(seconds=float("nan")),
+    "a span that ends before it begins": _span(seconds=-1.0),
+    "a span without end": _span(seconds=1e300),
+    "a span of text": _span(seconds="1"),
+    "a span in a span": _span() + _span(),
+    "a span without a label": _span(label=None),
     "a failure of no kind": _frame(b"fail", {"kind": "pardoned", "text": "", "traceback": "", "stack": []}),
     "a failure without text": _frame(b"fail", {"kind": "raised"}),
     "a stack of junk": _frame(b"fail", {"kind": "raised", "text": "", "traceback": "", "stack": [[1, 2]]}),
@@ -142,7 +172,7 @@ def noise(group, seed):
     generator = torch.Generator().manual_seed(seed)
     junk = bytes(torch.randint(0, 256, (200,), generator=generator).tolist())
     kind = (b"post", b"coll", b"wait", b"fail")[seed % 4]
-    head = {"ops": [["send", 1, "uint8", [1]]], "of": seed, "where": junk.hex(), "kind": "barrier"}
+    head = {"group": 0, "ops": [["send", 1, "uint8", [1]]], "of": seed, "where": junk.hex(), "kind": "barrier"}
     _link().sendall(_frame(kind, head, junk) + junk)
     time.sleep(10)
 
@@ -184,7 +214,7 @@ def flood(group, count):
 def slowly(group):
     """A message that comes byte by byte, for ever."""
     link = _link()
-    for byte in _frame(b"post", {"ops": []}, b"", says=1 << 20):
+    for byte in _frame(b"post", {"group": 0, "ops": []}, b"", says=1 << 20):
         link.sendall(bytes([byte]))
         time.sleep(0.1)
     time.sleep(20)

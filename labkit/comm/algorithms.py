@@ -1,0 +1,40 @@
+"""What a collective sends on the virtual wire: one stated algorithm each, and its cost.
+
+A library chooses between algorithms by size, machine and version. The wire has one for each collective, on the N ranks
+of its group in their order, as a ring; n is what the ledger counts (labkit.comm.ledger), and every message is a piece
+of ceil(n/N) bytes, as if n were padded:
+
+    all_gather        ring: N-1 steps, in each a piece to the right and one from the left     (N-1) (alpha + n/N beta)
+    reduce_scatter    the same ring                                                           (N-1) (alpha + n/N beta)
+    all_reduce        a reduce_scatter, then an all_gather                                  2 (N-1) (alpha + n/N beta)
+    broadcast         pipelined: N pieces from src to the right, from rank to rank          2 (N-1) (alpha + n/N beta)
+    barrier, split    bring the ranks together, and cost nothing
+
+The costs hold on a switch on which nothing else runs, if all ranks come at the same time. (Patarasuk and Yuan 2009 for
+the rings; a chain of P pieces takes (P + N - 2) (alpha + n/P beta), and here P = N.)
+"""
+
+from __future__ import annotations
+
+from labkit.comm.ledger import Event, GroupId
+
+Part = tuple[str, int, int]  # "send" or "recv", with which rank of the whole run, how many bytes
+REPLAYED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+
+
+def steps(event: Event, group: GroupId, rank: int) -> list[list[Part]]:
+    """The steps of one rank's part in a collective. The parts of a step run together, the steps one after another."""
+    N, at = len(group.ranks), group.ranks.index(rank)
+    if N == 1:
+        return []
+    piece = -(-event.bytes // N)
+    right, left = ("send", group.ranks[(at + 1) % N], piece), ("recv", group.ranks[at - 1], piece)
+    if event.kind != "broadcast":
+        return [[right, left]] * ((N - 1) * (2 if event.kind == "all_reduce" else 1))
+    assert event.peer is not None
+    distance = (at - group.ranks.index(event.peer)) % N  # from the source
+    if distance == 0:
+        return [[right]] * N
+    if distance == N - 1:
+        return [[left]] * N
+    return [[left], *[[right, left]] * (N - 1), [right]]

@@ -1,0 +1,115 @@
+"""`Mesh`: the ranks of a group as a grid with named dimensions, and a Group along each of them.
+
+    mesh = Mesh(group, dp=2, tp=2)          rank 0 1 2 3 of the group:          tp ->
+                                            the last dimension varies        dp   0  1
+    mesh["tp"].all_reduce(x)                fastest, as in torch's           |    2  3
+    mesh["dp"].all_reduce(g)                DeviceMesh and init_device_mesh  v
+
+`mesh["tp"]` is the Group of the ranks that differ from this one in tp alone: ranks 0 and 1 have one, ranks 2 and 3
+another, both named "tp". Nothing is global: whoever communicates is passed the mesh or one of its groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from labkit.comm.group import Group
+from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+# Ranks along these dimensions hold parts of one model and see the same part of the batch; along all others (dp, fsdp,
+# cp, ...) each has a part of the batch of its own.
+MODEL = ("tp", "pp")
+
+
+class Mesh:
+    """All ranks of `group`, cut along named dimensions whose sizes multiply to `group.size`.
+
+    All ranks make the same mesh at the same point of their programs.
+
+    group    what was cut
+    sizes    {name: size}, in order
+    ledger   device_mesh also notes what FSDP2, DTensor and others send on it (labkit.comm.torch_group)
+
+    Raises LabError if the sizes do not fit.
+    """
+
+    def __init__(self, group: Group, *, ledger: bool = False, **sizes: int) -> None:
+        for name, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise LabError(f"{name}={size!r} is no size of a mesh: a whole number, at least 1")
+        if not sizes or math.prod(sizes.values()) != group.size:
+            told = " x ".join(f"{name}={size}" for name, size in sizes.items()) or "no dimension"
+            raise LabError(f"a mesh of {told} has {math.prod(sizes.values())} ranks, and the group has {group.size}")
+        self.group, self.sizes, self.ledger = group, sizes, ledger
+        self._grid = torch.arange(group.size).reshape(*sizes.values())  # the group's ranks, by coordinate
+        self._groups: dict[tuple[str, ...], Group] = {(name,): self._cut((name,)) for name in sizes}
+        self._device_mesh: DeviceMesh | None = None
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> Group:
+        """mesh["tp"]: the Group along a dimension. mesh["dp", "tp"]: along several, the last fastest (made at the first
+        request, which all ranks make together)."""
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        if wanted not in self._groups:
+            if not wanted or list(wanted) != [name for name in self.sizes if name in wanted]:
+                raise LabError(f"this mesh has the dimensions {', '.join(self.sizes)}, in this order; not {names!r}")
+            self._groups[wanted] = self._cut(wanted)
+        return self._groups[wanted]
+
+    def _cut(self, names: tuple[str, ...]) -> Group:
+        order = list(self.sizes)
+        along = [order.index(name) for name in names]
+        others = [dim for dim in range(len(order)) if dim not in along]
+        length = math.prod(self.sizes[name] for name in names)
+        parts = self._grid.permute(*others, *along).reshape(-1, length).tolist()
+        return self.group.split(parts, name="_".join(names))
+
+    @property
+    def data_share(self) -> tuple[int, int]:
+        """(index, count): this rank's part of the batch, of so many. Dimensions other than tp and pp share the data."""
+        where = (self._grid == self.group.rank).nonzero()[0].tolist()
+        index, count = 0, 1
+        for at, (name, size) in zip(where, self.sizes.items()):
+            if name not in MODEL:
+                index, count = index * size + at, count * size
+        return index, count
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """torch's DeviceMesh of the same ranks and names, on the same process groups: for FSDP2 and DTensor.
+
+        Raises LabError for ranks on threads and behind a broker, which have no torch process group."""
+        if self._device_mesh is None:
+            ranks = torch.tensor(self.group.ranks)[self._grid]
+            groups = [self._groups[name,] for name in self.sizes]
+            self._device_mesh = device_mesh(groups, ranks, tuple(self.sizes), self.ledger)
+        return self._device_mesh
+
+    def __repr__(self) -> str:
+        return f"Mesh({', '.join(f'{name}={size}' for name, size in self.sizes.items())}; {self.group!r})"
+
+
+def device_mesh(
+    groups: Sequence[Group], ranks: torch.Tensor, names: tuple[str, ...] | None, ledger: bool
+) -> DeviceMesh:
+    """torch's DeviceMesh with one group a dimension. ranks: of the whole run, by coordinate."""
+    process_groups = [group.transport.process_group() for group in groups]
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from labkit.comm import torch_group
+
+    torch_group.expect(ledger)
+    if ledger:
+        process_groups = [torch_group.keep_ledger(group) for group in groups]
+    return DeviceMesh.from_group(
+        process_groups if ranks.dim() > 1 else process_groups[0],
+        groups[0].device.type,
+        ranks.int() if ranks.dim() > 1 else None,
+        mesh_dim_names=names,
+    )

@@ -1,0 +1,294 @@
+"""Sub-groups: named parts of a group, matched one by one, on threads and on processes alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from labkit.comm.group import Recv, Send
+from labkit.comm.ranks import RanksFailed, run_ranks
+from labkit.errors import LabError
+
+both = pytest.mark.parametrize("backend", ["threads", "processes"])
+
+
+def grid(group):
+    """The ranks 0 1 / 2 3: (dp, tp) = (columns, rows)."""
+    return group.split([[0, 2], [1, 3]], name="dp"), group.split([[0, 1], [2, 3]], name="tp")
+
+
+def two_by_two(group):
+    """A correct program: rows and columns at work, out of step with one another."""
+    dp, tp = grid(group)
+    x = torch.tensor([float(10**group.rank)])
+    got = [tp.all_reduce(x.clone()), dp.all_reduce(x.clone()), dp.all_gather(x), tp.all_gather(x, out=torch.zeros(2))]
+    handle = dp.all_reduce(x.clone(), async_op=True)
+    if group.rank < 2:  # only one row does more
+        got.append(tp.reduce_scatter(torch.arange(4.0), out=torch.zeros(2)))
+        tp.barrier()
+    else:
+        got.append(tp.broadcast(x.clone(), src=1))
+    got.append(dp.sendrecv(x, dst=1 - dp.rank, src=1 - dp.rank))
+    if tp.rank == 0:
+        tp.send(x, 1)
+    else:
+        got.append(tp.recv(0, like=x))
+    got += [handle.wait(), group.all_reduce(x.clone())]
+    other = 1 - tp.rank
+    got += [t for t in tp.batch([Send(x, other), Recv(other, like=x)]) if t is not None]
+    return (dp.rank, dp.size, dp.ranks, dp.name, tp.rank, tp.ranks, tp.name), [t.tolist() for t in got]
+
+
+def test_a_correct_two_by_two_program(run):
+    results = run(two_by_two, size=4)
+    v = [1.0, 10.0, 100.0, 1000.0]
+    for r, (who, got) in enumerate(results):
+        row, column = (r // 2 * 2, r // 2 * 2 + 1), (r % 2, r % 2 + 2)
+        assert who == (r // 2, 2, column, "dp", r % 2, row, "tp")
+        across, down = v[r ^ 1], v[r ^ 2]
+        own = ([0.0, 2.0], [4.0, 6.0])[r % 2] if r < 2 else [v[3]]
+        want = [[v[r] + across], [v[r] + down], [v[i] for i in column], [v[i] for i in row], own, [down]]
+        want += ([[across]] if r % 2 else []) + [[v[r] + down], [1111.0], [across]]
+        assert got == want
+
+
+def test_the_ledger_tells_ranks_of_the_whole_run(run):
+    ledger = run(two_by_two, size=4).ledgers[3]
+    assert ledger.groups == {"world": (0, 1, 2, 3), "dp": (1, 3), "tp": (2, 3)}
+    messages = [(e.kind, e.peer, e.group, e.seq) for e in ledger.events if e.kind in ("send", "recv")]
+    assert messages == [
+        ("send", 1, "dp", 0),
+        ("recv", 1, "dp", 0),
+        ("recv", 2, "tp", 0),
+        ("send", 2, "tp", 0),
+        ("recv", 2, "tp", 1),
+    ]
+    (sent,) = [e for e in ledger.events if e.kind == "broadcast"]
+    assert (sent.peer, sent.group, sent.seq) == (3, "tp", 2)  # its src=1 is rank 3 of the run
+    assert [(e.op, e.group) for e in ledger.events if e.kind == "split"] == [
+        ("dp: 0 2 | 1 3", "world"),
+        ("tp: 0 1 | 2 3", "world"),
+    ]
+    assert [e.seq for e in ledger.events if e.kind == "all_reduce"] == [0, 0, 2, 2]  # tp, dp, dp, world after 2 splits
+
+
+def names(group):
+    first, second = group.split([[0, 1], [2]], "a"), group.split([[0, 1, 2]], "a")
+    inner = second.split([[0, 2], [1]], "b")
+    deep = inner.split([[0]] if inner.size == 1 else [[1]], "c")
+    return (first.name, second.name, inner.name, deep.name), inner.ranks, deep.ranks, repr(inner), repr(deep)
+
+
+def test_names_and_parts_of_parts(run):
+    got = run(names, size=3)
+    for who, *_ in got:
+        assert who == ("a", "a#2", "a#2/b", "a#2/b/c")
+    assert [inner for _, inner, *_ in got] == [(0, 2), (1,), (0, 2)]
+    assert [deep for _, _, deep, *_ in got] == [(), (1,), (2,)]
+    assert got[2][3] == "Group('a#2/b': rank 1 of 2, ranks 0 and 2, cpu)"
+
+
+def again(group):
+    part = group.split([[0, 1]], "pair")
+    return part.all_gather(torch.tensor([group.rank])).tolist(), part.name
+
+
+def test_a_pool_splits_in_every_job(pools):
+    for _ in range(3):
+        assert list(pools(again)) == [([0, 1], "pair")] * 2
+
+
+def mistakes(group):
+    told = []
+    pair = group.split([[0, 1]], "pair")
+    for wrong in (
+        lambda: group.split([[1, 0]], "x"),
+        lambda: group.split([[0], [0, 1]], "x"),
+        lambda: group.split([[0], []], "x"),
+        lambda: group.split([[0, 3]], "x"),
+        lambda: group.split([[0]], "world"),
+        lambda: group.split([[0]], "a b"),
+        lambda: pair.send(torch.ones(1), 2),
+        lambda: group.all_gather(torch.ones(2), out=torch.ones(5)),
+        lambda: group.all_gather(torch.ones(2), out=torch.ones(6).double()),
+        lambda: group.reduce_scatter(torch.ones(6), out=torch.ones(1)),
+        lambda: group.compute("x", seconds=-1),
+    ):
+        with pytest.raises(LabError) as caught:
+            wrong()
+        told.append(str(caught.value))
+    buffer = torch.ones(6)
+    with pytest.raises(LabError, match="shares memory"):
+        group.reduce_scatter(buffer, out=buffer[:2])
+    assert [e.kind for e in group.ledger.events] == ["split"]
+    return told
+
+
+def test_mistakes_are_told_in_one_sentence(run):
+    words = (
+        *("ascending", "no rank is in two", "at least one", "a rank of parts=3 is no rank", "'world'", "letters"),
+        *('dst=2 is no rank of this group "pair": its 2 ranks are 0 to 1', "out is [5]", "float64", "out is [1]"),
+        "seconds=-1",
+    )
+    told = run(mistakes, size=3)[0]
+    for word, text in zip(words, told, strict=True):
+        assert word in text and "\n" not in text, text
+
+
+def strided(group):
+    out = torch.zeros(4, 2)[:, ::2]
+    got = group.all_gather(torch.full((2, 1), float(group.rank)), out=out)
+    part = torch.zeros(2, 2)[:, 0]
+    assert got is out and group.reduce_scatter(torch.ones(4), op="mean", out=part) is part
+    return out.flatten().tolist(), part.tolist()
+
+
+def test_out_need_not_be_contiguous(run):
+    assert list(run(strided)) == [([0.0, 0.0, 1.0, 1.0], [1.0, 1.0])] * 2
+
+
+# -- what is wrong ends with an autopsy that names the group ----------------------------------------------------------
+def mismatch(group):
+    dp, tp = grid(group)
+    dp.all_reduce(torch.ones(3))
+    tp.all_reduce(torch.ones(3 if group.rank != 3 else 4))
+
+
+@both
+def test_a_mismatch_inside_one_part(fails, backend, nothing_left):
+    a = fails(mismatch, backend=backend, size=4)
+    assert 'collective number 1 of group "tp" (ranks 2 and 3) differs' in a.cause, str(a)
+    assert set(a.involved) == {2, 3} and "[4] of float32" in a.cause
+
+
+def wrong_message(group):
+    _, tp = grid(group)
+    if tp.rank == 0:
+        tp.send(torch.ones(3), 1)
+    else:
+        tp.recv(0, like=torch.ones(3 if group.rank == 1 else 5))
+
+
+@both
+def test_a_message_of_another_size_inside_one_part(fails, backend, nothing_left):
+    a = fails(wrong_message, backend=backend, size=4)
+    assert 'message number 1 in group "tp" (ranks 2 and 3)' in a.cause and a.cause.startswith("Rank 2 sends"), a.cause
+
+
+def crossed(group):
+    dp, tp = grid(group)
+    first, second = (dp, tp) if group.rank in (0, 3) else (tp, dp)
+    first.all_reduce(torch.ones(1))  # crossed
+    second.all_reduce(torch.ones(1))
+
+
+@both
+def test_two_groups_in_crossed_order(fails, at, backend, nothing_left):
+    a = fails(crossed, backend=backend, size=4, timeout=60)
+    assert a.reason == "deadlock" and a.certain and a.involved == [0, 1, 2, 3]
+    assert (
+        'rank 0 waits in all_reduce in group "dp"' in a.cause and 'rank 1 waits in all_reduce in group "tp"' in a.cause
+    )
+    assert 'the groups "dp" and "tp" in crossed order' in a.cause and a.call.endswith(at(crossed, "# crossed"))
+    assert 'waits in all_reduce in group "tp" (4 bytes)' in str(a)
+
+
+def outsider(group):
+    pair = group.split([[0, 1]], name="pair")
+    if group.rank == 2:
+        assert pair.rank == -1 and pair.size == 0
+    pair.all_reduce(torch.ones(1))
+
+
+@both
+def test_a_rank_outside_calls_in(fails, at, backend, nothing_left):
+    a = fails(outsider, backend=backend, size=3, timeout=60)
+    assert (a.reason, a.guilty) == ("raised", 2) and a.call.endswith(at(outsider, "pair.all_reduce"))
+    assert 'rank 2 is outside of group "pair"' in a.cause
+
+
+OUTSIDE = {
+    "send": lambda g: g.send(torch.ones(1), 0),
+    "recv": lambda g: g.recv(0, like=torch.ones(1)),
+    "all_gather": lambda g: g.all_gather(torch.ones(1)),
+    "reduce_scatter": lambda g: g.reduce_scatter(torch.ones(1)),
+    "broadcast": lambda g: g.broadcast(torch.ones(1)),
+    "barrier": lambda g: g.barrier(),
+    "split": lambda g: g.split([[0]]),
+    "device_mesh": lambda g: g.device_mesh(),
+}
+
+
+def every_call_from_outside(group):
+    pair = group.split([[0, 1]], name="pair")
+    if group.rank == 2:
+        for call in OUTSIDE.values():
+            with pytest.raises(LabError, match='rank 2 is outside of group "pair"'):
+                call(pair)
+
+
+def test_no_call_is_open_to_a_rank_outside(run):
+    run(every_call_from_outside, size=3)
+
+
+def leaves_early(group):
+    _, tp = grid(group)
+    if group.rank != 3:
+        tp.barrier()
+
+
+@both
+def test_a_rank_that_a_part_waits_for(fails, backend, nothing_left):
+    a = fails(leaves_early, backend=backend, size=4, timeout=60)
+    assert a.guilty == 3 and a.involved == [2, 3] and 'barrier in group "tp"' in a.cause
+
+
+def splits_differ(group):
+    group.split([[0, 1], [2, 3]] if group.rank != 1 else [[0, 2], [1, 3]], name="tp")
+    group.barrier()
+
+
+@both
+def test_ranks_that_split_differently(fails, backend, nothing_left):
+    a = fails(splits_differ, backend=backend, size=4, timeout=3)
+    assert "split" in a.cause and "tp: 0 2 | 1 3" in a.cause and a.guilty == 1, a.cause
+
+
+def never_received(group):
+    _, tp = grid(group)
+    if group.rank == 2:
+        tp.isend(torch.ones(1), 1)
+    group.barrier()
+
+
+@both
+def test_a_message_that_nobody_receives_in_its_group(fails, backend, nothing_left):
+    a = fails(never_received, backend=backend, size=4)
+    assert a.guilty == 2 and 'send to rank 3 in group "tp"' in a.cause and "never received" in a.cause
+
+
+def same_peer_two_groups(group):
+    """Messages of one pair of ranks in two groups do not mix, whatever their order."""
+    a, b = group.split([[0, 1]], "a"), group.split([[0, 1]], "b")
+    x, y = torch.tensor([1.0]), torch.tensor([2.0, 2.0])
+    if group.rank == 0:
+        sending = a.isend(x, 1), b.isend(y, 1)
+        return [handle.wait() for handle in sending]
+    second = b.irecv(0, like=y)
+    return [a.recv(0, like=x).tolist(), second.wait().tolist()]
+
+
+def test_messages_of_two_groups_do_not_mix(run):
+    assert run(same_peer_two_groups)[1] == [[1.0], [2.0, 2.0]]
+
+
+def without_a_ledger(group):
+    _, tp = grid(group)
+    with group.ledger.off():
+        tp.all_reduce(torch.ones(1 + group.rank % 2))
+
+
+def test_the_meeting_point_itself_names_the_group():
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(without_a_ledger, size=4, backend="threads", timeout=20)
+    assert 'as collective number 1 of group "tp" (ranks ' in caught.value.autopsy.cause

@@ -1,0 +1,235 @@
+"""Collectives and spans of computing on the virtual wire, against formulas. Times in us, on a switch with alpha = 2 us
+and 1000 bytes per us, exact to a billionth."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from labkit.comm.ledger import GroupId, Ledger
+from labkit.comm.ranks import run_ranks
+from labkit.comm.topology import Topology
+from labkit.comm.wire import Span, replay
+from labkit.errors import LabError
+
+US = 1e-6
+ALPHA, BETA = 2.0, 1e-3  # us, us a byte
+
+
+def switch(n):
+    return Topology.switch(n, ALPHA * US, 1e9)
+
+
+def exactly(us):
+    return pytest.approx(us * US, rel=1e-9)
+
+
+def piece(n, N):
+    """One step of a ring over N ranks with n bytes."""
+    return ALPHA + -(-n // N) * BETA
+
+
+COST = {
+    "all_reduce": lambda n, N: 2 * (N - 1) * piece(n, N),
+    "all_gather": lambda n, N: (N - 1) * piece(n, N),
+    "reduce_scatter": lambda n, N: (N - 1) * piece(n, N),
+    "broadcast": lambda n, N: 2 * (N - 1) * piece(n, N),
+    "barrier": lambda n, N: 0.0,
+}
+
+
+def programs(*ranks, groups=()):
+    """Ledgers from little programs: (kind, bytes), (kind, bytes, {more for Ledger.begin}), ("wait", name)."""
+    ledgers = []
+    for rank, steps in enumerate(ranks):
+        ledger, handles = Ledger(rank, len(ranks), start=0.0), {}
+        for group in groups:
+            if rank in group.ranks:
+                ledger.join(group)
+        for line, (kind, size, *more) in enumerate(steps, start=1):
+            where, more = f"rank{rank}.py:{line}", dict(more[0]) if more else {}
+            if kind == "wait":
+                ledger.begin("wait", of=handles[size].index, where=where)
+            elif kind == "compute":
+                ledger.begin("compute", blocking=False, where=where, seconds=size * US, **more)
+            else:
+                name = more.pop("name", None)
+                handles[name] = ledger.begin(kind, bytes=size, where=where, blocking=name is None, **more)
+        ledgers.append(ledger)
+    return ledgers
+
+
+@pytest.mark.parametrize("N", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("kind", COST)
+@pytest.mark.parametrize("n", [0, 84_000, 10_001])
+def test_the_stated_cost_is_exact(kind, N, n):
+    for src in range(N) if kind == "broadcast" else [None]:
+        more = {"peer": src} if kind == "broadcast" else {}
+        result = replay(programs(*[[(kind, n, dict(more))]] * N), switch(N))
+        assert result.time == exactly(COST[kind](n, N))
+        assert all(t.kind == kind and t.group == "world" for t in result.transfers)
+        sent = {"all_reduce": 2 * N * (N - 1), "broadcast": N * (N - 1), "barrier": 0}.get(kind, N * (N - 1))
+        assert result.bytes == sent * -(-n // N)
+        assert list(result.waiting) == pytest.approx(
+            [0.0] * N if kind != "broadcast" else list(result.waiting), abs=1e-15
+        )
+
+
+def job(group):
+    tp = group.split([[0, 1], [2, 3]], "tp")
+    tp.all_gather(torch.zeros(1000))
+    group.reduce_scatter(torch.zeros(4000))
+    tp.broadcast(torch.zeros(500), src=1)
+    group.barrier()
+
+
+def test_a_real_run_replays_on_the_ranks_of_its_groups():
+    ledgers = run_ranks(job, size=4, backend="threads", timeout=30).ledgers
+    result = replay([Ledger.from_json(json.dumps(ledger.to_json())) for ledger in ledgers], switch(4))
+    want = COST["all_gather"](8000, 2) + COST["reduce_scatter"](16_000, 4) + COST["broadcast"](2000, 2)
+    assert result.time == exactly(want)
+    inside = {(t.src, t.dst) for t in result.transfers if t.group == "tp"}
+    assert inside == {(0, 1), (1, 0), (2, 3), (3, 2)}
+    assert {t.src for t in result.transfers if t.kind == "broadcast"} == {1, 3}  # src=1 of each part
+
+
+# ---- computing
+
+
+def test_a_span_takes_what_it_says():
+    result = replay(programs([("compute", 5, {"label": "forward"}), ("barrier", 0)], [("barrier", 0)]), switch(2))
+    assert result.time == exactly(5) and result.spans == (Span(0, "forward", 0.0, 5e-6),)
+    assert list(result.waiting) == [0.0, exactly(5)]  # rank 1 waits, rank 0 computes
+
+
+def backward(overlap, layers=3, compute=10.0, n=4000):
+    """Compute a layer's gradients, then reduce them: at once, or beside the next layer's computing."""
+    steps = []
+    for layer in range(layers):
+        steps.append(("compute", compute, {"label": f"layer {layer}"}))
+        steps.append(("all_reduce", n, {"name": layer}) if overlap else ("all_reduce", n))
+    return steps + ([("wait", layer) for layer in range(layers)] if overlap else [])
+
+
+@pytest.mark.parametrize("compute, n", [(10.0, 4000), (30.0, 4000), (8.0, 4000), (1.0, 4000)])
+def test_overlap_saves_what_theory_says(compute, n):
+    N, layers = 4, 3
+    step = COST["all_reduce"](n, N)  # 18 us
+    alone = replay(programs(*[backward(False, layers, compute, n)] * N), switch(N))
+    beside = replay(programs(*[backward(True, layers, compute, n)] * N), switch(N))
+    assert alone.time == exactly(layers * (compute + step))
+    # A pipeline of two stages: the slower one runs all the time, the other only once more.
+    assert beside.time == exactly(compute + step + (layers - 1) * max(compute, step))
+    assert alone.time - beside.time == exactly((layers - 1) * min(compute, step))
+    assert [s.label for s in beside.spans if s.rank == 0] == ["layer 0", "layer 1", "layer 2"]
+
+
+def test_a_wait_ends_when_its_own_collective_does():
+    # Two of 18 us, posted at once: the first is complete at 18, the second at 36; the span between the waits fits in.
+    steps = [("all_reduce", 4000, {"name": "a"}), ("all_reduce", 4000, {"name": "b"}), ("wait", "a"), ("compute", 5)]
+    result = replay(programs(*[[*steps, ("wait", "b")]] * 4), switch(4))
+    assert [span.begin for span in result.spans] == [exactly(18)] * 4 and result.time == exactly(36)
+
+
+def test_the_collectives_of_two_groups_run_side_by_side():
+    # On cables of their own between all pairs: rows and columns do not share a link.
+    rows, columns = [(0, 1), (2, 3)], [(0, 2), (1, 3)]
+    groups = [GroupId("tp", row) for row in rows] + [GroupId("dp", column) for column in columns]
+    cables = Topology.from_bandwidth([[1e9] * 4] * 4, alpha=ALPHA * US)
+    both = [("all_reduce", 4000, {"name": 1, "group": "tp"}), ("all_reduce", 8000, {"group": "dp"}), ("wait", 1)]
+    assert replay(programs(*[both] * 4, groups=groups), cables).time == exactly(COST["all_reduce"](8000, 2))
+    # On the switch the two groups share each rank's link up: their messages take turns, in pairs.
+    shared = replay(programs(*[both] * 4, groups=groups), switch(4)).time
+    assert shared == exactly(COST["all_reduce"](4000, 2) + COST["all_reduce"](8000, 2))
+
+
+def test_messages_of_a_collective_do_not_meet_those_beside_it():
+    def program(rank):
+        a, b = {"peer": 1 - rank, "name": "s"}, {"peer": 1 - rank}
+        return [("send", 500, a), ("all_reduce", 4000), ("recv", 500, b), ("wait", "s")]
+
+    result = replay(programs(program(0), program(1)), switch(2))
+    assert sorted(t.bytes for t in result.transfers if t.kind == "send") == [500, 500]
+    assert sorted(t.bytes for t in result.transfers if t.kind == "all_reduce") == [2000] * 4
+
+
+def test_a_late_rank_delays_its_group_and_nobody_else():
+    groups = [GroupId("tp", (0, 1)), GroupId("tp", (2, 3))]
+    reduce = ("all_reduce", 2000, {"group": "tp"})
+    result = replay(programs([("compute", 7), reduce], [reduce], [reduce], [reduce], groups=groups), switch(4))
+    one = COST["all_reduce"](2000, 2)
+    assert list(result.ranks) == [exactly(7 + one), exactly(7 + one), exactly(one), exactly(one)]
+
+
+def test_the_same_program_gives_the_same_picture():
+    def picture():
+        return replay(programs(*[backward(True)] * 5), Topology.shared_root(5, 2 * US, 1e9))
+
+    one, other = picture(), picture()
+    assert (one.transfers, one.spans, one.time) == (other.transfers, other.spans, other.time)
+
+
+# ---- what cannot be replayed
+
+
+def refused(*ranks, groups=()):
+    with pytest.raises(LabError) as caught:
+        replay(programs(*ranks, groups=groups), switch(len(ranks)))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_cannot_be_replayed_is_told():
+    assert "An all_reduce needs all ranks, and rank 1 is not there" in refused([("all_reduce", 8)], [])
+    text = refused([("all_reduce", 8, {"group": "tp"})], [], [], groups=[GroupId("tp", (0, 1))])
+    assert 'all_reduce in group "tp" (ranks 0 and 1) (rank0.py:1)' in text and "rank 1 is not there" in text
+    text = refused([("all_reduce", 8)], [("all_gather", 8)])
+    assert "rank 0 calls all_reduce" in text and "rank 1 all_gather" in text and "make them agree" in text
+    assert "16 of" not in refused([("all_reduce", 8)], [("all_reduce", 16)])
+    assert "never complete" in refused([("all_reduce", 8, {"name": 1})], [])
+    assert "knows no algorithm" in refused([("juggle", 8)])
+
+
+def test_spans_that_cannot_be_replayed():
+    open_end = Ledger(0, 1, start=0.0)
+    open_end.begin("compute", blocking=False, label="x")
+    with pytest.raises(LabError, match="span 'x'.*has no end"):
+        replay([open_end], switch(1))
+    around = Ledger(0, 1, start=0.0)
+    span = around.begin("compute", blocking=False, label="x")
+    around.finish(around.begin("barrier"))
+    around.finish(span)
+    with pytest.raises(LabError, match="calls barrier.*inside its span of computing 'x'"):
+        replay([around], switch(1))
+
+
+def measured(group):
+    with group.compute("measured"):
+        torch.ones(100).sum()
+    group.compute("stated", seconds=2e-3)
+    group.barrier()
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes"])
+def test_spans_of_a_real_run(backend):
+    ledgers = run_ranks(measured, size=2, backend=backend, timeout=60).ledgers
+    first, second, barrier = ledgers[1].events
+    assert (first.kind, first.label, first.seconds, first.seq) == ("compute", "measured", None, 0)
+    assert (second.label, second.seconds) == ("stated", 2e-3) and first.end > first.begin and barrier.seq == 0
+    assert first.where.endswith(".py:" + first.where.rpartition(":")[2])
+    result = replay(ledgers, switch(2))
+    assert result.time == pytest.approx(2e-3 + max(e.events[0].end - e.events[0].begin for e in ledgers))
+
+
+def hangs_beside_a_span(group):
+    group.compute("stated", seconds=1.0)
+    with group.compute("measured"):
+        if group.rank == 0:
+            group.barrier()
+
+
+def test_an_autopsy_reads_past_spans(fails):
+    a = fails(hangs_beside_a_span, backend="threads", size=2, timeout=60)
+    assert a.guilty == 1 and a.certain and [call.kind for call in a.ranks[0].calls] == ["barrier"]
