@@ -28,7 +28,7 @@ from labkit.comm.arguments import REDUCIBLE, dtype_name
 from labkit.comm.group import told_split
 from labkit.comm.ledger import WORLD, Event, GroupId, Ledger
 from labkit.comm.link import HEADER, MAX_BODY, MAX_HEAD, frame_head, raw
-from labkit.comm.rendezvous import Rendezvous, Pending, RankEnded
+from labkit.comm.rendezvous import Pending, RankEnded, Rendezvous
 from labkit.comm.transport import Collective, Op
 
 # What ranks may make this process hold. Beyond that they flood, and their call ends.
