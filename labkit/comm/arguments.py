@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from labkit.comm.ledger import WORLD
-from labkit.comm.transport import Op
+from labkit.comm.transport import Op, Transport
 from labkit.errors import LabError
-
-if TYPE_CHECKING:
-    from labkit.comm.group import Group
 
 OPS = ("sum", "mean", "max", "min", "prod")
 REDUCIBLE = {
@@ -28,6 +25,17 @@ REDUCIBLE = {
 }
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]{0,31}")  # of a part
 _DTYPES: dict[torch.dtype, str] = {}
+
+
+class Group(Protocol):
+    """What the checks have to know of a group."""
+
+    rank: int
+    size: int
+    name: str
+    ranks: tuple[int, ...]
+    device: torch.device
+    transport: Transport
 
 
 def check_member(group: Group) -> None:

@@ -133,12 +133,13 @@ class Group:
         ledger   also note what these send, in `group.ledger`; some microseconds a message (labkit.comm.torch_group)
 
         Raises LabError for ranks on threads, which have no torch process group."""
-        from labkit.comm.mesh import device_mesh
+        from labkit.comm.torch_group import device_mesh
 
         check_member(self)
         if ledger not in self._meshes:
             names = None if self.name == WORLD else (self.name.replace("/", "_"),)
-            self._meshes[ledger] = device_mesh([self], torch.tensor(self.ranks), names, ledger)
+            kept = self.ledger if ledger else None
+            self._meshes[ledger] = device_mesh([self.transport], torch.tensor(self.ranks), names, kept)
         return self._meshes[ledger]
 
     # -- point to point -------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ class Ledger:
     # -- totals ---------------------------------------------------------------------------------------------------
     @property
     def sent_bytes(self) -> int:
-        """Bytes sent point to point. What library collectives move is not in it (see `collective_bytes`)."""
+        """Bytes sent point to point. What library collectives move is not in it."""
         return self._totals["sent_bytes"] + sum(e.bytes for e in self.events if e.kind == "send")
 
     @property

@@ -12,12 +12,12 @@ another, both named "tp". Nothing is global: whoever communicates is passed the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from labkit.comm.group import Group
+from labkit.comm.torch_group import device_mesh
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -87,29 +87,10 @@ class Mesh:
         Raises LabError for ranks on threads and behind a broker, which have no torch process group."""
         if self._device_mesh is None:
             ranks = torch.tensor(self.group.ranks)[self._grid]
-            groups = [self._groups[name,] for name in self.sizes]
-            self._device_mesh = device_mesh(groups, ranks, tuple(self.sizes), self.ledger)
+            ends = [self._groups[name,].transport for name in self.sizes]
+            ledger = self.group.ledger if self.ledger else None
+            self._device_mesh = device_mesh(ends, ranks, tuple(self.sizes), ledger)
         return self._device_mesh
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{name}={size}' for name, size in self.sizes.items())}; {self.group!r})"
-
-
-def device_mesh(
-    groups: Sequence[Group], ranks: torch.Tensor, names: tuple[str, ...] | None, ledger: bool
-) -> DeviceMesh:
-    """torch's DeviceMesh with one group a dimension. ranks: of the whole run, by coordinate."""
-    process_groups = [group.transport.process_group() for group in groups]
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from labkit.comm import torch_group
-
-    torch_group.expect(ledger)
-    if ledger:
-        process_groups = [torch_group.keep_ledger(group) for group in groups]
-    return DeviceMesh.from_group(
-        process_groups if ranks.dim() > 1 else process_groups[0],
-        groups[0].device.type,
-        ranks.int() if ranks.dim() > 1 else None,
-        mesh_dim_names=names,
-    )

@@ -10,8 +10,8 @@ Not seen: what bypasses the process group (NCCL's symmetric memory, a library's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,37 +19,50 @@ from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm.arguments import dtype_name, nbytes
 from labkit.comm.callsite import author
-from labkit.comm.group import Group
 from labkit.comm.ledger import Event, GroupId, Ledger
-from labkit.comm.transport import TorchTransport
-from labkit.errors import LabError
+from labkit.comm.transport import Transport
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
-def keep_ledger(group: Group) -> LedgerGroup:
-    """The process group of `group`, keeping `group.ledger`. Made once a process; each job brings its ledger."""
-    if not isinstance(group.transport, TorchTransport):
-        raise LabError(f"{group!r} has no torch process group")
-    kept, real = group.transport.kept, group.transport.process_group()
-    if "ledger" not in kept:
-        kept["ledger"] = LedgerGroup(real, GroupId(group.name, group.ranks))
-        _register(kept["ledger"], real)
-    kept["ledger"].ledger = group.ledger
-    return kept["ledger"]
+_keeps = False  # whether the mesh made last keeps a ledger
+_made: dict[dist.ProcessGroup, LedgerGroup] = {}
 
 
-_expected = False  # whether the meshes made last keep a ledger
+def device_mesh(
+    ends: Sequence[Transport], ranks: torch.Tensor, names: tuple[str, ...] | None, ledger: Ledger | None
+) -> DeviceMesh:
+    """torch's DeviceMesh with one group a dimension. ranks: of the whole run, by coordinate. ledger: what to keep.
 
+    DTensor remembers meshes by ranks and names alone, and would go on with one that is equal and has the other process
+    groups: a program that changes over makes it forget. (Two kinds of mesh over the same ranks at the same time are not
+    supported.)"""
+    global _keeps
+    groups = [end.process_group() for end in ends]
+    from torch.distributed.device_mesh import DeviceMesh
 
-def expect(ledger: bool) -> None:
-    """Called before a mesh is made. DTensor remembers meshes by ranks and names alone, and would go on with one that is
-    equal and has the other process groups: a program that changes over makes it forget. (Two kinds of mesh over the
-    same ranks at the same time are not supported.)"""
-    global _expected
-    if ledger != _expected:
+    if (ledger is not None) != _keeps:
         from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
         _clear_sharding_prop_cache()
-        _expected = ledger
+        _keeps = ledger is not None
+    if ledger is not None:
+        groups = [_keep(end, ledger) for end in ends]
+    if ranks.dim() == 1 and names is None:
+        return DeviceMesh.from_group(groups[0], ends[0].device.type)
+    return DeviceMesh.from_group(groups, ends[0].device.type, ranks.int(), mesh_dim_names=names)
+
+
+def _keep(end: Transport, ledger: Ledger) -> LedgerGroup:
+    """The process group of `end`, keeping `ledger`. Made once a process; each job brings its own ledger."""
+    real = end.process_group()
+    made = _made.get(real)
+    if made is None:
+        made = _made[real] = LedgerGroup(real, end.group)
+        _register(made, real)
+    made.ledger = ledger
+    return made
 
 
 def _register(made: LedgerGroup, real: dist.ProcessGroup) -> None:

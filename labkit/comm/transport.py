@@ -112,7 +112,6 @@ class TorchTransport(Transport):
         self._process_group = process_group
         # Made once a process: connecting takes time, and jobs of one RankPool ask for the same groups again.
         self._parts: dict[GroupId, TorchTransport] = {}
-        self.kept: dict[str, Any] = {}  # what else is made once: device meshes, process groups that keep a ledger
 
     def post(self, ops: Sequence[Op]) -> Wait:
         start = {"send": dist.isend, "recv": dist.irecv}
