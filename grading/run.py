@@ -13,6 +13,7 @@ and after a kill the next run goes on where it was.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import secrets
 import shutil
@@ -233,13 +234,8 @@ def _changed(entries: Sequence[Entry], week: Week, folder: Path, settings: Setti
 
 def _prepare() -> None:
     """Import what judges need before they are forked, and compute nothing: forked after computing, torch hangs."""
-    import pytest  # noqa: F401
-    import torch  # noqa: F401
-
-    import labkit.checks.plugin
-    import labkit.comm.ranks
-    import labkit.comm.wire  # noqa: F401
-
+    for name in ("pytest", "torch", "labkit.checks.plugin", "labkit.comm.ranks", "labkit.comm.wire"):
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

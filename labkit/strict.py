@@ -39,7 +39,7 @@ class Config(BaseModel):
 
     # pydantic calls a custom __init__ for nested models too, and a LabError raised there would lose the outer table's
     # name. This mark (pydantic's own, on BaseModel and RootModel) says: validate nested models directly.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # pydantic looks for it on the function
 
     def replace(self: AnyConfig, **changes: Any) -> AnyConfig:
         """A copy with some fields changed, checked again: `config.replace(perturb=2**-9)`."""

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -131,7 +132,11 @@ def test_an_import_that_the_rooms_forbid_is_told(path, line, told, copy):
     # At the end, in a function: a lazy import is one too.
     file.write_text((before or "") + f"\n\ndef _lazy():\n    {line or 'pass'}\n")
     done = subprocess.run(
-        ["lint-imports", "--no-logo", "--no-cache"], cwd=copy, capture_output=True, text=True, timeout=60
+        [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     if before is None:
         shutil.rmtree(file.parent)

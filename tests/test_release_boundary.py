@@ -99,7 +99,7 @@ import labkit
 for module in pkgutil.walk_packages(labkit.__path__, "labkit."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
-from labkit.compare.arms import load_preset
+from labkit.compare.preset import load_preset
 from labkit.compare.plan import check_arm
 from labkit.precision.registry import availability, backends
 preset = load_preset("cpu-tiny")

@@ -169,7 +169,7 @@ def _chain(path: str) -> Iterable[str]:
 
 def _libraries() -> Iterable[str]:
     """Folders of the shared libraries that this process, with torch, has mapped."""
-    import torch  # noqa: F401
+    import torch  # noqa: F401  it maps the libraries
 
     with open("/proc/self/maps") as file:
         for line in file:

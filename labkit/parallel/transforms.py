@@ -113,7 +113,7 @@ def check_compiler(device: torch.device) -> None:
     """LabError if torch.compile has no compiler for this device."""
     if device.type == "cuda":
         try:
-            import triton  # noqa: F401
+            import triton  # noqa: F401  whether it can be imported is the question
         except Exception as error:
             raise LabError(
                 f"compile = true needs Triton, which does not import ({in_words(error)}): "

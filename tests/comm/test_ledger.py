@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+from itertools import pairwise
 
 import pytest
 import torch
@@ -70,7 +71,7 @@ def test_program_order_and_fields(run):
     # Times: everything ended after it began; a posted event ends when its wait does; blocking calls follow one another.
     assert all(x.end is not None and x.end >= x.begin >= 0 for x in e)
     assert e[3].end == e[8].end and e[2].end == e[9].end and e[11].end == e[12].end
-    assert all(b.begin >= a.begin for a, b in zip(e, e[1:])) and e[16].begin >= e[15].end
+    assert all(b.begin >= a.begin for a, b in pairwise(e)) and e[16].begin >= e[15].end
     assert (ledger.sent_bytes, ledger.received_bytes, ledger.steps) == (68, 68, 4)
     assert ledger.count("all_reduce", "broadcast") == 2
     assert not ledger.gaps and ledger.dropped == 0 and (ledger.rank, ledger.size) == (0, 3)
