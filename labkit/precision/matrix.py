@@ -59,7 +59,7 @@ GENERATIONS = {
 }
 COLUMNS = (*FEATURES, *GENERATIONS)
 PROOFS = {
-    "check": "results/2026-11-21-h200-gpu-check-124m",  # one rank, compiled, Hopper
+    "check": "results/2026-11-22-h200-gpu-check-124m",  # one rank, compiled, Hopper
     "demo": "results/2026-11-21-cpu-demo",  # two ranks, CPU
     "tried": "week16_fp8/results/h200-matrix.json",  # labkit.doctor.matrix_try on one H200
     "tried-2": "week16_fp8/results/h200-matrix-2.json",  # the same with schedules, on another H200
