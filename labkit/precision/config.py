@@ -50,7 +50,7 @@ class PrecisionConfig(Config):
 
 @dataclass(frozen=True)
 class PrecisionSpec:
-    """All that a backend needs to know of a run: `labkit.precision.spec_of` makes it from a PrecisionConfig.
+    """All that a backend needs to know of a run: `labkit.precision.registry.spec_of` makes it from a PrecisionConfig.
 
     recipe: None is the backend's default. device: where the model will live (torch.device or its name); None: where its
     parameters are, else the GPU if there is one. ranks: FSDP2 cuts the weights over so many. tokens: of a micro-batch
