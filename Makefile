@@ -1,9 +1,14 @@
-# make demo   set up .venv and run the main job on this CPU (about 5 minutes after installation)
+# make demo   set up .venv and run the main job on this CPU (at most 5 minutes after installation)
 # make test   set up .venv and run the tests
+# BEGIN INSTRUCTOR
+# make test-all  and then the thorough ones: sandboxed attacks, kills, browsers, Dask (about 10 minutes more)
+# END INSTRUCTOR
 # make setup  only set up
+# make watch  also install what `lab watch` and `lab export` need: Panel, TensorBoard, Weights & Biases
 # BEGIN INSTRUCTOR
 # make lint   ruff, import-linter and mypy alone: with these `make test` begins
 # make fix    let ruff mend what it can, and lay out the code
+# make durations  run all tests (TESTS=tests/comm: only those), and write what each costs into tests/durations.json
 # make grading  also install what instructors need beside it: nbgrader and Dask (not: bubblewrap, which is the system's)
 # END INSTRUCTOR
 #
@@ -25,21 +30,12 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "These labs need Python 3.11 or newer, and $(PYTHON) is older: run 'make setup PYTHON=python3.12' with one you have." >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	  echo "$(PYTHON) cannot make virtual environments: install its venv module (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
-	@echo "Setting up $(VENV): about 2 minutes, and 1 to 6 GB of disk depending on the torch build."
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@if [ -n "$(TORCH_INDEX_URL)" ]; then \
-	  $(VENV)/bin/python -m pip install -q --index-url "$(TORCH_INDEX_URL)" "$$(grep '^torch==' requirements.lock)"; fi
-	@$(VENV)/bin/python -m pip install -q -r requirements.lock
-	@$(VENV)/bin/python -m pip install -q --no-deps -e .
+$(STAMP): requirements.lock pyproject.toml setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH_INDEX_URL="$(TORCH_INDEX_URL)" sh setup.sh
 	@touch $@
-	@echo "Ready: $(VENV)/bin/lab --help, or 'source $(VENV)/bin/activate' and then plain 'lab'."
 
 demo: $(STAMP)
+	@echo "One small decoder is trained seven times on this CPU, then a verdict: at most 5 minutes on two cores."
 	@$(VENV)/bin/lab compare --preset cpu-tiny --out runs/demo
 # BEGIN INSTRUCTOR
 	@$(VENV)/bin/grade demo --out runs/grading-demo
@@ -67,10 +63,17 @@ fix: $(LINT)
 	@$(VENV)/bin/ruff check --fix --quiet; $(VENV)/bin/ruff format --quiet
 
 # One thread each: the tests that run at a time share the cores, and threads that wait for one another burn them.
-test: export OMP_NUM_THREADS = 1
+test test-all durations: export OMP_NUM_THREADS = 1
+# What decides right or wrong quickly; then the rest (tests/tiers.py).
+test: TIER = -m "not thorough"
+.PHONY: test-all durations
+test-all: test
+	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m thorough
+durations: $(LINT)
+	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --write-durations $(TESTS)
 # END INSTRUCTOR
 test: $(STAMP)
-	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TIER)
 
 # BEGIN INSTRUCTOR
 .PHONY: grading
@@ -78,6 +81,11 @@ grading: $(STAMP)
 	@$(VENV)/bin/python -m pip install -q -r requirements-grading.lock
 	@echo "Ready: $(VENV)/bin/grade doctor tells whether submissions can be shut in on this machine."
 # END INSTRUCTOR
+
+.PHONY: watch
+watch: $(STAMP)
+	@$(VENV)/bin/python -m pip install -q -r requirements-watch.lock
+	@echo "Ready: $(VENV)/bin/lab watch runs/demo"
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
+from grading import packing
 from grading.gradebook import commands as gradebook
 from grading.intake import commands as intake
 from grading.reports import commands as reports
+from grading.rubric import commands as rubric
+from grading.similar import commands as similar
 from labkit.errors import LabError
 
 app = typer.Typer(
@@ -85,6 +88,15 @@ def run(
             help="Grade on the workers of this Dask scheduler, or on --jobs of them started here: local.",
         ),
     ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TASK", help="Judge only this task anew, of every attempt that has a mark. Repeatable: --task 13.4."
+        ),
+    ] = None,
+    because: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why marks are made anew; it is kept with what changes.")
+    ] = "",
     unsandboxed: Annotated[
         bool,
         typer.Option(
@@ -114,28 +126,110 @@ def run(
                 "--seed repeats one student's verdict: name the student with --student ID (the class's seed "
                 "is made by the first run, and `grade seed` shows it)"
             )
-        found = running.again(chosen, submissions, marks, student[0], seed, isolation=how)
+        with shown(console) as told:
+            found = running.again(chosen, submissions, marks, student[0], seed, isolation=how, told=told)
         for mark in found:
             one(mark, chosen, console)
         raise typer.Exit(0 if all(mark.complete for mark in found) else 1)
+    for id in task or ():
+        if id not in chosen or chosen.task(id).kind != "auto":
+            raise LabError(f"--task {id}: {chosen.name} has no automatic task of this number")
+    if task and dask is not None:
+        raise LabError("--task works on this machine: leave --dask away")
     with shown(console) as told:
         report = running.run(
-            chosen, submissions, marks, jobs=jobs, isolation=how, students=student or (), dask=dask, told=told
-        )
+            chosen, submissions, marks, jobs=jobs, isolation=how, students=student or (), tasks=task or (),
+            because=because, dask=dask, told=told,
+        )  # fmt: skip
     class_table(report, console)
     raise typer.Exit(0 if all(mark.complete for mark in report.all) and not report.unreadable else 1)
 
 
 @app.command()
-def seed(week: WeekName, marks: Marks = Path("marks")) -> None:
-    """Show the class's seed, to be published after the deadline: `lab check WEEK --seed N` then repeats the data."""
+def why(
+    week: WeekName,
+    student: Annotated[str, typer.Argument(metavar="STUDENT", help="The student's id.")],
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Only this task: 13.4.")] = None,
+    marks: Marks = Path("marks"),
+    gradebook: Annotated[Path | None, typer.Option(metavar="DIR", help="nbgrader's course directory.")] = None,
+    course: Annotated[Path | None, typer.Option(metavar="FILE", help="The rules. Default: course.toml.")] = None,
+) -> None:
+    """Answer a student's question from the record: attempts, points, diagnoses, points by hand, and every regrade."""
+    from rich.console import Console
+
+    from grading.gradebook.course import course_folder
+    from grading.intake.policy import find_rules
+    from grading.reports.record import show
+    from labkit.checks.tasks import find_week, find_weeks
+
+    weeks = find_weeks()
+    show(find_week(week, weeks), student, task, marks, course_folder(gradebook), find_rules(course, weeks), Console())
+
+
+@app.command()
+def seed(
+    week: WeekName,
+    marks: Marks = Path("marks"),
+    course: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Deadlines and extensions. Default: course.toml, if it is here.")
+    ] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also while somebody may still hand in.")] = False,
+) -> None:
+    """Show the class's seed, to be published once nobody can hand in any more: `lab check WEEK --seed N` then repeats
+    the data."""
+    from grading.intake.policy import find_rules, refuse_while_open
+    from grading.run import class_seed
+    from labkit.checks.tasks import find_week, find_weeks
+
+    weeks = find_weeks()
+    found = find_week(week, weeks)
+    own = marks / found.name
+    if not (own / ".seed.json").exists():
+        raise LabError(f"{own} has no seed yet: the first `grade run {week}` makes it")
+    refuse_while_open(find_rules(course, weeks), found.name, "the seed", anyway)
+    typer.echo(class_seed(own))
+
+
+@app.command()
+def race(
+    week: WeekName,
+    submissions: Annotated[Path, typer.Option(metavar="DIR", help="Submissions, as for `grade run`.")] = Path(
+        "submitted"
+    ),
+    marks: Marks = Path("marks"),
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write the class's table there too.")] = None,
+    who: Annotated[bool, typer.Option("--who", help="Tell also who is who, and who did not finish and why.")] = False,
+) -> None:
+    """Run the week's race for everybody in the sandbox, and show the class's table, by pseudonym.
+
+    Status 1: somebody's entry did not finish.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from grading import race as racing
     from grading.run import class_seed
     from labkit.checks.tasks import find_week
 
-    own = marks / find_week(week).name
-    if not (own / ".seed.json").exists():
-        raise LabError(f"{own} has no seed yet: the first `grade run {week}` makes it")
-    typer.echo(class_seed(own))
+    console, chosen = Console(), find_week(week)
+    if not submissions.exists():
+        raise LabError(f"there is no folder {submissions}: name the submissions with --submissions DIR")
+    (marks / chosen.name).mkdir(parents=True, exist_ok=True)
+    with console.status("racing ...") as status:
+        ranked, out = racing.race(
+            chosen, submissions, class_seed(marks / chosen.name), lambda student: status.update(f"racing: {student}")
+        )
+    shown = racing.class_table(chosen, ranked)
+    console.print(shown)
+    if to is not None:
+        with to.open("w", encoding="utf-8") as file:
+            Console(file=file, width=120).print(shown)
+    if who:
+        for placed in (*ranked, *out):
+            console.print(Text(f"{placed.pseudonym}: {placed.student}" + (f": {placed.why}" if placed.why else "")))
+    elif out:
+        console.print(f"{len(out)} did not finish: --who tells who, and why.")
+    raise typer.Exit(1 if out else 0)
 
 
 @app.command()
@@ -150,7 +244,7 @@ def demo(
 
 
 # They, too, import what they need when a command runs, so that `grade --help` answers at once.
-for room in (intake, gradebook, reports):
+for room in (intake, gradebook, reports, rubric, similar, packing):
     room.add_commands(app)
 
 
@@ -183,7 +277,9 @@ def main(argv: list[str] | None = None) -> None:
         app(argv)
     except LabError as error:
         sys.stdout.flush()
-        print(f"grade: {error}", file=sys.stderr)
+        from grading.intake.names import printable
+
+        print(f"grade: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as end:
         # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has told of it ends with a

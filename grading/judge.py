@@ -14,7 +14,7 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import labkit
+from grading import marks as marking
+from grading.answers import unanswered
+from grading.history import merged
 from grading.intake.arrange import Package, arrange
 from grading.intake.find import Entry
 from grading.intake.load import Submission, load
@@ -49,6 +52,7 @@ class Settings:
     seconds     the reference's time by function; total: of all its calls
     expected    what was found while it was graded: see labkit.checks.expected
     work        a folder for files that are needed while it runs
+    tasks       only these are judged anew, and `marks` is the folder that holds the marks of the rest; () is all
     """
 
     seed: int
@@ -57,6 +61,8 @@ class Settings:
     total: float = 0.0
     expected: dict[str, str] = field(default_factory=dict)
     work: Path = Path(".")
+    tasks: tuple[str, ...] = ()
+    marks: Path = Path(".")
     limits: Limits = field(default_factory=Limits)
 
 
@@ -75,9 +81,11 @@ def grade(
     explained(outcome, week, package.missing)
     graded = {module for task in week.tasks if task.kind != "stretch" for module in task.modules}
     missing = list(dict.fromkeys(why for module, why in package.missing.items() if module in graded))
+    if not submission.files and not submission.left_out:
+        missing = []  # its own note says that there is nothing: once is enough
     notes = [*entry.notes, *submission.notes, *package.notes, *([" ".join(missing)] if missing else [])]
     attention = [*entry.attention, *submission.attention]
-    return make(
+    mark = make(
         entry,
         submission.digest,
         notes,
@@ -88,25 +96,32 @@ def grade(
         time.monotonic() - begin,
         _used() - used + processor,
     )
+    absent = [module for module in package.missing if module in graded]
+    mark.missing = {f"{module.replace('.', '/')}.py": package.lookalikes[module] for module in absent}
+    mark.unanswered = unanswered(week, submission.files)
+    if settings.tasks:
+        return merged(marking.read(marking.path_of(settings.marks, week.name, mark.student, mark.attempt)), mark)
+    return mark
 
 
 def run(package: Package, week: Week, settings: Settings, box: Box | None = None) -> tuple[Outcome, float]:
     """The week's checks on a package: the outcome, and seconds of processor used in the sandbox."""
     expected.remember(settings.expected)
-    with _laid_out(package, box.folder if box else settings.work / f"{os.getpid()}") as folder:
+    asked = settings.tasks or [week.name]
+    with laid_out(package, box.folder if box else settings.work / f"{os.getpid()}") as folder:
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
-                return run_checks([week.name], weeks=[week], runner=runner, seed=settings.seed), 0.0
+                return run_checks(asked, weeks=[week], runner=runner, seed=settings.seed), 0.0
         with SandboxRunner(
             folder,
             parts=parts_of(week),
             reference=settings.seconds,
             limits=settings.limits,
-            budget=max(BUDGET, 10 * settings.total),
+            budget=budget(settings),
             box=box,
             precompile=True,
         ) as sandboxed:
-            outcome = run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed)
+            outcome = run_checks(asked, weeks=[week], runner=sandboxed, seed=settings.seed)
         # A verdict's text may quote what came back: it is a student's, of any length, and terminals obey some of it.
         outcome.cases = [
             replace(case, text=clean(case.text, MAX_TEXT), cause=tuple(clean(cause, MAX_TEXT) for cause in case.cause))
@@ -115,24 +130,37 @@ def run(package: Package, week: Week, settings: Settings, box: Box | None = None
         return outcome, sandboxed.processor
 
 
+def budget(settings: Settings) -> float:
+    """Seconds that a submission may take."""
+    return max(BUDGET, 10 * settings.total)
+
+
 def reference(
-    package: Package, week: Week, settings: Settings, box: Box | None = None
+    package: Package,
+    week: Week,
+    settings: Settings,
+    box: Box | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> tuple[Outcome, dict[str, float]]:
     """The week's own solutions through the same machinery: the outcome, and the longest call of each function. What
     was expected of it is in `labkit.checks.expected` afterwards."""
     expected.forget()
-    with _laid_out(package, box.folder if box else settings.work / "reference") as folder:
+    with laid_out(package, box.folder if box else settings.work / "reference") as folder:
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
-                return run_checks([week.name], weeks=[week], runner=runner, seed=settings.seed, deadline=GENEROUS), {}
+                outcome = run_checks(
+                    [week.name], weeks=[week], runner=runner, seed=settings.seed, deadline=GENEROUS, progress=progress
+                )
+                return outcome, {}
         with SandboxRunner(
             folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS, box=box
         ) as sandboxed:
-            return run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed), sandboxed.seconds
+            outcome = run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed, progress=progress)
+            return outcome, sandboxed.seconds
 
 
 @contextmanager
-def _laid_out(package: Package, folder: Path) -> Iterator[Path]:
+def laid_out(package: Package, folder: Path) -> Iterator[Path]:
     """The package as files in `folder`, which is empty afterwards. Anyone may read them: the sandbox's user is another
     one. The folder itself stays what it was: a sandbox sees it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -242,8 +270,8 @@ def key(digest: str, week: Week, settings: Settings) -> str:
 
 @cache
 def tests_hash(week: Week) -> str:
-    """Of everything that can change a verdict: the week's code and data, not its texts and results; and what of labkit
-    its tasks may use."""
+    """Of everything that can change a verdict: the week's code and data, not its texts and results; what of labkit its
+    tasks may use, and the earlier weeks that it builds on."""
     files = sorted(
         path
         for path in week.folder.rglob("*")
@@ -253,7 +281,7 @@ def tests_hash(week: Week) -> str:
         and path.suffix not in (".md", ".ipynb", ".png", ".svg")
     )
     told = [[str(path.relative_to(week.folder)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
-    for place in sorted(boundary.files(week.uses)) if week.uses else ():
+    for place in [*week.below, *(sorted(boundary.files(week.uses)) if week.uses else ())]:
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             told.append([path.name, hashlib.sha256(path.read_bytes()).hexdigest()])
     return _hash(told)
@@ -265,7 +293,7 @@ def environment_hash(isolation: str) -> str:
     import numpy
     import torch
 
-    code = []
+    here, code = Path(__file__), []
     for root in (
         Path(labkit.__file__).parent / "checks",
         Path(labkit.__file__).parent / "comm",
@@ -279,7 +307,7 @@ def environment_hash(isolation: str) -> str:
     return _hash(
         [
             code,
-            hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+            [hashlib.sha256(path.read_bytes()).hexdigest() for path in (here, here.with_name("answers.py"))],
             platform.python_version(),
             torch.__version__,
             numpy.__version__,

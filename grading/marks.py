@@ -1,6 +1,6 @@
 """Marks in files: what grading one submission gave. One JSON file an attempt, written whole or not at all.
 
-    marks/week13/anna/1.json        the first attempt of anna; ids are percent-quoted, so that any name is one folder
+    marks/week13/anna/1.json        the first attempt of anna; an id is quoted where it could not be a folder's name
 
 `grade run` writes them; the gradebook, feedback, reports and export read them and nothing else. A mark holds no
 expected value of a hidden case and nothing of another student.
@@ -11,6 +11,7 @@ expected value of a hidden case and nothing of another student.
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,11 @@ from labkit.errors import LabError
 
 VERSION = 1
 SANDBOXED, UNSANDBOXED = "bubblewrap", "none"
+MAX_NAME = 200  # bytes of a folder's name
+
+
+class BadId(LabError):
+    """A student's id that fits no folder's name. Who goes through a class tells it, and goes on."""
 
 
 @dataclass
@@ -38,6 +44,9 @@ class Mark:
     complete    False: the grader itself failed somewhere (`attention` says where). Not a zero: a human must look
     attention   sentences for the instructor
     notes       sentences for the student, about the submission as a whole ("there is no collectives.py: ...")
+    missing     file of a graded module that was not handed in -> a file that looks like it, or "":
+                {"collectives.py": "collectives (1).py"}
+    unanswered  ids of written tasks to which nothing was handed in: no notebook, or its cells as they were handed out
     tasks       as Outcome.to_json gives them: id, title, kind, cell, points, possible, cases
     seconds     wall clock; core_seconds: of all its processes and the judge
     """
@@ -57,6 +66,8 @@ class Mark:
     complete: bool = True
     attention: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    unanswered: list[str] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     core_seconds: float = 0.0
@@ -82,15 +93,26 @@ def path_of(folder: Path, assignment: str, student: str, attempt: int) -> Path:
 
 
 def quoted(student: str) -> str:
-    """A student's id as one folder name: any text goes in and comes back; "." and ".." stay harmless."""
-    name = quote(student, safe=" @+,=~")
+    """A student's id as one folder name: any text goes in and comes back; "." and ".." stay harmless. BadId if too
+    long.
+
+    Letters and digits of all scripts stay as they are, so that a person can read the name; everything else but a few
+    signs is percent-quoted."""
+    name = "".join(c if unicodedata.category(c)[0] in "LMN" else quote(c, safe=" @+,=~") for c in student)
     if not name.strip("."):
         return name.replace(".", "%2E") or "%00"
-    if len(name.encode()) > 200:
-        raise LabError(
-            f"a student's id must fit a folder's name; this one has {len(student)} characters: {student[:40]!r}..."
+    if len(name.encode()) > MAX_NAME:
+        raise BadId(
+            f"{student[:40]!r}... has {len(student)} characters, too many for a folder's name: give the student a "
+            f"shorter id, in [ids] of course.toml or by renaming"
         )
     return name
+
+
+def checked(student: str) -> str:
+    """The id. BadId if it fits no folder's name."""
+    quoted(student)
+    return student
 
 
 def unquoted(name: str) -> str:

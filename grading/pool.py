@@ -26,9 +26,11 @@ from grading.sandbox.box import Box, BoxFailed
 from grading.sandbox.runner import compiled, parts_of
 from labkit.checks.tasks import Week
 from labkit.comm.forkserver import fork
+from labkit.comm.processor import times
 from labkit.errors import LabError
 
-PATIENCE = 900.0  # seconds for one submission's judge: far above the budget of what it judges
+PATIENCE = 900.0  # seconds for one submission's judge
+BEYOND = 120.0  # seconds for it beyond what it counts as the submission's: reading, writing, a busy machine
 RETRIES = 2  # times that a submission is tried again alone when the grader, not it, has failed
 
 
@@ -44,13 +46,16 @@ class Todo:
 class Judge:
     """A process forked from this one that runs a function; no judge outlives the grader. `life` can be waited for."""
 
-    def __init__(self, function: Callable[..., None], *args: Any) -> None:
+    def __init__(self, function: Callable[..., None], *args: Any, patience: float = PATIENCE) -> None:
+        self.patience = patience
         sys.stdout.flush()  # or it would come out of the judge as well
         self.pid = fork(function, *args)
         self.life, self.since = os.pidfd_open(self.pid), time.monotonic()
 
     def late(self) -> bool:
-        return time.monotonic() - self.since > PATIENCE
+        """That it had to wait for a processor is not its doing; but nobody waits for it for longer than PATIENCE."""
+        spent = time.monotonic() - self.since
+        return spent > PATIENCE or spent - times(self.pid)[1] > self.patience
 
     def running(self) -> bool:
         return not select.select([self.life], [], [], 0.0)[0]
@@ -143,10 +148,23 @@ class Pool:
                 "fix; --unsandboxed runs them with your own rights, for people whom you trust"
             )
 
-    def alone(self, function: Callable[..., None], *args: Any) -> int:
-        """Run function(box, *args) in a process forked from here, in the first slot. Returns its exit status."""
+    def alone(
+        self, function: Callable[..., None], *args: Any, told: Callable[[int, int], None] = lambda done, total: None
+    ) -> int:
+        """Run function(box, tell, *args) in a process forked from here, in the first slot. Returns its exit status.
+
+        told   is called here with what the function tells there by tell(done, total)"""
         first = self.slots[0]
-        status = Judge(_called, function, first.box, *args).end()
+        read, write = os.pipe()
+        try:
+            process = Judge(_called, function, first.box, write, *args)
+            while read in select.select([process.life, read], [], [])[0]:
+                *_, last = os.read(read, 1 << 16).split(b"\n")[:-1]  # whole lines: each is one small write
+                told(*map(int, last.split()))
+            status = process.end()
+        finally:
+            os.close(read)
+            os.close(write)
         first.renew(status == 0)
         return status
 
@@ -184,7 +202,8 @@ class Pool:
 
     def _begin(self, slot: _Slot, item: Todo, begins: Callable[[Todo], None]) -> None:
         box = slot.box if slot.box is not None and slot.box.alive else None
-        slot.process = Judge(_judge, item, self.week, self.folder, self.settings, box)
+        patience = min(PATIENCE, judge.budget(self.settings) + BEYOND)
+        slot.process = Judge(_judge, item, self.week, self.folder, self.settings, box, patience=patience)
         slot.item = item
         begins(item)
 
@@ -196,6 +215,7 @@ class Pool:
             if not process.late():
                 return None
             process.kill()
+            item.tries = RETRIES  # once more would cost the class as long again
         slot.process = None
         mark = self._result(item, process.end())
         slot.renew(mark.complete)
@@ -212,7 +232,8 @@ class Pool:
         else:
             why = f"the judge ended with status {status}"
         mark = judge.failed(item.entry, item.digest, self.week, self.settings, why)
-        marks.write(self.folder, mark)
+        if not self.settings.tasks:  # else the old mark stands: nothing of it was wrong
+            marks.write(self.folder, mark)
         return mark
 
 
@@ -222,13 +243,15 @@ def _judge(item: Todo, week: Week, folder: Path, settings: Settings, box: Box | 
     try:
         mark = judge.grade(item.entry, week, settings, box=box)
     except Exception as error:
+        if settings.tasks:
+            raise  # the old mark stands
         mark = judge.failed(item.entry, item.digest, week, settings, f"{type(error).__name__}: {error}")
     marks.write(folder, mark)
 
 
-def _called(function: Callable[..., None], *args: Any) -> None:
+def _called(function: Callable[..., None], box: Box | None, write: int, *args: Any) -> None:
     _settle()
-    function(*args)
+    function(box, lambda done, total: os.write(write, b"%d %d\n" % (done, total)), *args)
 
 
 def _settle() -> None:

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from grading import judge, marks
+from grading import history, judge, marks
 from grading.files import locked, put
 from grading.intake.arrange import arrange
 from grading.intake.find import Entry, find_submissions
 from grading.intake.load import Submission, load
+from grading.intake.names import some
 from grading.judge import Settings
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
 from grading.pool import Pool, Todo
@@ -39,11 +40,13 @@ from labkit.errors import LabError
 
 @dataclass
 class Progress:
-    """Told to whoever shows it. `mark` is None when one begins."""
+    """Told to whoever shows it. `mark` is None when one begins.
+
+    entry   whose turn it is; None while the reference is measured: then `done` and `total` count its cases"""
 
     done: int
     total: int
-    entry: Entry
+    entry: Entry | None
     mark: Mark | None = None
 
 
@@ -51,12 +54,16 @@ class Progress:
 class Report:
     """made      marks of this run; `kept`: marks that were still right
     unreadable   (student, why) of entries that could not be read at all
+    told         sentences on the class as a whole
+    changes      what became of marks that were there already
     """
 
     seed: int
     made: list[Mark] = field(default_factory=list)
     kept: list[Mark] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
+    changes: list[history.Change] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
     @property
     def all(self) -> list[Mark]:
@@ -72,6 +79,8 @@ def run(
     seed: int | None = None,
     isolation: str = SANDBOXED,
     students: Sequence[str] = (),
+    tasks: Sequence[str] = (),
+    because: str = "",
     limits: Limits | None = None,
     dask: str | None = None,
     told: Callable[[Progress], None] = lambda progress: None,
@@ -80,6 +89,8 @@ def run(
 
     seed      None: the class's, made on the first run and kept
     students  only these; () is all
+    tasks     judge only these anew, of every attempt that has a complete mark, also if nothing has changed; () is all
+    because   the reason, kept with what changes (grading.history)
     dask      a Dask scheduler's address, or "local": grade on its workers (grading.many)
     LabError  nothing to grade, another run is going on, the sandbox does not work, or the reference itself does not
               earn every point here
@@ -93,12 +104,18 @@ def run(
     _prepare()
     with _locked(folder / week.name) as own:
         seed = class_seed(own) if seed is None else seed
-        settings = Settings(seed, isolation, work=own / ".work", limits=replace(limits or Limits(), uses=week.uses))
-        report = Report(seed)
-        todo = list(_changed(entries, week, folder, settings, report))
+        settings = Settings(seed, isolation, work=own / ".work", limits=_limits(week, limits))
+        report = Report(seed, changes=history.settle(folder, week.name), told=_untimed(entries))
+        known: dict[tuple[str, int], Mark] = {}
+        if tasks:
+            todo = list(_marked(entries, week, folder, report, known))
+        else:
+            todo = list(_changed(entries, week, folder, settings, report, known))
         total = len(todo)
 
         def begins(item: Todo) -> None:
+            if (old := known.get((item.entry.student, item.entry.attempt))) is not None:
+                history.begin(folder, old, because, tasks)
             told(Progress(len(report.made), total, item.entry))
 
         def ends(item: Todo, mark: Mark) -> None:
@@ -109,14 +126,22 @@ def run(
             return report
         with Pool(week, folder, settings, 1 if dask else min(jobs, total)) as pool:
             pool.start()
-            pool.settings = settings = _timed(week, settings, own, pool)
+            settings = _timed(week, settings, own, pool, told)
+            pool.settings = settings = replace(settings, tasks=tuple(tasks), marks=folder)
             if dask is not None:
                 from grading import many
 
                 with many.connected(dask, jobs) as client:
                     todo = many.grade_all(client, todo, week, folder, settings, begins, ends)
             pool.grade_all(todo, begins, ends)  # after Dask: those where the grader failed, alone
+        report.changes += history.settle(folder, week.name)
         return report
+
+
+def _untimed(entries: Sequence[Entry]) -> list[str]:
+    late = list(dict.fromkeys(entry.student for entry in entries if entry.late and entry.received is None))
+    return [f"Marked late by the platform without a time, so they count as in time here: {some(late)}. Kept by `grade "
+            "collect`, they count as late"] if late else []  # fmt: skip
 
 
 def again(
@@ -128,6 +153,7 @@ def again(
     *,
     isolation: str = SANDBOXED,
     limits: Limits | None = None,
+    told: Callable[[Progress], None] = lambda progress: None,
 ) -> list[Mark]:
     """The marks of one student, made anew with a given seed and written nowhere: for an appeal."""
     entries = [entry for entry in find_submissions(submissions, week) if entry.student == student]
@@ -135,11 +161,16 @@ def again(
         raise LabError(f"there is no submission of {student!r} in {submissions}")
     _prepare()
     with _locked(folder / week.name) as own:
-        settings = Settings(seed, isolation, work=own / ".work", limits=replace(limits or Limits(), uses=week.uses))
+        settings = Settings(seed, isolation, work=own / ".work", limits=_limits(week, limits))
         with Pool(week, folder, settings, 1) as pool:
             pool.start()
-            settings = _timed(week, settings, own, pool)
+            settings = _timed(week, settings, own, pool, told)
             return [judge.grade(entry, week, settings, box=pool.slots[0].box) for entry in entries]
+
+
+def _limits(week: Week, limits: Limits | None) -> Limits:
+    """What a submission of this week may use."""
+    return replace(limits or Limits(), uses=week.uses, weeks=tuple(map(str, week.below)))
 
 
 def class_seed(own: Path) -> int:
@@ -159,7 +190,7 @@ def class_seed(own: Path) -> int:
 _FROM_REFERENCE = ("seconds", "total", "expected")
 
 
-def _timed(week: Week, settings: Settings, own: Path, pool: Pool) -> Settings:
+def _timed(week: Week, settings: Settings, own: Path, pool: Pool, told: Callable[[Progress], None]) -> Settings:
     """The settings with the reference's times. It is graded once a machine: if it does not earn all, nobody's marks
     would be right."""
     path = own / ".reference.json"
@@ -170,7 +201,9 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool) -> Settings:
             return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    status = pool.alone(_time, week, settings, key, path)  # the grader itself must never compute
+    told(Progress(0, 0, None))
+    # In a process of its own: the grader itself must never compute.
+    status = pool.alone(_time, week, settings, key, path, told=lambda done, total: told(Progress(done, total, None)))
     known = json.loads(path.read_text()) if status == 0 else {"error": f"its judge ended with status {status}"}
     if "error" in known:
         path.unlink(missing_ok=True)
@@ -181,10 +214,13 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool) -> Settings:
     return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
 
 
-def _time(box: Box | None, week: Week, settings: Settings, key: str, path: Path) -> None:
+def _time(
+    box: Box | None, tell: Callable[[int, int], None], week: Week, settings: Settings, key: str, path: Path
+) -> None:
     """Grade the reference; how long it took, or why not, into the file."""
     try:
-        outcome, seconds = judge.reference(arrange(reference_submission(week), week), week, settings, box)
+        package = arrange(reference_submission(week), week)
+        outcome, seconds = judge.reference(package, week, settings, box, lambda done, total, what: tell(done, total))
         worst = [
             f"{case.task} {case.behaviour}: {case.verdict}: {case.text}"
             for case in outcome.cases
@@ -212,10 +248,37 @@ def reference_submission(week: Week) -> Submission:
     return Submission("the reference", 1, None, files)
 
 
-def _changed(entries: Sequence[Entry], week: Week, folder: Path, settings: Settings, report: Report) -> Iterator[Todo]:
-    """Entries whose mark is missing or no longer right; the others go into the report."""
+def _marked(
+    entries: Sequence[Entry], week: Week, folder: Path, report: Report, known: dict[tuple[str, int], Mark]
+) -> Iterator[Todo]:
+    """Entries that have a complete mark of what they hold now: single tasks of these can be judged anew."""
+    for entry in entries:
+        path = marks.path_of(folder, week.name, entry.student, entry.attempt)
+        try:
+            digest, mark = load(entry, week).digest, marks.read(path)
+        except LabError as error:
+            report.unreadable.append((entry.student, f"no task of it can be judged alone: {error}"))
+            continue
+        if mark.submission != digest or not mark.cases:
+            why = "it has no whole mark of what was handed in: `grade run` without --task makes one"
+            report.unreadable.append((entry.student, why))
+            continue
+        known[entry.student, entry.attempt] = mark
+        yield Todo(entry, digest)
+
+
+def _changed(
+    entries: Sequence[Entry],
+    week: Week,
+    folder: Path,
+    settings: Settings,
+    report: Report,
+    known: dict[tuple[str, int], Mark],
+) -> Iterator[Todo]:
+    """Entries whose mark is missing or no longer right; the others go into the report. `known` gets the old marks."""
     for entry in entries:
         try:
+            marks.checked(entry.student)
             digest = load(entry, week).digest
         except LabError as error:
             report.unreadable.append((entry.student, str(error)))
@@ -229,6 +292,8 @@ def _changed(entries: Sequence[Entry], week: Week, folder: Path, settings: Setti
             if mark is not None and mark.complete and mark.key == judge.key(digest, week, settings):
                 report.kept.append(mark)
                 continue
+            if mark is not None:
+                known[entry.student, entry.attempt] = mark
         yield Todo(entry, digest)
 
 

@@ -1,53 +1,82 @@
-"""What the instructor sees: one line a submission while it works, the class's table at the end."""
+"""What the instructor sees: one line a submission while it works, with the time that is left; the class's table at the
+end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from grading import history
+from grading.intake.names import printable
+from grading.intake.names import shown as name_of
 from grading.marks import UNSANDBOXED, Mark
 from grading.run import Progress as Step
 from grading.run import Report
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import PASSED, VERDICTS
 
+NAMED = 6  # students in one line
+EVERY = 10.0  # seconds between two lines on the reference
+MEASURED = "measuring how long the course's own solutions take here, once for a week and a machine"
+
 
 @contextmanager
 def shown(console: Console) -> Iterator[Callable[[Step], None]]:
-    """Progress: a bar on a terminal, else a line for each submission."""
+    """Progress: a bar on a terminal, else a line for each submission, and now and then one on the reference."""
     if not console.is_terminal:
-
-        def line(step: Step) -> None:
-            if step.mark is not None:
-                mark = step.mark
-                console.print(
-                    Text(
-                        f"{step.done} of {step.total}  {mark.student}: {mark.points} of {mark.possible} in "
-                        f"{mark.seconds:.0f} s"
-                    )
-                )
-
-        yield line
+        yield _lines(console)
         return
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
         console=console,
         transient=True,
     ) as bar:
-        task = bar.add_task("starting", total=None)
+        reference, task = bar.add_task(MEASURED, total=None, visible=False), bar.add_task("starting", total=None)
 
         def update(step: Step) -> None:
-            bar.update(task, total=step.total, completed=step.done, description=Text(step.entry.student[:40]).markup)
+            now, name = (reference, MEASURED) if step.entry is None else (task, name_of(step.entry.student, 40))
+            bar.update(reference, visible=step.entry is None)
+            bar.update(task, visible=step.entry is not None)
+            bar.update(now, total=step.total or None, completed=step.done, description=Text(name).markup)
 
         yield update
+
+
+def _lines(console: Console) -> Callable[[Step], None]:
+    began = last = time.monotonic()
+
+    def line(step: Step) -> None:
+        nonlocal began, last
+        now = time.monotonic()
+        if step.mark is not None:
+            mark = step.mark
+            console.print(
+                Text(
+                    f"{step.done} of {step.total}  {name_of(mark.student)}: {mark.points} of {mark.possible} in "
+                    f"{mark.seconds:.0f} s"
+                )
+            )
+        elif step.entry is None and not step.total:
+            began = last = now
+            console.print(Text(MEASURED), soft_wrap=True)
+        elif step.entry is None and step.done and now - last >= EVERY:
+            last = now
+            left = (now - began) / step.done * (step.total - step.done)
+            console.print(Text(f"{step.done} of {step.total} checks of the course's own solutions, {left:.0f} s left"))
+
+    return line
 
 
 def class_table(report: Report, console: Console) -> None:
@@ -59,7 +88,7 @@ def class_table(report: Report, console: Console) -> None:
     table.add_column("seconds", justify="right", no_wrap=True)
     several = {mark.student for mark in report.all if mark.attempt > 1}
     for mark in report.all:
-        name = mark.student + (f" (attempt {mark.attempt})" if mark.student in several else "")
+        name = name_of(mark.student) + (f" (attempt {mark.attempt})" if mark.student in several else "")
         seconds = f"{mark.seconds:.1f}" if mark in report.made else "kept"
         table.add_row(Text(name), f"{mark.points:g} / {mark.possible:g}", Text(verdicts(mark)), seconds)
     console.print(table)
@@ -69,21 +98,54 @@ def class_table(report: Report, console: Console) -> None:
             "UNSANDBOXED: these submissions ran with your own rights, and could have changed their marks.",
             style="bold red",
         )
+    for sentence in (*report.told, *told_once(report.all)):
+        console.print(Text(printable(sentence)))
     for mark in report.all:
-        for note in mark.notes:
-            console.print(Text(f"{mark.student}: {note}"))
+        for name, like in mark.missing.items():
+            if like:
+                console.print(Text(f"    {printable(_rename(mark, name, like))}", "bold"), soft_wrap=True)
     for student, why in report.unreadable:
-        console.print(Text(f"{student}: could not be read: {why}", "red"))
+        console.print(Text(f"{name_of(student)}: could not be graded: {printable(why)}", "red"))
+    others = [change for change in report.changes if change.tasks]
+    if others:
+        console.print(f"Marks that came out otherwise than before: {len(others)}", style="bold", highlight=False)
+    for change in others:
+        for sentence in history.sentences(change):
+            console.print(Text(printable(sentence)), soft_wrap=True)
+    if len(report.changes) > len(others):
+        console.print(f"{len(report.changes) - len(others)} graded anew and unchanged.", highlight=False)
     look = [mark for mark in report.all if not mark.complete]
     for mark in look:
         for sentence in mark.attention:
-            console.print(Text(f"{mark.student}: {sentence}", "magenta"))
+            console.print(Text(f"{name_of(mark.student)}: {printable(sentence)}", "magenta"))
     console.print(
         f"{len(report.all)} marks, {len(report.made)} of them made now."
         + (f" A human must look at {len(look)}: the grader failed there, which is no zero." if look else ""),
         style="bold",
         highlight=False,
     )
+
+
+def told_once(marks: Sequence[Mark]) -> list[str]:
+    """The notes of all marks, each with the students whom it concerns: what many have in common is one line."""
+    whom: dict[str, list[str]] = {}
+    for mark in marks:
+        for note in mark.notes:
+            whom.setdefault(note, []).append(mark.student)
+    return [f"{_names(students)}: {note}" for note, students in whom.items()]
+
+
+def _names(students: list[str]) -> str:
+    names = list(dict.fromkeys(map(name_of, students)))
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def _rename(mark: Mark, name: str, like: str) -> str:
+    """The command by which a misnamed file counts."""
+    own = like.rpartition("/")[0]
+    to = f"{own}/{name}" if own else name
+    attempt = f" --attempt {mark.attempt}" if mark.attempt > 1 else ""
+    return shlex.join(["grade", "rename", mark.assignment, mark.student, like, to]) + attempt
 
 
 def verdicts(mark: Mark) -> str:
@@ -93,7 +155,7 @@ def verdicts(mark: Mark) -> str:
 
 def one(mark: Mark, week: Week, console: Console) -> None:
     """One mark with every diagnosis."""
-    head = f"{mark.student}, attempt {mark.attempt}: {mark.points:g} of {mark.possible:g}, seed {mark.seed}"
+    head = f"{name_of(mark.student)}, attempt {mark.attempt}: {mark.points:g} of {mark.possible:g}, seed {mark.seed}"
     console.print(Text(head, "bold"), soft_wrap=True)
     for case in mark.cases:
         if case["verdict"] != PASSED:

@@ -2,7 +2,7 @@
 
 A list of what goes in, never of what stays out: a new file of the instructors' is not released by being forgotten.
 
-  - FILES and FOLDERS, and the folder of every released week.
+  - FILES and FOLDERS, and the folder of every released week, with its PAGES.
   - Of folders with results the pages, what these link to, and what a released week reads of its own (`records` in its
     tasks.toml): tables and pictures. The records that they were made from stay with the course.
   - Solutions become holes (labkit.checks.markers), notebooks lose their outputs.
@@ -12,6 +12,8 @@ A list of what goes in, never of what stays out: a new file of the instructors' 
         ...                                                 ...
         <!-- END INSTRUCTOR -->                             # END INSTRUCTOR
 
+  - What stands between `BEGIN WITH week16` and `END WITH week16`, in the same form, is cut out until that week is
+    released: a page of today does not link to records of a later week.
   - REWRITES changes the few lines that mean something else without grading/ and tests/.
   - AGENTS.md comes from student/AGENTS.md here.
 
@@ -36,15 +38,25 @@ FILES = (
     "LICENSE",
     "Makefile",
     "README.md",
+    "docs/students.md",
+    "docs/watching.md",
+    "docs/images/chunk-grid.png",
     "environment.yml",
     "pyproject.toml",
     "requirements.lock",
+    "requirements-watch.lock",
     "requirements-container.txt",
+    "setup.sh",
     ".gitignore",
 )
 RESULTS = "results"  # a folder with results has this name, at the top and in a week
 FOLDERS = ("labkit", RESULTS)
-QUOTED = ("week16_fp8/results",)  # of which README.md shows a table, also while the week itself is not released
+PAGES = {  # of a released week
+    "week15": ("PARALLELISM_GUIDE.md", *(f"docs/images/plan-{name}.png" for name in ("map", "anatomy", "errors"))),
+    "week16": ("docs/renters.md", "docs/renting-details.md", "docs/fp8-settings.md", "docs/images/renter-answer.png"),
+}
+# A folder of labkit that holds what tasks of earlier weeks ask for: the week with which it is released.
+LATER = {"labkit/plan": "week15"}
 AGENTS = Path(__file__).parent / "student" / "AGENTS.md"
 SOLUTIONS = "solutions"  # the folder of handed-out solutions in the student tree
 
@@ -73,10 +85,10 @@ NO_GRADING = ("Makefile", "pyproject.toml")  # where a word about grading is a c
 
 CACHES = ("__pycache__", ".ipynb_checkpoints", ".pytest_cache")
 _LEFT_OUT = (*CACHES, "runs", "build")  # where there is no git to ask; hidden files stay out too
-_BINARY = (".png", ".pdf", ".npy", ".npz", ".pt")
-_BEGIN = re.compile(r"^[ \t]*(?:# BEGIN INSTRUCTOR|<!-- BEGIN INSTRUCTOR -->)[ \t]*$")
-_END = re.compile(r"^[ \t]*(?:# END INSTRUCTOR|<!-- END INSTRUCTOR -->)[ \t]*$")
-_LIKE = re.compile(r"(BEGIN|END)\s+INSTRUCTOR", re.IGNORECASE)
+_BINARY = (".png", ".pdf", ".npy", ".npz", ".pt", ".gz")
+_FOR = r"(?P<who>INSTRUCTOR|WITH (?P<week>week\d+|capstone))"
+_MARKER = re.compile(rf"^[ \t]*(?:# |(?P<html><!-- ))(?P<what>BEGIN|END) {_FOR}(?(html) -->)[ \t]*$")
+_LIKE = re.compile(r"(?i:(BEGIN|END)\s+INSTRUCTOR)|(BEGIN|END)\s+WITH\s")
 _SOLUTION = re.compile(r"(BEGIN|END)\s+SOLUTION")
 _LINK = re.compile(r"\]\(([^)#\s]+)")
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+((?:week\d+|capstone)\w*)", re.MULTILINE)
@@ -109,24 +121,24 @@ def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
     LabError for a missing file, a marker that is none, a solution that would stay in, or a week that imports a week
     which is not released."""
     tracked, released = tracked_files(source), [week.package for week in weeks]
-    folders = [
-        *FOLDERS,
-        *(folder for folder in QUOTED if (source / folder).is_dir() and folder.partition("/")[0] not in released),
-    ]
-    tree = Tree(covers=(*FILES, "AGENTS.md", *folders, *released))
-    for name in FILES:
+    names = [week.name for week in weeks]
+    files = (*FILES, *(page for week in names for page in PAGES.get(week, ())))
+    tree = Tree(covers=(*files, "AGENTS.md", *FOLDERS, *released))
+    for name in files:
         if not (source / name).is_file():
             raise LabError(f"{source} has no {name}: release from a whole copy of the course")
-        tree.files[name] = File(_for_students(name, (source / name).read_bytes()))
+        tree.files[name] = File(_for_students(name, (source / name).read_bytes(), names))
     tree.files["AGENTS.md"] = File(AGENTS.read_bytes())
     records = {f"{week.package}/{RESULTS}": week.records for week in weeks}
-    for folder in (*folders, *released):
-        for path in _without_records(source, _walk(source, folder), records):
+    for folder in (*FOLDERS, *released):
+        for path in _without_records(source, _walk(source, folder), records, names):
             name = path.relative_to(source).as_posix()
+            if any(name.startswith(f"{part}/") and week not in names for part, week in LATER.items()):
+                continue
             if tracked is not None and name not in tracked:
                 tree.untracked.append(name)
                 continue
-            data = _for_students(name, path.read_bytes(), holes=folder in released)
+            data = _for_students(name, path.read_bytes(), names, holes=folder in released)
             if folder in released:
                 _no_leak(name, data, released)
             tree.files[name] = File(data, os.access(path, os.X_OK))
@@ -150,27 +162,29 @@ def solutions_tree(source: Path, weeks: Sequence[Week]) -> Tree:
     return tree
 
 
-def without_instructors(text: str, name: str) -> str:
-    """The text without what stands between instructor markers. LabError names the line of an unbalanced one."""
-    kept, begun = [], 0
+def without_instructors(text: str, name: str, weeks: Sequence[str] = ()) -> str:
+    """The text without what stands between instructor markers, and between those of a week that is not in `weeks`.
+    LabError names the line of an unbalanced one."""
+    kept, begun, who, cut = [], 0, "", False
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         bare = line.rstrip("\r\n")
-        begin, end = _BEGIN.match(bare), _END.match(bare)
-        if (begin and begun) or (end and not begun):
-            raise LabError(f"{name}:{number}: BEGIN INSTRUCTOR and END INSTRUCTOR must come in pairs, not nested")
-        if not begin and not end and _LIKE.search(bare):
+        marker = _MARKER.match(bare)
+        if marker:
+            if marker["what"] == "BEGIN" if begun else marker["what"] == "END":
+                raise LabError(f"{name}:{number}: BEGIN {marker['who']} and END must come in pairs, not nested")
+            if begun and marker["who"] != who:
+                raise LabError(f"{name}:{number}: END {marker['who']} after BEGIN {who}, which must end first")
+            begun, who = (0 if begun else number), marker["who"]
+            cut = marker["week"] not in weeks
+        elif _LIKE.search(bare):
             raise LabError(
                 f"{name}:{number}: this is almost an instructor marker; give it a line of its own: "
-                f"'# BEGIN INSTRUCTOR', or '<!-- BEGIN INSTRUCTOR -->' in Markdown"
+                f"'# BEGIN INSTRUCTOR' or '# BEGIN WITH week16', or '<!-- BEGIN INSTRUCTOR -->' in Markdown"
             )
-        if begin:
-            begun = number
-        elif end:
-            begun = 0
-        elif not begun:
+        elif not begun or not cut:
             kept.append(line)
     if begun:
-        raise LabError(f"{name}:{begun}: BEGIN INSTRUCTOR without END INSTRUCTOR")
+        raise LabError(f"{name}:{begun}: BEGIN {who} without END {who}")
     return "".join(kept)
 
 
@@ -184,10 +198,10 @@ def without_outputs(text: str, name: str) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def _for_students(name: str, data: bytes, holes: bool = False) -> bytes:
+def _for_students(name: str, data: bytes, weeks: Sequence[str], holes: bool = False) -> bytes:
     if name.endswith(_BINARY):
         return data
-    text = without_instructors(_decoded(name, data), name)
+    text = without_instructors(_decoded(name, data), name, weeks)
     if holes:  # not in labkit, where markers are only spoken of
         text = _holes_out(name, text)
     for pattern, new, must in REWRITES.get(name, ()):
@@ -261,12 +275,14 @@ def _walk(source: Path, folder: str) -> list[Path]:
     return found
 
 
-def _without_records(source: Path, paths: list[Path], declared: Mapping[str, Sequence[str]]) -> Iterator[Path]:
+def _without_records(
+    source: Path, paths: list[Path], declared: Mapping[str, Sequence[str]], weeks: Sequence[str]
+) -> Iterator[Path]:
     """These files; of folders with results only pages, what pages link to, and what is declared: {folder: patterns}."""
     wanted = {path for folder, patterns in declared.items() for one in patterns for path in (source / folder).glob(one)}
     for page in paths:
         if page.suffix == ".md":
-            text = without_instructors(_decoded(page.name, page.read_bytes()), page.name)
+            text = without_instructors(_decoded(page.name, page.read_bytes()), page.name, weeks)
             wanted |= {page, *(Path(os.path.normpath(page.parent / link)) for link in _LINK.findall(text))}
     for path in paths:
         if RESULTS not in path.relative_to(source).parts[:-1] or path in wanted:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from labkit import __version__
 from labkit.checks.commands import add_commands as add_check_commands
@@ -26,6 +27,16 @@ app = typer.Typer(
 BENCH = "week13_allreduce.bench:main"
 INTERRUPTED = 130  # the shell's convention for a command ended by Ctrl-C (128 + SIGINT)
 
+MATRIX_HELP = "Print instead which recipe goes with what: FSDP2, compile, checkpointing, each generation of GPUs."
+# Options of more than one command.
+SET_HELP = "Change one setting of the preset, for example --set train.steps=50. Repeatable."
+Arms = Annotated[str | None, Option(help="Only these arms, by comma: bf16,fp8. Default: all of the preset.")]
+SetKeys = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=SET_HELP)]
+Minutes = Annotated[
+    float | None, Option(help="Stop inside so many minutes; what is left goes on in the next call (exit status 3).")
+]
+Price = Annotated[float | None, Option(help="What this machine costs an hour, to tell money beside minutes.")]
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -33,14 +44,15 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _by_comma(names: str | None) -> list[str] | None:
-    return names.split(",") if names else None
+def _given(arms: str | None, settings: list[str] | None, **rest: Any) -> dict[str, Any]:
+    """What `compare` and `scaling` both take, as their functions want it."""
+    return {"arms": arms.split(",") if arms else None, "settings": settings or [], **rest}
 
 
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     pass
@@ -48,14 +60,8 @@ def _root(
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    matrix: Annotated[
-        bool,
-        typer.Option(
-            "--matrix",
-            help="Print instead which recipe goes with what: FSDP2, compile, checkpointing, each generation of GPUs.",
-        ),
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
+    matrix: Annotated[bool, Option("--matrix", help=MATRIX_HELP)] = False,
 ) -> None:
     """Tell what this machine can run, and how to mend what it cannot."""
     if matrix:
@@ -75,88 +81,104 @@ def doctor(
 
 @app.command()
 def compare(
-    preset: Annotated[
-        str, typer.Option(help="What to compare: a preset's name (see --list) or a TOML file.")
-    ] = "cpu-tiny",
-    arms: Annotated[
-        str | None, typer.Option(help="Only these arms, by comma: bf16,fp8. Default: all of the preset.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/PRESET.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change one setting of the preset, for example --set train.steps=50. Repeatable.",
-        ),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew: a run already in the folder is moved aside.")
-    ] = False,
-    part: Annotated[str | None, typer.Option(help="Only this part of a preset that has both: speed or safety.")] = None,
-    budget_minutes: Annotated[
-        float | None,
-        typer.Option(help="Stop inside so many minutes; what is left goes on in the next call (exit status 3)."),
-    ] = None,
-    price_per_hour: Annotated[
-        float | None, typer.Option(help="What this machine costs an hour, to tell money beside minutes.")
-    ] = None,
+    preset: Annotated[str, Option(help="What to compare: a preset's name (see --list) or a TOML file.")] = "cpu-tiny",
+    arms: Arms = None,
+    out: Annotated[Path | None, Option(help="The run's folder. Default: runs/PRESET.")] = None,
+    set_: SetKeys = None,
+    fresh: Annotated[bool, Option("--fresh", help="Start anew: a run already in the folder is moved aside.")] = False,
+    part: Annotated[str | None, Option(help="Only this part of a preset that has both: speed or safety.")] = None,
+    budget_minutes: Minutes = None,
+    price_per_hour: Price = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Start it apart from this terminal: it goes on when the connection breaks.")
+        bool, Option("--detach", help="Start it apart from this terminal: it goes on when the connection breaks.")
     ] = False,
     stop: Annotated[
         bool,
-        typer.Option(
-            "--stop", help="Ask the comparison that runs in the folder to pause; the same command goes on later."
-        ),
+        Option("--stop", help="Ask the comparison that runs in the folder to pause; the same command goes on later."),
     ] = False,
-    show_list: Annotated[bool, typer.Option("--list", help="List the presets and their arms, then stop.")] = False,
+    show_list: Annotated[bool, Option("--list", help="List the presets and their arms, then stop.")] = False,
 ) -> None:
     """Train the same model in several precisions, on the same data from the same weights, and give a verdict.
 
     Arms run one after another. Interrupted? The same command goes on with the arms it has. Is one running in the
     folder already? Then the same command shows it; Ctrl-C leaves it running.
+
+    Exit status: 0 pass, or the budget ended in order (`lab status` tells what is left), 1 any other verdict, or an arm
+    failed.
     """
     if show_list:
         from labkit.compare.preset import print_list
 
         print_list()
         return
+    from labkit.compare.compare import UNFINISHED
     from labkit.compare.compare import compare as run
 
-    raise typer.Exit(
-        run(
-            preset,
-            arms=_by_comma(arms),
-            out=out,
-            settings=set_ or [],
-            fresh=fresh,
-            part=part,
-            budget_minutes=budget_minutes,
-            price_per_hour=price_per_hour,
-            detach=detach,
-            stop=stop,
-        )
-    )
+    given = _given(arms, set_, out=out, budget_minutes=budget_minutes, price_per_hour=price_per_hour)
+    status = run(preset, **given, fresh=fresh, part=part, detach=detach, stop=stop)
+    raise typer.Exit(0 if status == UNFINISHED else status)  # a budget that ends in order is no failure
 
 
 @app.command()
-def status(run: Annotated[Path, typer.Argument(help="A comparison's folder, for example runs/h100.")]) -> None:
+def status(run: Annotated[Path, Argument(help="A comparison's folder, for example runs/h100.")]) -> None:
     """Show where a comparison stands: at work, finished, paused, or died. Starts nothing.
 
     Exit status: 0 at work or finished, 3 the same command would go on with it, 1 it died or failed.
     """
     from rich.console import Console
 
-    from labkit.compare.watch import overview
+    from labkit.compare.follow import overview
 
     raise typer.Exit(overview(run, Console()))
 
 
 @app.command()
+def follow(run: Annotated[Path, Argument(help="A comparison's folder, for example runs/h100.")]) -> None:
+    """Follow a comparison that runs to its end, then show what came of it. Starts nothing; Ctrl-C leaves it running.
+
+    Exit status: the comparison's own; 130 if you left. Where nothing runs, as `lab status`.
+    """
+    from rich.console import Console
+
+    from labkit.compare import background
+    from labkit.compare import follow as outside
+
+    console = Console()
+    raise typer.Exit((outside.follow if background.going(run) else outside.overview)(run, console))
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, Argument(help="A training's or a comparison's folder, for example runs/demo.")],
+    port: Annotated[int, Option(min=0, max=65535, help="Where the page is served; 0: any free port.")] = 5006,
+    address: Annotated[str, Option(help="Whom the page is for: 127.0.0.1, this machine; 0.0.0.0, all.")] = "127.0.0.1",
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open it in the browser.")] = True,
+) -> None:
+    """Show a training's health in the browser, live: curves, scales, events, and alarms with their reasons.
+
+    Reads the folder alone: it may start late, end (Ctrl-C) and start again, also on another machine that sees it.
+    """
+    from labkit.watch.serve import serve
+
+    serve(run, port, address, browser, typer.echo)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, Argument(help="A training's folder, for example runs/demo/arms/fp8.")],
+    to: Annotated[str, Option("--to", help="tensorboard or wandb (Weights & Biases, offline).")],
+    out: Annotated[Path | None, Option(help="Where to. Default: RUN/tensorboard or RUN/wandb.")] = None,
+) -> None:
+    """Write a run's record for TensorBoard, or as an offline run of Weights & Biases."""
+    from labkit.watch.export import export as write
+
+    typer.echo(write(run, to, out))
+
+
+@app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="A run's folder, for example runs/demo.")],
-    table: Annotated[bool, typer.Option("--table", help="Print a comparison's table as Markdown instead.")] = False,
+    run: Annotated[Path, Argument(help="A run's folder, for example runs/demo.")],
+    table: Annotated[bool, Option("--table", help="Print a comparison's table as Markdown instead.")] = False,
 ) -> None:
     """Draw a run's report again from its record, also of a run that was killed."""
     if table:
@@ -170,22 +192,30 @@ def report(
 
 
 @app.command()
+def results(
+    folder: Annotated[Path | None, typer.Argument(help="The course's root, or with --pack a run's folder.")] = None,
+    pack: Annotated[bool, typer.Option("--pack", help="Make one compressed file of each finished run there.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; status 1 if a page is out of date.")] = False,
+) -> None:
+    """Write README.md and the pages in docs/ and results/ from their templates and the records."""
+    from labkit.compare.pages import command
+
+    raise typer.Exit(command(folder, pack, check))
+
+
+@app.command()
 def scaling(
-    preset: Annotated[str, typer.Option(help="Whose speed part: a preset's name or a TOML file.")] = "h100",
-    gpus: Annotated[str, typer.Option(help="How many GPUs, by comma.")] = "1,2,4,8",
-    arms: Annotated[str | None, typer.Option(help="Only these arms, by comma: bf16,te-delayed.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The runs' folder. Default: runs/PRESET-scaling.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the preset. Repeatable."),
-    ] = None,
-    budget_minutes: Annotated[float | None, typer.Option(help="Stop inside so many minutes (status 3).")] = None,
-    price_per_hour: Annotated[float | None, typer.Option(help="What this machine costs an hour.")] = None,
+    preset: Annotated[str, Option(help="Whose speed part: a preset's name or a TOML file.")] = "h100",
+    gpus: Annotated[str, Option(help="How many GPUs, by comma.")] = "1,2,4,8",
+    arms: Arms = None,
+    out: Annotated[Path | None, Option(help="The runs' folder. Default: runs/PRESET-scaling.")] = None,
+    set_: SetKeys = None,
+    budget_minutes: Minutes = None,
+    price_per_hour: Price = None,
     each: Annotated[
-        bool,
-        typer.Option("--each", help="Also time every GPU alone, all at once: is it the messages, or one slow GPU?"),
+        bool, Option("--each", help="Also time every GPU alone, all at once: is it the messages, or one slow GPU?")
     ] = False,
-    table: Annotated[bool, typer.Option("--table", help="Only print the table of finished runs, as Markdown.")] = False,
+    table: Annotated[bool, Option("--table", help="Only print the table of finished runs, as Markdown.")] = False,
 ) -> None:
     """Weak scaling: time each arm on 1, 2, 4, 8 GPUs with the same work for each GPU, and tell what is lost."""
     from labkit.compare import scaling as weak
@@ -193,18 +223,8 @@ def scaling(
     if table:
         typer.echo(weak.markdown(out or Path("runs") / f"{Path(preset).stem}-scaling"))
         return
-    raise typer.Exit(
-        weak.scaling(
-            preset,
-            gpus,
-            arms=_by_comma(arms),
-            out=out,
-            settings=set_ or [],
-            budget_minutes=budget_minutes,
-            price_per_hour=price_per_hour,
-            each=each,
-        )
-    )
+    given = _given(arms, set_, out=out, budget_minutes=budget_minutes, price_per_hour=price_per_hour)
+    raise typer.Exit(weak.scaling(preset, gpus, **given, each=each))
 
 
 @app.command(
@@ -218,18 +238,16 @@ def bench(context: typer.Context) -> None:
 
 @app.command()
 def bundle(
-    run: Annotated[Path | None, typer.Argument(help="A run's folder, for example runs/h100.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The archive. Default: RUN.tar.gz beside the folder.")] = None,
+    run: Annotated[Path | None, Argument(help="A run's folder, for example runs/h100.")] = None,
+    out: Annotated[Path | None, Option(help="The archive. Default: RUN.tar.gz beside the folder.")] = None,
     check: Annotated[
         Path | None,
-        typer.Option("--check", metavar="FILE", help="Verify an archive instead: every file there, none altered."),
+        Option("--check", metavar="FILE", help="Verify an archive instead: every file there, none altered."),
     ] = None,
     into: Annotated[
-        Path | None, typer.Option("--to", metavar="FOLDER", help="With --check: unpack it there after verifying.")
+        Path | None, Option("--to", metavar="FOLDER", help="With --check: unpack it there after verifying.")
     ] = None,
-    as_is: Annotated[
-        bool, typer.Option("--as-is", help="Pack a run that goes on, was killed, or lacks files.")
-    ] = False,
+    as_is: Annotated[bool, Option("--as-is", help="Pack a run that goes on, was killed, or lacks files.")] = False,
 ) -> None:
     """Pack a run into one small archive to carry home, and verify it at the other end."""
     from labkit.compare.bundle import command
@@ -237,17 +255,73 @@ def bundle(
     raise typer.Exit(command(run, out, check, into, as_is))
 
 
+# BEGIN WITH week15
+@app.command()
+def plan(
+    model: Annotated[str, Option(help="1b, 7b, 8b, 13b, 70b, 405b, 8x7b, or a TOML file.")] = "8b",
+    gpus: Annotated[int, Option(help="How many.")] = 64,
+    gpu: Annotated[
+        str,
+        Option(help="a100, h100, h200, b200, ...; a file of --calibrate; or any name, with the four numbers below."),
+    ] = "h100",
+    per_node: Annotated[int | None, Option(help="GPUs linked by NVLink. Default: 8, or the file's.")] = None,
+    nvlink: Annotated[float | None, Option(help="GB/s a GPU, one direction. Default: the GPU's.")] = None,
+    ib: Annotated[
+        float | None, Option(help="GB/s of network a GPU, one direction. Default: 50, or the file's.")
+    ] = None,
+    batch_tokens: Annotated[str, Option(help="Tokens a step: 4M, 512K.")] = "4M",
+    precision: Annotated[str | None, Option(help="bf16 or fp8. Default: both, where the GPU can.")] = None,
+    goal: Annotated[str, Option(help="time, cost (also on fewer GPUs), or memory (at most 25 % slower).")] = "time",
+    peak: Annotated[float | None, Option(help="Dense BF16 TFLOP/s.")] = None,
+    fp8_peak: Annotated[float | None, Option(help="Dense FP8 TFLOP/s; 0 without FP8.")] = None,
+    memory: Annotated[float | None, Option(help="GB of a GPU.")] = None,
+    hbm: Annotated[float | None, Option(help="GB/s of its memory.")] = None,
+    explain: Annotated[
+        tuple[str, str] | None,
+        Option(metavar="A B", help="Compare two plans: ranks in the list, or names like tp8.pp2."),
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the answer as JSON.")] = False,
+    figure: Annotated[Path | None, Option(help="Draw the best plans' steps: NAME.png.")] = None,
+    write: Annotated[Path | None, Option(help="Write the best plan as a TOML file's \\[parallel] table.")] = None,
+    calibrate: Annotated[
+        bool, Option("--calibrate", help="Only measure this machine's rates (a minute on a GPU), for --gpu FILE.")
+    ] = False,
+    out: Annotated[Path | None, Option(help="With --calibrate: the file. Default: runs/machine.toml.")] = None,
+    device: Annotated[
+        str | None, Option(help="With --calibrate: cuda or cpu. Default: the GPU if there is one.")
+    ] = None,
+) -> None:
+    """Which degrees of parallelism for this model on these GPUs, how fast, and why not the neighbours."""
+    if calibrate:
+        from labkit.plan.calibrate import calibrate as measure
+
+        raise typer.Exit(measure(out, device))
+    if out is not None or device is not None:
+        raise LabError("--out and --device belong to --calibrate")
+    from labkit.plan.command import Asked
+    from labkit.plan.command import plan as run
+
+    shape = dict(model=model, gpus=gpus, gpu=gpu, per_node=per_node, nvlink=nvlink, ib=ib, batch_tokens=batch_tokens)
+    chip = dict(peak=peak, fp8_peak=fp8_peak, memory=memory, hbm=hbm)
+    outputs = dict(explain=explain, as_json=as_json, figure=figure, write=write)
+    given: dict[str, Any] = {**shape, **chip, **outputs}
+    raise typer.Exit(run(Asked(precision=precision, goal=goal, **given)))
+
+
+# END WITH week15
+
+
 @app.command()
 def crossover(
-    m: Annotated[str | None, typer.Option("--m", help="Tokens, by comma: 1K,4K,16K.")] = None,
-    k: Annotated[str | None, typer.Option("--k", help="Inputs, by comma.")] = None,
-    n: Annotated[str | None, typer.Option("--n", help="Outputs, by comma.")] = None,
-    arms: Annotated[str | None, typer.Option(help="Only these, by comma: te-current,torchao-tensorwise.")] = None,
-    device: Annotated[str | None, typer.Option(help="cuda or cpu. Default: the GPU if there is one.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The map's folder. Default: runs/crossover.")] = None,
-    seconds: Annotated[float, typer.Option(help="Stop after about so many; the same command goes on.")] = 300.0,
-    budget: Annotated[float, typer.Option(help="Seconds of timing for each cell.")] = 0.1,
-    no_compile: Annotated[bool, typer.Option("--no-compile", help="Leave torchao's linears eager.")] = False,
+    m: Annotated[str | None, Option("--m", help="Tokens, by comma: 1K,4K,16K.")] = None,
+    k: Annotated[str | None, Option("--k", help="Inputs, by comma.")] = None,
+    n: Annotated[str | None, Option("--n", help="Outputs, by comma.")] = None,
+    arms: Annotated[str | None, Option(help="Only these, by comma: te-current,torchao-tensorwise.")] = None,
+    device: Annotated[str | None, Option(help="cuda or cpu. Default: the GPU if there is one.")] = None,
+    out: Annotated[Path | None, Option(help="The map's folder. Default: runs/crossover.")] = None,
+    seconds: Annotated[float, Option(help="Stop after about so many; the same command goes on.")] = 300.0,
+    budget: Annotated[float, Option(help="Seconds of timing for each cell.")] = 0.1,
+    no_compile: Annotated[bool, Option("--no-compile", help="Leave torchao's linears eager.")] = False,
 ) -> None:
     """Map FP8's speed-up over the shapes of a linear: where it pays, where it does not, and why."""
     from labkit.crossover.command import crossover as run
@@ -287,16 +361,8 @@ def main(argv: list[str] | None = None) -> None:
     except (KeyboardInterrupt, SystemExit) as end:
         # Ctrl-C in a command: typer makes a status of it, and says nothing. (A command that has told of it ends with a
         # status of its own making.)
-        interrupted = isinstance(end, KeyboardInterrupt) or isinstance(_cause(end), KeyboardInterrupt)
-        if not interrupted:
+        causes = (end, getattr(end.__context__, "__cause__", None))
+        if not any(isinstance(cause, KeyboardInterrupt) for cause in causes):
             raise
         print("lab: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
-
-
-def _cause(end: BaseException) -> BaseException | None:
-    return getattr(end.__context__, "__cause__", None)
-
-
-if __name__ == "__main__":
-    main()

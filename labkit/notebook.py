@@ -1,10 +1,18 @@
 """What every week's notebook needs. Load it with `%load_ext labkit.notebook`; it adds one cell magic, `%%needs`.
 
+guess_2 = on_record("prediction 2", seconds=None)   a prediction, written in place of None before the run that tests it,
+                    kept with its time in predictions.jsonl. SKIP in place of a number says: none from me
 %%needs 13.4        first line of a cell that runs what task 13.4 asks for. While the task is open, the cell says so
                     in one sentence, and "Run All" goes on below it. Any other error is shown as always.
+%%needs guess_2 13.4    ... and that waits until prediction 2 is on record, or skipped. The time of the first run goes
+                    to predictions.jsonl too.
+guess_2.beside("seconds")   "   (your guess: 3)", for a printed line; "" without a guess
+show(picture)       a picture with its description for those who do not see it
 
-guess = on_record("prediction 1", seconds=None)     a prediction, written before the run that tests it
-show(picture)                                       a picture with its description for those who do not see it
+Modules of the weeks are imported anew when they were saved (labkit.reload), and those beside the notebook come first.
+
+Where nobody is there to guess (a notebook that is executed by a program), set LABKIT_GUESSES=skip: open predictions
+count as skipped, and nothing is written.
 """
 
 from __future__ import annotations
@@ -12,25 +20,50 @@ from __future__ import annotations
 import base64
 import html
 import json
+import os
 import re
+import sys
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+from labkit.reload import Reloader
+
 PREDICTIONS = "predictions.jsonl"
-_OPEN_TASK = re.compile(r"Task (\d+\.\d+)(?:: ([^\n'\"]+))?")
+SKIP = "skip"
+_OPEN_TASK = re.compile(r"Task ((?:\d+|C)\.\d+)(?:: ([^\n'\"]+))?")
 
 
 def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(_needs, "cell", "needs")
+    course = Path.cwd().parent
+    if Path("tasks.toml").is_file() and (course / "labkit").is_dir():
+        # The modules beside this notebook are those that it runs, also where another copy of the course is installed.
+        sys.path.insert(0, str(course))
+        reloader = Reloader(course, shell.user_ns)
+        shell.events.register("pre_run_cell", reloader.before)
+        reloader.before()
+        here = Path(__file__).resolve().parent
+        if here != (course / "labkit").resolve():
+            print(f"labkit comes from {here.parent}, not from this folder: `make setup` in {course} mends it.")
 
 
 def _needs(line: str, cell: str) -> None:
-    """Run the cell; if it meets a task that is not written yet, say which."""
+    """Run the cell once its guesses are on record; if it meets a task that is not written yet, say which."""
     from IPython import get_ipython
 
     shell = get_ipython()
+    guesses = [(name, shell.user_ns.get(name)) for name in line.split() if name.isidentifier()]
+    for name, guess in guesses:
+        if not isinstance(guess, Guess):
+            print(f"This cell waits for your prediction: run the cell above that makes {name}.")
+            return
+        if guess.open:
+            print(
+                f"This cell waits for {guess.name}: write {_asked(guess.open)} in place of None in its cell, run that"
+            )
+            print("cell, then this one. A wrong guess costs nothing. To go on without one, write SKIP.")
+            return
     hidden = shell.showtraceback
     shell.showtraceback = lambda *args, **kwargs: None
     try:
@@ -39,6 +72,8 @@ def _needs(line: str, cell: str) -> None:
         shell.showtraceback = hidden
     error = result.error_before_exec or result.error_in_exec
     if error is None:
+        for _, guess in guesses:
+            guess.ran()
         return
     found = open_task(error)
     if found is None:
@@ -74,48 +109,101 @@ def waiting_sentence(task: str, title: str) -> str:
     return f"This cell waits for {named}" + (f": write it in {files}." if files else ".")
 
 
-def on_record(name: str, **values: Any) -> SimpleNamespace:
-    """Put a prediction on record. Write yours in place of None, run the cell, and leave it as it is afterwards.
+class Guess:
+    """A prediction. Its values are attributes: what was written, or None where nothing was, or SKIP."""
 
-    A line with the date and what was written goes to predictions.jsonl beside the notebook (the kernel's folder), which
-    is handed in: {"time", "prediction", and the values}. Nothing is taken back there; a repeated one adds no line.
+    def __init__(self, name: str, values: dict[str, Any]) -> None:
+        self.name, self.values = name, values
+        self.open = [key for key, value in values.items() if value is None and not _nobody_there()]
 
-    Returns the values as attributes; None where nothing was written."""
-    missing = [key for key, value in values.items() if value is None]
+    def __getattr__(self, key: str) -> Any:
+        value = self.__dict__.get("values", {}).get(key, AttributeError)
+        if value is AttributeError:
+            raise AttributeError(f"{self.__dict__.get('name')} has no {key}")
+        return None if value == SKIP else value
+
+    def beside(self, key: str) -> str:
+        """The guess, to stand behind what was measured."""
+        value = getattr(self, key)
+        return "" if value is None else f"   (your guess: {value})"
+
+    def ran(self) -> None:
+        """The cell that tests it has run. The first time is kept."""
+        lines = _read()
+        if lines is not None and not any(line.get("ran") == self.name for line in lines):
+            _write({"ran": self.name})
+
+
+def on_record(name: str, **values: Any) -> Guess:
+    """Put a prediction on record. Write yours in place of None, run the cell, and leave it as it is afterwards. SKIP in
+    place of a number: you go on without one, and the record says so.
+
+    Lines go to predictions.jsonl beside the notebook (the kernel's folder), which is handed in: {"time", "prediction",
+    and the values} for each prediction, {"time", "ran": its name} for the first run of the cell that tests it. Nothing
+    is taken back there; a repeated prediction adds no line, a changed one does."""
+    guess = Guess(name, values)
     given = {key: value for key, value in values.items() if value is not None}
-    if missing:
+    if guess.open:
         print(
-            f"{name}: still open: {', '.join(missing)}. Write {_asked(missing)} in place of None and run this cell "
-            "again before you go on: a guess counts, a blank does not."
+            f"{name}: still open: {', '.join(guess.open)}. Write {_asked(guess.open)} in place of None and run this "
+            "cell again before you go on: a guess counts, a blank does not."
         )
     if given:
-        kept = _keep(name, given)
-        print(f"{name} is on record{kept}: {', '.join(f'{key} = {value!r}' for key, value in given.items())}.")
-    return SimpleNamespace(**values)
+        late = any(line.get("ran") == name for line in _read() or ())
+        kept, fresh = _keep(name, given)
+        after = " Its cell had already run: the times tell." if late and fresh else ""
+        print(f"{name} is on record{kept}: {', '.join(f'{key} = {value!r}' for key, value in given.items())}.{after}")
+    return guess
+
+
+def _nobody_there() -> bool:
+    return os.environ.get("LABKIT_GUESSES") == SKIP
 
 
 def _asked(keys: list[str]) -> str:
     """What kind of answer these names ask for: "comes_back" is a question that has yes or no for an answer."""
-    return "True or False" if all(key.endswith("comes_back") for key in keys) else "a number"
+    kinds = {"True or False" if key.endswith("comes_back") else "a number" for key in keys}
+    return " and ".join(sorted(kinds))
 
 
-def _keep(name: str, given: dict[str, Any]) -> str:
-    """Append the prediction to the file, unless its last line for this name says the same; returns words on where."""
+def _keep(name: str, given: dict[str, Any]) -> tuple[str, bool]:
+    """Append the prediction to the file, unless its last line for this name says the same. Returns words on where it
+    is, and whether a line was added."""
     line = {
         "prediction": name,
         **{key: value if isinstance(value, (bool, int, float, str)) else repr(value) for key, value in given.items()},
     }
+    before = _read()
+    if before is None:
+        return f" (here only: {PREDICTIONS} cannot be written or read)", False
+    same: dict[str, Any] = next((old for old in reversed(before) if old.get("prediction") == name), {})
+    if {key: value for key, value in same.items() if key != "time"} == line:
+        return f" ({PREDICTIONS})", False
+    if not _write(line):
+        return f" (here only: {PREDICTIONS} cannot be written or read)", False
+    return f" ({PREDICTIONS})", True
+
+
+def _read() -> list[dict[str, Any]] | None:
+    """The lines of the file; None if it cannot be read, or holds something else."""
     path = Path.cwd() / PREDICTIONS
     try:
-        before = [json.loads(old) for old in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-        same: dict[str, Any] = next((old for old in reversed(before) if old.get("prediction") == name), {})
-        if {key: value for key, value in same.items() if key != "time"} != line:
-            with path.open("a", encoding="utf-8") as file:
-                now = datetime.now().astimezone().isoformat(timespec="seconds")
-                file.write(json.dumps({"time": now, **line}) + "\n")
-    except (OSError, ValueError, AttributeError):
-        return f" (here only: {PREDICTIONS} cannot be written or read)"
-    return f" ({PREDICTIONS})"
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    except (OSError, ValueError):
+        return None
+    return lines if all(isinstance(line, dict) for line in lines) else None
+
+
+def _write(line: dict[str, Any]) -> bool:
+    if _nobody_there():
+        return True
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    try:
+        with (Path.cwd() / PREDICTIONS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": now, **line}) + "\n")
+    except OSError:
+        return False
+    return True
 
 
 def show(picture: Any) -> None:
@@ -123,10 +211,8 @@ def show(picture: Any) -> None:
     from IPython.display import HTML, display
 
     data = base64.b64encode(picture.png.read_bytes()).decode()
-    display(
-        HTML(
-            f'<figure style="margin:0"><img style="max-width:740px;width:100%" alt="{html.escape(picture.alt)}" '
-            f'src="data:image/png;base64,{data}"><figcaption style="max-width:740px">{html.escape(picture.note)}'
-            f"</figcaption></figure>"
-        )
+    shown = (
+        f'<img style="max-width:740px;width:100%" alt="{html.escape(picture.alt)}" src="data:image/png;base64,{data}">'
     )
+    note = f'<figcaption style="max-width:740px">{html.escape(picture.note)}</figcaption>'
+    display(HTML(f'<figure style="margin:0">{shown}{note}</figure>'))

@@ -78,10 +78,10 @@ def require(condition: bool, sentence: str) -> None:
 
 
 def nearest(wrong: str, valid: Iterable[str]) -> str:
-    """The end of a complaint about a wrong name: the valid one that is like it, or all of them."""
+    """The end of a complaint about a wrong name: the valid one that is like it, or all of them (of very many, some)."""
     valid = list(valid)
     close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; the valid ones are: {', '.join(valid)}"
+    return f"; did you mean {close[0]!r}?" if close else f"; the valid ones are: {', '.join(valid[:30])}"
 
 
 def _explain(model: type[BaseModel], error: ValidationError, where: str) -> LabError:
@@ -112,14 +112,6 @@ def _sentence(model: type[BaseModel], error: Mapping[str, Any]) -> str:
         field = owner.model_fields.get(key)
         whole_table = key and (field is None or _inside(field.annotation)[0])
         return f"{_place([*tables, key]) if whole_table else place}{limits['error']}"
-    bound = {
-        "greater_than": ("more than", "gt"),
-        "greater_than_equal": ("at least", "ge"),
-        "less_than": ("less than", "lt"),
-        "less_than_equal": ("at most", "le"),
-    }.get(kind)
-    if bound:
-        return f"{place}{key} must be {bound[0]} {limits[bound[1]]}, not {given!r}"
     wanted = _TYPE_WORDS.get(kind)
     said = f"must be {wanted.format(**limits)}, not {given!r}" if wanted else f"is wrong ({error['msg']})"
     return f"{place}{key or 'the config'} {said}"
@@ -133,6 +125,10 @@ _TYPE_WORDS = {
     "string_type": "a string",
     "bool_type": "true or false",
     "string_too_short": "a string that is not empty",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
     "literal_error": "one of {expected}",
     "list_type": "a list",
     "tuple_type": "a list",

@@ -6,42 +6,7 @@ a cause that is printed is the one given here (or one of the given); where none 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """In `function` of `module`, the line(s) `old` become `new`.
-
-    task    whose checks run
-    fails   checks that must fail: "test_name" (all its cases) or "test_name[part of a case's name"
-    may     checks that may fail: a wrong answer can be right by luck in a chunk of one number
-    causes  beginnings of sentences: every printed cause must begin with one, and each must be printed at least once
-    verdicts    the words that may stand at a failing check
-    """
-
-    name: str
-    task: str
-    module: str
-    function: str
-    old: str
-    new: str
-    fails: tuple[str, ...]
-    causes: tuple[str, ...] = ()
-    verdicts: tuple[str, ...] = ("wrong",)
-    may: tuple[str, ...] = ()
-    cascade: bool = False  # run the tasks that stand on this one as well: none of their checks may fail
-    deadline: float = 20.0  # seconds for a call: only an endless loop needs a short one
-
-    def apply(self, text: str) -> str:
-        """The module's text with the edit made. AssertionError if the place is not there, or there twice."""
-        start = text.index(f"def {self.function}(")
-        end = text.find("\ndef ", start + 1)
-        body = text[start : end if end > 0 else len(text)]
-        found = body.count(self.old)
-        assert found == 1, f"{self.name}: {self.old!r} stands {found} times in {self.function}"
-        return text[:start] + body.replace(self.old, self.new) + text[start + len(body) :]
-
+from tests.mutant import Mutant
 
 # ---- 13.1
 COST = [
@@ -62,7 +27,7 @@ COST = [
         "ring_reduce_scatter_cost",
         "messages=N - 1",
         "messages=N",
-        ("test_cost[ring_reduce_scatter", "test_cost_of_one_rank"),
+        ("test_cost[ring_reduce_scatter",),
         ("N steps a lap",),
     ),
     Mutant(
@@ -82,7 +47,7 @@ COST = [
         "ring_all_reduce_cost",
         "share=2 * (N - 1) / N",
         "share=2 / N",
-        ("test_cost[ring_all_reduce", "test_cost_of_one_rank"),
+        ("test_cost[ring_all_reduce",),
         ("one chunk a lap",),
     ),
     Mutant(
@@ -103,7 +68,7 @@ COST = [
         "messages=2 * (N - 1)",
         "messages=N - 1",
         ("test_cost[naive_all_reduce",),
-        ("only the way to rank 0",),
+        ("the way back waits for the way there",),
     ),
     Mutant(
         "alpha without beta",
@@ -112,7 +77,7 @@ COST = [
         "crossover_bytes",
         "/ (saved_share * beta)",
         "/ saved_share",
-        ("test_crossover[one-shot and ring",),
+        ("test_crossover[they cross",),
         ("alpha alone",),
     ),
     Mutant(
@@ -122,7 +87,9 @@ COST = [
         "crossover_bytes",
         "if saved_share <= 0:",
         "if False:",
-        ("test_crossover[never faster",),
+        ("test_crossover[large never stays faster",),
+        ("the lines' formula alone",),
+        ("wrong", "crashed"),
     ),
     Mutant(
         "plain least squares",
@@ -144,11 +111,56 @@ COST = [
         ("test_fit_of_noisy_times",),
         ("fitted minus measured",),
     ),
+    Mutant(
+        "a constant for the crossover",
+        "13.1",
+        "cost_model",
+        "crossover_bytes",
+        "",
+        "return math.inf",
+        ("test_crossover",),
+        (),
+    ),
+    Mutant(
+        "another constant for the crossover",
+        "13.1",
+        "cost_model",
+        "crossover_bytes",
+        "",
+        "return 0.0",
+        ("test_crossover",),
+        (),
+    ),
+    Mutant(
+        "nothing costs anything",
+        "13.1",
+        "cost_model",
+        "ring_reduce_scatter_cost",
+        "",
+        "return Cost(0, 0)",
+        ("test_cost[ring_reduce_scatter",),
+        (),
+    ),
+    Mutant(
+        "one vector for all others",
+        "13.1",
+        "cost_model",
+        "one_shot_all_reduce_cost",
+        "share=N - 1",
+        "share=1 if N > 1 else 0",
+        ("test_cost[one_shot_all_reduce",),
+        ("one vector: N-1 of them",),
+    ),
 ]
 
 # ---- 13.2
 SCATTER = ("13.2", "collectives", "ring_reduce_scatter")
-SCATTER_SUMS = ("test_reduce_scatter[even", "test_reduce_scatter[ragged", "test_reduce_scatter[shorter")
+SCATTER_SUMS = (
+    "test_reduce_scatter[two ranks",
+    "test_reduce_scatter[even",
+    "test_reduce_scatter[ragged",
+    "test_reduce_scatter[shorter",
+)
 IN_X = "test_reduce_scatter_in_x"
 SCATTER_VALUES = (*SCATTER_SUMS, "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X)
 TINY = ("test_reduce_scatter[shorter",)
@@ -161,6 +173,31 @@ REDUCE_SCATTER = [
         SCATTER_VALUES,
         ("chunk r+1 without rank r+1's numbers",),
         cascade=True,
+    ),
+    Mutant(
+        "passed on before adding",
+        *SCATTER,
+        "",
+        """
+        N, r = group.size, group.rank
+        chunk = x_L.tensor_split(N)
+        going = chunk[(r - 1) % N]
+        for s in range(N - 1):
+            acc = chunk[(r - s - 2) % N]
+            going = group.sendrecv(going, dst=(r + 1) % N, src=(r - 1) % N, like=acc)
+            combine_(acc, going, op)
+        return finish_(chunk[r], op, N)
+        """,
+        tuple(name for name in SCATTER_VALUES if "two ranks" not in name),
+        ("what came goes on before your own is added",),
+    ),
+    Mutant(
+        "mean at every step",
+        *SCATTER,
+        "op)\n    return finish_(chunk[r], op, N)",
+        "op)\n        finish_(acc, op, N)\n    return chunk[r]",
+        ("test_reduce_scatter_op[mean",),
+        ("divided by N at every step",),
     ),
     Mutant(
         "one step short",
@@ -182,7 +219,7 @@ REDUCE_SCATTER = [
             "test_reduce_scatter_bf16",
             IN_X,
         ),
-        ("chunk r of the first 20 numbers", "chunk r of the first 99 numbers"),
+        ("chunk r of the first",),
     ),
     Mutant(
         "sum for mean",
@@ -198,7 +235,7 @@ REDUCE_SCATTER = [
         "finish_(chunk[r], op, N)",
         'finish_(chunk[r], "mean", N)',
         (*SCATTER_SUMS, "test_reduce_scatter_op[max", "test_reduce_scatter_bf16", IN_X),
-        ("the mean over the ranks, expected the sum",),
+        ("the mean over the ranks, expected the sum", "every number is 0.2 times"),
     ),
     Mutant(
         "max as sum",
@@ -213,7 +250,7 @@ REDUCE_SCATTER = [
         *SCATTER,
         "like=acc), op)",
         "like=acc).bfloat16().to(acc.dtype), op)",
-        (*SCATTER_SUMS[:2], "test_reduce_scatter_op", IN_X),
+        (*SCATTER_SUMS[:3], "test_reduce_scatter_op", IN_X),
         ("what arrives is rounded to bfloat16",),
         may=TINY,
     ),
@@ -237,8 +274,8 @@ REDUCE_SCATTER = [
         "a rank returns early",
         *SCATTER,
         "chunk = x_L.tensor_split(N)",
-        "chunk = x_L.tensor_split(N)\n    if r == 0 and N == 4: return chunk[0]",
-        ("test_reduce_scatter[even, N=4", "test_reduce_scatter_bf16", "test_reduce_scatter_traffic[even"),
+        "chunk = x_L.tensor_split(N)\n    if r == 0 and N > 2: return chunk[0]",
+        (*SCATTER_SUMS[1:], "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X, "test_reduce_scatter_traffic"),
         ("Rank 0 returned early",),
         ("hung",),
     ),
@@ -248,7 +285,6 @@ REDUCE_SCATTER = [
         "acc = chunk[(r - s - 2) % N]",
         "acc = chunk[r]",
         (
-            "test_reduce_scatter[even, N=4",
             *SCATTER_SUMS[1:],
             "test_reduce_scatter_op",
             "test_reduce_scatter_bf16",
@@ -273,14 +309,13 @@ REDUCE_SCATTER = [
         "right, left = ",
         "left, right = ",
         (
-            "test_reduce_scatter[even, N=4",
             *SCATTER_SUMS[1:],
             "test_reduce_scatter_op",
             "test_reduce_scatter_bf16",
             IN_X,
             "test_reduce_scatter_traffic[ragged",
         ),
-        ("the ring runs the wrong way", "Rank"),
+        ("the ring runs the wrong way",),
         ("wrong", "crashed"),
     ),
     Mutant(
@@ -289,7 +324,7 @@ REDUCE_SCATTER = [
         ", like=acc)",
         ")",
         (
-            *SCATTER_SUMS[1:],
+            *SCATTER_SUMS[2:],
             "test_reduce_scatter_op",
             "test_reduce_scatter_bf16",
             IN_X,
@@ -348,25 +383,101 @@ REDUCE_SCATTER = [
         "one rank crashes",
         *SCATTER,
         "chunk = x_L.tensor_split(N)",
-        "chunk = x_L.tensor_split(N); {0: 1, 1: 2, 2: 3, 4: 5}[r]",
-        ("test_reduce_scatter[even, N=4", *SCATTER_SUMS[1:], "test_reduce_scatter_bf16", "test_reduce_scatter_traffic"),
-        ("Rank 3 raised KeyError: 3",),
+        "chunk = x_L.tensor_split(N); {0: 1, 1: 2, 2: 3, 3: 4}[9 if r == 2 else min(r, 3)]",
+        (*SCATTER_SUMS[1:], "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X, "test_reduce_scatter_traffic"),
+        ("Rank 2 raised KeyError: 9",),
         ("crashed",),
     ),
     Mutant(
         "a rank ends its process",
         *SCATTER,
         "chunk = x_L.tensor_split(N)",
-        "chunk = x_L.tensor_split(N); __import__('os')._exit(0) if r == 3 else None",
-        ("test_reduce_scatter[even, N=4", *SCATTER_SUMS[1:], "test_reduce_scatter_bf16", "test_reduce_scatter_traffic"),
-        ("Rank 3's process ended by itself",),
+        "chunk = x_L.tensor_split(N); __import__('os')._exit(0) if r == 2 else None",
+        (*SCATTER_SUMS[1:], "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X, "test_reduce_scatter_traffic"),
+        ("Rank 2's process ended by itself",),
         ("crashed",),
+    ),
+]
+
+ADDED = "combine_(acc, group.sendrecv(chunk[(r - s - 1) % N], dst=right, src=left, like=acc), op)"
+SINGLE = ("test_reduce_scatter_op[mean",)
+REDUCE_SCATTER += [
+    Mutant(
+        "out= for like=",
+        *SCATTER,
+        "like=acc",
+        "out=acc",
+        (*SCATTER_SUMS, "test_reduce_scatter_op[mean", "test_reduce_scatter_bf16", IN_X),
+        ("out= writes what comes over",),
+        may=("test_reduce_scatter_op[max",),
+    ),
+    Mutant(
+        "what comes replaces",
+        *SCATTER,
+        ADDED,
+        ADDED.replace("combine_(acc, ", "acc.copy_(").replace(", op)", ")"),
+        SCATTER_VALUES,
+        ("what comes replaces your own",),
+    ),
+    Mutant(
+        "the second lap's indices",
+        *SCATTER,
+        "acc = chunk[(r - s - 2) % N]\n        combine_(acc, group.sendrecv(chunk[(r - s - 1) % N]",
+        "acc = chunk[(r - s - 1) % N]\n        combine_(acc, group.sendrecv(chunk[(r - s) % N]",
+        SCATTER_VALUES,
+        ("one step late",),
+    ),
+    Mutant(
+        "the last step is sent, not added",
+        *SCATTER,
+        "acc = chunk[(r - s - 2) % N]",
+        "acc = chunk[(r - s - 2) % N].clone() if s == N - 2 else chunk[(r - s - 2) % N]",
+        SCATTER_VALUES,
+        ("your own chunk, nothing added",),
+    ),
+    Mutant(
+        "the first step is sent, not added",
+        *SCATTER,
+        "acc = chunk[(r - s - 2) % N]",
+        "acc = chunk[(r - s - 2) % N].clone() if s == 0 else chunk[(r - s - 2) % N]",
+        SCATTER_VALUES,
+        ("what comes at the first step is not added", "your own chunk, nothing added"),  # of two ranks' one step
+    ),
+    Mutant(
+        "divided twice",
+        *SCATTER,
+        "finish_(chunk[r], op, N)",
+        "finish_(finish_(chunk[r], op, N), op, N)",
+        SINGLE,
+        ("the mean divided by N once more",),
+    ),
+    Mutant(
+        "divided addend by addend",
+        *SCATTER,
+        "chunk = x_L.tensor_split(N)",
+        "finish_(x_L, op, N); op = 'sum' if op == 'mean' else op; chunk = x_L.tensor_split(N)",
+        SINGLE,
+        ("each addend divided by N",),
+    ),
+    Mutant(
+        "the double",
+        *SCATTER,
+        "return finish_(chunk[r], op, N)",
+        "return finish_(chunk[r], op, N).mul_(2)",
+        ("test_reduce_scatter", "test_reduce_scatter_op", "test_reduce_scatter_bf16", IN_X),
+        ("every number is 2 times",),
     ),
 ]
 
 # ---- 13.3
 GATHER = ("13.3", "collectives", "ring_all_gather")
-GATHER_SUMS = ("test_all_gather[even", "test_all_gather[ragged", "test_all_gather[shorter", "test_all_gather_bf16")
+GATHER_SUMS = (
+    "test_all_gather[two ranks",
+    "test_all_gather[even",
+    "test_all_gather[ragged",
+    "test_all_gather[shorter",
+    "test_all_gather_bf16",
+)
 ALL_GATHER = [
     Mutant(
         "one step short",
@@ -392,7 +503,7 @@ ALL_GATHER = [
         "out=chunk[",
         "like=chunk[",
         (*GATHER_SUMS, "test_all_gather_into_out"),
-        ("nothing that came was stored", "chunk r+1 was never stored", "only your own chunk is there"),
+        ("nothing that came was stored",),
     ),
     Mutant(
         "own chunk not stored",
@@ -411,17 +522,20 @@ ALL_GATHER = [
         ("only your own chunk is there",),
     ),
     Mutant(
+        "the wrong direction",
+        *GATHER,
+        "right, left = ",
+        "left, right = ",
+        (*GATHER_SUMS[1:], "test_all_gather_into_out", "test_all_gather_traffic[ragged"),
+        ("the ring runs the wrong way",),
+        ("wrong", "crashed"),
+    ),
+    Mutant(
         "the shard comes back",
         *GATHER,
         "return out",
         "return shard",
-        (
-            "test_all_gather[even",
-            "test_all_gather[ragged",
-            "test_all_gather[shorter",
-            "test_all_gather_bf16",
-            "test_all_gather_into_out",
-        ),
+        (*GATHER_SUMS, "test_all_gather_into_out"),
         ("your own shard alone",),
     ),
     Mutant(
@@ -440,10 +554,26 @@ ALL_GATHER = [
         ("crashed", "wrong"),
     ),
     Mutant(
+        "the first lap's indices",
+        *GATHER,
+        "chunk[(r - s) % N], dst=right, src=left, out=chunk[(r - s - 1) % N]",
+        "chunk[(r - s - 1) % N], dst=right, src=left, out=chunk[(r - s - 2) % N]",
+        (*GATHER_SUMS, "test_all_gather_into_out"),
+        ("the chunk that goes first",),
+    ),
+    Mutant(
+        "the double",
+        *GATHER,
+        "return out",
+        "return out.mul_(2)",
+        ("test_all_gather", "test_all_gather_bf16", "test_all_gather_into_out"),
+        ("every number is 2 times",),
+    ),
+    Mutant(
         "endless loop",
         *GATHER,
         "chunk = out.tensor_split(N)",
-        "chunk = out.tensor_split(N)\n    while N == 3 and r == 1: pass",
+        "chunk = out.tensor_split(N)\n    while shard.dtype == torch.bfloat16 and r == 1: pass",
         ("test_all_gather_bf16",),
         verdicts=("hung",),
         deadline=2.0,
@@ -462,7 +592,7 @@ ALL_GATHER = [
 REDUCE = ("13.4", "collectives", "ring_all_reduce")
 FIRST_LINE = "shard = ring_reduce_scatter(x_L, group, op)"
 LAST_LINE = "return ring_all_gather(shard, group, x_L.numel(), out=x_L)"
-REDUCE_SUMS = ("test_all_reduce[even", "test_all_reduce[ragged", "test_all_reduce[shorter")
+REDUCE_SUMS = ("test_all_reduce[two ranks", "test_all_reduce[even", "test_all_reduce[ragged", "test_all_reduce[shorter")
 REDUCE_VALUES = (*REDUCE_SUMS, "test_all_reduce_op", "test_all_reduce_bf16", "test_all_reduce_in_place")
 ALL_REDUCE = [
     Mutant(
@@ -576,7 +706,7 @@ ALL_REDUCE = [
             "test_all_reduce_bf16",
             "test_all_reduce_in_place",
         ),
-        ("the last 3 numbers are still your own",),
+        ("the last ",),
     ),
     Mutant(
         "accumulation in the wrong dtype",
@@ -585,8 +715,14 @@ ALL_REDUCE = [
         "keep = x_L; x_L = x_L.bfloat16(); "
         + FIRST_LINE.replace("shard", "shard")
         + "; return keep.copy_(ring_all_gather(shard, group, x_L.numel(), out=x_L))",
-        ("test_all_reduce", "test_all_reduce_op", "test_all_reduce_in_place"),
-        may=("test_all_reduce[one rank", "test_all_reduce[shorter"),
+        (
+            "test_all_reduce[two",
+            "test_all_reduce[even",
+            "test_all_reduce[ragged",
+            "test_all_reduce_op",
+            "test_all_reduce_in_place",
+        ),
+        may=("test_all_reduce[one rank", "test_all_reduce[shorter", "test_all_reduce_traffic"),
     ),
     Mutant(
         "NaN",
@@ -594,6 +730,82 @@ ALL_REDUCE = [
         LAST_LINE,
         LAST_LINE + ".mul_(float('nan'))",
         ("test_all_reduce", "test_all_reduce_op", "test_all_reduce_bf16", "test_all_reduce_in_place"),
+    ),
+]
+
+BY_HAND = (
+    "N, r = group.size, group.rank; chunk = x_L.tensor_split(N)\n    for s in range(N - {short}):\n"
+    "        mine, theirs = chunk[(r - s - {k}) % N], chunk[(r - s - {k} - 1) % N]\n"
+    "        group.sendrecv(mine, dst=(r + 1) % N, src=(r - 1) % N, out=theirs)\n"
+    "    return x_L"
+)
+ALL_REDUCE += [
+    Mutant(
+        "the first lap twice",
+        *REDUCE,
+        LAST_LINE,
+        "ring_reduce_scatter(x_L, group, op); return x_L",
+        REDUCE_VALUES,
+        ("the first lap twice",),
+    ),
+    Mutant(
+        "the second lap twice",
+        *REDUCE,
+        FIRST_LINE,
+        "shard = ring_all_gather(x_L.tensor_split(group.size)[group.rank], group, x_L.numel(), out=x_L)"
+        ".tensor_split(group.size)[group.rank].clone()",
+        REDUCE_VALUES,
+        ("the second lap twice",),
+    ),
+    Mutant(
+        "the second lap one step short",
+        *REDUCE,
+        LAST_LINE,
+        BY_HAND.format(short=2, k=0),
+        (*REDUCE_VALUES, "test_all_reduce_traffic"),
+        ("the second lap is one step short",),
+    ),
+    Mutant(
+        "the first lap's indices in the second",
+        *REDUCE,
+        LAST_LINE,
+        BY_HAND.format(short=1, k=1),
+        REDUCE_VALUES,
+        ("the second lap begins",),
+    ),
+    Mutant(
+        "the first lap's last step is sent, not added",
+        *REDUCE,
+        FIRST_LINE,
+        "keep = x_L.tensor_split(group.size)[group.rank].clone(); "
+        + FIRST_LINE
+        + "; shard.copy_(finish_(keep, op, group.size))",
+        REDUCE_VALUES,
+        ("the first lap leaves chunk r",),
+    ),
+    Mutant(
+        "divided twice",
+        *REDUCE,
+        LAST_LINE,
+        LAST_LINE.replace("return ", "return finish_(") + ", op, group.size)",
+        ("test_all_reduce_op[mean",),
+        ("the mean divided by N once more",),
+    ),
+    Mutant(
+        "divided addend by addend",
+        *REDUCE,
+        FIRST_LINE,
+        "finish_(x_L, op, group.size); op = 'sum' if op == 'mean' else op; " + FIRST_LINE,
+        ("test_all_reduce_op[mean",),
+        ("each addend divided by N",),
+    ),
+    Mutant(
+        "the double",
+        *REDUCE,
+        LAST_LINE,
+        LAST_LINE + ".mul_(2)",
+        ("test_all_reduce", "test_all_reduce_op", "test_all_reduce_bf16", "test_all_reduce_in_place"),
+        ("every number is 2 times",),
     ),
 ]
 
@@ -605,7 +817,7 @@ TIME = [
         *TIMING,
         "for _ in range(warmup):",
         "for _ in range(0):",
-        ("test_time_without_the_first_call", "test_time_order_of_things"),
+        ("test_time_without_the_first_call", "test_time_order_of_things[with a warm-up"),
         ("the first, slow call is in it",),
     ),
     Mutant(
@@ -634,6 +846,19 @@ TIME = [
         ("all calls together",),
     ),
     Mutant(
+        "clock= ignored",
+        *TIMING,
+        "clock = clock or device_clock(group.device)",
+        "clock = device_clock(group.device)",
+        (
+            "test_time_without_the_first_call",
+            "test_time_of_the_slowest",
+            "test_time_order_of_things",
+            "test_time_counts_wrong_elements",
+        ),
+        ("clock= is ignored",),
+    ),
+    Mutant(
         "own count of wrong elements",
         *TIMING,
         'group.all_reduce(total, op="sum")',
@@ -647,6 +872,29 @@ TIME = [
         "wrong = check() if check else 0",
         "wrong = 0",
         ("test_time_counts_wrong_elements", "test_time_order_of_things"),
+        ("0: what check returns",),
+    ),
+    Mutant(
+        "what is reduced lies where torch puts it",
+        *TIMING,
+        "torch.tensor([seconds], dtype=torch.float64, device=group.device)",
+        "torch.tensor([seconds], dtype=torch.float64)",
+        ("test_time_on_the_groups_device",),
+    ),
+    Mutant(
+        "tensors come back",
+        *TIMING,
+        "return Timing(slowest.item(), int(total.item()))",
+        "return Timing(slowest, total)",
+        ("test_time_on_the_groups_device",),
+    ),
+    Mutant(
+        "counted in float32",
+        *TIMING,
+        "dtype=torch.int64",
+        "dtype=torch.float32",
+        ("test_time_counts_wrong_elements",),
+        ("counted in float32",),
     ),
     Mutant(
         "half a bus bandwidth",
@@ -689,7 +937,13 @@ RING = [
         "bottleneck",
         "bandwidth / count",
         "bandwidth",
-        ("test_bottleneck[one link", "test_best_ring[two sockets", "test_best_ring[four machines"),
+        (
+            "test_bottleneck[a slow link",
+            "test_bottleneck[a fast link",
+            "test_bottleneck[ways that share",
+            "test_best_ring[two sockets",
+            "test_best_ring[ways that share",
+        ),
         ("each hop as if it were alone",),
     ),
     Mutant(
@@ -711,7 +965,7 @@ RING = [
         "return min(",
         "return max(",
         ("test_bottleneck",),
-        ("the fastest hop",),
+        ("the fastest",),
         may=("test_best_ring",),
     ),
     Mutant(
@@ -721,10 +975,25 @@ RING = [
         "best_ring",
         "\n    extend([0])",
         "",
-        ("test_best_ring[own cables", "test_best_ring[two sockets", "test_best_ring[four machines"),
+        ("test_best_ring[own cables", "test_best_ring[two sockets", "test_best_ring[ways that share"),
         ("the ranks in their own order",),
     ),
     Mutant("no ring at all", "13.6", "topology", "best_ring", "return best", "return best[1:]", ("test_best_ring",)),
 ]
 
-MUTANTS = [*COST, *REDUCE_SCATTER, *ALL_GATHER, *ALL_REDUCE, *TIME, *RING]
+# ---- 13.9
+STRETCH = [
+    Mutant(
+        "three ranks are welcome",
+        "13.9",
+        "stretch/halving_doubling",
+        "halving_doubling_all_reduce",
+        "if N & (N - 1):",
+        "if False:",
+        ("test_halving_doubling_needs_a_power_of_two",),
+        ("Rank",),
+        ("wrong", "hung", "crashed"),
+    )
+]
+
+MUTANTS = [*COST, *REDUCE_SCATTER, *ALL_GATHER, *ALL_REDUCE, *TIME, *RING, *STRETCH]

@@ -22,7 +22,7 @@ def lab(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
 
 def test_help_names_every_command_in_plain_words():
     out = lab("--help").stdout
-    for command in ("doctor", "compare", "status", "scaling", "report", "bench", "bundle", "check", "open"):
+    for command in ("doctor", "compare", "status", "scaling", "report", "bench", "bundle", "plan", "check", "open"):
         assert f" {command} " in out
     assert "Traceback" not in out
 
@@ -58,7 +58,7 @@ def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("labkit.compare.watch.overview", interrupted)
+    monkeypatch.setattr("labkit.compare.follow.overview", interrupted)
     with pytest.raises(SystemExit) as stop:
         cli.main(["status", "runs/none"])
     assert stop.value.code == 130 and capsys.readouterr().err == "lab: interrupted\n"

@@ -34,7 +34,8 @@ def test_lock_pins_torch_exactly():
 
 
 @pytest.mark.parametrize(
-    "extra, locks", [(None, []), ("student", []), ("dev", []), ("grading", ["grading"]), ("lint", ["lint"])]
+    "extra, locks",
+    [(None, []), ("student", []), ("dev", []), *((extra, [extra]) for extra in ("grading", "lint", "watch"))],
 )
 def test_lock_satisfies_every_range_in_pyproject(extra, locks):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -46,9 +47,9 @@ def test_lock_satisfies_every_range_in_pyproject(extra, locks):
         assert pin in requirement.specifier, f"{requirement.name} is pinned to {pin}, not {requirement.specifier}"
 
 
-def test_a_laptop_installs_no_linter_and_no_gradebook():
-    everything = lock("grading", "lint")
-    for name in ("ruff", "mypy", "import-linter", "pre-commit", "nbgrader", "dask"):
+def test_a_laptop_installs_no_linter_no_gradebook_and_no_dashboard():
+    everything = lock("grading", "lint", "watch")
+    for name in ("ruff", "mypy", "import-linter", "pre-commit", "nbgrader", "dask", "panel", "bokeh", "wandb"):
         assert name in everything and name not in lock(), name
     assert not {"ruff", "mypy", "nbgrader"} & {
         Requirement(line).name
@@ -63,7 +64,7 @@ def test_the_containers_list_is_pyprojects_without_what_the_container_brings():
     asked = {line for line in lines if line and not line.startswith("#")}
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert asked == {line for line in wanted if Requirement(line).name != "torch"} and len(asked) == len(wanted) - 1
-    for path in ("README.md", "requirements-container.txt"):
+    for path in ("docs/renters.md", "requirements-container.txt"):
         assert (
             "PIP_CONSTRAINT= pip install -r requirements-container.txt && pip install --no-deps -e ."
             in (ROOT / path).read_text()

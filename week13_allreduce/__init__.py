@@ -1,1 +1,1 @@
-"""Week 13, all-reduce: one ring, eight lines, three clocks. Start with README.md, then lab.ipynb."""
+"""Week 13, all-reduce: one ring, three clocks. Start with README.md, then lab.ipynb."""

@@ -130,9 +130,10 @@ def _fit_sentence(fit: dict[str, Any] | None) -> str:
     if not fit:
         return ""
     speed = f"{1 / fit['beta'] / 1e9:.1f} GB/s" if fit["beta"] > 0 else "no finite bandwidth"
+    no_line = " (negative: these times lie on no line)" if fit["alpha"] < 0 else ""
     return (
-        f"alpha {fit['alpha'] * 1e6:.2f} us a message, beta {speed}; from {human(fit['from_bytes'])} on the line "
-        f"is at most {fit['worst']:.0%} off (at {human(fit['worst_at'])})"
+        f"alpha {fit['alpha'] * 1e6:.2f} us a message{no_line}, beta {speed}; from {human(fit['from_bytes'])} on "
+        f"the line is at most {fit['worst']:.0%} off (at {human(fit['worst_at'])})"
     )
 
 

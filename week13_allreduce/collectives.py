@@ -9,31 +9,30 @@ short, and the wire into rank 0 carries (N-1) L numbers while the other wires mo
 Around a ring. Cut x into N chunks, chunk c with `x.tensor_split(N)[c]`. Rank r only ever sends to its right neighbour
 r+1 and receives from its left neighbour r-1 (modulo N). Two laps:
 
-  1. reduce-scatter, N-1 steps. A chunk travels right and collects one addend at every stop:
+  1. reduce-scatter. At the end rank r holds chunk r, complete. A chunk travels right and collects one addend at every
+     stop, and all N chunks travel at the same time, each rank passing on another one. Which rank passes on which chunk
+     at which step is the schedule, and you find it: with pencil and the grid in section 3 of the notebook, for four
+     ranks, before you write a line. What the schedule must keep:
 
-         chunk c:  starts on rank c+1,  goes to c+2, c+3, ...  and ends on rank c, complete.
+         Each rank sends the chunk that it added to in the step before. After step s = 0, 1, 2, ... a rank's copy of
+         the chunk that it just received is the sum over s+2 ranks: itself and the s+1 to its left.
 
-     So at step s (0 .. N-2) rank r sends chunk r-s-1 and adds what arrives from the left to its own chunk r-s-2.
-     N = 4, "2<-" means "this step rank r receives chunk 2 and adds it to its own":
+     Proof, by induction on s. In step 0 a chunk arrives that holds its sender's addend alone; with the receiver's own
+     these are two. If it holds after step s, the rank to the right receives in step s+1 the sum over s+2 ranks that lie
+     to its left, one after another, and adds its own: s+3. No addend comes twice while s+2 <= N. So a chunk is complete
+     after N-1 steps and not before: it has walked N-1 places to the right, to the left neighbour of its first rank.
 
-         step      rank 0       rank 1       rank 2       rank 3
-           0      sends 3      sends 0      sends 1      sends 2
-                   2<-          3<-          0<-          1<-
-           1      sends 2      sends 3      sends 0      sends 1
-                   1<-          2<-          3<-          0<-
-           2      sends 1      sends 2      sends 3      sends 0
-                   0<- done     1<- done     2<- done     3<- done
+     That decides everything: you know where each chunk must end, so you know where it starts.
 
-     Each row sends what the row above it just completed. That is the invariant to hold on to: after step s, rank r's
-     copy of chunk r-s-2 is the sum over the s+2 ranks r-s-1, ..., r. At s = N-2 that is chunk r over all ranks.
-
-  2. all-gather, N-1 steps. The same walk with copies instead of sums: at step s rank r sends chunk r-s, which is
-     complete, and stores what arrives from the left as chunk r-s-1.
+  2. all-gather. The same walk with copies instead of sums: what a rank passes on is complete, and whoever receives it
+     stores it. It begins with the chunk that the first lap left complete on each rank.
 
 Every wire carries one chunk in every step, so nobody idles, and a rank sends 2 (N-1)/N L numbers in all: less than
-2 L whatever N is, and no algorithm sends less (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations", section 3). What the ring pays with is steps: 2 (N-1) of them, one after another.
-`cost_model.py` says when that is a good trade.
+2 L whatever N is. If only ranks add, no algorithm sends less: every number's N addends need N-1
+messages to come together, and its sum N-1 more to reach everybody (Patarasuk and Yuan 2009, "Bandwidth optimal
+all-reduce algorithms for clusters of workstations", section 3). A switch that adds on the way does: each rank then
+sends L and receives L (NVLS, SHARP; see "What NCCL does instead" in the notebook). What the ring pays with is steps:
+2 (N-1) of them, one after another. `cost_model.py` says when that is a good trade.
 
 Ragged lengths. `tensor_split` gives the first L mod N chunks one number more; for L < N the last chunks are empty and
 are sent all the same, so that every rank makes the same calls. Never compute chunk borders yourself. The chunk you
@@ -42,9 +41,9 @@ be the chunk you receive. labkit/comm/group.py says what `sendrecv`, `like=` and
 
 The rounding point. What travels and what is kept has x's dtype. Every stop adds two numbers and rounds the sum once
 to that dtype (bfloat16 on torch and in NCCL: the addition itself runs in fp32). A complete chunk was therefore
-rounded N-1 times, in the order c+1, c+2, ..., c; "mean" divides once, at the end, on the rank that completed the
-chunk. All ranks then copy the same bits, so they agree exactly: replicas that train on the result cannot drift apart.
-An fp32 accumulator would round once, and would send twice the bytes.
+rounded N-1 times, in the order of its stops; "mean" divides once, at the end, on the rank that completed the chunk.
+All ranks then copy the same bits, so they agree exactly: replicas that train on the result cannot drift apart. An
+fp32 accumulator would round once, and would send twice the bytes.
 
 Legend: N ranks, r this rank, L numbers, C = ceil(L/N) the largest chunk. x_L is one-dimensional.
 """
@@ -108,8 +107,8 @@ def one_shot_all_reduce(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tens
 def ring_reduce_scatter(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tensor:
     """Task 13.2. Reduce x over the ranks; return chunk r of the result.
 
-    Step s: send chunk r-s-1 right; combine what comes from the left into chunk r-s-2. N-1 steps, at most (N-1) C
-    numbers sent.
+    N-1 steps. In each: one chunk to the right neighbour, one from the left, which is folded into this rank's own copy
+    of it. At most (N-1) C numbers sent.
 
     Args:
         x_L: one-dimensional, fp32 or bf16, any length L >= 0, also shorter than the ring. It is the workspace:
@@ -121,21 +120,23 @@ def ring_reduce_scatter(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tens
         Chunk r: `x_L.tensor_split(N)[r]`, the same memory, x's dtype; complete over all ranks.
     """
     ### BEGIN SOLUTION 13.2 ring reduce-scatter
+    # Chunk c ends on rank c after N-1 hops to the right, so it starts on rank c+1. At step s it is sent by rank c+1+s:
+    #     rank r sends chunk r-s-1, and receives what rank r-1 sends: chunk r-s-2        indices modulo N
     N, r = group.size, group.rank
     right, left = (r + 1) % N, (r - 1) % N
-    chunk = x_L.tensor_split(N)
+    chunk = x_L.tensor_split(N)  # N views of x_L: [C] or [C-1] each
     for s in range(N - 1):
         acc = chunk[(r - s - 2) % N]
+        # x_r[c] += x_(r-s-1)[c] + ... + x_(r-1)[c], c = r-s-2      [C] from the left, s+1 addends in it; now s+2
         combine_(acc, group.sendrecv(chunk[(r - s - 1) % N], dst=right, src=left, like=acc), op)
-    return finish_(chunk[r], op, N)
+    return finish_(chunk[r], op, N)  # s = N-2: c = r, N addends
     ### END SOLUTION
 
 
 def ring_all_gather(shard: torch.Tensor, group, numel: int, out: torch.Tensor | None = None) -> torch.Tensor:
     """Task 13.3. Join the ranks' shards to one vector of `numel` numbers, the same on every rank.
 
-    Step s: send chunk r-s right; store what comes from the left as chunk r-s-1. N-1 steps, at most (N-1) C numbers
-    sent.
+    N-1 steps. In each: one complete chunk to the right neighbour, one from the left. At most (N-1) C numbers sent.
 
     Args:
         shard: this rank's chunk r of the result, one-dimensional: as long as `tensor_split(N)[r]` of `numel` numbers.
@@ -148,12 +149,15 @@ def ring_all_gather(shard: torch.Tensor, group, numel: int, out: torch.Tensor | 
         `out`: rank 0's shard first, rank N-1's last.
     """
     ### BEGIN SOLUTION 13.3 ring all-gather
+    # Chunk c starts on rank c. At step s it is sent by rank c+s:
+    #     rank r sends chunk r-s, and receives what rank r-1 sends: chunk r-s-1          indices modulo N
     N, r = group.size, group.rank
     right, left = (r + 1) % N, (r - 1) % N
-    out = shard.new_empty(numel) if out is None else out
-    chunk = out.tensor_split(N)
-    chunk[r].copy_(shard)
+    out = shard.new_empty(numel) if out is None else out  # [L]
+    chunk = out.tensor_split(N)  # N views of out: [C] or [C-1] each
+    chunk[r].copy_(shard)  # before anything else is written: shard may be this very memory
     for s in range(N - 1):
+        # out[r-s-1] <- rank r-1's out[r-s-1]      [C]: as long as it is here, which may differ from what is sent
         group.sendrecv(chunk[(r - s) % N], dst=right, src=left, out=chunk[(r - s - 1) % N])
     return out
     ### END SOLUTION
@@ -174,6 +178,7 @@ def ring_all_reduce(x_L: torch.Tensor, group, op: str = "sum") -> torch.Tensor:
         x_L itself: the caller's tensor, not a copy of it.
     """
     ### BEGIN SOLUTION 13.4 ring all-reduce
+    # all-reduce = all-gather after reduce-scatter       [L] -> [C] on each rank, inside x_L -> [L]
     shard = ring_reduce_scatter(x_L, group, op)
     return ring_all_gather(shard, group, x_L.numel(), out=x_L)
     ### END SOLUTION

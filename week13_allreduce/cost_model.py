@@ -65,6 +65,7 @@ def naive_broadcast_cost(N: int) -> Cost:
 def naive_all_reduce_cost(N: int) -> Cost:
     """`collectives.naive_all_reduce`: everything to rank 0, then everything back. N = 1 costs nothing."""
     ### BEGIN SOLUTION 13.1 naive all-reduce cost
+    # N-1 vectors one after another over the wire into rank 0, then N-1 over the wire out of it
     return Cost(messages=2 * (N - 1), share=2 * (N - 1))
     ### END SOLUTION
 
@@ -72,6 +73,7 @@ def naive_all_reduce_cost(N: int) -> Cost:
 def one_shot_all_reduce_cost(N: int) -> Cost:
     """`collectives.one_shot_all_reduce`: N-1 steps, in each of which every rank sends all of x to one other rank."""
     ### BEGIN SOLUTION 13.1 one-shot all-reduce cost
+    # N-1 steps, a whole vector each; in and out are different wires, so a step is one message long
     return Cost(messages=N - 1, share=N - 1)
     ### END SOLUTION
 
@@ -79,6 +81,7 @@ def one_shot_all_reduce_cost(N: int) -> Cost:
 def ring_reduce_scatter_cost(N: int) -> Cost:
     """`collectives.ring_reduce_scatter`: N-1 steps of one chunk, n/N bytes. N = 1 costs nothing."""
     ### BEGIN SOLUTION 13.1 ring reduce-scatter cost
+    # N-1 steps of n/N bytes; all wires at the same time
     return Cost(messages=N - 1, share=(N - 1) / N)
     ### END SOLUTION
 
@@ -86,6 +89,7 @@ def ring_reduce_scatter_cost(N: int) -> Cost:
 def ring_all_gather_cost(N: int) -> Cost:
     """`collectives.ring_all_gather`; n is the size of the joined vector."""
     ### BEGIN SOLUTION 13.1 ring all-gather cost
+    # the same walk
     return Cost(messages=N - 1, share=(N - 1) / N)
     ### END SOLUTION
 
@@ -93,6 +97,7 @@ def ring_all_gather_cost(N: int) -> Cost:
 def ring_all_reduce_cost(N: int) -> Cost:
     """`collectives.ring_all_reduce`: both laps."""
     ### BEGIN SOLUTION 13.1 ring all-reduce cost
+    # two laps, the second begins when the first has ended: costs add up
     return Cost(messages=2 * (N - 1), share=2 * (N - 1) / N)
     ### END SOLUTION
 
@@ -109,6 +114,8 @@ def crossover_bytes(small: Cost, large: Cost, alpha: float, beta: float) -> floa
         `math.inf` if `large` does not stay faster: a larger share, or an equal one and more messages.
     """
     ### BEGIN SOLUTION 13.1 crossover
+    # m_small alpha + s_small n beta = m_large alpha + s_large n beta
+    #     =>  n = (m_large - m_small) alpha / ((s_small - s_large) beta)
     extra_messages, saved_share = large.messages - small.messages, small.share - large.share
     if extra_messages <= 0 and saved_share >= 0:
         return 0.0
@@ -138,8 +145,9 @@ def fit_alpha_beta(nbytes: Sequence[float], seconds: Sequence[float], cost: Cost
     ### BEGIN SOLUTION 13.1 fit alpha and beta
     n, T = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     rows = np.stack([cost.messages / T, cost.share * n / T], axis=1)  # [M,2]
-    scale = rows.max(axis=0)  # or beta drowns in rounding
+    scale = rows.max(axis=0)  # [2]; the columns differ by many decades, and beta would drown in rounding
+    # min over (alpha, beta) of || rows @ [alpha, beta] - 1 ||^2       [M,2] @ [2] - [M]
     alpha, beta = np.linalg.lstsq(rows / scale, np.ones_like(T), rcond=None)[0] / scale
-    fitted = cost.messages * alpha + cost.share * n * beta
+    fitted = cost.messages * alpha + cost.share * n * beta  # [M] seconds
     return Fit(float(alpha), float(beta), tuple(((T - fitted) / T).tolist()))
     ### END SOLUTION

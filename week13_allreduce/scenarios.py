@@ -5,6 +5,7 @@ It runs where your code runs; what it returns is judged in test_week13.py, elsew
 
 from __future__ import annotations
 
+from labkit.checks.elsewhere import Elsewhere
 from labkit.comm.topology import Link, Topology
 
 # Each scenario imports the one module it drives: a file that is broken must not stop the checks of another.
@@ -57,23 +58,61 @@ def timed(first, later, wrong, group, warmup, iterations):
 
     now, log = 0.0, []
 
+    def did(what):
+        log.append(f"{what} after {len(group.ledger.events)} calls of the group")
+
     def run():
         nonlocal now
-        now += later if "run" in log else first
-        log.append("run")
+        now += later if any(entry.startswith("run") for entry in log) else first
+        did("run")
 
     def check():
-        log.append("check")
+        did("check")
         return wrong
 
     def clock():
-        log.append(f"clock after {len(group.ledger.events)} calls of the group")
+        did("clock")
         return now
 
     result = timing.time_collective(
         run, group, check=None if wrong is None else check, warmup=warmup, iterations=iterations, clock=clock
     )
     return result, log
+
+
+def timed_by_default(group):
+    """13.5: time a run of 1/64 s without passing a clock, where `device_clock` gives one that moves only while it runs.
+    Returns for which devices it was asked, and the Timing's fields."""
+    from . import timing
+
+    now, asked, kept = 0.0, [], timing.device_clock
+
+    def run():
+        nonlocal now
+        now += 0.015625
+
+    def device_clock(device):
+        asked.append(str(device))
+        return lambda: now
+
+    timing.device_clock = device_clock
+    try:
+        return asked, timing.time_collective(run, group)
+    finally:
+        timing.device_clock = kept
+
+
+def timed_elsewhere(start, group):
+    """13.5: time a run as on a GPU, where a tensor that is made without a device lies on the CPU. Returns the group's
+    calls that were given one, and the Timing's fields. The clock begins at `start`."""
+    from . import timing
+
+    watched, ticks = Elsewhere(group), iter(range(start, start + 10))
+    with watched:
+        result = timing.time_collective(
+            lambda: None, watched, check=lambda: 1, warmup=1, iterations=1, clock=lambda: float(next(ticks))
+        )
+    return watched.astray, result
 
 
 def refusal(collective):
@@ -100,6 +139,19 @@ def best_ring(graph):
     return topology.best_ring(_topology(graph))
 
 
+def halving_refused(x, group):
+    """13.9: what halving and doubling raises on so many ranks."""
+    from .stretch import halving_doubling
+
+    try:
+        halving_doubling.halving_doubling_all_reduce(x, group)
+    except NotImplementedError:  # a hole is no answer
+        raise
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
 def machine(text):
     """13.11: what `nvidia-smi topo -m` printed, as a machine and as a link graph of plain values."""
     from .stretch import smi
@@ -112,3 +164,12 @@ def machine(text):
 def _topology(graph):
     links = {name: Link(bandwidth) for name, bandwidth in graph["links"].items()}
     return Topology(graph["size"], links, {(a, b): names for a, b, names in graph["routes"]})
+
+
+def race(x, group, graph):
+    """13.13: the entry on wires that come as plain values (see race.plain)."""
+    from .stretch import fastest
+
+    links = {name: Link(bandwidth, latency) for name, bandwidth, latency in graph["links"]}
+    routes = {(a, b): names for a, b, names in graph["routes"]}
+    fastest.fastest_all_reduce(x, group, Topology(graph["size"], links, routes, graph["name"]))

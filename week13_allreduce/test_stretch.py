@@ -55,6 +55,15 @@ def test_halving_doubling(op, seed):
 
 
 @task("13.9", points=0)
+def test_halving_doubling_needs_a_power_of_two(seed):
+    """ValueError for any other number of ranks"""
+    for N in (3, 6):
+        got, _ = call("scenarios.halving_refused", tensors(seed, N, 100))
+        for r in range(N):
+            expect(got[r] == "ValueError", f"{N} ranks must be a ValueError; rank {r} raised {got[r]}", known=True)
+
+
+@task("13.9", points=0)
 def test_halving_doubling_cost():
     """Its cost"""
     for N, rounds in [(1, 0), (2, 1), (8, 3)]:

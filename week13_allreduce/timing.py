@@ -20,10 +20,11 @@ Two bandwidths, as nccl-tests defines them (github.com/NVIDIA/nccl-tests, doc/PE
                                             reduce-scatter the input, for all-gather the output
     busbw = algbw * factor(collective, N)   what each wire must have carried, whoever wrote the algorithm
 
-The factor is the share of n that *must* leave every rank, whatever the algorithm: for reduce-scatter and all-gather
+The factor is the share of n that must leave every rank where the ranks do the adding: for reduce-scatter and all-gather
 (N-1)/N, for all-reduce twice that; and 1 for broadcast, where the vector must pass the source's wire once. So busbw can
 be held against the wire's bandwidth for any N, and algbw tells how long a step waits. A collective that sends more
-than it must gets no credit for it: naive all-reduce moves much and has a low busbw.
+than it must gets no credit for it: naive all-reduce moves much and has a low busbw. Where the switch adds (NVLS), less
+has to leave a rank, and busbw exceeds the wire: then it is a score, no longer a speed.
 """
 
 from __future__ import annotations
@@ -74,31 +75,35 @@ def time_collective(
 
     Tensors that are reduced must live on `group.device`: on a GPU that is not where `torch.tensor(...)` puts them.
 
-    In this order: `check()` if given; `warmup` calls of run; barrier; clock; `iterations` calls of run; clock. `run`
-    is called `warmup + iterations` times and nothing else happens between the two readings of the clock.
+    The six mistakes above decide what comes when. `run` is called `warmup + iterations` times in all, `check` once, the
+    clock is read twice. Ask of every call: would it spoil the time if it stood between the two readings? Would it spoil
+    the next call if it came before that one? (`check` fills memory with data of its own, and is itself a first call.)
 
     Args:
         run: performs the collective once. It is called again and again on the same memory.
         group: the ranks. All of them call this with the same arguments. `barrier` and `all_reduce` are yours to use.
         check: fills in known data, performs the collective once and returns the number of wrong elements on this rank.
+            It comes first: the speed of a wrong collective interests nobody.
         warmup: untimed calls, 0 or more.
         iterations: timed calls, 1 or more.
         clock: reads seconds; by default `device_clock(group.device)`. Two readings, no more.
 
     Returns:
         Timing(seconds, wrong): seconds for one call, the maximum over the ranks; wrong, the sum over the ranks of what
-        `check` returned (0 without one). The same on every rank.
+        `check` returned (0 without one), to the last element: a vector of 4 GiB has 2**30 of them, and float32 counts
+        to 2**24. Plain numbers, the same on every rank.
     """
     ### BEGIN SOLUTION 13.5 time a collective
-    clock = clock or device_clock(group.device)
-    wrong = check() if check else 0
-    for _ in range(warmup):
+    clock = clock or device_clock(group.device)  # 5: waits for the device
+    wrong = check() if check else 0  # 6; before the warm-up, so that what it leaves in caches and memory is not timed
+    for _ in range(warmup):  # 1
         run()
-    group.barrier()
+    group.barrier()  # 3: nobody's clock starts before the last rank is here
     begin = clock()
-    for _ in range(iterations):
+    for _ in range(iterations):  # 2
         run()
-    seconds = (clock() - begin) / iterations
+    seconds = (clock() - begin) / iterations  # mean over the calls of this rank
+    # 4: T = max over r of seconds_r       [1] on every rank; #wrong = sum over r of wrong_r
     slowest = torch.tensor([seconds], dtype=torch.float64, device=group.device)
     total = torch.tensor([wrong], dtype=torch.int64, device=group.device)
     group.all_reduce(slowest, op="max")
@@ -124,6 +129,7 @@ def busbw(collective: str, nbytes: float, seconds: float, N: int) -> float:
         N: ranks. For N = 1 nothing must leave a rank: 0.0, except for broadcast, whose factor is 1 for every N.
     """
     ### BEGIN SOLUTION 13.5 busbw
+    # busbw = n / T * (share of n that must leave a rank)
     factor = {"all_reduce": 2 * (N - 1) / N, "all_gather": (N - 1) / N, "reduce_scatter": (N - 1) / N, "broadcast": 1.0}
     if collective not in factor:
         raise ValueError(f"collective must be one of {', '.join(factor)}, not {collective!r}")

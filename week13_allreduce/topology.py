@@ -79,6 +79,7 @@ def bottleneck(used: Sequence[tuple[int, int]], topology: Topology) -> float:
         min over the links in use of bandwidth / number of hops on it; `math.inf` without hops.
     """
     ### BEGIN SOLUTION 13.6 bottleneck of a set of hops
+    # min over links l of  bandwidth(l) / (number of hops whose path has l)       bytes/s
     on_link = Counter(name for a, b in used for name in topology.path(a, b))
     return min((topology.links[name].bandwidth / count for name, count in on_link.items()), default=math.inf)
     ### END SOLUTION
@@ -92,9 +93,10 @@ def ring_bandwidth(order: Sequence[int], topology: Topology) -> float:
 def best_ring(topology: Topology) -> list[int]:
     """Task 13.6. An order of all ranks, beginning with 0, whose `ring_bandwidth` no other order beats.
 
-    Among equals take any. Within 5 seconds for 8 ranks.
+    The ranks are 0 .. topology.size - 1. Among equals take any. Within 5 seconds for 8 ranks.
     """
     ### BEGIN SOLUTION 13.6 choose a ring by its bottleneck
+    # Depth first over orders 0, a, b, ...; a part that is no better than the best closed ring cannot become better.
     N = topology.size
     best, best_bandwidth = list(range(N)), ring_bandwidth(range(N), topology)
 

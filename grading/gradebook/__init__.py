@@ -3,6 +3,9 @@
 `grade course init` makes nbgrader's course directory (init.py; course.py is one that was made), `grade load` puts marks
 into its gradebook (load.py) and beside each the notebook that formgrader shows (view.py). nbgrader never runs a
 submission here (guard.py).
+
+items.py reads a rubric's items, and a marker's comment by items; first_page.py makes what formgrader's first page
+counts.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ FORMAT: dict[str, Any] = {
         "language_info": {"name": "python"},
     },
 }
+_TABLE = re.compile(r"^\|.*\|\s*$", re.MULTILINE)
 SCHEMA = 3  # of nbgrader's cell metadata
 
 
@@ -78,7 +79,7 @@ def task_of(cell: dict[str, Any], week: Week) -> Task | None:
 
 def rubric(notebook: dict[str, Any], task: Task) -> str:
     """The Markdown that says what counts for a written task."""
-    for cell in notebook["cells"]:
+    for place, cell in enumerate(notebook["cells"]):
         if cell["cell_type"] != "markdown":
             continue
         heading = re.search(
@@ -86,8 +87,17 @@ def rubric(notebook: dict[str, Any], task: Task) -> str:
         )
         if heading:
             part = cell["source"][heading.start() :]
+            next_heading = rf"^#{{1,{len(heading[1])}}} "
             end = re.search(rf"\n#{{1,{len(heading[1])}}} ", part)
-            return part[: end.start()] if end else part
+            if end:
+                return part[: end.start()]
+            behind = []  # a prediction's cell may stand between the heading and the table
+            for other in notebook["cells"][place + 1 :]:
+                if other["cell_type"] == "markdown" and re.search(next_heading, other["source"], re.MULTILINE):
+                    break
+                if other["cell_type"] == "markdown" and not other["metadata"].get("labkit"):
+                    behind.append(other["source"])
+            return part if _TABLE.search(part) else "\n\n".join([part, *behind])
     return f"## Task {task.id}: {task.title}\n\n{number(task.points)} points, graded by hand."
 
 

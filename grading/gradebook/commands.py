@@ -69,6 +69,7 @@ def load(
     from grading.gradebook.course import course_folder, open_course
     from grading.gradebook.load import files_of
     from grading.gradebook.load import load as put
+    from grading.intake.names import printable
     from grading.intake.policy import find_rules
     from labkit.checks.tasks import find_week, find_weeks
 
@@ -76,7 +77,7 @@ def load(
     with _watch() as progress:
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)
     for sentence in report.sentences():
-        typer.echo(sentence)
+        typer.echo(printable(sentence))
     raise typer.Exit(1 if report.human else 0)
 
 
@@ -85,6 +86,8 @@ def _watch() -> Iterator[Callable[[int, int, str], None]]:
     """A progress line on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from grading.intake.names import shown
 
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -99,4 +102,4 @@ def _watch() -> Iterator[Callable[[int, int, str], None]]:
         transient=True,
     ) as bar:
         line = bar.add_task("", total=None)
-        yield lambda done, total, student: bar.update(line, total=total, completed=done, description=student)
+        yield lambda done, total, student: bar.update(line, total=total, completed=done, description=shown(student, 40))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nbgrader.api import Gradebook
 
 CONFIG = "nbgrader_config.py"
+SAMPLE = "sample.json"  # in a second marker's: {"week13": [ids]}, see grading.rubric.second
 NAME = "distributed-training"
 GUARD = "grading.gradebook.guard.NoAutograde"  # see there
 PLAIN = " _-.@+,~'()"  # in an id, besides letters, marks and digits of any script
@@ -43,6 +44,7 @@ class Course:
     db_url: str
     autograded: str  # format of a folder's name, with {student} and {assignment}
     submitted: str
+    exchange: str = ""  # its root, if the file names one
 
     def folder(self, which: str, student: str, assignment: str) -> Path:
         """`which` is `self.autograded` or `self.submitted`; `student` an id as nbgrader knows it."""
@@ -109,6 +111,7 @@ def open_course(folder: str | Path = ".") -> Course:
         there.db_url,
         there.format_path(there.autograded_directory, "{student}", "{assignment}"),
         there.format_path(there.submitted_directory, "{student}", "{assignment}"),
+        str(config.Exchange.root) if "root" in config.Exchange else "",
     )
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from grading.files import put
+from grading.gradebook import first_page
 from grading.gradebook.cells import graded_tasks, master, parsed
 from grading.gradebook.course import CONFIG, GUARD, NAME, Course, need_nbgrader, open_course
 from grading.tree import student_tree
@@ -44,6 +45,13 @@ c.CourseDirectory.course_id = {name!r}
 c.Autograde.exporter_class = {guard!r}
 """
 )
+
+
+EXCHANGE = "c.Exchange.root = {root!r}\n"
+OWN_EXCHANGE = """# Students do not use this exchange: it is here so that formgrader finds one.
+# If they hand in through nbgrader, name the folder that they share with you.
+c.Exchange.root = os.path.join(c.CourseDirectory.root, "exchange")
+"""
 
 
 @dataclass
@@ -77,11 +85,12 @@ def init(
             if (root / "gradebook.db").exists():
                 raise LabError(f"{root} has a gradebook.db and no {CONFIG}: it is another course; choose a new folder")
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            where = f"c.Exchange.root = {str(Path(exchange).resolve())!r}\n" if exchange else ""
+            where = EXCHANGE.format(root=str(Path(exchange).resolve())) if exchange else OWN_EXCHANGE
             put(config, TEMPLATE.format(name=name, exchange=where, guard=GUARD).encode())
             said.append(f"{config} is written")
         course = open_course(root)
         with course.one_writer():
+            first_page.exchange(course)
             for week in weeks:
                 notebook = _source(course, origin, week)
                 said += _register(course, week, notebook)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grading.files import put
-from grading.gradebook import view
+from grading.gradebook import first_page, view
 from grading.gradebook.cells import graded_tasks, read_notebook
 from grading.gradebook.course import Course, gradebook_id
 from grading.intake.load import handed_in
@@ -78,7 +78,7 @@ def load(
     if not chosen:
         raise LabError(f"there are no marks of {week.name} in {marks}: run `grade run {week.name}` first")
     notebook, report = read_notebook(week.notebook), Report()
-    ids = [gradebook_id(one.mark.student) for one in chosen]
+    chosen, ids = _fitting(chosen, report)
     with course.one_writer(), course.gradebook() as book:
         _registered(book, week)
         if week.name in rules.deadlines:
@@ -87,6 +87,18 @@ def load(
             progress(done, len(chosen), one.mark.student)
             _one(course, book, week, notebook, student, one, rules, files(one.mark), report)
     return report
+
+
+def _fitting(chosen: Sequence[Final], report: Report) -> tuple[list[Final], list[str]]:
+    """Those whose id nbgrader can hold, with that id; the others are told, and stop nobody."""
+    fits, ids = [], []
+    for one in chosen:
+        try:
+            ids.append(gradebook_id(one.mark.student))
+            fits.append(one)
+        except LabError as error:
+            report.human.append(f"not loaded: {error}: a shorter one in [ids] of course.toml helps")
+    return fits, ids
 
 
 def files_of(folder: Path, week: Week) -> Files:
@@ -117,12 +129,17 @@ def _one(
     shown["metadata"]["labkit"]["answers"] = now or read
     received = _received(course, week, student, mark)
     with _transaction(book):
-        is_new, is_changed, reread, said = _store(
+        is_new, is_changed, reread, said, differs = _store(
             book, week, student, mark, factor, received, extension, answers_changed=bool(now and read and now != read)
         )
-    is_changed |= _put(place, json.dumps(shown, indent=1, ensure_ascii=False) + "\n")
+    first_page.has_come(course, week, student, received)
+    if _put(place, json.dumps(shown, indent=1, ensure_ascii=False) + "\n") and not is_changed:
+        is_changed = True
+        differs.append("what formgrader shows")
     report.new += is_new
     report.changed += is_changed and not is_new
+    if is_changed and not is_new:
+        report.told.append(f"{mark.student}: {', '.join(differs)}")
     report.same += not is_changed and not is_new
     report.told += [f"{mark.student}: {s}" for s in said]
     if factor < 1:
@@ -154,12 +171,13 @@ def _store(
     extension: timedelta | None,
     *,
     answers_changed: bool,
-) -> tuple[bool, bool, bool, list[str]]:
+) -> tuple[bool, bool, bool, list[str], list[str]]:
     """Bring one student's rows up to date. Returns whether they are new, whether anything changed, whether a human
-    must look at a graded answer again, and sentences."""
+    must look at a graded answer again, sentences, and what changed from what to what."""
     from nbgrader.api import Comment, Grade, MissingEntry
 
     said: list[str] = []
+    differs: list[str] = []
     try:
         submission, is_new = book.find_submission(week.name, student), False
     except MissingEntry:
@@ -177,12 +195,17 @@ def _store(
             book.db.add(Comment(cell_id=cells[task.cell].id, notebook_id=sheet.id))
     book.db.flush()
     changed, reread = _set(submission, timestamp=received, extension=extension), False
+    if changed:
+        differs.append("when it was handed in or was due")
     for task in graded_tasks(week):
         grade = grades[task.cell]
         by_hand = grade.manual_score is not None
         if task.kind == "written":
             if by_hand and answers_changed:
                 reread, changed = True, _set(grade, needs_manual_grade=True) or changed
+            elif not by_hand:  # nothing to read: formgrader asks nobody, and takes points from whoever gives some
+                nothing = task.id in mark.unanswered
+                changed |= _set(grade, auto_score=0.0 if nothing else None, needs_manual_grade=not nothing)
             continue
         entry = None if view.fault_of(task, mark) else view.entry_of(task, mark)
         points = float(entry["points"]) if entry else None
@@ -191,10 +214,19 @@ def _store(
                 f"{task.id} keeps the {number(grade.manual_score)} points given by hand; the automatic ones "
                 f"are now {'open' if points is None else number(points)}"
             )
+        if grade.auto_score != points:
+            differs.append(f"{task.id} from {_points(grade.auto_score)} to {_points(points)}")
         changed |= _set(grade, auto_score=points, needs_manual_grade=points is None and not by_hand)
     book.db.flush()
-    changed |= _set(sheet, late_submission_penalty=round((1 - factor) * sheet.score, 6) if factor < 1 else None)
-    return is_new, changed, reread, said
+    penalty = round((1 - factor) * sheet.score, 6) if factor < 1 else None
+    if sheet.late_submission_penalty != penalty:
+        differs.append(f"the late penalty from {_points(sheet.late_submission_penalty)} to {_points(penalty)}")
+    changed |= _set(sheet, late_submission_penalty=penalty)
+    return is_new, changed, reread, said, differs or ["rows of tasks"]
+
+
+def _points(value: float | None) -> str:
+    return "none" if value is None else f"{number(value)}"
 
 
 def _set(row: Any, **values: Any) -> bool:
@@ -251,7 +283,8 @@ def _received(course: Course, week: Week, student: str, mark: Mark) -> datetime 
     Formgrader takes a submission for not graded if this differs from the time that nbgrader's own folder of it tells;
     one without a time tells none."""
     folder = course.folder(course.submitted, student, week.name)
-    if not mark.received or (folder.is_dir() and not (folder / "timestamp.txt").exists()):
+    theirs = folder.is_dir() and not first_page.is_ours(folder)
+    if not mark.received or (theirs and not (folder / first_page.TIMESTAMP).exists()):
         return None
     try:
         time = datetime.fromisoformat(mark.received)

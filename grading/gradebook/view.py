@@ -39,7 +39,7 @@ def build(
     files     what was handed in, by path; {} if it is not here
     remarks   sentences for the instructor, shown first"""
     theirs, trouble = handed_in(week, files)
-    by_place = _places(week, course, theirs)
+    by_place = places(week, course, theirs)
     last = {}
     for index, id in enumerate(by_place):
         if id and (task := _task(week, course, id)) and task.kind == "written":
@@ -100,7 +100,7 @@ def answers_digest(week: Week, course: dict[str, Any], files: Mapping[str, bytes
         return ""
     theirs, _ = handed_in(week, files)
     hash = hashlib.sha256()
-    for cell, id in zip(theirs, _places(week, course, theirs)):
+    for cell, id in zip(theirs, places(week, course, theirs)):
         task = _task(week, course, id) if id else None
         if task is not None and task.kind == "written":
             hash.update(json.dumps([id, inert.plain(cell.get("source"))]).encode())
@@ -124,7 +124,7 @@ def entry_of(task: Task, mark: Mark) -> dict[str, Any] | None:
     return next((entry for entry in mark.tasks if entry["id"] == task.id), None)
 
 
-def _places(week: Week, course: dict[str, Any], theirs: list[dict[str, Any]]) -> list[str]:
+def places(week: Week, course: dict[str, Any], theirs: list[dict[str, Any]]) -> list[str]:
     """For each of the student's cells the id of the course's cell that it is, or "". Each id once.
 
     By the cell's id, else by the name that the course put into its metadata, else by `check("13.4")` itself."""

@@ -4,6 +4,8 @@ find.py      who handed in: the entries of a folder, whatever its layout (names.
 load.py      one entry's files as bytes (contents.py: of zips and folders)
 arrange.py   the folder that the code will run in (released.py: the week as handed out; extras.py, notebook.py)
 collect.py   `grade collect`: every attempt kept for good (sources.py, pack.py, receipts.py; commands.py)
+renames.py   `grade rename`: a misnamed file counts under its right name (rename.py)
+roster.py    who is in the class, by a platform's file or a list
 policy.py    course.toml: which attempt of a student counts, and what lateness costs
 """
 

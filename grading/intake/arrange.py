@@ -30,6 +30,7 @@ from grading.intake.released import Released, released_week
 from labkit.checks.tasks import Week
 
 MAX_NOTEBOOKS = 5  # looked into, if a submission holds many
+RECORD, RECORDS = "predictions.jsonl", "on_record("  # the file, and the call in a notebook that writes it
 _ENCODINGS = ("utf-8", "utf-8-sig", "iso-8859-1", "iso-8859-15", "cp1252", "ascii")
 
 
@@ -39,6 +40,7 @@ class Package:
 
     files      content by path, "week13_allreduce/collectives.py"
     missing    module -> why it earns nothing, a whole sentence: {"collectives": "There is no collectives.py ..."}
+    lookalikes module -> the file of the submission that was probably meant, "" if there is none; of those in `missing`
     used       module -> its path in the submission
     notes      sentences for the student
     notebook   the student's notebook as data, or None
@@ -46,6 +48,7 @@ class Package:
 
     files: dict[str, bytes]
     missing: dict[str, str] = field(default_factory=dict)
+    lookalikes: dict[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     notebook: Notebook | None = None
@@ -80,6 +83,8 @@ def arrange(submission: Submission, week: Week) -> Package:
         package.files.update(files)
         package.notes += notes
     package.notebook = _notebook(package, submission, root or "", week)
+    if package.notebook is not None:
+        package.notes += _record(submission, week)
     return package
 
 
@@ -160,7 +165,8 @@ def _choose(
     path = released.modules[module]
     usable = [copy for copy in copies if not copy.fault]
     if not usable:
-        package.missing[module] = _why_missing(submission, path, copies, released)
+        like = "" if copies else _lookalike(path, (*submission.files, *submission.left_out), released) or ""
+        package.missing[module], package.lookalikes[module] = _why_missing(path, copies, like), like
         return
     best = min(
         usable,
@@ -179,10 +185,9 @@ def _choose(
         package.notes.append(f"There is more than one {path}: {shown(best.path)} is used, and not {some(others)}.")
 
 
-def _why_missing(submission: Submission, path: str, copies: list[_Copy], released: Released) -> str:
+def _why_missing(path: str, copies: list[_Copy], like: str) -> str:
     if copies:
         return f"{shown(copies[0].path)} {copies[0].fault}."
-    like = _lookalike(path, (*submission.files, *submission.left_out), released)
     sentence = f"There is no {path} in this hand-in."
     return f"{sentence} {shown(like)} looks like it: a file counts under its own name only." if like else sentence
 
@@ -201,6 +206,19 @@ def _lookalike(path: str, names: Iterable[str], released: Released) -> str | Non
         if likeness > best_likeness:
             best, best_likeness = name, likeness
     return best
+
+
+def _record(submission: Submission, week: Week) -> list[str]:
+    """What is to be said of the predictions: the written task gives points for them, and a person looks for them."""
+    if not week.notebook.exists() or RECORDS not in week.notebook.read_text(encoding="utf-8"):
+        return []
+    there = {name: name.rsplit("/", 1)[-1] for name in submission.files}
+    if any(last == RECORD and submission.files[name].strip() for name, last in there.items()):
+        return []
+    like = next((name for name, last in there.items() if last != RECORD and "predictions" in last.lower()), None)
+    told = f" {shown(like)} looks like it: a file counts under its own name only." if like else ""
+    what = "is empty" if RECORD in there.values() else "is not in this hand-in"
+    return [f"{RECORD} {what}: without it no prediction is on record.{told}"]
 
 
 def _notebook(package: Package, submission: Submission, root: str, week: Week) -> Notebook | None:

@@ -41,7 +41,8 @@ from grading.intake.receipts import (
     write_receipt,
 )
 from grading.intake.sources import opened
-from grading.marks import unquoted
+from grading.intake.times import CLAIMED, PUT
+from grading.marks import BadId, checked, unquoted
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -50,11 +51,13 @@ Progress = Callable[[str, int, int], None]  # (what is done, how many are done, 
 
 @dataclass
 class Report:
-    """What a collection did. `refused` and `notes` are sentences for the instructor."""
+    """What a collection did. `refused` and `notes` are sentences for the instructor; `claims`: how many of the added
+    tell their time by what their students can write, and nothing checks it."""
 
     root: Path
     added: list[Receipt] = field(default_factory=list)
     known: int = 0
+    claims: int = 0
     refused: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -130,11 +133,17 @@ def _collect(
     before = whole.hexdigest() in ended
     for done, (entry, digest) in enumerate(digests):
         progress("keeping", done, len(digests))
-        student = rules.id_of(entry.student)
+        student = _id(entry.student, report, rules)
         try:
+            checked(student)
             folder = folder_of(report.root, student)
             theirs = receipts_in(folder)
             received, timed = _time(entry, week, rules, given)
+            if entry.received and received != entry.received:
+                report.notes.append(
+                    f"{shown(entry.path.name)} says {entry.received.isoformat(' ', 'minutes')}, which its student can "
+                    f"write: {received.isoformat(' ', 'minutes') if received else 'no time'}, by --received, holds"
+                )
             if _known(theirs, digest, received, timed, before):
                 report.known += 1
                 continue
@@ -142,6 +151,7 @@ def _collect(
             report.notes += told
             number = max((receipt.attempt for receipt in theirs), default=0) + 1
             name = entry.parts[0][0] if len(entry.parts) == 1 else ""
+            report.claims += entry.timed == CLAIMED and timed == OWN
             report.added.append(
                 _keep(
                     entry,
@@ -162,6 +172,8 @@ def _collect(
                     ),
                 )
             )
+        except BadId as error:
+            report.refused.append(f"{error}: {shown(entry.path.name)} was not collected")
         except TooMuch as error:
             report.refused.append(f"{shown(student)}: {shown(entry.path.name)} {error}: it was not collected")
     progress("keeping", len(digests), len(digests))
@@ -169,6 +181,24 @@ def _collect(
         ended = [*ended, whole.hexdigest()]
         write_marker(report.root, week.name, ended)
     return ended
+
+
+def _id(found: str, report: Report, rules: Rules) -> str:
+    """Under which id somebody is kept. Who was collected before [ids] spoke of them stays who they were: under another
+    id they would be there twice, in the marks and in the gradebook as well."""
+    id = rules.id_of(found)
+    with contextlib.suppress(BadId):
+        if id != found and folder_of(report.root, found).is_dir():
+            twice = folder_of(report.root, id).is_dir()
+            report.notes.append(
+                f"{shown(found)} and {shown(id)} are one student by [ids], and both are in {report.root}: keep one of "
+                f"the two folders, there and where the marks are"
+                if twice
+                else f"{shown(found)} was collected before [ids] called them {shown(id)}, and keeps that name in "
+                f"{report.root}; extensions and rosters know both"
+            )
+            return id if twice else found
+    return id
 
 
 def _keep(entry: Entry, receipt: Receipt) -> Receipt:
@@ -182,6 +212,8 @@ def _keep(entry: Entry, receipt: Receipt) -> Receipt:
 
 
 def _known(theirs: list[Receipt], digest: str, received: datetime | None, timed: str, before: bool) -> bool:
+    if timed == PUT:  # touched since, perhaps by who keeps the exchange; the text is known
+        return any(r.digest == digest for r in theirs)
     if timed == OWN:
         return any(r.digest == digest and (r.timed != OWN or r.received == received) for r in theirs)
     return any(r.digest == digest for r in (theirs if before else theirs[-1:]))
@@ -206,9 +238,14 @@ def _if_changed(
 
 
 def _time(entry: Entry, week: Week, rules: Rules, given: datetime | None) -> tuple[datetime | None, str]:
-    """(when an entry was handed in, how that is known). A late mark, or none, weighs more than the time of a whole
-    download: what is not marked was in time, and what is marked was at least a little late."""
+    """(when an entry was handed in, how that is known). What a student could write, and nothing checks, weighs less
+    than what the instructor tells. A late mark, or none, weighs more than the time of a whole download: what is not
+    marked was in time, and what is marked was at least a little late."""
     due = rules.deadlines.get(week.name)
+    if entry.received and entry.timed == PUT:
+        return (given, GIVEN) if given and given < entry.received else (entry.received, PUT)
+    if entry.received and entry.timed == CLAIMED and given and entry.received < given:
+        return given, GIVEN
     if entry.received:
         return entry.received, OWN
     if entry.late and due:
@@ -233,7 +270,7 @@ def _strangers(root: Path, week: Week, rules: Rules) -> list[str]:
     students = sorted({unquoted(path.name) for path in root.iterdir() if path.is_dir()})
     told = []
     for student, own in rules.extensions.items():
-        if week.name in own and rules.id_of(student) not in students:
+        if week.name in own and not set(map(clean, rules.called(student))) & set(students):
             close = difflib.get_close_matches(student, students, 1)
             told.append(
                 f"course.toml extends the deadline of {shown(student)}, from whom nothing is here"

@@ -26,6 +26,7 @@ EVERY = 10.0  # seconds between two lines of progress
 def add_commands(app: typer.Typer) -> None:
     """Register the commands with the `grade` application."""
     app.command()(collect)
+    app.command()(rename)
 
 
 def collect(
@@ -70,10 +71,40 @@ def collect(
     console, errors = Console(), Console(stderr=True)
     with _shown(errors) as progress:
         report = run(sources, found, to, rules, given=given, progress=progress)
-    for sentence in dict.fromkeys((*report.notes, *report.refused)):
+    for sentence in dict.fromkeys((*report.notes, *_slips(rules), *report.refused)):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     _table(console, report, found, rules)
     raise typer.Exit(1 if report.refused else 0)
+
+
+def _slips(rules: Rules) -> list[str]:
+    """What in the rules fits nobody of the roster. What was collected stays so where the roster cannot be read."""
+    from grading.intake.roster import of_rules, unknown_ids
+    from labkit.errors import LabError
+
+    try:
+        return unknown_ids(of_rules(rules), rules)
+    except LabError as error:
+        return [str(error)]
+
+
+def rename(
+    week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
+    student: Annotated[str, typer.Argument(metavar="STUDENT", help="The student's id.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The file, as it is called in the hand-in.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The name under which it is to count.")],
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="Which attempt. Default: the last.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Take an earlier renaming of OLD back.")] = False,
+    submissions: Annotated[Path, typer.Option(metavar="DIR", help="Where attempts are kept.")] = Path("submitted"),
+) -> None:
+    """Let a misnamed file count under its right name. What was handed in stays as it is; the student is told.
+
+    The next `grade run` grades the attempt anew.
+    """
+    from grading.intake.rename import rename as run
+    from labkit.checks.tasks import find_week
+
+    typer.echo(run(submissions, find_week(week), student, old, new, attempt=attempt, undo=undo))
 
 
 def _time(text: str | None) -> datetime | None:
@@ -117,7 +148,7 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from grading.intake.names import shown
+    from grading.intake.names import shown, some
     from grading.intake.receipts import MARKED, read_receipts
 
     receipts = sorted(read_receipts(report.root, week.name), key=lambda r: (r.student, r.attempt))
@@ -141,6 +172,22 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
         console.print(table)
         if len(rows) > MAX_ROWS:
             console.print(f"and {len(rows) - MAX_ROWS} more with several attempts or after the deadline")
+    if report.claims:
+        console.print(
+            f"Of {_count(report.claims, 'new attempt')} the time is what a name or file says that students can write, "
+            f"and nothing here checks it: --received TIME would hold instead",
+            soft_wrap=True,
+            highlight=False,
+        )
+    if marked := [receipt.student for receipt in receipts if receipt.timed == MARKED]:
+        console.print(
+            f"{_count(len(marked), 'attempt')} marked late by the platform, which tells no time: {some(marked)}. "
+            "They count as handed in right after the deadline; if that is not enough, take the student's folder out "
+            f"of {report.root}, and collect again with --received TIME",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     unknown = sum(receipt.received is None for receipt in receipts)
     tail = f"; of {unknown} nothing tells when, so they count as in time (--received TIME says when)" if unknown else ""
     refused = f", {len(report.refused)} not collected" if report.refused else ""

@@ -18,29 +18,32 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from grading.intake import times
 from grading.intake.names import (
     Named,
+    ambiguous,
     clean,
     exchange_name,
     is_exchange_name,
     lms_name,
     other_week,
-    parse_time,
     shown,
     some,
 )
-from grading.intake.receipts import MARKER, read_receipts
+from grading.intake.receipts import MARKED, MARKER, read_receipts
+from grading.intake.renames import read_names
 from labkit.checks.tasks import REGISTRY, Week
 from labkit.errors import LabError
 
-TIMESTAMP = "timestamp.txt"  # nbgrader puts it into a submission's folder
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 _CODE = (".py", ".ipynb")
+_HIDDEN = (".DS_Store", ".ipynb_checkpoints", ".git", ".directory", ".nfs")  # not worth a word
 _NOISE = ("__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini", "lost+found")
 
 
@@ -51,11 +54,14 @@ class Entry:
     student    the student's id: any text, in composed form (NFC)
     attempt    1, 2, ...
     received   when it was handed in, with its zone; None if nothing tells
+    timed      how far that is known: see times.settled. Of what was collected before: receipts.MARKED where the
+               platform told no more than that it was late, else ""
     path       the folder or file (the first, if there are several)
     parts      (name in the submission, path) of all of them; the name "" means a folder's own content
     late       whether the LMS marked it as late (it does not tell by how much); None if nothing tells
     left_out   (path, why) of what could not be collected, as the end of a sentence
     notes      sentences for the student; `attention`: for the instructor
+    renamed    (path, name under which it counts): see renames.py
     """
 
     student: str
@@ -67,6 +73,8 @@ class Entry:
     left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
+    timed: str = ""
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 class Found(list):
@@ -80,26 +88,34 @@ class Found(list):
 
 @dataclass(frozen=True)
 class _Item:
-    """One thing in the folder, before all of a student's are put together."""
+    """One thing in the folder, before all of a student's are put together. `raw` is its name on the disk; `put`: when
+    it was put there, where that tells something."""
 
     named: Named
     path: Path
     changed: float
+    raw: str
+    put: datetime | None = None
 
 
-def find_submissions(folder: str | Path, week: Week) -> Found:
+def find_submissions(folder: str | Path, week: Week, kept: bool = True) -> Found:
     """All entries of a folder for this week, sorted by student and attempt. Reads names, and times where they are.
+
+    kept   it may be one in which `grade collect` keeps attempts: then its receipts tell. Not for a folder that students
+           write into
 
     LabError if the folder is missing, or is a course or a single submission instead of a folder of them."""
     folder = Path(folder)
-    collected = _collected(folder, week)
-    if collected is not None:
-        return collected
-    items: list[_Item] = []
     notes: list[str] = []
+    if (root := _collected(folder, week, kept, notes)) is not None:
+        return _of_receipts(root, week)
+    items: list[_Item] = []
     without: list[str] = []
-    for entry in _listing(folder, week):
-        _look(entry, week, items, notes, without)
+    listing = _listing(folder, week)
+    live = times.open_to_all(folder)
+    for entry in listing:
+        _look(entry, week, items, notes, without, live)
+    notes += _look_alikes(items)
     entries = []
     by_student: dict[str, list[_Item]] = {}
     for item in items:
@@ -112,26 +128,48 @@ def find_submissions(folder: str | Path, week: Week) -> Found:
     return Found(sorted(entries, key=lambda e: (e.student, e.attempt)), notes, without)
 
 
-def _collected(folder: Path, week: Week) -> Found | None:
-    """The entries of a folder that `grade collect` made; None if it did not."""
+def _collected(folder: Path, week: Week, kept: bool, notes: list[str]) -> Path | None:
+    """The folder that `grade collect` made, if this is it or holds it. A file alone makes none: whoever may write into
+    a folder could lay one there, and would be all that is read."""
     for root in (folder / week.name, folder):
-        if (root / MARKER).is_file():
-            entries = [
-                Entry(
-                    r.student,
-                    r.attempt,
-                    r.received,
-                    r.path,
-                    (("", r.path),),
-                    r.late,
-                    tuple(r.left_out.items()),
-                    tuple(r.notes),
-                    tuple(r.attention),
-                )
-                for r in read_receipts(root, week.name)
-            ]
-            return Found(sorted(entries, key=lambda e: (e.student, e.attempt)))
+        marker = root / MARKER
+        if marker.is_file():
+            if kept and not marker.is_symlink() and not any(map(_students_write, (root, folder))):
+                return root
+            notes.append(
+                f"{shown(str(marker.relative_to(folder)))} is not believed: receipts are read only where "
+                f"`grade collect` keeps attempts, and where others cannot write"
+            )
     return None
+
+
+def _students_write(folder: Path) -> bool:
+    """Whether students put things there themselves: it is open to all, or an exchange's, or the copy of one."""
+    return (
+        times.open_to_all(folder)
+        or folder.name == "inbound"
+        or any(is_exchange_name(clean(name)) for name in os.listdir(folder))
+    )
+
+
+def _of_receipts(root: Path, week: Week) -> Found:
+    entries = [
+        Entry(
+            r.student,
+            r.attempt,
+            r.received,
+            r.path,
+            (("", r.path),),
+            r.late,
+            tuple(r.left_out.items()),
+            tuple(r.notes),
+            tuple(r.attention),
+            timed=MARKED if r.timed == MARKED else "",
+            renamed=tuple(read_names(r.path).items()),
+        )
+        for r in read_receipts(root, week.name)
+    ]
+    return Found(sorted(entries, key=lambda e: (e.student, e.attempt)))
 
 
 def _listing(folder: Path, week: Week) -> list[os.DirEntry]:
@@ -158,10 +196,20 @@ def _listing(folder: Path, week: Week) -> list[os.DirEntry]:
     return found
 
 
-def _look(entry: os.DirEntry, week: Week, items: list[_Item], notes: list[str], without: list[str]) -> None:
+def _look(entry: os.DirEntry, week: Week, items: list[_Item], notes: list[str], without: list[str], live: bool) -> None:
     """Tell what one thing in the folder is."""
     name = clean(entry.name)
-    if name.startswith(".") or name in _NOISE:
+    if name in (*_NOISE, MARKER):
+        return
+    if name.startswith("."):
+        if name not in _HIDDEN and not name.startswith("._"):
+            notes.append(f"{shown(name)} has a hidden name: passed over")
+        return
+    if ambiguous(name):
+        notes.append(
+            f"{shown(name)} is passed over: Moodle's mark stands in it twice, so that it may be one student's hand-in "
+            f"or another's. Find out who chose such a name, and collect it from a folder with the right one"
+        )
         return
     status = entry.stat(follow_symlinks=False)
     is_folder, is_file = stat.S_ISDIR(status.st_mode), stat.S_ISREG(status.st_mode)
@@ -175,7 +223,7 @@ def _look(entry: os.DirEntry, week: Week, items: list[_Item], notes: list[str], 
             without.append(name)
             return
         path = inner
-        named = Named("", name, received=_timestamp(path))
+        named = Named("", name, received=times.claimed(path))
     elif named is None and is_file:
         stem, suffix = os.path.splitext(name)
         if suffix.lower() not in (*ARCHIVES, *_CODE):
@@ -184,7 +232,7 @@ def _look(entry: os.DirEntry, week: Week, items: list[_Item], notes: list[str], 
         named = Named("", os.path.splitext(stem)[0] if stem.lower().endswith(".tar") else stem, name)
     elif named is None:
         named = Named("", name)  # a link or a pipe: an attempt that holds nothing, which `load` tells
-    items.append(_Item(named, path, changed))
+    items.append(_Item(named, path, changed, entry.name, times.changed(path) if live else None))
 
 
 def _inside(folder: Path, week: Week) -> Path | None:
@@ -207,16 +255,30 @@ def _own(names: set[str], week: Week) -> list[str]:
     return sorted((modules | {week.package}) & names)
 
 
-def _timestamp(folder: Path) -> datetime | None:
-    """The time in nbgrader's timestamp.txt. A student may have made the file: no link is followed, little is read."""
-    try:
-        file = os.open(folder / TIMESTAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    with open(file, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return None
-        return parse_time(opened.read(200).decode("utf-8", "replace"))
+def _look_alikes(items: list[_Item]) -> list[str]:
+    """Names that differ by the form of their letters only: of one student, two spellings of one name; or two students
+    whom no table tells apart."""
+    told, alike = [], dict[str, set[str]]()
+    raw: dict[str, set[bool]] = {}
+    for item in items:
+        student = item.named.student
+        alike.setdefault(unicodedata.normalize("NFKC", student).casefold(), set()).add(student)
+        raw.setdefault(student, set()).add(item.raw == clean(item.raw))
+    for student, forms in raw.items():
+        if len(forms) > 1:
+            told.append(
+                f"{shown(student)} is there in two forms of the same letters (composed and not): taken for one student"
+            )
+    for students in alike.values():
+        if len(students) > 1:
+            names = " and ".join(f"{shown(s)} ({_letters(s)})" for s in sorted(students))
+            told.append(f"{names} differ by the form of their letters only: taken for {len(students)} students")
+    return told
+
+
+def _letters(name: str) -> str:
+    """A name in letters that cannot be mistaken."""
+    return name.encode("ascii", "backslashreplace").decode()[:120]
 
 
 def _told_apart(by_student: dict[str, list[_Item]], notes: list[str]) -> dict[str, list[_Item]]:
@@ -237,8 +299,9 @@ def _told_apart(by_student: dict[str, list[_Item]], notes: list[str]) -> dict[st
 
 def _attempts(student: str, items: list[_Item]) -> list[Entry]:
     batches = _batches(items)
-    if all(batch[0].named.received for batch in batches):
-        batches.sort(key=lambda batch: (batch[0].named.received, batch[0].path.name))
+    when = {id(batch): times.settled(batch[0].named.received, batch[0].put) for batch in batches}
+    if all(when[id(batch)][0] for batch in batches):
+        batches.sort(key=lambda batch: (when[id(batch)][0], batch[0].path.name))
         certain = True
     else:
         certain = len(batches) == 1
@@ -247,10 +310,11 @@ def _attempts(student: str, items: list[_Item]) -> list[Entry]:
     for number, batch in enumerate(batches, 1):
         named = batch[0].named
         parts = tuple((item.named.file, item.path) for item in batch)
-        entry = Entry(student, number, named.received, batch[0].path, parts, named.late)
+        received, timed = when[id(batch)]
+        entry = Entry(student, number, received, batch[0].path, parts, named.late, timed=timed)
         if named.late:
             entry = replace(entry, notes=(f"{named.system} marks this attempt as late.",))
-        entries.append(replace(entry, attention=_claims(entry)))
+        entries.append(replace(entry, attention=(*_claims(entry), *_backdated(entry, named.received))))
     if not certain:
         names = ", ".join(shown(batch[0].path.name) for batch in batches)
         entries[0] = replace(
@@ -289,6 +353,16 @@ def _batches(items: list[_Item]) -> list[list[_Item]]:
             seen = set()
         seen.add(named.file)
     return batches
+
+
+def _backdated(entry: Entry, claim: datetime | None) -> tuple[str, ...]:
+    if entry.timed != times.PUT or claim is None or entry.received is None:
+        return ()
+    return (
+        f"{shown(entry.path.name)} says {claim.isoformat(' ', 'minutes')}, but it was last written "
+        f"{entry.received.isoformat(' ', 'minutes')}, which counts: a student writes the one and not the other (if the "
+        f"exchange was moved or its permissions changed since, --received TIME tells by when it was there)",
+    )
 
 
 def _claims(entry: Entry) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from typing import IO
 from grading.intake.contents import FOLDER, LINK, ODD, BadArchive, Walked, members, open_plain, walk
 from grading.intake.find import ARCHIVES, Entry, find_submissions
 from grading.intake.names import clean, harmless, noise, shown, some
+from grading.intake.renames import apply
 from labkit.checks.tasks import Week
 
 MAX_FILE = 16 << 20  # bytes: a notebook full of pictures
@@ -72,6 +73,7 @@ def load(entry: Entry, week: Week) -> Submission:
         for name, path in parts:
             lister.part(name or clean(path.name), path, alone=len(parts) == 1)
         _read(result, lister.listed)
+    result.notes += apply(result.files, dict(entry.renamed))
     _tell(result, lister)
     result.digest = _digest(result)
     return result

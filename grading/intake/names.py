@@ -32,6 +32,7 @@ _WHO = r"(?P<student>(?:(?!LATE_)\w+?_)?)(?P<late>LATE_)?(?P<user>\d+|anon_[^\W_
 _CANVAS = re.compile(_WHO + r"_(?P<attachment>\d+)_(?P<file>.+)")
 _CANVAS_TEXT = re.compile(_WHO + r"__?(?P<file>(?:text|link)\.html)")
 _MOODLE = re.compile(r"(?P<student>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(?:_(?P<file>.*))?", re.DOTALL)
+_MOODLES = re.compile(r"(?=_\d+_assignsubmission_)")  # with a lookahead: two of them may share a letter
 _AGAIN = re.compile(r"-\d{1,2}(?=\.[^.]+$)")  # what Canvas puts into the name of a file that is handed in again
 
 
@@ -62,8 +63,16 @@ def is_exchange_name(name: str) -> bool:
     return _EXCHANGE.fullmatch(name) is not None
 
 
+def ambiguous(name: str) -> bool:
+    """Whether Moodle's mark stands in it twice. Before the first one is a name, behind it a file, and a student may
+    choose both: so nobody can tell whose it is."""
+    return len(_MOODLES.findall(name)) > 1
+
+
 def lms_name(name: str) -> Named | None:
-    """A file or folder of a bulk download of Moodle or Canvas, or None."""
+    """A file or folder of a bulk download of Moodle or Canvas, or None; None too for what is `ambiguous`."""
+    if ambiguous(name):
+        return None
     found = _MOODLE.fullmatch(name)
     if found:
         return Named("Moodle", found["student"].strip(), found["file"] or "", found["number"])
@@ -122,6 +131,11 @@ def shown(name: str, limit: int = 120) -> str:
     """A foreign name for a sentence: no control or direction character acts, and it is not endless."""
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in clean(name))
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 3 :]}"
+
+
+def printable(text: str) -> str:
+    """Any text for a terminal: lines stay lines, and no other control or direction character acts."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "replace").decode() for c in text)
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

@@ -17,8 +17,14 @@
     [extensions.anna]                       # a student's own deadline; quote an id that has more than A-Z a-z 0-9 - _
     week13 = 2026-11-27T23:59:00+01:00
 
+    [roster]                                # who is in the class: then who handed nothing in is named
+    file = "roster.csv"                     # Canvas' exported gradebook, Moodle's grading worksheet, or ids, one a line
+
     [ids]                                   # what an LMS calls a student -> the course's id (see `grade collect`)
     "doejane_4567" = "anna"
+
+    [comments]                              # sentences for markers: #units in formgrader's comment stands for this one
+    units = "State the unit of every number."
 
 The factor that lateness leaves holds for all points of the attempt that counts, also for those given by hand.
 "best" compares automatic points after that factor; of equals the later one counts, for its written answers.
@@ -30,7 +36,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -57,14 +63,20 @@ class Late(Config):
     closes_after_days: float | None = Field(default=None, gt=0)
 
 
+class Roster(Config):
+    file: str = ""  # beside course.toml, if it is no whole path
+
+
 class Rules(Config):
     """The rules of a course (see the module's text). Times have their zone; students are in composed form (NFC)."""
 
     attempts: Attempts = Attempts()
     late: Late = Late()
+    roster: Roster = Roster()
     deadlines: dict[str, datetime] = Field(default={})
     extensions: dict[str, dict[str, datetime]] = Field(default={})
     ids: dict[str, str] = Field(default={})
+    comments: dict[str, str] = Field(default={})
 
     @model_validator(mode="after")
     def _whole(self) -> Rules:
@@ -84,12 +96,30 @@ class Rules(Config):
 
     def due(self, student: str, week: str) -> datetime | None:
         """The deadline of one student for a week ("week13"); None if there is none."""
-        own = {_composed(name): weeks for name, weeks in self.extensions.items()}.get(_composed(student), {})
-        return own.get(week, self.deadlines.get(week))
+        extended = {_composed(name): weeks for name, weeks in self.extensions.items()}
+        names = map(_composed, self.called(student))
+        own = [extended[name][week] for name in names if week in extended.get(name, {})]
+        return own[0] if own else self.deadlines.get(week)
+
+    def closes(self, week: str) -> tuple[datetime, str] | None:
+        """(when the last hand-in that still counts may come, whose it is: "" for everybody's); None without a deadline.
+        Where late ones count for ever, that is the last deadline with its grace."""
+        if week not in self.deadlines:
+            return None
+        last, whose = self.deadlines[week], ""
+        for student, weeks in self.extensions.items():
+            if weeks.get(week, last) > last:
+                last, whose = weeks[week], student
+        return last + timedelta(minutes=self.late.grace_minutes, days=self.late.closes_after_days or 0), whose
 
     def id_of(self, found: str) -> str:
         """The course's id of a student whom a download calls `found`."""
         return _composed({_composed(name): id for name, id in self.ids.items()}.get(_composed(found), found))
+
+    def called(self, student: str) -> list[str]:
+        """All names of a student, the given one first: the course's id, and what learning platforms call them."""
+        id = self.id_of(student)
+        return list(dict.fromkeys([student, id, *(name for name, of in self.ids.items() if _composed(of) == id)]))
 
 
 DEFAULTS = Rules()  # of a course without course.toml: the last attempt counts, and there is no deadline
@@ -113,6 +143,8 @@ def load_rules(path: str | Path, weeks: Iterable[Week]) -> Rules:
         for week in entries:
             if week not in names:
                 raise LabError(f"{path}: in [{table}], there is no week {week!r}{nearest(week, names)}")
+    if rules.roster.file:
+        rules = rules.model_copy(update={"roster": Roster(file=str(Path(path).parent / rules.roster.file))})
     return rules
 
 
@@ -121,6 +153,19 @@ def find_rules(path: str | Path | None, weeks: Iterable[Week]) -> Rules:
     if path is None and not Path(FILE).exists():
         return DEFAULTS
     return load_rules(path or FILE, weeks)
+
+
+def refuse_while_open(rules: Rules, week: str, what: str, anyway: bool, now: datetime | None = None) -> None:
+    """LabError while somebody may still hand in: who has read `what` knows hidden data, and may be a friend."""
+    if anyway or (closes := rules.closes(week)) is None:
+        return
+    until, whose = closes
+    if (now or datetime.now(UTC)) <= until:
+        raise LabError(
+            f"{week} can be handed in until {until.isoformat(' ', 'minutes')}"
+            + (f" ({whose!r} has an extension)" if whose else "")
+            + f", and {what} would tell of hidden data: wait, or say --anyway"
+        )
 
 
 def final(marks: Sequence[Mark], rules: Rules) -> Final:

@@ -33,7 +33,8 @@ class Receipt:
     received    when it was handed in; None if nothing told
     timed       how that is known: OWN (the hand-in itself tells), GIVEN (the instructor did), MARKED (the LMS told that
                 it was late, and this is the least that it can mean), CHANGED (it is an attempt that was collected
-                before, and has been changed since: not earlier than that); "" if it is not known
+                before, and has been changed since: not earlier than that), times.PUT (when its files were last
+                written, which does not fit what it says); "" if it is not known
     digest      sha256 (hex) of the content
     name        what the student's file was called; "" for a folder or several files
     source      where it was found, for people
@@ -59,7 +60,9 @@ class Receipt:
 
 def folder_of(root: Path, student: str) -> Path:
     """Where a student's attempts lie below a week's folder. LabError for an id that fits no folder's name."""
-    return root / quoted(student)
+    name = quoted(student)
+    # An id like that would stand in the marker's way, and no attempt of anybody could be kept.
+    return root / (name.replace(".", "%2E") if name.casefold() == MARKER else name)
 
 
 def write_receipt(receipt: Receipt) -> None:

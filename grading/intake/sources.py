@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grading.intake.contents import BadArchive, Zipped, members
-from grading.intake.find import TIMESTAMP, Entry, Found, find_submissions
-from grading.intake.names import clean, harmless, is_exchange_name, lms_name, noise, shown
+from grading.intake.find import Entry, Found, find_submissions
+from grading.intake.names import ambiguous, clean, harmless, is_exchange_name, lms_name, noise, shown
+from grading.intake.times import TIMESTAMP
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
@@ -32,7 +33,7 @@ def opened(source: Path, week: Week, scratch: Path) -> Iterator[Found]:
             _remove(scratch)
             unpacked, notes = _unpack(source, scratch)
             try:
-                found = find_submissions(_descended(unpacked), week)
+                found = find_submissions(_descended(unpacked), week, kept=False)
             except LabError as error:
                 raise LabError(_of_the_download(str(error), source, week)) from None
             found.notes[:0] = notes
@@ -107,7 +108,7 @@ def _write(member: Zipped, path: Path) -> str:
 def _descended(folder: Path) -> Path:
     """A download may hold one folder that holds the rest ("submissions/")."""
     inside = list(folder.iterdir())
-    if len(inside) == 1 and inside[0].is_dir() and lms_name(inside[0].name) is None:
+    if len(inside) == 1 and inside[0].is_dir() and not (ambiguous(inside[0].name) or lms_name(inside[0].name)):
         below = [path.name for path in inside[0].iterdir()]
         if below and all(lms_name(name) or name.lower().endswith(".zip") for name in below):
             return inside[0]

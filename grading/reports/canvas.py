@@ -4,7 +4,8 @@ The file begins with the columns Student, ID, SIS User ID, SIS Login ID, Section
 assignment, called "Title (number)" or by its title; the second line holds "Points Possible" (Canvas' instructor guide,
 "How do I import grades in the Gradebook?", and lib/gradebook_importer.rb of instructure/canvas-lms, read 2026-11). So:
 
-  - any other column would become a new assignment: there is none;
+  - any other column would become a new assignment: there is none, and where the roster has the week's column, its title
+    is taken letter by letter, with the number;
   - an empty cell takes a grade away that is there: who has no total yet gets no line at all, and Canvas leaves them be;
   - Canvas finds a student by ID, its own number, then by the SIS columns, then by name. Only Canvas knows the first:
     `roster`, its exported gradebook, gives it. Without, our id is put down as the SIS login;
@@ -13,14 +14,14 @@ assignment, called "Title (number)" or by its title; the second line holds "Poin
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grading.intake.policy import DEFAULTS, Rules
+from grading.intake.roster import CANVAS, Absent, Roster, find
 from grading.reports import page
 from grading.reports.export import dumps, harmless
 from grading.reports.standing import Standing
@@ -34,11 +35,14 @@ COLUMNS = (STUDENT, ID, USER, LOGIN, SECTION)
 
 @dataclass
 class Written:
-    """What an export holds: how many lines, and sentences on who is left out and why, and what to look at."""
+    """What an export holds: how many lines, and sentences on who is left out and why, and what to look at.
+
+    column   the platform's own column that is filled in; "" if there is none of this title yet, or nothing tells"""
 
     path: Path
     lines: int
     told: list[str] = field(default_factory=list)
+    column: str = ""
 
 
 def export(
@@ -47,25 +51,36 @@ def export(
     to: Path,
     *,
     assignment: str | None = None,
-    roster: Path | None = None,
+    roster: Roster | None = None,
+    rules: Rules = DEFAULTS,
+    zeros: Sequence[Absent] = (),
     automatic_only: bool = False,
 ) -> Written:
     """Write the file for Canvas.
 
-    assignment      the column's title, as Canvas calls it; default "week13: All-reduce", a new assignment at first
+    assignment      the column's title, as Canvas calls it. Default: the week's column in the roster, "Week 13 (113)";
+                    where there is none, "week13: All-reduce", a new assignment
     roster          Canvas' exported gradebook: students are found in it by ID, SIS id, login or name
+    rules           [ids] tells what Canvas calls a student
+    zeros           who handed nothing in, and gets a zero
     automatic_only  the automatic points alone, after the late rule, before anything is graded by hand
+
+    LabError if several columns of the roster may be meant
     """
-    known = read_roster(roster) if roster else None
+    if roster is not None and roster.system != CANVAS:
+        raise LabError(
+            f"{roster.path} is not Canvas' gradebook: its first line must name the columns {STUDENT} and {ID}; "
+            "export it in Canvas by Grades, Export, Export Entire Gradebook"
+        )
     rows: list[list[Any]] = []
     left: dict[str, list[str]] = {}
     taken: dict[int, str] = {}
     for s in standings:
         grade = (round(s.factor * s.automatic, 2) if s.settled else None) if automatic_only else s.total
-        who, why = (_line(s.student), "") if known is None else _find(s.student, known)
+        who, why = (_line(s.student), "") if roster is None else _found(s.student, roster, rules)
         if grade is None:
             why = s.state
-        elif who is not None and known is not None and taken.setdefault(id(who), s.student) != s.student:
+        elif who is not None and roster is not None and taken.setdefault(id(who), s.student) != s.student:
             why = "somebody else here is the same student of the roster"
         elif who is not None and who[ID] == "" and any(harmless(cell) != cell for cell in who.values()):
             why = "the id begins like a spreadsheet's formula, so it cannot stand in the file as it is: give --roster"
@@ -73,60 +88,63 @@ def export(
             left.setdefault(why, []).append(s.student)
         else:
             rows.append([*_cells(who), number(grade)])
-    title = assignment or f"{week.name}: {week.title}"
+    for one in zeros:
+        who = _found(one.student, roster, rules)[0] if roster is not None else None
+        if who is not None and id(who) not in taken:
+            taken[id(who)] = one.student
+            rows.append([*_cells(who), 0])
+    column = _column(week, assignment, roster) if roster is not None else ""
+    title = column or assignment or f"{week.name}: {week.title}"
     points = week.points("auto") if automatic_only else week.points("auto", "written")
     text = dumps([[*COLUMNS, title], ["    Points Possible", None, None, None, None, number(points)], *rows])
     again = [] if automatic_only else [s.student for s in standings if s.again]
+    there = roster.possible.get(column, "").strip() if roster is not None else ""
     return Written(
         page.write(to, text),
         len(rows),
         [
-            *(f"{page.count(len(who), 'student')} left out ({why}): {_names(who)}" for why, who in left.items()),
-            *([f"graded by hand before the answer changed, look again: {_names(again)}"] if again else []),
+            *(f"{page.count(len(who), 'student')} left out ({why}): {names(who)}" for why, who in left.items()),
+            *([f"graded by hand before the answer changed, look again: {names(again)}"] if again else []),
+            *(
+                [f"{column!r} has {there} points in Canvas, and here are {number(points)}: set it there first"]
+                if there.replace(".", "", 1).isdigit() and float(there) != points
+                else []
+            ),
         ],
+        column,
     )
 
 
-def _names(students: list[str]) -> str:
+def _column(week: Week, assignment: str | None, roster: Roster) -> str:
+    """The roster's column for this week, or for the title that was asked for; "" if there is none. A title that only
+    speaks of the week may be a quiz's: it is not taken for the week's own. LabError then, and for several."""
+    titles = {name: _plain(re.sub(r"\s*\(\d+\)$", "", name)) for name in roster.columns if name not in COLUMNS}
+    if assignment is not None:
+        return next((name for name, plain in titles.items() if name == assignment or plain == _plain(assignment)), "")
+    own = {_plain(week.name), _plain(week.title), _plain(f"{week.name}: {week.title}")}
+    exact = [name for name, plain in titles.items() if plain in own]
+    near = exact or [name for name, plain in titles.items() if re.search(rf"{_plain(week.name)}(?!\d)", plain)]
+    if len(exact) == 1 or not near:
+        return "".join(exact)
+    raise LabError(
+        f"{roster.path} has {' and '.join(map(repr, near[:4]))}, which may be {week.name} or not: name the column with "
+        f"--assignment, or a new one, --assignment '{week.name}: {week.title}'"
+    )
+
+
+def _plain(title: str) -> str:
+    """ "Week 13: All-reduce" -> "week13allreduce"."""
+    return re.sub(r"(?<!\d)0+(?=\d)", "", "".join(c for c in title.casefold() if c.isalnum()))
+
+
+def names(students: list[str]) -> str:
     return "; ".join(page.one_line(name, 60) for name in students[:20]) + (" ..." if len(students) > 20 else "")
 
 
-def read_roster(path: Path) -> list[dict[str, str]]:
-    """Students of a gradebook that Canvas exported: the five columns of each, "" where it has none. LabError if it is
-    no such file."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-        head = text.partition("\n")[0]
-        sign = ";" if head.count(";") > head.count(",") else ","
-        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=sign, strict=True))
-    except (OSError, ValueError, csv.Error) as error:
-        raise LabError(
-            f"{path} cannot be read as CSV in UTF-8 ({type(error).__name__}: {error}): export the gradebook "
-            "from Canvas again"
-        ) from None
-    if not rows or STUDENT not in rows[0] or ID not in rows[0]:
-        raise LabError(
-            f"{path} is not Canvas' gradebook: its first line must name the columns {STUDENT} and {ID}; "
-            "export it in Canvas by Grades, Export, Export Entire Gradebook"
-        )
-    lines = [dict(zip(rows[0], row)) for row in rows[1:]]
-    return [
-        {name: line.get(name, "") for name in COLUMNS}
-        for line in lines
-        if line.get(ID, "").strip() and "Points Possible" not in line.get(STUDENT, "")
-    ]
-
-
-def _find(student: str, roster: list[dict[str, str]]) -> tuple[dict[str, str] | None, str]:
-    """The line of the roster that is this student, or why none is. A bulk download of Canvas names people NAME_ID."""
-    last = re.fullmatch(r".*_(\d+)", student, re.S)
-    for names, wanted in (((ID, USER, LOGIN), student), ((ID,), last[1] if last else None), ((STUDENT,), student)):
-        found = [line for line in roster if wanted and any(line[name].strip() == wanted.strip() for name in names)]
-        if len(found) == 1:
-            return found[0], ""
-        if found:
-            return None, "several of the roster are called so"
-    return None, "not in the roster"
+def _found(student: str, roster: Roster, rules: Rules) -> tuple[dict[str, str] | None, str]:
+    """Canvas' own cells of a student, or why there are none."""
+    line, why = find(student, roster, rules)
+    return (None, why) if line is None else (line.cells, "")
 
 
 def _line(student: str) -> dict[str, str]:
@@ -136,4 +154,5 @@ def _line(student: str) -> dict[str, str]:
 def _cells(who: dict[str, str]) -> list[Any]:
     """The five cells. Where Canvas' own number is there, it decides, and a cell that looks like a formula can go."""
     cells = [who[STUDENT], int(who[ID]) if who[ID].strip().isascii() and who[ID].strip().isdigit() else who[ID]]
-    return cells + [cell if harmless(cell) == cell else "" for cell in (who[USER], who[LOGIN], who[SECTION])]
+    others = (who.get(USER, ""), who.get(LOGIN, ""), who.get(SECTION, ""))
+    return cells + [cell if harmless(cell) == cell else "" for cell in others]

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grading.reports import page
+from grading.reports.difficulty import questions
 from grading.reports.figures import draw_all
 from grading.reports.overview import Overview
 from labkit.checks.outcome import number
@@ -44,6 +45,7 @@ def html(overview: Overview, pictures: Sequence[dict[str, str]] = ()) -> str:
     return page.render(
         "overview.html.j2",
         it=overview,
+        asked=questions(overview),
         week=overview.week,
         pictures=pictures,
         now=datetime.now().astimezone(),
@@ -93,10 +95,10 @@ def render(overview: Overview, console: Console) -> None:
         for entry in overview.not_understood[:ROWS]:
             table.add_row(
                 Text(entry.task, "bold"),
-                Text(entry.title),
+                Text(entry.title + (f", and {len(entry.also)} more" if entry.also else "")),
                 f"{entry.failed} of {entry.judged}",
                 str(entry.untried),
-                Text(page.one_line(page.here(entry.typical[0]) if entry.typical else "", 120)),
+                Text(page.one_line(page.here(entry.typical[0]) if entry.typical else "", 300)),
             )
         console.print(table)
         if more := len(overview.not_understood) - ROWS:
@@ -116,6 +118,7 @@ def render(overview: Overview, console: Console) -> None:
     ):
         _names(console, words, [incident.student for incident in overview.incidents_of(*verdicts)])
     _names(console, "need a human, the grader failed", [s.student for s in overview.doubtful], "bold magenta")
+    _names(console, "have a note on what was handed in (see the page)", [s.student for s in overview.noted])
     _names(console, "UNSANDBOXED", [s.student for s in overview.standings if s.unsandboxed], "bold red")
 
 

@@ -31,17 +31,70 @@ Course = Annotated[
 ]
 
 
+RosterFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--roster",
+        metavar="FILE.csv",
+        help="Who is in the class: Canvas' exported gradebook, Moodle's grading worksheet, or a list of ids. Default: "
+        "what \\[roster] in course.toml names.",
+    ),
+]
+
+
 class Format(StrEnum):
     csv = "csv"
     canvas = "canvas"
+    moodle = "moodle"
 
 
 def add_commands(app: typer.Typer) -> None:
     """Register the commands with the `grade` application."""
+    app.command(name="status")(status)
     app.command(name="feedback")(feedback)
     app.command(name="report")(report)
     app.command(name="export")(export)
     app.command(name="forget")(forget)
+
+
+def status(
+    week: Annotated[
+        str | None, typer.Argument(metavar="WEEK", help="The week. Without one: a line for each week.")
+    ] = None,
+    marks: Marks = Path("marks"),
+    submissions: Submissions = Path("submitted"),
+    gradebook: Gradebook = None,
+    course: Course = None,
+    roster: RosterFile = None,
+) -> None:
+    """Show in one table what has come, is graded, waits for a person, is late or missing."""
+    from datetime import UTC, datetime
+
+    from rich.console import Console
+
+    from grading.gradebook.course import course_folder
+    from grading.intake.policy import find_rules
+    from grading.reports import status as standing
+    from labkit.checks.tasks import find_week, find_weeks
+
+    weeks, console = find_weeks(), Console()
+    rules, book = find_rules(course, weeks), course_folder(gradebook)
+    shown = 0
+    for one in [find_week(week)] if week else weeks:
+        found = standing.status(one, submissions, marks, book, rules, datetime.now(UTC), roster)
+        if week:
+            standing.show(found, console)
+        elif found.come or found.graded or one.name in rules.deadlines:
+            shown += 1
+            console.print(standing.summary(found), highlight=False, soft_wrap=True)
+    if not week and not shown:
+        console.print(
+            f"No class is here: {submissions} holds no hand-in, {marks} no marks, and no course.toml a deadline. Type "
+            "it in the class's folder, or name --submissions and --marks.",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def feedback(
@@ -61,18 +114,31 @@ def feedback(
             )
         ),
     ] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also while somebody may still hand in.")] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Write beside each page the text of a mail: DIR/STUDENT/WEEK.txt.")
+    ] = False,
 ) -> None:
-    """Write each student's page: points, why not all of them, own pictures, comments by hand, what to do next."""
+    """Write each student's page: points, why not all of them, own pictures, comments by hand, what to do next.
+
+    Refused while anybody may still hand in, extensions included: pages tell of hidden data."""
     from rich.progress import track
 
+    from grading.intake.policy import find_rules, refuse_while_open
+    from grading.reports import mail, page
     from grading.reports.feedback import files_of, path_of, write_pages
+    from labkit.checks.tasks import find_week, find_weeks
 
-    found, here = _class(week, marks, gradebook, course)
+    weeks = find_weeks()
+    refuse_while_open(find_rules(course, weeks), find_week(week, weeks).name, "feedback", anyway)
+    found, here = class_of(week, marks, gradebook, course)
     if student is not None:
         here = _only(here, student)
     pages = write_pages(found, here, to, files_of(submissions, found), printed=printed)
     for _ in track(pages, "pages", total=len(here), transient=True, disable=not _terminal()):
         pass
+    for one in here if text else ():
+        page.write(path_of(to, found, one.student).with_suffix(".txt"), mail.text(found, one))
     unsure = sum(not s.settled for s in here)
     typer.echo(
         f"{len(here)} {'page is' if len(here) == 1 else 'pages are'} in {to}, for example "
@@ -98,7 +164,9 @@ def report(
     from grading.reports.class_page import render, write_page
     from grading.reports.overview import overview
 
-    seen = overview(*_class(week, marks, gradebook, course))
+    found, here = class_of(week, marks, gradebook, course)
+    seen = overview(found, here)
+    seen.absent = [one.student for one in _missing(found, here, course, None)[2]]
     write_page(seen, to)
     render(seen, Console())
     typer.echo(f"The page is {to}")
@@ -108,22 +176,23 @@ def export(
     week: Week,
     to: Annotated[Path, typer.Option("--to", metavar="FILE.csv", help="The table.")],
     format: Annotated[
-        Format, typer.Option(help="csv: everything; canvas: what Canvas' gradebook imports.")
+        Format,
+        typer.Option(
+            help="csv: everything; canvas: what Canvas' gradebook imports; moodle: its grading worksheet, filled in."
+        ),
     ] = Format.csv,
     assignment: Annotated[
         str | None,
         typer.Option(
             metavar="TITLE",
-            help="canvas: the assignment's title there, as its own export has it, for example 'Week 13 (4711)'.",
+            help="canvas: the assignment's title there. Default: the week's column in the roster, 'Week 13 (4711)', "
+            "else a new assignment.",
         ),
     ] = None,
-    roster: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.csv",
-            help="canvas: the gradebook that Canvas exported; it tells Canvas' own numbers of the students.",
-        ),
-    ] = None,
+    roster: RosterFile = None,
+    zeros: Annotated[
+        bool, typer.Option("--zeros", help="Give who handed nothing in, and whose deadline has passed, a zero.")
+    ] = False,
     automatic: Annotated[
         bool, typer.Option("--automatic", help="canvas: the automatic points alone, before anything is graded by hand.")
     ] = False,
@@ -131,20 +200,44 @@ def export(
     gradebook: Gradebook = None,
     course: Course = None,
 ) -> None:
-    """Write the class's points as CSV, or as the CSV that Canvas imports."""
-    from grading.reports import canvas
+    """Write the class's points as CSV, or as the file that Canvas or Moodle imports."""
+    from grading.intake.names import printable
+    from grading.reports import canvas, moodle
     from grading.reports import export as table
 
-    if format is not Format.canvas and (assignment or roster or automatic):
-        raise typer.BadParameter("--assignment, --roster and --automatic belong to --format canvas")
-    found, here = _class(week, marks, gradebook, course)
-    if format is Format.canvas:
-        written = canvas.export(found, here, to, assignment=assignment, roster=roster, automatic_only=automatic)
-        for sentence in written.told:
-            typer.echo(sentence)
-        typer.echo(f"{written.lines} of {len(here)} students are in {to}; in Canvas: Grades, Import")
+    if format is not Format.canvas and (assignment or automatic):
+        raise typer.BadParameter("--assignment and --automatic belong to --format canvas")
+    found, here = class_of(week, marks, gradebook, course)
+    rules, who, gone = _missing(found, here, course, roster)
+    given = [one for one in gone if one.over] if zeros else []
+    if zeros and who is None:
+        raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
+    if format is Format.moodle and who is None:
+        raise typer.BadParameter("--format moodle needs Moodle's grading worksheet: --roster FILE")
+    if format is not Format.csv:
+        if format is Format.moodle and who is not None:
+            written, way = (
+                moodle.export(found, here, to, who, rules, zeros=given),
+                "the assignment, Upload grading worksheet",
+            )
+        else:
+            written = canvas.export(
+                found, here, to, assignment=assignment, roster=who, rules=rules, zeros=given, automatic_only=automatic
+            )
+            way = "Grades, Import"
+            if who is not None and written.column:
+                way += f", into the column {written.column!r} of {who.path.name}"
+            elif who is not None:
+                way += f", as a new assignment: {who.path.name} has no column of this title (--assignment)"
+        for sentence in (*written.told, *_told(gone, given)):
+            typer.echo(printable(sentence))
+        typer.echo(
+            f"{written.lines} of {len(here) + len(given)} students are in {to}; in {format.value.capitalize()}: {way}"
+        )
         return
-    table.export(found, here, to)
+    table.export(found, here, to, absent=gone, zeros=zeros)
+    for sentence in _told(gone, given):
+        typer.echo(sentence)
     open_ = sum(s.total is None for s in here)
     typer.echo(
         f"{len(here)} students are in {to}" + (f"; {open_} have no total yet, their state says why" if open_ else "")
@@ -201,20 +294,55 @@ def forget(
     raise typer.Exit(1 if places.told or places.unread else 0)
 
 
-def _class(week: str, marks: Path, gradebook: Path | None, course: Path | None) -> tuple:
+def class_of(week: str, marks: Path, gradebook: Path | None, course: Path | None) -> tuple:
     """(the week, where each student stands in it)."""
     from grading.gradebook.course import course_folder
+    from grading.gradebook.items import expanded, items
     from grading.intake.policy import find_rules
     from grading.reports.standing import standings
     from labkit.checks.tasks import find_week, find_weeks
 
     found = find_week(week)
-    return found, standings(found, marks, course_folder(gradebook), find_rules(course, find_weeks()))
+    rules = find_rules(course, find_weeks())
+    here = standings(found, marks, course_folder(gradebook), rules)
+    rubrics = {
+        task.id: items(found, task) for task in found.tasks if task.kind == "written" and any(s.by_hand for s in here)
+    }
+    for given in (given for s in here for given in s.by_hand.values()):
+        given.comments = [expanded(comment, rubrics.get(given.task, ()), rules.comments) for comment in given.comments]
+    return found, here
+
+
+def _missing(week, here: list, course: Path | None, roster: Path | None) -> tuple:
+    """(the course's rules, the roster or None, who of it handed nothing in)."""
+    from datetime import UTC, datetime
+
+    from grading.intake.policy import find_rules
+    from grading.intake.roster import absent, of_rules
+    from labkit.checks.tasks import find_weeks
+
+    rules = find_rules(course, find_weeks())
+    who = of_rules(rules, roster)
+    students = [s.student for s in here]
+    return rules, who, absent(week.name, students, who, rules, datetime.now(UTC)) if who is not None else []
+
+
+def _told(gone: list, given: list) -> list[str]:
+    """Sentences on who handed nothing in."""
+    from grading.reports.canvas import names
+    from grading.reports.page import count
+
+    zero = {one.student for one in given}
+    left = [one.student for one in gone if one.student not in zero]
+    return [
+        *([f"{count(len(zero), 'student')} handed nothing in, 0 points: {names(sorted(zero))}"] if zero else []),
+        *([f"{count(len(left), 'student')} handed nothing in (--zeros gives 0 points): {names(left)}"] if left else []),
+    ]
 
 
 def _only(standings: list, student: str) -> list:
-    from labkit.checks.tasks import nearest
     from labkit.errors import LabError
+    from labkit.strict import nearest
 
     found = [s for s in standings if s.student == student]
     if not found:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from grading.intake.roster import Absent
 from grading.reports import page
 from grading.reports.standing import Standing
 from labkit.checks.outcome import number
@@ -23,13 +24,19 @@ from labkit.checks.tasks import Week
 _FORMULA = re.compile(r"'*\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|'*[\t\r\n\0]")
 
 
-def export(week: Week, standings: Sequence[Standing], to: Path) -> Path:
+def export(
+    week: Week, standings: Sequence[Standing], to: Path, *, absent: Sequence[Absent] = (), zeros: bool = False
+) -> Path:
     """Write the class's table. With a byte order mark: Excel reads accents wrongly without."""
-    return page.write(to, dumps(table(week, standings)), bom=True)
+    return page.write(to, dumps(table(week, standings, absent=absent, zeros=zeros)), bom=True)
 
 
-def table(week: Week, standings: Sequence[Standing]) -> list[list[Any]]:
-    """Header and rows. A number is a number; what is not decided is an empty cell, and `state` says why."""
+def table(
+    week: Week, standings: Sequence[Standing], *, absent: Sequence[Absent] = (), zeros: bool = False
+) -> list[list[Any]]:
+    """Header and rows. A number is a number; what is not decided is an empty cell, and `state` says why.
+
+    absent  who handed nothing in; with `zeros` those whose deadline has passed have a total of 0"""
     tasks = [task for task in week.tasks if task.kind != "stretch"]
     head = [
         "student",
@@ -69,6 +76,16 @@ def table(week: Week, standings: Sequence[Standing]) -> list[list[Any]]:
                 s.mark.submission,
             ]
         )
+    for one in absent:
+        row: dict[str, Any] = {
+            "student": one.student,
+            "attempts": 0,
+            "possible": number(week.points("auto", "written")),
+        }
+        row["state"] = "missing" if one.over else "not handed in yet"
+        if zeros and one.over:
+            row["total"] = 0
+        rows.append([row.get(column) for column in head])
     return [head, *rows]
 
 

@@ -87,7 +87,7 @@ def feedback(week: Week, standing: Standing, pictures: Pictures = ([], []), *, p
 
 
 def what_next(week: Week, standing: Standing) -> list[str]:
-    """What to do, in the order to do it: sentences, with code between backticks."""
+    """What to do, first where most points are open: sentences, with code between backticks."""
     out = []
     if not standing.settled:
         out.append(
@@ -99,10 +99,23 @@ def what_next(week: Week, standing: Standing) -> list[str]:
         for task in standing.mark.tasks
         if task["kind"] == "auto" and not standing.doubtful(task) and (standing.points(task) or 0) < task["possible"]
     ]
-    for task in open_tasks:
+    lost = [
+        task
+        for task in standing.mark.tasks
+        if task["kind"] == "written" and (points := standing.points(task)) is not None and points < task["possible"]
+    ]
+    for task in sorted([*open_tasks, *lost], key=lambda task: (standing.points(task) or 0) - task["possible"]):
         missing = f"{number(task['possible'] - (standing.points(task) or 0))} of {number(task['possible'])} points"
         groups = told_once(task["cases"])
-        if all(case["verdict"] == NOT_ATTEMPTED for case in task["cases"]) and task["cases"]:
+        if standing.unanswered(task):
+            out.append(f"Task {task['id']}, {task['title']}: nothing was handed in, and {missing} are open.")
+        elif task in lost:
+            given = standing.by_hand.get(task["id"])
+            out.append(
+                f"Task {task['id']}, {task['title']}: a person gave {page.of(standing.points(task), task['possible'])}"
+                + ("; read the comment below." if given is not None and given.comments else ".")
+            )
+        elif all(case["verdict"] == NOT_ATTEMPTED for case in task["cases"]) and task["cases"]:
             out.append(f"Task {task['id']}, {task['title']}, is still a hole: {missing}.")
         elif len(groups) == 1 and len(groups[0][0]["cause"]) == 1 and len(groups[0][0]["cause"][0]) < 160:
             out.append(
@@ -115,7 +128,7 @@ def what_next(week: Week, standing: Standing) -> list[str]:
                 f"{'the diagnosis' if len(groups) < 2 else f'the {len(groups)} diagnoses'} below."
             )
     if open_tasks:
-        names = " ".join(task["id"] for task in open_tasks)
+        names = " ".join(task["id"] for task in open_tasks)  # in the week's order: the later stand on the earlier
         out.append(
             f"`lab check {names}` runs the same checks on your machine, each time with new data. Mend one task, "
             "check it, then the next."
@@ -150,7 +163,7 @@ def _task(task: dict[str, Any], standing: Standing, week: Week, printed: bool) -
         "earned": earned,
         "at_least": points is None and task["kind"] == "auto",
         "share": 100 * (earned or 0) / task["possible"] if task["possible"] else 0,
-        "word": _word(task, verdicts, points),
+        "word": _word(task, verdicts, points, standing.unanswered(task)),
         "overruled": task["kind"] == "auto" and given is not None and given.points is not None,
         "mark": task["points"],
         "stands_on": week.task(task["id"]).stands_on if task["id"] in week else (),
@@ -172,9 +185,9 @@ def _when(iso: str) -> str:
     return time.strftime("%Y-%m-%d %H:%M") + (f" ({time.tzname()})" if time.tzinfo else "")
 
 
-def _word(task: dict[str, Any], verdicts: set[str], points: float | None) -> str:
+def _word(task: dict[str, Any], verdicts: set[str], points: float | None, unanswered: bool) -> str:
     if task["kind"] == "written":
-        return "not graded yet" if points is None else "by hand"
+        return "not graded yet" if points is None else "nothing handed in" if unanswered else "by hand"
     if FAULT in verdicts:
         return "a human will look"
     return verdicts.pop() if len(verdicts) == 1 else "partly" if verdicts else "not run"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grading.reports.mistakes import Behaviour
 from grading.reports.overview import Overview
 from labkit.checks.outcome import number
 from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, look, save, ticks
@@ -24,12 +25,12 @@ def draw_all(overview: Overview, folder: Path) -> list[Picture]:
 
 
 def behaviours(overview: Overview, folder: Path) -> Picture | None:
-    """Bars of how many failed and how many left the hole, most failed first."""
-    rows = [entry for entry in overview.behaviours if entry.failed or entry.untried][:MOST]
+    """Bars of how many failed and how many left the hole, most failed first; what fails together is one."""
+    rows = [entry for entry in overview.told_once if entry.failed or entry.untried][:MOST]
     if not rows:
         return None
     with look() as figure:
-        fig, ax = _bars(figure, [f"{e.task}  {e.title}" for e in rows], each=0.4, rest=0.62, above=0.34, right=0.97)
+        fig, ax = _bars(figure, [f"{e.task}  {_named(e)}" for e in rows], each=0.4, rest=0.62, above=0.34, right=0.97)
         places = range(len(rows))
         ax.barh(places, [100 * e.rate for e in rows], color=FAILED, height=0.62, label="tried and failed")
         ax.barh(
@@ -46,8 +47,8 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
         for place, entry in enumerate(rows):
             end = 100 * (entry.rate + entry.untried_rate)
             _beside(ax, f"{entry.failed}" + (f" + {entry.untried}" if entry.untried else ""), (end, place), (4, 0))
-        ax.set_xlim(0, min(118, max(12, 1.15 * max(100 * (e.rate + e.untried_rate) for e in rows))))
-        ax.xaxis.set_major_locator(ticks(6))
+        ax.set_xlim(0, 112)  # the whole class, and room for a number beside it: a short bar is few of them
+        ax.set_xticks(range(0, 101, 20))
         ax.set_xlabel("percent of the students who were judged")
         ax.grid(False, axis="y")
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.1, handlelength=1.6)
@@ -55,13 +56,13 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
         alt = (
             f"Bars of {len(rows)} behaviours, most failed first. "
             + "; ".join(
-                f"{e.task} {e.title}: {e.failed} of {e.judged} failed, {e.untried} left the hole" for e in rows[:5]
+                f"{e.task} {_named(e)}: {e.failed} of {e.judged} failed, {e.untried} left the hole" for e in rows[:5]
             )
             + "."
         )
         note = (
             f"Numbers at the bars count students: tried and failed + left as a hole. Most failed: {first.task}, "
-            f"{first.title}."
+            f"{_named(first)}."
             if first.failed
             else "Numbers at the bars count students."
         )
@@ -141,6 +142,10 @@ def tasks(overview: Overview, folder: Path) -> Picture | None:
             + ".",
             "Only points that are decided count.",
         )
+
+
+def _named(entry: Behaviour) -> str:
+    return entry.title + (f", and {len(entry.also)} more" if entry.also else "")
 
 
 def _bars(

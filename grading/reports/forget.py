@@ -1,18 +1,25 @@
 """`grade forget`: where something of one student lies, and removing it, and nothing of anyone else.
 
-Marks, what was handed in, feedback, nbgrader's folders and rows. Only names are looked at: a place is found by what it
-is called, and no list is kept. Each place is removed by itself, and the gradebook's rows in one transaction. Killed in
-between, the same command finds what is left.
+Marks, what was handed in, feedback, nbgrader's folders and rows, also a second marker's. Only names are looked at: a
+place is found by what it is called, and no list is kept. Each place is removed by itself, and the gradebook's rows in
+one transaction. Killed in between, the same command finds what is left. Pages, tables, rosters and archives hold others
+as well: they are told, and a person makes them anew or deletes them.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grading.gradebook.course import SAMPLE
+from grading.intake import roster
+from grading.intake.names import clean, lms_name
 from grading.intake.policy import Rules
 from grading.marks import quoted
 from grading.reports import page
@@ -25,15 +32,18 @@ from labkit.strict import load_toml
 if TYPE_CHECKING:
     from grading.gradebook.course import Course
 
+_OURS = re.compile(r'<meta name="generator" content="grade (?:report|similar)">')
+
 
 @dataclass(frozen=True)
 class Place:
-    """A file or folder that is wholly this student's, or their rows in nbgrader's gradebook (`path` is the database's
-    folder then)."""
+    """A file or folder that is wholly this student's, or their rows in nbgrader's gradebook (`path` is the folder of
+    `course` then)."""
 
     what: str
     path: Path
     rows: int = 0
+    course: Course | None = None
 
     @property
     def is_rows(self) -> bool:
@@ -47,7 +57,6 @@ class Places:
     found: list[Place] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    course: Course | None = None
 
     def add(self, what: str, path: Path) -> None:
         if (path.is_symlink() or path.exists()) and all(path != place.path for place in self.found):
@@ -64,27 +73,30 @@ def find(
     places = Places()
     for week in sorted(path for path in marks.glob("*") if path.is_dir()):
         places.add(f"marks of {week.name}", week / quoted(student))
-    names = {student, *_in_rules(places, student, rules)}
+    own = _in_rules(places, student, rules)
+    names = set(own.called(student))
+    folders = {marks.resolve().parent, feedback.resolve().parent, Path.cwd()}
     _handed_in(places, names, weeks, submissions)
     places.add("feedback", feedback / quoted(student))
-    _nbgrader(places, student, names, weeks, course)
-    _mentions(places, student, {marks.resolve().parent, feedback.resolve().parent, Path.cwd()})
+    for one in _courses(course, folders):
+        _nbgrader(places, student, names, weeks, one)
+    _mentions(places, student, own, folders, (rules.parent / own.roster.file,) if own.roster.file else ())
     return places
 
 
-def _in_rules(places: Places, student: str, path: Path) -> list[str]:
-    """What a platform calls the student. The file is written by hand, so a person takes the lines out."""
+def _in_rules(places: Places, student: str, path: Path) -> Rules:
+    """The course's rules: what a platform calls the student. The file is written by hand, so a person takes the lines
+    out."""
     if not path.exists():
-        return []
+        return Rules()
     try:
         rules = load_toml(path, Rules)
     except LabError as error:
         places.unread.append(str(error))
-        return []
-    found = [name for name, id in rules.ids.items() if id == student]
-    if found or student in rules.extensions:
+        return Rules()
+    if len(rules.called(student)) > 1 or student in rules.extensions:
         places.told.append(f"{path} names this student: take the lines out")
-    return found
+    return rules
 
 
 def _handed_in(places: Places, names: set[str], weeks: Sequence[Week], root: Path) -> None:
@@ -119,13 +131,23 @@ def _handed_in(places: Places, names: set[str], weeks: Sequence[Week], root: Pat
                         places.add("what was handed in", path)
 
 
-def _nbgrader(places: Places, student: str, names: set[str], weeks: Sequence[Week], folder: Path) -> None:
-    course = course_directory(folder)
-    if course is None:
-        return
+def _courses(folder: Path, folders: Iterable[Path]) -> Iterator[Course]:
+    """nbgrader's course directory, and those beside it: a second marker's holds the same hand-ins."""
+    from grading.gradebook.course import CONFIG
+
+    seen: set[Path] = set()
+    beside = sorted(config.parent for each in folders for config in each.glob(f"*/{CONFIG}"))
+    for path in (folder, *beside):
+        course = course_directory(path)
+        if course is not None and course.root.resolve() not in seen:
+            seen.add(course.root.resolve())
+            yield course
+
+
+def _nbgrader(places: Places, student: str, names: set[str], weeks: Sequence[Week], course: Course) -> None:
     from grading.gradebook.course import gradebook_id
 
-    places.course, id = course, gradebook_id(student)
+    id = gradebook_id(student)
     for which in (course.submitted, course.autograded, str(course.root / "feedback" / "{student}" / "{assignment}")):
         head, found, _ = which.partition("{student}")
         if found and head.endswith("/") and which[len(head) + len(found) :].startswith("/"):
@@ -133,8 +155,10 @@ def _nbgrader(places: Places, student: str, names: set[str], weeks: Sequence[Wee
         else:  # a course that names its folders otherwise
             for week in weeks:
                 places.add(f"nbgrader's folder for {week.name}", course.folder(which, id, week.name))
+    if student in _sample(course.root):
+        places.told.append(f"{course.root / SAMPLE} names this student: take the id out")
     if rows := _count(course, id):
-        places.found.append(Place("rows in nbgrader's gradebook", course.root, rows))
+        places.found.append(Place("rows in nbgrader's gradebook", course.root, rows, course))
     inbound = _inbound(course)
     if inbound is not None and inbound.is_dir():
         _handed_in(places, {*names, id}, weeks, inbound)
@@ -142,6 +166,14 @@ def _nbgrader(places: Places, student: str, names: set[str], weeks: Sequence[Wee
         f"{path} is a copy of the gradebook, and may hold this student: delete it when you need it no more"
         for path in sorted(course.root.glob("gradebook.db.*"))
     ]
+
+
+def _sample(folder: Path) -> list[str]:
+    """All ids of a second marker's samples."""
+    try:
+        return [id for ids in json.loads((folder / SAMPLE).read_text(encoding="utf-8")).values() for id in ids]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return []
 
 
 def _inbound(course: Course) -> Path | None:
@@ -155,32 +187,59 @@ def _inbound(course: Course) -> Path | None:
     return Path(root) / course.id / "inbound" if isinstance(root, str) and root else None
 
 
-def _mentions(places: Places, student: str, folders: set[Path]) -> None:
-    """Pages and tables for the whole class that name this student: they are everyone's, so a person makes them anew."""
+def _mentions(places: Places, student: str, rules: Rules, folders: set[Path], rosters: Sequence[Path]) -> None:
+    """What is of the whole class and names this student: pages, tables, rosters, archives of a learning platform."""
     from markupsafe import escape
 
     shown, quotes = str(escape(page.visible(student, 120, 2))), harmless(student).replace('"', '""')
-    for folder in sorted(folders):
-        for path in sorted([*folder.glob("*.html"), *folder.glob("*.csv")]):
-            if any(name in text for text in _texts(path) for name in (f">{shown}<", f'"{quotes}"')):
-                places.told.append(f"{path} names this student: make it again, or delete it")
+    ours = {path for folder in folders for path in (*folder.glob("*.html"), *folder.glob("*.csv"))}
+    for path in sorted(ours | {path.resolve() for path in rosters}):
+        text = _text(path)
+        mine = _OURS.search(text) is not None or text.startswith(('"student",', '"Student",'))
+        if mine and any(name in text for name in (f">{shown}<", f'"{quotes}"')):
+            places.told.append(f"{path} names this student: make it again, or delete it")
+        elif not mine and path.suffix == ".csv" and _in_roster(path, student, rules):
+            places.told.append(f"{path} is a roster or worksheet that names this student: take the line out")
+    for path in sorted(path for folder in folders for path in folder.glob("*.zip")):
+        if any(rules.id_of(name) == student for name in _in_archive(path)):
+            places.told.append(f"{path} holds files of this student: make it again, or delete it")
 
 
-def _texts(path: Path) -> Iterator[str]:
-    """The text of a page or table of ours."""
+def _text(path: Path) -> str:
+    """A file's text; "" if it cannot be read, or is larger than any page or table of ours."""
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace") if path.stat().st_size < 50_000_000 else ""
+        return path.read_text(encoding="utf-8-sig", errors="replace") if path.stat().st_size < 50_000_000 else ""
     except OSError:
+        return ""
+
+
+def _in_roster(path: Path, student: str, rules: Rules) -> bool:
+    """Whether it is a platform's table, exported or ours with its columns, in which a line is or may be theirs."""
+    try:
+        line, why = roster.find(student, roster.read(path), rules)
+    except LabError:
+        return False  # some other table
+    return line is not None or why != roster.NOT_THERE
+
+
+def _in_archive(path: Path) -> Iterator[str]:
+    """What a learning platform's archive, its download or ours for its upload, calls its students."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = {part for name in archive.namelist() for part in clean(name).split("/")[:2]}
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
         return
-    if '<meta name="generator" content="grade report">' in text or text.startswith(('"student",', '"Student",')):
-        yield text
+    for named in map(lms_name, parts):
+        if named is not None:
+            yield named.student
+            yield f"{named.student}_{named.number}"
 
 
 def forget(student: str, places: Places) -> Iterator[Place]:
     """Remove the places one after the other; yields each when it is gone. LabError if one cannot be removed."""
     for place in places.found:
-        if place.is_rows and places.course is not None:
-            _forget_rows(places.course, student)
+        if place.course is not None:
+            _forget_rows(place.course, student)
         else:
             _remove(place.path)
         yield place

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from grading.reports import page
-from grading.reports.mistakes import Behaviour, behaviours
+from grading.reports.mistakes import Behaviour, behaviours, by_mistake
 from grading.reports.standing import Standing, possible
 from labkit.checks.tasks import Week
-from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, OUT_OF_MEMORY
+from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, NO_RESULT, NOT_ATTEMPTED, OUT_OF_MEMORY
 
 SLOWEST = 10  # rows
 
@@ -37,10 +37,16 @@ class Overview:
     standings: list[Standing]
     behaviours: list[Behaviour]
     incidents: list[Incident]
+    absent: list[str] = field(default_factory=list)  # of the roster, who handed nothing in
+
+    @property
+    def told_once(self) -> list[Behaviour]:
+        """The behaviours; what fails together is one."""
+        return by_mistake(self.behaviours)
 
     @property
     def not_understood(self) -> list[Behaviour]:
-        return [entry for entry in self.behaviours if entry.failed]
+        return [entry for entry in self.told_once if entry.failed]
 
     def incidents_of(self, *verdicts: str) -> list[Incident]:
         return [incident for incident in self.incidents if incident.verdict in verdicts]
@@ -48,7 +54,12 @@ class Overview:
     @property
     def doubtful(self) -> list[Standing]:
         """Those whom a person must look at: the grader failed somewhere."""
-        return [s for s in self.standings if not s.settled or s.mark.attention]
+        return [s for s in self.standings if not s.settled or (s.mark.attention and not s.mark.complete)]
+
+    @property
+    def noted(self) -> list[Standing]:
+        """Those of whose hand-in something is to be known, a size say; the grader did not fail."""
+        return [s for s in self.standings if s.mark.attention and s not in self.doubtful and not s.unsandboxed]
 
     @property
     def slowest(self) -> list[Standing]:
@@ -106,8 +117,23 @@ class Overview:
 
 def overview(week: Week, standings: list[Standing]) -> Overview:
     """Count the class."""
-    found = behaviours(standing.mark.tasks for standing in standings)
+    found = behaviours(tried(week, standing) for standing in standings)
     return Overview(week, standings, found, [incident for s in standings for incident in _incidents(s)])
+
+
+def tried(week: Week, standing: Standing) -> list[dict[str, Any]]:
+    """A student's tasks, where a module that was not handed in counts as not attempted: it is no misunderstanding."""
+    absent = {name.removesuffix(".py").replace("/", ".") for name in standing.mark.missing}
+    if not absent:
+        return standing.mark.tasks
+
+    def of(task: dict[str, Any]) -> dict[str, Any]:
+        if task["id"] not in week or not absent & set(week.task(task["id"]).modules):
+            return task
+        cases = [{**c, "verdict": NOT_ATTEMPTED} if c["verdict"] == NO_RESULT else c for c in task["cases"]]
+        return {**task, "cases": cases}
+
+    return [of(task) for task in standing.mark.tasks]
 
 
 def _incidents(standing: Standing) -> Iterator[Incident]:

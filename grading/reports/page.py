@@ -8,6 +8,7 @@ and the characters that make text run backwards.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,12 +21,13 @@ from labkit.errors import LabError
 HERE = Path(__file__).parent
 SHOWN_TEXT = 4000  # characters of one diagnosis; the longest of week 13 is an autopsy of 1,300
 SHOWN_LINES = 60
+FOLDED = 100  # characters of a line
 DASH = "\u2013"
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])?")
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)} | {127: "\u2421"}
 _BACKWARDS = {code: f"\u27e8U+{code:04X}\u27e9" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-_ELSEWHERE = re.compile(r"(?<![\w.])/(?:[^\s/:'\"<>]+/)+((?:week\d|capstone)\w*/)")
+_ELSEWHERE = re.compile(r"(?<![\w.])/(?:[^\s/:'\"<>]{1,255}/){1,40}((?:week\d|capstone)\w*/)")
 
 
 def visible(text: str, chars: int = SHOWN_TEXT, lines: int = SHOWN_LINES) -> str:
@@ -46,6 +48,20 @@ def one_line(text: str, chars: int = 200) -> str:
     """The first line that says something."""
     line = next((row.strip() for row in visible(text, 4 * chars).split("\n") if row.strip()), "")
     return line if len(line) <= chars else line[: chars - 3].rstrip() + "..."
+
+
+def folded(text: str, wide: int = FOLDED) -> str:
+    """A diagnosis whose lines can stand as they are, in a box that scrolls: columns stay below one another, and only
+    what is longer than `wide` goes on in a further line, with a deeper indent. At blanks alone: no word changes."""
+
+    def of_line(line: str) -> list[str]:
+        indent = line[: len(line) - len(line.lstrip())]
+        parts = textwrap.wrap(
+            line, wide, subsequent_indent=f"{indent}    ", break_long_words=False, break_on_hyphens=False
+        )
+        return parts if len(line) > wide and len(indent) < wide // 2 else [line]
+
+    return "\n".join(part for line in text.split("\n") for part in of_line(line))
 
 
 def here(text: str) -> str:
@@ -85,7 +101,7 @@ def _templates() -> tuple[Any, str]:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(number=number, visible=visible, line=one_line, joined=join)
+    environment.filters.update(number=number, visible=visible, line=one_line, joined=join, folded=folded)
     environment.globals.update(of=of, count=count)
     style = (Path(labkit.compare.__file__).with_name("report.css"), HERE / "page.css")
     return environment, "\n".join(path.read_text(encoding="utf-8") for path in style)

@@ -39,10 +39,13 @@ class Standing:
         return self.mark.student
 
     def points(self, task: dict[str, Any]) -> float | None:
-        """Points of a task: what a person gave, else the mark's, and extra points. None: a person still has to."""
+        """Points of a task: what a person gave, else the mark's, and extra points. None: a person still has to. A
+        written task to which nothing was handed in has none, unless a person gives some."""
         given = self.by_hand.get(task["id"]) or ByHand(task["id"])
         if given.points is not None:
             return number(given.points + given.extra)
+        if task["id"] in self.mark.unanswered:
+            return number(given.extra)
         if task["kind"] == "written" or self.doubtful(task):
             return None
         return number(task["points"] + given.extra)
@@ -54,6 +57,11 @@ class Standing:
             return False
         anywhere = any(case["verdict"] == FAULT for case in self.mark.cases)
         return any(case["verdict"] == FAULT for case in task["cases"]) if anywhere else True
+
+    def unanswered(self, task: dict[str, Any]) -> bool:
+        """Nothing was handed in to this written task, and nobody gave points all the same."""
+        given = self.by_hand.get(task["id"])
+        return task["id"] in self.mark.unanswered and (given is None or given.points is None)
 
     @property
     def settled(self) -> bool:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Limits:
     processes   a rank's processes and threads
     files       a process's open files
     uses        what of labkit is in the sandbox, beyond what every task has: see labkit.checks.boundary
+    weeks       folders of earlier weeks, reference solutions and all, that the judged one imports: in there, too
     """
 
     tree: int = 2048 * MIB
@@ -48,6 +50,7 @@ class Limits:
     processes: int = 64
     files: int = 256
     uses: tuple[str, ...] = ()
+    weeks: tuple[str, ...] = ()
 
 
 @dataclass
@@ -80,7 +83,7 @@ class Box:
     number  of this sandbox among those that this process has at a time
     off     defences to switch off, by name: for tests. Those of inside/jail.py (DEFENCES), of command.py ("network",
             "files", "labkit", "environment", "readonly", "devices"), "user" (as root: become another user), of call.py
-            ("deadline", "excuse", "output", "watch"), of runner.py ("text") and of broker.py ("broker")
+            ("deadline", "excuse", "output", "watch"), of runner.py ("text", "judging") and of broker.py ("broker")
     """
 
     folder: Path
@@ -104,12 +107,19 @@ class Box:
             "uid": uid if root and "user" not in self.off else None,
             "off": sorted(self.off),
             "import": ["torch", "numpy", "labkit.checks.remote", "labkit.comm.link", "labkit.comm.topology"],
+            "uses": list(self.limits.uses),
         }
         reader, writer = os.pipe()
         try:
             self.process = subprocess.Popen(
                 command(
-                    self.folder, theirs.fileno(), json.dumps(settings), self.limits.disk, self.off, self.limits.uses
+                    self.folder,
+                    theirs.fileno(),
+                    json.dumps(settings),
+                    self.limits.disk,
+                    self.off,
+                    self.limits.uses,
+                    self.limits.weeks,
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=writer,
@@ -133,6 +143,7 @@ class Box:
         try:
             self.link.ready(START_LIMIT)
             self.zygote = (watch.tree(self.pid)[2:] or [0])[0]
+            self._standing = watch.standing(self.zygote)
         except (OSError, EOFError) as error:
             why = self._why(error)
             self.close()
@@ -144,8 +155,10 @@ class Box:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in it but the zygote."""
-        return self.alive and watch.tree(self.pid)[2:] == [self.zygote]
+        """Whether nothing is in it but the zygote, as that was when it started."""
+        return (
+            self.alive and watch.tree(self.pid)[2:] == [self.zygote] and watch.standing(self.zygote) == self._standing
+        )
 
     @property
     def pid(self) -> int:
@@ -157,8 +170,10 @@ class Box:
         """Seconds of processor that it has used so far: bubblewrap, the zygote, and all ranks that have ended."""
         return sum(watch.total(pid) for pid in watch.tree(self.pid)[:3]) if self.alive else 0.0
 
-    def fork(self, count: int) -> list[Rank]:
-        """`count` new ranks. BoxFailed if the sandbox does not answer."""
+    def fork(self, count: int, hidden: Sequence[str] = (), weighed: bool = False) -> list[Rank]:
+        """`count` new ranks, to which these packages are hidden. BoxFailed if the sandbox does not answer.
+
+        weighed   their memory is to be read from outside (see inside/steady.py)"""
         ranks, theirs = [], []
         for _ in range(count):
             here, there = socket.socketpair()
@@ -166,7 +181,7 @@ class Box:
             trace, trace_write = os.pipe()
             ranks.append(Rank(0, here, out, trace))
             theirs += [there.detach(), out_write, trace_write]
-        setup = {"off": sorted(self.off), "limits": asdict(self.limits)}
+        setup = {"off": sorted(self.off), "limits": asdict(self.limits), "hidden": list(hidden), "weighed": weighed}
         try:
             ids = self.link.fork(f"{INSIDE}.rank:main", count, setup, theirs, limit=ANSWER_LIMIT)
         except (OSError, EOFError, LabError) as error:

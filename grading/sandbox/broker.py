@@ -17,14 +17,14 @@ import re
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from grading.sandbox.frames import Broken, failure, line, tensor_of, typed
-from labkit.comm.arguments import REDUCIBLE, dtype_name
+from labkit.comm.arguments import REDUCIBLE, noted
 from labkit.comm.group import told_split
 from labkit.comm.ledger import WORLD, Event, GroupId, Ledger
 from labkit.comm.link import HEADER, MAX_BODY, MAX_HEAD, frame_head, raw
@@ -69,8 +69,8 @@ class _Call:
     gives: GroupId | None = None  # of a split: the group that this rank is in from its completion on
 
 
-class Member:
-    """One rank, seen from the broker."""
+class Endpoint:
+    """The broker's end of one rank's socket, and what is known of the rank."""
 
     def __init__(self, rank: int, size: int, link: socket.socket, start: float) -> None:
         self.rank, self.link = rank, link
@@ -99,14 +99,17 @@ class Broker:
     """The ranks of one call: `read` what they say, `write` what is due to them.
 
     off     defences to switch off, by name: "broker" is all its caps (tests only)
+    weigh   bytes of memory that a rank holds now. Then it is read at every span of computing, for the rank's ledger
     """
 
-    def __init__(self, links: list[socket.socket], off: frozenset[str] = frozenset()) -> None:
-        self.start = time.perf_counter()
+    def __init__(
+        self, links: list[socket.socket], off: frozenset[str] = frozenset(), weigh: Callable[[int], int] | None = None
+    ) -> None:
+        self.start, self.weigh = time.perf_counter(), weigh
         self.size, self.capped = len(links), "broker" not in off
         self.rendezvous = _Meeting(self.size)
-        self.owners: dict[Pending, tuple[Member, int]] = {}
-        self.members = [Member(rank, self.size, link, self.start) for rank, link in enumerate(links)]
+        self.owners: dict[Pending, tuple[Endpoint, int]] = {}
+        self.endpoints = [Endpoint(rank, self.size, link, self.start) for rank, link in enumerate(links)]
         self.version = 0  # grows with everything a rank does
 
     @property
@@ -115,47 +118,47 @@ class Broker:
         return self.rendezvous.fault
 
     # -- bytes ------------------------------------------------------------------------------------------------------
-    def read(self, member: Member) -> bool:
+    def read(self, endpoint: Endpoint) -> bool:
         """Take what has arrived. False at the end of the connection."""
         try:
-            data = member.link.recv(MAX_READ)
+            data = endpoint.link.recv(MAX_READ)
         except BlockingIOError:
             return True
         except OSError:
             data = b""
         if not data:
             return False
-        member.inbox += data
+        endpoint.inbox += data
         self._enough_room()
-        while (frame := self._next(member)) is not None:
-            self._take(member, *frame)
+        while (frame := self._next(endpoint)) is not None:
+            self._take(endpoint, *frame)
         return True
 
-    def write(self, member: Member) -> None:
+    def write(self, endpoint: Endpoint) -> None:
         """Send what is due, as far as the rank takes it."""
         try:
-            while member.outbox:
-                sent = member.link.send(member.outbox[0])
-                member.queued -= sent
-                if sent < len(member.outbox[0]):
-                    member.outbox[0] = member.outbox[0][sent:]
+            while endpoint.outbox:
+                sent = endpoint.link.send(endpoint.outbox[0])
+                endpoint.queued -= sent
+                if sent < len(endpoint.outbox[0]):
+                    endpoint.outbox[0] = endpoint.outbox[0][sent:]
                 else:
-                    member.outbox.popleft()
+                    endpoint.outbox.popleft()
         except BlockingIOError:
             pass
         except OSError:
-            member.outbox.clear()  # it is gone; its guard says how
-            member.queued = 0
+            endpoint.outbox.clear()  # it is gone; its guard says how
+            endpoint.queued = 0
 
-    def send(self, member: Member, kind: str, head: dict[str, Any], *bodies: Any) -> None:
+    def send(self, endpoint: Endpoint, kind: str, head: dict[str, Any], *bodies: Any) -> None:
         views = [memoryview(body) for body in bodies if len(body)]
         for view in (memoryview(frame_head(kind, head, sum(map(len, views)))), *views):
-            member.outbox.append(view)
-            member.queued += len(view)
-        self.write(member)
+            endpoint.outbox.append(view)
+            endpoint.queued += len(view)
+        self.write(endpoint)
 
-    def _next(self, member: Member) -> tuple[str, dict[str, Any], bytearray] | None:
-        inbox = member.inbox
+    def _next(self, endpoint: Endpoint) -> tuple[str, dict[str, Any], bytearray] | None:
+        inbox = endpoint.inbox
         if len(inbox) < HEADER.size:
             return None
         kind, head, body = HEADER.unpack_from(inbox)
@@ -179,26 +182,26 @@ class Broker:
             raise Broken("a message that is none") from None
 
     # -- messages ---------------------------------------------------------------------------------------------------
-    def _take(self, member: Member, kind: str, head: dict[str, Any], body: bytearray) -> None:
+    def _take(self, endpoint: Endpoint, kind: str, head: dict[str, Any], body: bytearray) -> None:
         self.version += 1
-        if member.state != "running":
+        if endpoint.state != "running":
             return  # it has said its last word
         try:
             if kind in ("post", "coll"):
-                (self._post if kind == "post" else self._collective)(member, head, body)
+                (self._post if kind == "post" else self._collective)(endpoint, head, body)
             elif kind == "part":
-                self._split(member, head)
+                self._split(endpoint, head)
             elif kind == "wait":
-                self._wait(member, head)
+                self._wait(endpoint, head)
             elif kind in ("span", "over"):
-                self._span(member, head if kind == "span" else None)
+                self._span(endpoint, head if kind == "span" else None)
             elif kind == "done":
-                member.state, member.answer, member.changed = "returned", bytes(body), time.perf_counter()
+                endpoint.state, endpoint.answer, endpoint.changed = "returned", bytes(body), time.perf_counter()
             elif kind == "born":
-                member.born = True
+                endpoint.born = True
             elif kind == "fail":
-                member.failure = failure(head)
-                member.state, member.changed = "raised", time.perf_counter()
+                endpoint.failure = failure(head)
+                endpoint.state, endpoint.changed = "raised", time.perf_counter()
             else:
                 raise Broken("a message of an unknown kind")
         except RankEnded:
@@ -206,24 +209,29 @@ class Broker:
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError, RuntimeError) as error:
             raise Broken(f"a message that is none ({type(error).__name__})") from None
 
-    def _group(self, member: Member, head: dict[str, Any]) -> GroupId:
+    def _group(self, endpoint: Endpoint, head: dict[str, Any]) -> GroupId:
         """The group that a frame speaks of. Only its members may."""
         number = head["group"]
-        if type(number) is not int or not 0 <= number < len(member.groups):
+        if type(number) is not int or not 0 <= number < len(endpoint.groups):
             raise Broken("a call in a group that is none")
-        group = member.groups[number]
-        if member.rank not in group.ranks:
+        group = endpoint.groups[number]
+        if endpoint.rank not in group.ranks:
             raise Broken(f'a call in group "{group.name}", of which it is no member')
         return group
 
-    def _post(self, member: Member, head: dict[str, Any], body: bytearray) -> None:
-        group = self._group(member, head)
+    def _post(self, endpoint: Endpoint, head: dict[str, Any], body: bytearray) -> None:
+        group = self._group(endpoint, head)
         where, blocking, start = line(head["where"], 300), bool(head["blocking"]), 0
         ops, fill = [], []
         if not head["ops"]:
             raise Broken("a post of nothing")
         for kind, peer, dtype, shape in head["ops"]:
-            if kind not in ("send", "recv") or type(peer) is not int or peer not in group.ranks or peer == member.rank:
+            if (
+                kind not in ("send", "recv")
+                or type(peer) is not int
+                or peer not in group.ranks
+                or peer == endpoint.rank
+            ):
                 raise Broken("a message to nobody")
             dtype, shape, length = typed(dtype, shape)
             if kind == "send":
@@ -235,27 +243,13 @@ class Broker:
             ops.append(Op(kind, peer, tensor, where, blocking))
         if start != len(body):
             raise Broken("a message that is longer than it says")
-        events: list[Event | None] = []
-        batch = None
-        for op in ops:
-            event = member.ledger.begin(
-                op.kind,
-                op.peer,
-                op.tensor.numel() * op.tensor.element_size(),
-                dtype_name(op.tensor),
-                tuple(op.tensor.shape),
-                batch=batch,
-                blocking=blocking,
-                where=where,
-                group=group.name,
-            )
-            batch = event.batch if event is not None else None
-            events.append(event)
-        held = self._hold(member, len(body), fill)
-        self._started(member, self.rendezvous.post(group, member.rank, ops), _Call(len(ops), events, fill, held))
+        calls = ((op.kind, op.peer, *noted(op.tensor)) for op in ops)
+        events = endpoint.ledger.begin_together(calls, blocking=blocking, where=where, group=group.name)
+        held = self._hold(endpoint, len(body), fill)
+        self._started(endpoint, self.rendezvous.post(group, endpoint.rank, ops), _Call(len(ops), events, fill, held))
 
-    def _collective(self, member: Member, head: dict[str, Any], body: bytearray) -> None:
-        group = self._group(member, head)
+    def _collective(self, endpoint: Endpoint, head: dict[str, Any], body: bytearray) -> None:
+        group = self._group(endpoint, head)
         kind, op, src, where = head["kind"], head["op"], head["src"], line(head["where"], 300)
         if (
             kind not in MOVES
@@ -279,64 +273,63 @@ class Broker:
                 raise Broken("a collective that is none")
         if kind == "broadcast" and src is None:
             raise Broken("a collective that is none")
-        event = member.ledger.begin(
-            kind,
-            src,
-            size,
-            dtype_name(tensor) if tensor is not None else "",
-            tuple(tensor.shape) if tensor is not None else (),
-            op=op,
-            blocking=bool(head["blocking"]),
-            where=where,
-            group=group.name,
+        told = (size, *noted(tensor)[1:]) if tensor is not None else (0, "", ())
+        event = endpoint.ledger.begin(
+            kind, src, *told, op=op, blocking=bool(head["blocking"]), where=where, group=group.name
         )
         call = Collective(kind, tensor, out, op, src, where)
         fill = [tensor if out is None else out] if tensor is not None else []
-        held = self._hold(member, len(body), fill)
-        self._started(member, [self.rendezvous.contribute(group, member.rank, call)], _Call(1, [event], fill, held))
+        held = self._hold(endpoint, len(body), fill)
+        self._started(endpoint, [self.rendezvous.contribute(group, endpoint.rank, call)], _Call(1, [event], fill, held))
 
-    def _split(self, member: Member, head: dict[str, Any]) -> None:
+    def _split(self, endpoint: Endpoint, head: dict[str, Any]) -> None:
         """A group is cut into parts. When all its ranks have asked for the same, each is in its own."""
-        group = self._group(member, head)
+        group = self._group(endpoint, head)
         name, parts, where = head["name"], [tuple(part) for part in head["parts"]], line(head["where"], 300)
         every = [rank for part in parts for rank in part]
         if (
             not isinstance(name, str)
             or not NAME.fullmatch(name)
-            or name in (one.name for one in member.groups)
+            or name in (one.name for one in endpoint.groups)
             or not all(type(rank) is int and rank in group.ranks for rank in every)
             or not all(part and part == tuple(sorted(part)) for part in parts)
             or len(set(every)) < len(every)
         ):
             raise Broken("a split that is none")
-        member.splits += 1
-        if self.capped and member.splits > MAX_GROUPS:
+        endpoint.splits += 1
+        if self.capped and endpoint.splits > MAX_GROUPS:
             raise Broken(f"more than {MAX_GROUPS} splits of one rank")
         call = Collective("split", op=told_split(name, parts), where=where)
-        event = member.ledger.begin("split", op=call.op, where=where, group=group.name)
-        gives = GroupId(name, next((part for part in parts if member.rank in part), ()))
-        items = [self.rendezvous.contribute(group, member.rank, call)]
-        self._started(member, items, _Call(1, [event], [], self._hold(member, 0, []), gives=gives))
+        event = endpoint.ledger.begin("split", op=call.op, where=where, group=group.name)
+        gives = GroupId(name, next((part for part in parts if endpoint.rank in part), ()))
+        items = [self.rendezvous.contribute(group, endpoint.rank, call)]
+        self._started(endpoint, items, _Call(1, [event], [], self._hold(endpoint, 0, []), gives=gives))
 
-    def _span(self, member: Member, head: dict[str, Any] | None) -> None:
+    def _span(self, endpoint: Endpoint, head: dict[str, Any] | None) -> None:
         """A span of computing begins, or ends (no head)."""
-        if (head is None) == (member.span is None):
+        if (head is None) == (endpoint.span is None):
             raise Broken("a span of computing inside another" if head else "the end of a span that has not begun")
         if head is None:
-            member.ledger.finish(member.span)
-            member.span = None
+            endpoint.ledger.finish(endpoint.span)
+            endpoint.span = None
             return
         label, seconds, where = line(head["label"], 100), head["seconds"], line(head["where"], 300)
         if seconds is not None and not (type(seconds) in (int, float) and 0 <= seconds <= MAX_SPAN):
             raise Broken("a span of computing of no length")
-        self._hold(member, 0, [])
-        member.span = member.ledger.begin("compute", blocking=False, where=where, label=label, seconds=seconds)
+        self._hold(endpoint, 0, [])
+        endpoint.span = endpoint.ledger.begin("compute", blocking=False, where=where, label=label, seconds=seconds)
+        if self.weigh is not None and endpoint.span is not None:
+            # The rank stands still until it is told, or a slow judge would read what it holds some blocks later.
+            endpoint.ledger.weighed[endpoint.span.index] = held = self.weigh(endpoint.rank)
+            if not held:  # it was read before; a process whose first thread has gone shows nothing
+                raise Broken("a process whose memory cannot be read")
+            self.send(endpoint, "seen", {})
 
-    def _started(self, member: Member, items: Sequence[Pending], call: _Call) -> None:
-        number = len(member.calls)
-        member.calls.append(call)
-        member.open[number] = None
-        self.owners.update(dict.fromkeys(items, (member, number)))
+    def _started(self, endpoint: Endpoint, items: Sequence[Pending], call: _Call) -> None:
+        number = len(endpoint.calls)
+        endpoint.calls.append(call)
+        endpoint.open[number] = None
+        self.owners.update(dict.fromkeys(items, (endpoint, number)))
         completed, self.rendezvous.completed = self.rendezvous.completed, []
         for item in completed:  # this call's, or another's that waited for it
             owner, number = self.owners.pop(item)
@@ -344,45 +337,45 @@ class Broker:
             if not owner.calls[number].left:
                 self._finish(owner, number)
 
-    def _finish(self, member: Member, number: int) -> None:
-        call, waiting = member.calls[number], member.open.pop(number)
+    def _finish(self, endpoint: Endpoint, number: int) -> None:
+        call, waiting = endpoint.calls[number], endpoint.open.pop(number)
         for event in (*call.events, waiting):
-            member.ledger.finish(event)
+            endpoint.ledger.finish(event)
         if call.gives is not None:
-            member.groups.append(call.gives)
+            endpoint.groups.append(call.gives)
             if call.gives.ranks:
-                member.ledger.join(call.gives)
-        member.held -= call.held
-        self.send(member, "comp", {"of": number}, *(raw(tensor) for tensor in call.fill))
+                endpoint.ledger.join(call.gives)
+        endpoint.held -= call.held
+        self.send(endpoint, "comp", {"of": number}, *(raw(tensor) for tensor in call.fill))
         call.events[1:], call.fill = [], []  # what is waited for is the first
 
-    def _wait(self, member: Member, head: dict[str, Any]) -> None:
+    def _wait(self, endpoint: Endpoint, head: dict[str, Any]) -> None:
         number = head["of"]
-        if type(number) is not int or not 0 <= number < len(member.calls):
+        if type(number) is not int or not 0 <= number < len(endpoint.calls):
             raise Broken("a wait for nothing")
-        call = member.calls[number]
+        call = endpoint.calls[number]
         if call.waited:
             return
-        self._hold(member, 0, [])
+        self._hold(endpoint, 0, [])
         call.waited = True
-        event = member.ledger.begin_wait(call.events[0], line(head["where"], 300))
-        if number in member.open:
-            member.open[number] = event
+        event = endpoint.ledger.begin_wait(call.events[0], line(head["where"], 300))
+        if number in endpoint.open:
+            endpoint.open[number] = event
         else:
-            member.ledger.finish(event)
+            endpoint.ledger.finish(event)
 
-    def _hold(self, member: Member, sent: int, fill: list[torch.Tensor]) -> int:
+    def _hold(self, endpoint: Endpoint, sent: int, fill: list[torch.Tensor]) -> int:
         """Count a call's bytes against the rank. (torch.empty takes none before they are written.)"""
         held = sent + sum(tensor.numel() * tensor.element_size() for tensor in fill)
-        member.held += held
+        endpoint.held += held
         self._enough_room()
-        if self.capped and len(member.open) >= MAX_OPEN:
-            raise Broken(f"{len(member.open) + 1} calls of one rank, none of them complete")
-        if self.capped and len(member.ledger.events) > MAX_EVENTS:
+        if self.capped and len(endpoint.open) >= MAX_OPEN:
+            raise Broken(f"{len(endpoint.open) + 1} calls of one rank, none of them complete")
+        if self.capped and len(endpoint.ledger.events) > MAX_EVENTS:
             raise Broken(f"more than {MAX_EVENTS} messages and collectives of one rank")
         return held
 
     def _enough_room(self) -> None:
-        held = sum(member.held + member.queued + len(member.inbox) for member in self.members)
+        held = sum(endpoint.held + endpoint.queued + len(endpoint.inbox) for endpoint in self.endpoints)
         if self.capped and held > MAX_HELD:
             raise Broken(f"messages of {held >> 20} MiB that nobody has received; {MAX_HELD >> 20} is the limit")

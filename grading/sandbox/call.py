@@ -4,30 +4,35 @@ It ends as every run of ranks does (labkit.comm.supervisor), or when the submiss
 
 The deadline is fair on a busy machine. What counts is the time in which the ranks could run: a process that waited for
 a processor, as the kernel counts it, did not. A call that has had too little of it when even the stretched deadline is
-over is the grader's fault, not the student's.
+over is the grader's fault, not the student's. But only what others take is waiting: ranks that stand in each other's
+way, or in that of what they have started, had the machine (`watch.Room`).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import selectors
 import signal
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from grading.sandbox import watch
 from grading.sandbox.box import Box, BoxFailed, Rank
-from grading.sandbox.broker import Broker, Member
+from grading.sandbox.broker import Broker, Endpoint
 from grading.sandbox.frames import Broken, clean
 from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, NOT_ATTEMPTED, OUT_OF_MEMORY, PASSED
 from labkit.comm.autopsy import Autopsy
 from labkit.comm.diagnose import examine
 from labkit.comm.outcome import Evidence
+from labkit.comm.processor import ENOUGH, STRETCH, times
 from labkit.comm.supervisor import DEADLINE, FAILED, failure, supervise
 
-ENOUGH = 0.25  # share of its time that a rank must have been able to run before its deadline counts
-STRETCH = 4.0  # times the deadline: then an overloaded machine is the grader's fault
+GROWS = 64  # a share of the memory it may use: what takes as much in a while is on its way to the limit
+LATELY = 2.0  # seconds of that while: on a busy machine nothing may happen between two looks
 LOOK = 0.2  # seconds between two looks at memory
 MAX_OUTPUT = 16 << 20  # bytes that a rank may print
 SHOWN = 4000  # characters of it that are kept
@@ -62,14 +67,19 @@ class Ended(Exception):
 
 
 class Call:
-    """`run()` it once. `jobs` are a (head, body) for each rank; `seconds` is the deadline."""
+    """`run()` it once. `jobs` are a (head, body) for each rank; `seconds` is the deadline. Nothing that the submission
+    does makes it last longer than `most`."""
 
-    def __init__(self, box: Box, jobs: list[tuple[dict, bytes]], seconds: float, baseline: int) -> None:
+    def __init__(
+        self, box: Box, jobs: list[tuple[dict, bytes]], seconds: float, baseline: int, most: float = math.inf
+    ) -> None:
         self.box, self.seconds, self.baseline = box, seconds, baseline
-        self.ranks: list[Rank] = box.fork(len(jobs))
-        self.broker = Broker([rank.link for rank in self.ranks], box.off)
-        for member, (head, body) in zip(self.broker.members, jobs):
-            self.broker.send(member, "job", head, body)
+        self.most = max(seconds, min(STRETCH * seconds, most))
+        weighed = jobs[0][0].get("weighed", False)
+        self.ranks: list[Rank] = box.fork(len(jobs), jobs[0][0].get("without", ()), weighed)
+        self.broker = Broker([rank.link for rank in self.ranks], box.off, self._weigher() if weighed else None)
+        for endpoint, (head, body) in zip(self.broker.endpoints, jobs):
+            self.broker.send(endpoint, "job", head, body)
         self.begin = time.monotonic()
         self.output = [b""] * len(jobs)
         self.printed = [0] * len(jobs)
@@ -80,14 +90,30 @@ class Call:
         self.selector.register(box.link, selectors.EVENT_READ, ("box", 0))
         self.stacks: dict[int, list[tuple[str, int, str]]] = {}
         self.mains: list[int] = []  # the ranks' own processes, as seen from here
-        self.looked, self.own = self.begin, watch.times(os.getpid())
-        self.looks = self.helpers = 0
+        self.looked, self.own = self.begin, times(os.getpid())
+        self.looks = self.helpers = self.held = 0
+        self.overdue = False
+        # Until two looks can be compared nobody knows: a rank is born with what it shares with its siblings.
+        self.growing = "watch" not in box.off
+        self.past: deque[tuple[float, int]] = deque()  # (time, bytes held) of its looks, lately
+        self.room = watch.Room()
         self._ended()  # of those that ended while they were made, nobody will hear again
+
+    def _weigher(self) -> Callable[[int], int]:
+        """What tells the bytes that a rank holds."""
+        level = len(watch.inside(self.box.zygote)) - 1  # a rank's id is its number among the zygote's processes
+        by_id = {numbers[level]: pid for pid in watch.children(self.box.zygote) if (numbers := watch.inside(pid))}
+
+        pids = [by_id.get(rank.id) for rank in self.ranks]
+        return lambda rank: watch.held(pid) if (pid := pids[rank]) is not None else 0
 
     def run(self) -> End:
         """Watch until it ends, then kill what is left of it."""
         try:
             try:
+                weigh = self.broker.weigh
+                if weigh is not None and not all(map(weigh, range(len(self.ranks)))):
+                    raise BoxFailed("this kernel does not tell what memory a rank holds")
                 reason = supervise(self)
                 end = self._answered() if reason is None else self._failed(reason)
             except Ended as over:
@@ -116,22 +142,24 @@ class Call:
             self._look(now)
 
     def states(self) -> list[str]:
-        return [member.state for member in self.broker.members]
+        return [endpoint.state for endpoint in self.broker.endpoints]
 
     def moves(self) -> object:
         return self.broker.version
 
     def blocked(self) -> bool:
-        return all(member.blocked for member in self.broker.members if member.state == "running")
+        return all(endpoint.blocked for endpoint in self.broker.endpoints if endpoint.state == "running")
 
     def late(self) -> bool:
         """The deadline, in which the ranks must have been able to run. Raises Ended where they were not, for long."""
         spent = time.monotonic() - self.begin
         if spent < self.seconds or "deadline" in self.box.off:
             return False
-        able = spent - self._starved()
+        able = self._able(spent)
         if able >= ENOUGH * self.seconds or self._crowded():
-            return True
+            # Too late it is. What takes more and more memory is heard out, to be told the same on a slow machine.
+            self.overdue = self.growing and spent < self.most
+            return not self.overdue
         if spent >= STRETCH * self.seconds:
             raise Ended(
                 FAULT,
@@ -141,19 +169,19 @@ class Call:
         return False
 
     def evidence(self) -> list[Evidence]:
-        return [self._evidence(member) for member in self.broker.members]
+        return [self._evidence(endpoint) for endpoint in self.broker.endpoints]
 
     # -- watching ---------------------------------------------------------------------------------------------------
     def _take(self, wait: float) -> None:
         """Whatever the ranks and the sandbox have to say."""
-        for member in self.broker.members:
-            if member.outbox:
-                self.broker.write(member)
+        for endpoint in self.broker.endpoints:
+            if endpoint.outbox:
+                self.broker.write(endpoint)
                 wait = min(wait, 0.002)
         for key, _ in self.selector.select(wait):
             what, rank = key.data
             if what == "link":
-                if not self.broker.read(self.broker.members[rank]):
+                if not self.broker.read(self.broker.endpoints[rank]):
                     self.selector.unregister(key.fileobj)
             elif what == "output":
                 self._print(rank, key.fd)
@@ -175,22 +203,29 @@ class Call:
             raise Broken(f"rank {rank} printed more than {MAX_OUTPUT >> 20} MiB")
 
     def _ended(self) -> None:
-        by_id = {rank.id: (member, rank) for member, rank in zip(self.broker.members, self.ranks)}
+        by_id = {rank.id: (endpoint, rank) for endpoint, rank in zip(self.broker.endpoints, self.ranks)}
         for id, status in self.box.ended():
             if id in by_id:
-                member, rank = by_id[id]
+                endpoint, rank = by_id[id]
                 rank.status = status
-                self.broker.read(member)  # its last words may still be on the way
-                if member.state == "running":
-                    member.state, member.changed = "died", time.perf_counter()
+                self.broker.read(endpoint)  # its last words may still be on the way
+                if endpoint.state == "running":
+                    endpoint.state, endpoint.changed = "died", time.perf_counter()
         if not self.box.alive:
             raise BoxFailed("the sandbox ended by itself")
 
     # -- time and limits --------------------------------------------------------------------------------------------
     def _starved(self) -> float:
         """Seconds for which the worst off of the ranks that still run, or the judge itself, waited for a processor."""
-        waited = [watch.times(pid)[1] for pid in self.mains]
-        return max([*waited, watch.times(os.getpid())[1] - self.own[1]], default=0.0)
+        waited = [times(pid)[1] for pid in self.mains]
+        return max([*waited, times(os.getpid())[1] - self.own[1]], default=0.0)
+
+    def _able(self, spent: float) -> float:
+        """Seconds for which every rank could run, had they and what they started not been in their own way."""
+        able = spent - self._starved()
+        if "excuse" not in self.box.off:
+            able = max(able, min(spent, self.room.seconds() / max(1, len(self.mains))))
+        return able
 
     def _crowded(self) -> bool:
         """Whether the submission's own further processes and threads keep the machine busy: then it is no excuse that
@@ -203,7 +238,9 @@ class Call:
         zygote = self.box.zygote
         pids = [pid for pid in watch.tree(self.box.pid)[2:] if pid != zygote]  # without bubblewrap's two
         self.mains = watch.children(zygote)
-        self.looks, self.helpers = self.looks + 1, self.helpers + watch.running(pids, but=self.mains)
+        helpers, every = watch.running(pids, self.mains)
+        self.looks, self.helpers = self.looks + 1, self.helpers + helpers
+        self.room.look(every)
         if "watch" in self.box.off:
             return
         if len(pids) > MAX_PROCESSES:
@@ -211,7 +248,12 @@ class Call:
         # What lies in sockets and pipes is the kernel's memory, which no process's size shows.
         if (files := sum(map(watch.files, pids))) > MAX_FILES:
             raise Ended(OUT_OF_MEMORY, f"it had {files} files open; {MAX_FILES} is the limit", fatal=True)
-        if watch.at_most(pids) <= self.box.limits.tree:
+        self.held = watch.at_most(pids)
+        self.past.append((now, self.held))
+        while self.past[0][0] < now - LATELY:
+            self.past.popleft()
+        self.growing = len(self.past) < 2 or self.held - self.past[0][1] > self.box.limits.tree / GROWS
+        if self.held <= self.box.limits.tree:
             return
         used = watch.memory_of([zygote, *pids]) - self.baseline
         if used > self.box.limits.tree:
@@ -223,46 +265,48 @@ class Call:
 
     # -- what it means ----------------------------------------------------------------------------------------------
     def _answered(self) -> End:
-        ledgers = [member.ledger for member in self.broker.members]
+        if self.overdue:
+            return End(HUNG, f"it answered only after its deadline of {self.seconds:g} s")
+        ledgers = [endpoint.ledger for endpoint in self.broker.endpoints]
         wrong = examine(ledgers)
         if wrong is not None:
-            return End(CRASHED, autopsy=wrong)
-        return End(PASSED, answers=[member.answer for member in self.broker.members], ledgers=ledgers)
+            return End(CRASHED, autopsy=wrong, ledgers=ledgers)
+        return End(PASSED, answers=[endpoint.answer for endpoint in self.broker.endpoints], ledgers=ledgers)
 
     def _failed(self, reason: str) -> End:
-        members = self.broker.members
-        first = min((m for m in members if m.state == "raised"), key=lambda m: m.changed, default=None)
+        endpoints = self.broker.endpoints
+        first = min((m for m in endpoints if m.state == "raised"), key=lambda m: m.changed, default=None)
         if first is not None and not self.broker.fault:
             kind, text = first.failure["kind"], first.failure["text"]
             if kind == "unfinished":
                 return End(NOT_ATTEMPTED, text.partition(": ")[2])
             if kind == "memory":
                 return End(OUT_OF_MEMORY, f"rank {first.rank}: {text}")
-        killed = [m.rank for m, r in zip(members, self.ranks) if m.state == "died" and r.status == -signal.SIGKILL]
+        killed = [m.rank for m, r in zip(endpoints, self.ranks) if m.state == "died" and r.status == -signal.SIGKILL]
         if killed:
             # Not ours, and a rank cannot send it to itself: the kernel was out of memory, or a person did it.
             return End(FAULT, f"rank {killed[0]} was killed from outside the sandbox: this machine is short of memory?")
         own = [
-            m.rank for m, r in zip(members, self.ranks) if m.state == "died" and r.status == 120 and not m.born
+            m.rank for m, r in zip(endpoints, self.ranks) if m.state == "died" and r.status == 120 and not m.born
         ]  # once it is shut in, any status is its own
         if own:
             return End(FAULT, f"rank {own[0]} could not be shut in: {self._said(own[0])}")
         if reason == DEADLINE:
             self._where()
         told = failure(self.evidence(), reason, timeout=self.seconds, backend="sandbox", fault=self.broker.fault)
-        return End(CRASHED if reason == FAILED else HUNG, autopsy=told.autopsy)
+        return End(CRASHED if reason == FAILED else HUNG, autopsy=told.autopsy, ledgers=told.ledgers)
 
-    def _evidence(self, member: Member) -> Evidence:
-        e = Evidence(member.rank, member.ledger, member.state, now=member.ledger.now(), order=member.changed)
-        status = self.ranks[member.rank].status
-        if member.state == "died" and status is not None:
-            e.signal, e.exitcode = (-status, None) if status < 0 else (None, status)
-            e.output = self._said(member.rank)[-2000:]
-        elif member.state == "raised":
-            e.error_text, e.traceback = member.failure["text"], member.failure["traceback"]
-            e.stack = member.failure["stack"]
-        elif member.state == "running":
-            e.stack = self.stacks.get(member.rank, [])
+    def _evidence(self, endpoint: Endpoint) -> Evidence:
+        e = Evidence(endpoint.rank, endpoint.ledger, endpoint.state, now=endpoint.ledger.now(), order=endpoint.changed)
+        status = self.ranks[endpoint.rank].status
+        if endpoint.state == "died" and status is not None:
+            e.status = status
+            e.output = self._said(endpoint.rank)[-2000:]
+        elif endpoint.state == "raised":
+            e.text, e.traceback = endpoint.failure["text"], endpoint.failure["traceback"]
+            e.stack = endpoint.failure["stack"]
+        elif endpoint.state == "running":
+            e.stack = self.stacks.get(endpoint.rank, [])
         return e
 
     def _where(self) -> None:

@@ -1,7 +1,9 @@
 """The bubblewrap command of one submission's sandbox: what is in there, and what is not.
 
 In it: the interpreter with its packages, the shared libraries that torch maps, what of labkit the week's tasks may use,
-grading/sandbox/inside, and the submission's folder; all read-only, and the course masked wherever it is installed.
+the reference of earlier weeks that the week builds on (the capstone alone does, when their solutions are no secret any
+more), grading/sandbox/inside, and the submission's folder; all read-only, and the course masked wherever it is
+installed.
 Besides, small memory file systems for /tmp and /dev/shm. Not in it: anything else of this machine, the network, other
 processes, the environment.
 """
@@ -49,6 +51,7 @@ def command(
     disk: int,
     off: frozenset[str] = frozenset(),
     uses: tuple[str, ...] = (),
+    weeks: tuple[str, ...] = (),
 ) -> list[str]:
     """argv that runs the zygote on the submission in `folder`.
 
@@ -58,6 +61,7 @@ def command(
     off          defences to leave out, for tests: "network", "files" (then this machine is at /host), "environment",
                  "readonly", "devices", "labkit" (then all of it is there)
     uses         of labkit, what the week declares (see labkit.checks.boundary)
+    weeks        folders of earlier weeks that this one imports
     """
     argv = [bwrap(), "--die-with-parent", "--new-session", "--hostname", "sandbox"]
     argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -90,6 +94,8 @@ def command(
     for path in masked(system_paths()):
         argv += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
     argv += ["--perms", "0755", "--size", "65536", "--tmpfs", COURSE, *_labkit(uses, whole="labkit" in off)]
+    for week in weeks:
+        argv += ["--ro-bind", week, f"{COURSE}/{os.path.basename(week)}"]
     argv += ["--ro-bind", str(Path(__file__).parent / "inside"), f"{COURSE}/{INSIDE}", "--remount-ro", COURSE]
     argv += [bind, str(folder), SUBMISSION, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SUBMISSION, "--"]
     # -P: what lies in the submission's folder must not be taken for a module of the zygote's.

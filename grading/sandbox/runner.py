@@ -1,14 +1,21 @@
 """The Runner behind `call` in grading: a week's test file runs here, in the judge, and the student's functions in a
-sandbox."""
+sandbox.
+
+A submission has its seconds, and no more of the machine. Its calls count by the clock. The tests' own work on what came
+back counts too (`judging`), by the processor: a test that walks a long answer is slow because of the answer, and the
+same test took the reference's in no time, which is in the budget ten times over.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
 import marshal
+import signal
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -23,12 +30,12 @@ from labkit.checks import values
 from labkit.checks.markers import strip
 from labkit.checks.runner import Job, Reply, describe, not_attempted, read_answers, told
 from labkit.checks.tasks import Week
-from labkit.checks.verdict import CRASHED, FAULT, HUNG, NOT_ATTEMPTED, PASSED
+from labkit.checks.verdict import CRASHED, FAULT, HUNG, NOT_ATTEMPTED, PASSED, CheckFailed
 
 DEADLINE = 6.0  # seconds for a call (at home it is 5), or five times what the reference took, whatever is more
 TIMES = 5.0
-PATIENCE = 1  # calls of one function that may run into the full deadline
-SHORT = 1.0  # seconds for that function's later calls (or five times the reference)
+PATIENCE = 1  # calls of one task that may run into the full deadline
+SHORT = 1.0  # seconds for that task's later calls (or five times the reference)
 BUDGET = 180.0  # seconds for a submission, or ten times what the reference took in all
 RESTARTS = 10  # sandboxes that one function may destroy: each costs a new import of torch
 MAX_TEXT = 8000  # characters that a verdict tells
@@ -113,9 +120,52 @@ class SandboxRunner:
         self._box: Box | None = None
         self._lent, self.precompile = box, precompile
         self._baseline, self._before = 0, 0.0  # what it held and had used when this submission's turn began
+        self._since: float | None = None  # processor seconds of this process when a test began to work; None: none does
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Around one case. Whatever its test computes counts as the submission's time; when that is used up,
+        CheckFailed is raised in the midst of it."""
+        if "judging" in self.off:
+            yield
+            return
+        before = signal.signal(signal.SIGPROF, self._over)
+        self._work(True)
+        try:
+            yield
+        finally:
+            self._work(False)
+            signal.signal(signal.SIGPROF, before)
+
+    def _work(self, begins: bool) -> None:
+        """The test begins to compute, or leaves it to a call: count what it has used, and set or stop the timer."""
+        now = time.process_time()
+        if self._since is not None:
+            self.used += now - self._since
+        self._since = now if begins else None
+        # Again each second: a test may catch the first one, or be where an exception has no effect.
+        signal.setitimer(signal.ITIMER_PROF, max(0.01, self.budget - self.used) if begins else 0.0, 1.0)
+
+    def _over(self, *_: object) -> None:
+        if self._since is not None:
+            self.used = max(self.used, self.budget)  # the timer counts in ticks: it may be early
+            raise CheckFailed(
+                HUNG,
+                f"not judged any further: to judge what came back takes so long that this submission has used up its "
+                f"{self.budget:.0f} s",
+            )
 
     def run(self, job: Job) -> Reply:
-        if self.used > self.budget:
+        if self._since is None:
+            return self._ran(job)
+        self._work(False)  # a call counts by the clock
+        try:
+            return self._ran(job)
+        finally:
+            self._work(True)
+
+    def _ran(self, job: Job) -> Reply:
+        if self.used >= self.budget:
             return Reply(HUNG, text=f"not run any more: this submission has used up its {self.budget:.0f} s")
         if self.fatal[job.function] >= RESTARTS:
             return Reply(CRASHED, text=f"not run any more: {job.function} has destroyed {RESTARTS} sandboxes")
@@ -126,11 +176,10 @@ class SandboxRunner:
             end = self._run(job, box)
         except BoxFailed as error:
             end = End(FAULT, f"the sandbox failed: {error}", fatal=True)
-        now = time.monotonic()
-        self.used += now - arrived
-        self.seconds[job.function] = max(now - begin, self.seconds.get(job.function, 0.0))
-        if end.verdict == HUNG and now - begin >= self._deadline(job):
-            self.hangs[job.function] += 1
+        ended = time.monotonic()
+        self.seconds[job.function] = max(ended - begin, self.seconds.get(job.function, 0.0))
+        if end.verdict == HUNG and ended - begin >= self._deadline(job):
+            self.hangs[job.task] += 1
         if end.fatal:
             self._drop()
             self.fatal[job.function] += end.verdict != FAULT
@@ -138,6 +187,7 @@ class SandboxRunner:
         reply.printed = end.printed
         if "text" not in self.off:  # an exception's words, say: the student's
             reply.text, reply.cause = clean(reply.text, MAX_TEXT), tuple(clean(c, MAX_TEXT) for c in reply.cause)
+        self.used += time.monotonic() - arrived  # ending it and reading what came back are its own time as well
         return reply
 
     def _run(self, job: Job, box: Box) -> End:
@@ -150,17 +200,18 @@ class SandboxRunner:
             ({**told_of, "rank": rank}, values.pack((args, dict(job.kwargs), modules)))
             for rank, args in enumerate(job.inputs)
         ]
-        return Call(box, jobs, self._deadline(job), self._baseline).run()
+        return Call(box, jobs, self._deadline(job), self._baseline, self.budget - self.used).run()
 
     def _deadline(self, job: Job) -> float:
         times = TIMES * self.reference.get(job.function, 0.0)
-        return max(self.deadline if self.hangs[job.function] < PATIENCE else SHORT, times)
+        limit = max(self.deadline if self.hangs[job.task] < PATIENCE else SHORT, times)
+        return min(limit, max(SHORT, self.budget - self.used))
 
     def _reply(self, end: End, job: Job) -> Reply:
         if end.verdict == PASSED:
             return read_answers(end.answers, end.ledgers, job.with_group)
         if end.autopsy is not None:
-            reply = told(end.autopsy, SUBMISSION)
+            reply = told(end.autopsy, SUBMISSION, end.ledgers)
             reply.verdict = end.verdict
             return reply
         if end.verdict == NOT_ATTEMPTED:

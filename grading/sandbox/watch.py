@@ -8,8 +8,11 @@ which share torch, do not look like five torches.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import time
 
+_libc = ctypes.CDLL(None)
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -31,14 +34,70 @@ def children(pid: int) -> list[int]:
     return [int(child) for task in _tasks(pid) for child in _read(f"/proc/{pid}/task/{task}/children").split()]
 
 
-def running(pids: list[int], but: list[int]) -> int:
-    """How many threads of these processes want a processor now, without the main threads of the processes `but`."""
-    count = 0
+def running(pids: list[int], mains: list[int]) -> tuple[int, int]:
+    """How many threads of these processes want a processor now: those that are not the main thread of one of `mains`,
+    and all."""
+    helpers = every = 0
     for pid in pids:
         for task in _tasks(pid):
-            if not (pid in but and int(task) == pid):
-                count += _read(f"/proc/{pid}/task/{task}/stat").rpartition(")")[2].split()[:1] == ["R"]
-    return count
+            wants = _read(f"/proc/{pid}/task/{task}/stat").rpartition(")")[2].split()[:1] == ["R"]
+            helpers += wants and not (pid in mains and int(task) == pid)
+            every += wants
+    return helpers, every
+
+
+class Room:
+    """How much of the machine a tree of processes had, or could have had: what was idle, and the tree's share of what
+    was not. The share is taken from looks at who wants a processor: times of its processes would leave out those that
+    end unseen."""
+
+    def __init__(self) -> None:
+        self.processors = os.sched_getaffinity(0)
+        self.begin, self.idle = time.monotonic(), _idle(self.processors)
+        self.looks, self.share = 0, 0.0
+
+    def look(self, wanting: int) -> None:
+        """`wanting` threads of the tree want a processor now; so does this process, and whoever else."""
+        others = _wanting() - 1 - wanting
+        self.looks += 1
+        self.share += wanting / (wanting + others) if wanting and others > 0 else float(wanting > 0)
+
+    def seconds(self) -> float:
+        """Seconds of processor since it was made; 0 where the kernel does not tell, or before the first look."""
+        idle = _idle(self.processors)
+        if idle is None or self.idle is None or not self.looks:
+            return 0.0
+        spent = time.monotonic() - self.begin
+        here = len(self.processors) * spent
+        free = min(here, idle - self.idle)
+        return min(free + (here - free) * self.share / self.looks, _quota() * spent)
+
+
+def _idle(processors: set[int]) -> float | None:
+    """Seconds for which these processors had nothing to do, all together."""
+    total, found = 0, False
+    for line in _read("/proc/stat").splitlines():
+        name, *ticks = line.split()
+        if name[:3] == "cpu" and name[3:].isdigit() and int(name[3:]) in processors and len(ticks) > 4:
+            total, found = total + int(ticks[3]) + int(ticks[4]), True
+    return total / _TICK if found else None
+
+
+def _wanting() -> int:
+    """How many threads of the whole machine want a processor now."""
+    for line in _read("/proc/stat").splitlines():
+        if line.startswith("procs_running"):
+            return int(line.split()[1])
+    return 1
+
+
+def _quota() -> float:
+    """How many processors this process's container gives it."""
+    quota, period = [*_read("/sys/fs/cgroup/cpu.max").split(), "max", "max"][:2]
+    if not quota.isdigit():  # the older kind
+        quota = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
+        period = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us").strip()
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else float("inf")
 
 
 def files(pid: int) -> int:
@@ -81,6 +140,28 @@ def at_most(pids: list[int]) -> int:
     return total
 
 
+OWN_FILES, IN_A_FILE = 8, 1 << 20  # open files that a rank may have, and bytes that may lie in each further one
+
+
+def held(pid: int) -> int:
+    """Bytes that a process and all that it has started may hold now: anonymous and shared memory, also what lies in
+    swap, and the most that the kernel keeps for a pipe or a socket. 0 where that cannot be read, or once it is gone."""
+    every, total = tree(pid), 0
+    for one in every:
+        for line in _read(f"/proc/{one}/status").splitlines():
+            if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:")):
+                total += 1024 * int(line.split()[1])
+    return total + sum(IN_A_FILE * max(0, files(one) - OWN_FILES) for one in every) if total else 0
+
+
+def inside(pid: int) -> list[int]:
+    """A process's numbers: here, and in each process namespace below, down to its own. [] once it is gone."""
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith("NSpid:"):
+            return [int(number) for number in line.split()[1:]]
+    return []
+
+
 def memory(pid: int) -> int:
     """Bytes that are its own. Where that cannot be read: all that is resident, shared or not."""
     try:
@@ -96,16 +177,6 @@ def memory(pid: int) -> int:
         return 0
 
 
-def times(pid: int) -> tuple[float, float]:
-    """(seconds of processor used, seconds of waiting for one) of a process's main thread; (0, 0) once it is gone."""
-    try:
-        with open(f"/proc/{pid}/schedstat") as file:
-            used, waited, _ = file.read().split()
-        return int(used) / 1e9, int(waited) / 1e9
-    except (OSError, ValueError):
-        return 0.0, 0.0
-
-
 def total(pid: int) -> float:
     """Seconds of processor that a process has used, with its children that have ended and been waited for."""
     try:
@@ -114,6 +185,18 @@ def total(pid: int) -> float:
         return sum(int(ticks) for ticks in fields[11:15]) / _TICK
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def standing(pid: int) -> tuple:
+    """What other processes can change of a process, and what then stays: whether it is stopped, its priority, niceness,
+    policy, I/O priority and processors. () once it is gone."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    try:
+        number = {"x86_64": 252, "aarch64": 31}[os.uname().machine]  # ioprio_get
+        disk = _libc.syscall(number, 1, pid)
+        return fields[0] in "Tt", *fields[15:17], *fields[37:39], disk, tuple(sorted(os.sched_getaffinity(pid)))
+    except (OSError, IndexError, KeyError):
+        return ()
 
 
 def starvation() -> bool:

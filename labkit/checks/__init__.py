@@ -21,7 +21,6 @@ _PUBLIC = {
     "call": "labkit.checks.runner",
     "call_alone": "labkit.checks.runner",
     "call_each": "labkit.checks.runner",
-    "use_runner": "labkit.checks.runner",
     "once": "labkit.checks.expected",
     "same": "labkit.checks.judge",
     "tensors": "labkit.checks.judge",

@@ -1,10 +1,11 @@
-"""What of labkit a task may stand on: `labkit.comm`, `labkit.checks`, and what its week declares. Nothing else.
+"""What of labkit a task may stand on: `labkit.comm`, `labkit.checks`, and what it and its week declare. Nothing else.
 
-    uses = ["labkit.model"]         # in a week's tasks.toml: packages or modules, with all that is in them
+    uses = ["labkit.model"]         # in tasks.toml, for a week or a task: packages or modules, with all in them
 
 Labkit is there to be read, and later weeks build on it; a task that could import what it asks for would ask for
-nothing. A grading sandbox holds no other file of labkit (`grading.sandbox.command` binds what `files` names). At home
-everything lies on the disk, so there an import is refused by the same rule, and nobody learns of it from the marks.
+nothing. A grading sandbox holds no other file of labkit than what the week's tasks use (`grading.sandbox.command` binds
+what `files` names). At home everything lies on the disk. In both an import that the task at hand does not declare is
+refused, so that nobody learns of it from the marks.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class Refused(ImportError):
     """A part of labkit that the task may not use. `name` is that part's."""
 
 
-def hold(root: str, package: str, function: str) -> None:
-    """From here on this process imports of labkit what `package` in the folder `root` declares; `function` says for
-    whose task. For ranks: whatever their process holds already stays."""
-    _Gate.root, _Gate.package, _Gate.function = root, package, function
+def hold(task: str, uses: Sequence[str], without: Sequence[str] = ()) -> None:
+    """From here on this process imports of labkit what `task` ("task 13.4") may use, and none of the packages `without`
+    which it is judged. For ranks: whatever their process holds already stays."""
+    _Gate.task, _Gate.uses, _Gate.without = task, uses, without
     if _Gate not in sys.meta_path:
         sys.meta_path.insert(0, _Gate)
 
@@ -55,30 +56,21 @@ def files(uses: Sequence[str]) -> Iterator[Path]:
 class _Gate:
     """The first of Python's finders: it refuses, or says nothing and lets the others find."""
 
-    root = package = function = ""
+    task = ""
+    uses: Sequence[str] = ()
+    without: Sequence[str] = ()
 
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None = None, target: Any = None) -> None:
-        if not name.startswith("labkit.") or may_use(name, ()):
+        if name.partition(".")[0] in cls.without:
+            raise Refused(
+                f"{cls.task} is judged without {name}: it is to be written from the bits, in NumPy", name=name
+            )
+        if not name.startswith("labkit.") or may_use(name, cls.uses):
             return
-        uses, task = _declared(cls.root, cls.package, cls.function)
-        if may_use(name, uses):
-            return
-        *most, last = "labkit.comm", "labkit.checks", *uses
+        *most, last = "labkit.comm", "labkit.checks", *cls.uses
         raise Refused(
-            f"{name} is not part of {task}: of labkit it stands on {', '.join(most)} and {last} alone, and what "
+            f"{name} is not part of {cls.task}: of labkit it stands on {', '.join(most)} and {last} alone, and what "
             f"it asks for is yours to write",
             name=name,
         )
-
-
-def _declared(root: str, package: str, function: str) -> tuple[tuple[str, ...], str]:
-    """(what the week uses, "task 13.4" or, for a function that no task names, "week13")."""
-    from labkit.checks.tasks import load_week
-
-    try:
-        week = load_week(Path(root, package))
-    except LabError:
-        return (), package
-    task = next((f"task {task.id}" for task in week.tasks if function in task.functions), week.name)
-    return week.uses, task

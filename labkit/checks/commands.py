@@ -1,8 +1,10 @@
-"""`lab check` and `lab open`. Everything heavy is imported when a command runs, so that `lab --help` answers at
-once."""
+"""`lab check`, `lab race` and `lab open`. Everything heavy is imported when a command runs, so that `lab --help`
+answers at once."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +13,7 @@ import typer
 def add_commands(app: typer.Typer) -> None:
     """Register the commands with the `lab` application."""
     app.command(name="check")(check)
+    app.command(name="race")(race)
     app.command(name="open")(open_week)
 
 
@@ -36,17 +39,27 @@ def check(
     Status 0: every automatic point that was asked for is earned. Status 1: not every one.
     """
     from labkit.checks.run import run_checks
-    from labkit.checks.table import render, watch
+    from labkit.checks.table import Console, render, watched
 
-    with watch(quiet=as_json) as (console, hooks):
-        outcome = run_checks(names or (), seed=seed, deadline=deadline, **hooks)
+    console = Console(quiet=as_json)  # made before pytest redirects stdout
+    with watched(console) as progress:
+        outcome = run_checks(names or (), seed=seed, deadline=deadline, progress=progress)
+    render(outcome, console, show_all=show_all)
     if as_json:
-        import json
-
         typer.echo(json.dumps(outcome.to_json(), indent=2))
-    else:
-        render(outcome, console, show_all=show_all)
     raise typer.Exit(0 if outcome.full else 1)
+
+
+def race(
+    week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")] = "week13",
+    name: Annotated[str | None, typer.Option(help="What to call this attempt in your table.")] = None,
+    out: Annotated[Path, typer.Option(help="Where your table is kept.")] = Path("runs/race"),
+) -> None:
+    """Run your entry in a week's race, on the virtual wire, and show your table. Status 1: it did not finish."""
+    from labkit.checks.race import command
+    from labkit.checks.tasks import find_week
+
+    raise typer.Exit(command(find_week(week), name, out))
 
 
 def open_week(week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")]) -> None:

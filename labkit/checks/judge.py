@@ -73,10 +73,11 @@ def same(
         _same_number(got, want, who, looks_like or {}, tol)
 
 
-def expect(ok: bool, text: str, *, cause: tuple[str, ...] = ()) -> None:
-    """Pass if `ok`; else `text` is the verdict's text. For what `same` cannot say."""
+def expect(ok: bool, text: str, *, cause: tuple[str, ...] = (), known: bool = False) -> None:
+    """Pass if `ok`; else `text` is the verdict's text. For what `same` cannot say. `known`: the text itself tells what
+    is wrong, so without a `cause` nothing is said of one."""
     if not ok:
-        raise CheckFailed(WRONG, f"{text}\n  {cause_line(cause)}", cause=cause)
+        raise CheckFailed(WRONG, text if known and not cause else f"{text}\n  {cause_line(cause)}", cause=cause)
 
 
 def field(got: Any, name: str, what: str = "the result") -> Any:
@@ -94,9 +95,9 @@ def _same_tensor(
         raise CheckFailed(NO_RESULT, f"{who} must be a tensor of {_kind(want)}, but {_describe(got)} came back{hint}")
     cause = _recognise(got, want, looks_like)
     if got.shape != want.shape:
-        raise wrong(f"{who} has the wrong shape", _kind(want), _kind(got), cause)
+        raise wrong(f"{who} has the wrong shape", _kind(want), _kind(got), cause, known=True)
     if got.dtype != want.dtype:
-        raise wrong(f"{who} has the wrong dtype", _kind(want), _kind(got), cause)
+        raise wrong(f"{who} has the wrong dtype", _kind(want), _kind(got), cause, known=True)
     if not want.numel():
         return
     a, b = got.double().reshape(-1), want.double().reshape(-1)
@@ -109,13 +110,30 @@ def _same_tensor(
     first, total = int(bad[0]), a.numel()
     nonfinite = int((~a.isfinite() & b.isfinite()).sum())
     text = f"{who}: {len(bad)} of {total} numbers differ" + (f", {nonfinite} are NaN or infinite" if nonfinite else "")
-    where = list(_unravel(first, want.shape))
+    where = [int(index) for index in np.unravel_index(first, want.shape)]
     raise wrong(
         f"{text}; first at index {where[0] if len(where) == 1 else where}, from there on",
         _numbers(want.reshape(-1)[first:]),
         _numbers(got.reshape(-1)[first:]),
-        cause,
+        cause or _scaled(a, b, torch.finfo(want.dtype).eps if want.dtype.is_floating_point else 0.0),
     )
+
+
+# Descriptions, not causes: true of whatever they are told of.
+TRUE_ALWAYS = ("nothing but zeros", "every number is ")
+
+
+def _scaled(a: torch.Tensor, b: torch.Tensor, eps: float) -> tuple[str, ...]:
+    """The cause if every number of `a` is the same multiple of b's, but for one rounding each (`eps`); else ()."""
+    there = b != 0
+    if int(there.sum()) < EVIDENCE or not a.isfinite().all() or not b.isfinite().all():
+        return ()
+    factor = float((a[there] / b[there]).median())
+    if not torch.allclose(a, factor * b, rtol=2 * eps, atol=0.0):
+        return ()
+    if factor == 0:
+        return ("nothing but zeros",)
+    return (f"every number is {factor:.4g} times the one expected",)
 
 
 def _recognise(got: torch.Tensor, want: torch.Tensor, looks_like: Mapping[str, Any]) -> tuple[str, ...]:
@@ -151,11 +169,8 @@ def _same_numbers(got: Any, want: list | tuple, who: str, looks_like: Mapping[st
         raise CheckFailed(NO_RESULT, f"{who} must be a list of {len(want)} numbers, but {_describe(got)} came back")
     if len(numbers) == len(want) and all(_close(a, b, tol) for a, b in zip(numbers, want)):
         return
-    cause = tuple(
-        c
-        for c, mark in looks_like.items()
-        if len(mark) == len(numbers) and all(_exactly(a, m) for a, m in zip(numbers, mark))
-    )
+    alike = (c for c, mark in looks_like.items() if len(mark) == len(numbers) and all(map(_exactly, numbers, mark)))
+    cause = tuple(alike)
     text = "is wrong" if len(numbers) == len(want) else f"has {len(numbers)} numbers, not {len(want)}"
     raise wrong(f"{who} {text}", _listed(want), _listed(numbers), cause)
 
@@ -180,14 +195,6 @@ def _close(a: float, b: float, tol: float) -> bool:
 def _exactly(a: float, b: Any) -> bool:
     """Equal but for the rounding of a formula written in another order, or of a solver."""
     return isinstance(b, (int, float)) and math.isclose(a, b, rel_tol=1e-6)
-
-
-def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
-    place = []
-    for n in reversed(shape):
-        place.append(index % n)
-        index //= n
-    return tuple(reversed(place))
 
 
 def _kind(tensor: torch.Tensor) -> str:

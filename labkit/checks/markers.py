@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 from labkit.errors import LabError
 
-_BEGIN = re.compile(r"^(?P<indent>[ \t]*)### BEGIN SOLUTION (?P<task>\d+\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*$")
+_BEGIN = re.compile(r"^(?P<indent>[ \t]*)### BEGIN SOLUTION (?P<task>(?:\d+|C)\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*$")
 _END = re.compile(r"^[ \t]*### END SOLUTION[ \t]*$")
 _ANSWER_BEGIN = re.compile(
-    r"^(?P<indent>[ \t]*)<!-- BEGIN SOLUTION (?P<task>\d+\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*-->[ \t]*$"
+    r"^(?P<indent>[ \t]*)<!-- BEGIN SOLUTION (?P<task>(?:\d+|C)\.\d+)(?:[ \t]+(?P<title>\S.*?))?[ \t]*-->[ \t]*$"
 )
 _ANSWER_END = re.compile(r"^[ \t]*<!-- END SOLUTION -->[ \t]*$")
 # a line that means to be a marker and is none is an error, never a leak
@@ -59,29 +59,23 @@ def holes(text: str, name: str = "this text", *, markdown: bool = False) -> list
     found: list[Hole] = []
     open_: tuple[int, re.Match] | None = None
     for number, line in enumerate(text.splitlines(), 1):
-        begin, end = begin_mark.match(line), end_mark.match(line)
-        if begin and open_:
+        begins = begin_mark.match(line)
+        if begins and open_:
             raise LabError(
                 f"{name}:{number}: a solution begins inside the one that began in line {open_[0]}; close that first"
             )
-        if begin:
-            open_ = number, begin
-        elif end:
+        if begins:
+            open_ = number, begins
+        elif end_mark.match(line):
             if not open_:
                 raise LabError(f"{name}:{number}: a solution ends here that never began")
             first, match = open_
             found.append(Hole(match["task"], match["title"] or "", first, number, match["indent"]))
             open_ = None
-        elif _LIKE.search(line) and not markdown and line.lstrip().startswith("#"):
-            raise LabError(
-                f"{name}:{number}: this is almost a solution marker; write "
-                f"'### BEGIN SOLUTION 13.4 title' or '### END SOLUTION'"
-            )
-        elif markdown and _LIKE.search(line) and "<!--" in line:
-            raise LabError(
-                f"{name}:{number}: this is almost a solution marker; write "
-                f"'<!-- BEGIN SOLUTION 13.7 title -->' or '<!-- END SOLUTION -->'"
-            )
+        elif _LIKE.search(line) and ("<!--" in line if markdown else line.lstrip().startswith("#")):
+            form = "<!-- {} -->" if markdown else "### {}"
+            begin, end = form.format("BEGIN SOLUTION 13.4 title"), form.format("END SOLUTION")
+            raise LabError(f"{name}:{number}: this is almost a solution marker; write '{begin}' or '{end}'")
     if open_:
         raise LabError(f"{name}:{open_[0]}: this solution never ends; add '### END SOLUTION'")
     return found

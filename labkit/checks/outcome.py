@@ -3,13 +3,14 @@ else."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 from labkit.checks.tasks import Task, Week
-from labkit.checks.verdict import FAULT, PASSED
+from labkit.checks.verdict import FAULT, PASSED, cause_line
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,41 @@ class Outcome:
         }
 
     def __repr__(self) -> str:
+        if not self.possible and self.cases:  # a stretch task
+            return f"{sum(case.verdict == PASSED for case in self.cases)} of {len(self.cases)} cases pass"
         return f"{number(self.earned)} of {number(self.possible)} points"
+
+
+# In a sentence: ranks, and numbers that are no line of a file, no part of a name and no "N-1".
+_RANK = re.compile(r"\b([Rr])anks? \d+(?:(?:, | and | to )\d+)*")
+_NUMBER = re.compile(r"(?<![\w.:+-])\d[\d.e]*\b")
+
+
+def gist(sentence: str) -> str:
+    """What is said of one mistake by every rank and every case: without ranks and lengths."""
+    return _NUMBER.sub("#", _RANK.sub(r"\1ank #", sentence))
+
+
+def decided(cases: Sequence[CaseResult]) -> list[CaseResult]:
+    """The cases; where one could not choose between causes, its task's others choose: the cause that one of them tells
+    for certain, else the only one that fits all who could not choose, if these are several."""
+    certain: dict[str, set[str]] = {}
+    for task in {case.task for case in cases}:
+        told = [set(map(gist, case.cause)) for case in cases if case.task == task]
+        sure = certain[task] = set().union(*(causes for causes in told if len(causes) == 1))
+        open_ = [causes for causes in told if len(causes) > 1 and not causes & sure]
+        common = set.intersection(*open_) if len(open_) > 1 else set()
+        if len(common) == 1:
+            sure |= common
+    return [_choose(case, certain[case.task]) if len(case.cause) > 1 else case for case in cases]
+
+
+def _choose(case: CaseResult, certain: Set[str]) -> CaseResult:
+    fits = [cause for cause in case.cause if gist(cause) in certain]
+    if len(fits) != 1:
+        return case
+    told = f"{cause_line((fits[0],))} (by the other cases: this one would fit others too)"
+    return replace(case, cause=(fits[0],), text=case.text.replace(cause_line(case.cause), told))
 
 
 def points(cases: Sequence[CaseResult]) -> Fraction:

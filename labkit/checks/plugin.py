@@ -6,8 +6,11 @@ which passes a `Checks` of its own. Without torch: it is loaded in every run of 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import inspect
 import secrets
+import threading
 import time
 from collections.abc import Callable, Generator
 from fractions import Fraction
@@ -18,24 +21,21 @@ import pytest
 
 from labkit.checks import runner as seam
 from labkit.checks.outcome import CaseResult, number
-from labkit.checks.tasks import Week, load_week
+from labkit.checks.tasks import load_week
 from labkit.checks.verdict import FAULT, NO_RESULT, PASSED, CheckFailed
 from labkit.errors import LabError
 
 DEADLINE = 5.0  # seconds for one call at home
+PATIENCE = 0.7  # seconds: a case that takes longer may hang, so the others of its task begin beside it
+AT_ONCE = 6  # cases that run at once, then
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("labkit", "course tasks")
-    group.addoption(
-        "--seed", type=int, default=None, help="Seed of the tests' random data. Default: a new one each time."
-    )
-    group.addoption(
-        "--deadline",
-        type=float,
-        default=DEADLINE,
-        help=f"Seconds for one call of a task's function. Default: {DEADLINE:g}.",
-    )
+    told = "Seed of the tests' random data. Default: a new one each time."
+    group.addoption("--seed", type=int, default=None, help=told)
+    told = f"Seconds for one call of a task's function. Default: {DEADLINE:g}."
+    group.addoption("--deadline", type=float, default=DEADLINE, help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,8 +46,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """Seed of this run's random data: at home a new one each time (printed; --seed repeats), in grading the class's."""
-    return checks_of(request.config).seed
+    """Seed of a test's random data. It comes from the run's: at home a new one each time (printed; --seed repeats), in
+    grading the class's."""
+    return seed_of(checks_of(request.config).seed, request.node)
+
+
+def seed_of(seed: int, item: pytest.Item) -> int:
+    """A test's own seed, 62 bits, by a hash. Whoever sees a test's data may find out with what seed they were drawn
+    (some generators take 32 bits, a size shows a remainder): that is of no use for any other test."""
+    name = getattr(item, "originalname", None) or item.name
+    return int.from_bytes(hashlib.sha256(f"{seed} {item.path.parent.name} {name}".encode()).digest()[:8], "big") >> 2
 
 
 def checks_of(config: pytest.Config) -> Checks:
@@ -61,7 +69,7 @@ class Checks:
     deadline  seconds for one call
     runner    who runs calls; None: processes of this machine
     only      the ids of the tasks to run; None: all that pytest selected
-    starts    called with the task and what begins; ends: with each CaseResult
+    progress  called as each case begins: (cases done, cases in all, the task and what the test looks at)
     """
 
     def __init__(
@@ -71,17 +79,17 @@ class Checks:
         deadline: float = DEADLINE,
         runner: seam.Runner | None = None,
         only: set[str] | None = None,
-        starts: Callable[[str, str], None] | None = None,
-        ends: Callable[[CaseResult], None] | None = None,
-        expected: Callable[[int], None] | None = None,
+        progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     ) -> None:
         self.seed = secrets.randbelow(2**31) if seed is None else seed
-        self.deadline, self.only = deadline, only
-        self.starts, self.ends, self.expected = starts, ends, expected
+        self.deadline, self.only, self.progress = deadline, only, progress
+        self.total = 0
         self.cases: list[CaseResult] = []
         self.broken: list[str] = []  # test files that could not be loaded
-        self._runner: seam.Runner | None = runner
-        self._own: seam.Runner | None = None
+        self.own = seam.LocalRunner()
+        self.runner = runner or self.own
+        self._waiting: list[pytest.Function] = []  # cases that can be run ahead, and have not begun
+        self._running: dict[pytest.Item, _Run] = {}
         _load.cache_clear()  # a kernel lives for days, and files change
 
     # -- collecting -------------------------------------------------------------------------------------------------
@@ -93,8 +101,7 @@ class Checks:
             keep = [item for item in items if (mark := _mark(item)) is not None and mark.args[0] in self.only]
             config.hook.pytest_deselected(items=[item for item in items if item not in keep])
             items[:] = keep
-        if self.expected is not None:
-            self.expected(len(items))
+        self.total = len(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -103,26 +110,59 @@ class Checks:
     # -- running ----------------------------------------------------------------------------------------------------
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, None, None]:
-        if (mark := _mark(item)) is not None and self.starts is not None:
-            self.starts(mark.args[0], title(item))
+        if (mark := _mark(item)) is not None:
+            self.progress(len(self.cases), self.total, f"{mark.args[0]} {title(item)}")
         return (yield)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        ours = [item for item in session.items if _mark(item) is not None and isinstance(item, pytest.Function)]
+        if ours and getattr(self.runner, "side_by_side", False):
+            self._waiting = [item for item in ours if _arguments(item, 0) is not None]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        """Run a case in a thread. While it takes long, the others of its task run beside it: what hangs, hangs
+        together. None: pytest is to run it."""
+        if pyfuncitem not in self._waiting and pyfuncitem not in self._running:
+            return None
+        run = self._running.get(pyfuncitem) or self._begin(pyfuncitem)
+        while not run.done.wait(PATIENCE):
+            busy = sum(not other.done.is_set() for other in self._running.values())
+            task = _task_id(pyfuncitem)
+            for item in [item for item in self._waiting if _task_id(item) == task][: max(0, AT_ONCE - busy)]:
+                self._begin(item)
+        del self._running[pyfuncitem]
+        pyfuncitem.stash[_SEEN] = (run.seconds, "\n".join(run.case.printed), run.case.answered)
+        if run.error is not None:
+            raise run.error
+        return True
+
+    def _begin(self, item: pytest.Function) -> _Run:
+        self._waiting.remove(item)
+        run = self._running[item] = _Run(
+            item, self._case(item), self.runner, _arguments(item, seed_of(self.seed, item)) or {}
+        )
+        run.start()
+        return run
+
+    def _case(self, item: pytest.Item) -> seam.Case:
+        week = _load(item.path.parent)
+        task = week.task(_task_id(item))
+        needs = tuple(name for id in task.stands_on for name in week.task(id).functions)
+        told = f"task {task.id}"
+        return seam.Case(week.folder.parent, week.package, needs, self.deadline, told, task.uses, task.without)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        mark = _mark(item)
-        if mark is None:
+        if _mark(item) is None or item in self._waiting or item in self._running:
             return (yield)
-        week = _week(item)
-        task = week.task(mark.args[0])
-        needs = tuple(name for id in task.stands_on for name in week.task(id).functions)
-        case = seam.Case(week.folder.parent, week.package, needs, self.deadline)
-        begin = time.perf_counter()
+        case, begin = self._case(item), time.perf_counter()
+        judging = getattr(self.runner, "judging", contextlib.nullcontext)
         try:
-            with seam.use_runner(self.runner), seam.use_case(case):
+            with seam.use(self.runner, case), judging():
                 return (yield)
         finally:
-            item.stash[_SEEN] = (time.perf_counter() - begin, "\n".join(case.printed))
-            item.stash[_ANSWERED] = case.answered
+            item.stash[_SEEN] = (time.perf_counter() - begin, "\n".join(case.printed), case.answered)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -132,41 +172,30 @@ class Checks:
         mark = _mark(item)
         if mark is None or (call.when != "call" and call.excinfo is None):
             return report
+        seconds, printed, answered = item.stash.get(_SEEN, (0.0, "", False))
         verdict, text = PASSED, ""
         cause: tuple[str, ...] = ()
         if call.excinfo is not None:
             error = call.excinfo.value
             if isinstance(error, CheckFailed):
                 verdict, text, cause = error.verdict, error.text, error.cause
-                report.longrepr = f"{verdict}: {text}"  # the verdict, without the checker's own source around it
-            elif item.stash.get(_ANSWERED, False) and isinstance(error, _FORM) and "allocate memory" not in str(error):
+            elif answered and isinstance(error, _FORM) and "allocate memory" not in str(error):
                 # The same test takes the reference's answer; it is this answer that it cannot take apart.
                 verdict = NO_RESULT
                 text = f"the answer does not have the form that is asked for: {call.excinfo.exconly()}"
-                report.longrepr = f"{verdict}: {text}"
             else:
                 verdict, text = FAULT, f"the check itself failed, tell the course: {call.excinfo.exconly()}"
-        seconds, printed = item.stash.get(_SEEN, (0.0, ""))
+            if verdict != FAULT:
+                report.longrepr = f"{verdict}: {text}"  # the verdict, without the checker's own source around it
         if printed:
             report.sections.append(("printed by your function", printed))
-        result = CaseResult(
-            mark.args[0], item.nodeid, title(item), case_of(item), share(item), verdict, text, cause, printed, seconds
-        )
-        self.cases.append(result)
-        if self.ends is not None:
-            self.ends(result)
+        case = item.callspec.id if hasattr(item, "callspec") else ""  # in the words of the parametrisation
+        what = mark.args[0], item.nodeid, title(item), case, share(item)
+        self.cases.append(CaseResult(*what, verdict, text, cause, printed, seconds))
         return report
 
-    @property
-    def runner(self) -> seam.Runner:
-        if self._runner is None:
-            self._runner = self._own = seam.LocalRunner()
-        return self._runner
-
     def pytest_sessionfinish(self) -> None:
-        if self._own is not None:
-            self._own.close()
-            self._runner = self._own = None
+        self.own.close()
 
     # -- telling ------------------------------------------------------------------------------------------------------
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -180,8 +209,41 @@ class Checks:
         terminalreporter.line(f"seed {self.seed}: repeat with --seed {self.seed}")
 
 
-_SEEN: pytest.StashKey[tuple[float, str]] = pytest.StashKey()
-_ANSWERED: pytest.StashKey[bool] = pytest.StashKey()
+_SEEN: pytest.StashKey[tuple[float, str, bool]] = pytest.StashKey()  # seconds, what was printed, was a call answered
+
+
+class _Run(threading.Thread):
+    """One case on a thread of its own. `done` is set at its end; then `error` is what it raised, or None."""
+
+    def __init__(
+        self, item: pytest.Function, case: seam.Case, runner: seam.Runner, arguments: dict[str, object]
+    ) -> None:
+        super().__init__(name=item.name, daemon=True)
+        self.function, self.case, self.runner, self.arguments = item.obj, case, runner, arguments
+        self.done, self.seconds = threading.Event(), 0.0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        begin = time.perf_counter()
+        try:
+            with seam.use(self.runner, self.case):
+                self.function(**self.arguments)
+        except BaseException as error:  # pytest's own outcomes are no Exceptions
+            self.error = error
+        finally:
+            self.seconds = time.perf_counter() - begin
+            self.done.set()
+
+
+def _arguments(item: pytest.Function, seed: int) -> dict[str, object] | None:
+    """What a case is called with, if that is its parameters and the seed alone; else None."""
+    given = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    names = item.function.__code__.co_varnames[: item.function.__code__.co_argcount]
+    if any(name != "seed" and name not in given for name in names):
+        return None
+    return {name: seed if name == "seed" else given[name] for name in names}
+
+
 # What a test raises when it takes a value apart that is not what it seems.
 _FORM = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError)
 
@@ -191,11 +253,6 @@ def title(item: pytest.Item) -> str:
     assert isinstance(item, pytest.Function)
     line = inspect.getdoc(item.function) or item.originalname.removeprefix("test_").replace("_", " ")
     return line.splitlines()[0].rstrip(".")
-
-
-def case_of(item: pytest.Item) -> str:
-    """Which of its cases, in the words of the parametrisation."""
-    return item.callspec.id if hasattr(item, "callspec") else ""
 
 
 def share(item: pytest.Item) -> Fraction:
@@ -216,32 +273,32 @@ def _mark(item: pytest.Item) -> pytest.Mark | None:
     return item.get_closest_marker("task")
 
 
-@cache
-def _load(folder: Path) -> Week:
-    return load_week(folder)
+_load = cache(load_week)
 
 
-def _week(item: pytest.Item) -> Week:
-    return _load(item.path.parent)
+def _task_id(item: pytest.Item) -> str:
+    mark = _mark(item)
+    assert mark is not None
+    return mark.args[0]
 
 
 def _agree(items: list[pytest.Item]) -> None:
     """Tests and registry must name the same tasks and points. Called when whole files were collected."""
     tests = {(item.path, item.originalname): item for item in items if isinstance(item, pytest.Function)}
-    judged = [
-        (path.parent, mark.args[0], item) for (path, _), item in tests.items() if (mark := _mark(item)) is not None
-    ]
     found: dict[tuple[Path, str], Fraction] = {}
-    try:
-        weeks = {folder: _load(folder) for folder, _, _ in judged}
-    except LabError as error:
-        raise pytest.UsageError(str(error)) from None
-    for folder, id, item in judged:
-        if id not in weeks[folder]:
+    for (path, _), item in tests.items():
+        if (mark := _mark(item)) is None:
+            continue
+        folder, id = path.parent, mark.args[0]
+        try:
+            week = _load(folder)
+        except LabError as error:
+            raise pytest.UsageError(str(error)) from None
+        if id not in week:
             raise pytest.UsageError(f"{item.nodeid} judges task {id}, which is not in {folder.name}/tasks.toml")
         found[folder, id] = found.get((folder, id), Fraction(0)) + _points(item)
     for (folder, id), points in found.items():
-        task = weeks[folder].task(id)
+        task = _load(folder).task(id)
         if task.kind == "auto" and points != Fraction(str(task.points)):
             raise pytest.UsageError(
                 f"the tests of task {id} give {number(points)} points; {folder.name}/tasks.toml says {task.points}"

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from labkit.checks import boundary, values
+from labkit.checks import boundary
+from labkit.comm.callsite import theirs
+from labkit.comm.ledger import EMPTY
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group
@@ -31,6 +31,8 @@ def load(job: dict[str, Any], body: bytes) -> Callable[[Group], bytes]:
     """What a rank at home runs: `answer` for a `describe`d job and its packed (args, kwargs)."""
 
     def run(group: Group) -> bytes:
+        from labkit.checks import values  # not above: it brings torch, which some tasks do without
+
         settle()
         args, kwargs = values.unpack(body)
         return answer(group, job, args, kwargs, job["reference"])
@@ -55,13 +57,27 @@ def answer(
     loaded      called once these are imported, before any file of the student's is
 
     The process is settled (see `settle`)."""
+    from labkit.checks import values
+
+    return values.pack(outcome(group, job, args, kwargs, reference, loaded))
+
+
+def outcome(
+    group: Group | None,
+    job: dict[str, Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    reference: str | None = None,
+    loaded: Callable[[], None] = lambda: None,
+) -> tuple:
+    """`answer`, not packed. Without a group for a task that has none."""
     root, package, name = job["root"], job["package"], job["function"]
     sys.dont_write_bytecode = True  # files of one second and one length would look unchanged
     named = {**kwargs, "group": group} if job["with_group"] else dict(kwargs)
     if root in sys.path_importer_cache or reference in sys.path_importer_cache:
         # This process has run before, and files may be others by now.
         importlib.invalidate_caches()
-    boundary.hold(root, package, name)
+    boundary.hold(job["task"], job["uses"], job["without"])
     try:
         _forget(package)
         parts = {}
@@ -71,23 +87,25 @@ def answer(
         loaded()
         function = _find(root, package, name, parts)
     except _NoAnswer as error:
-        return values.pack(error.args)
+        return error.args
     try:
         result = [function(*one, **named) for one in args] if job["each"] else function(*args, **named)
     except NotImplementedError as error:
         # A hole raises before anything was sent, and on every rank: no need to end the processes for it.
-        if group.ledger.events:
+        if group is not None and any(event.kind not in (*EMPTY, "compute") for event in group.ledger.events):
             raise
-        return values.pack((UNFINISHED, str(error)))
+        return UNFINISHED, str(error)
     except Exception as error:
-        if job["with_group"] and group.size > 1:
+        if job["with_group"] and group is not None and group.size > 1:
             raise
-        return values.pack((RAISED, told(error, root)))
-    return values.pack((OK, result, args))
+        return RAISED, told(error, root)
+    return OK, result, args
 
 
 def settle() -> None:
     """Put random generators and torch's settings into the state in which every call begins."""
+    import torch
+
     random.seed(0)
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float32)
@@ -97,12 +115,13 @@ def settle() -> None:
 
 
 def told(error: BaseException, root: str) -> str:
-    """An exception as its author wants it: the type, what it says, and the lines of the week's own files on the way."""
+    """An exception as its author wants it: the type, what it says, and the lines of the week's own files on the way.
+    `root` may hold labkit and installed packages as well: of them no line is told."""
     lines = [f"{type(error).__name__}: {error}".rstrip(": ")]
     if isinstance(error, SyntaxError) and error.filename:
         lines.append(f"  {_short(error.filename, root)}:{error.lineno}: {(error.text or '').strip()}")
     for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename.startswith(root):
+        if frame.filename.startswith(root) and theirs(frame.filename):
             lines.append(f"  {_short(frame.filename, root)}:{frame.lineno} in {frame.name}: {frame.line}")
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit.checks import expected as expected_values
-from labkit.checks.outcome import CaseResult, Outcome
+from labkit.checks.outcome import Outcome, decided
 from labkit.checks.tasks import Week, find_weeks, select
 from labkit.errors import LabError
 
@@ -39,9 +39,7 @@ def run_checks(
     seed: int | None = None,
     deadline: float | None = None,
     runner=None,
-    starts: Callable[[str, str], None] | None = None,
-    ends: Callable[[CaseResult], None] | None = None,
-    expected: Callable[[int], None] | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> Outcome:
     """Check tasks and weeks by name; nothing means everything in the course.
 
@@ -50,7 +48,7 @@ def run_checks(
     seed      of the random data; None: a new one, which the Outcome tells
     deadline  seconds for one call
     runner    who runs the students' functions (labkit.checks.runner.Runner); default: processes of this machine
-    starts, ends, expected   called as each case begins and ends, and with the number of cases, for a progress display
+    progress  called as each case begins: (cases done, cases in all, the task and what the test looks at)
 
     Raises LabError for an unknown name, without pytest, or if a test file itself cannot be loaded.
     """
@@ -67,15 +65,8 @@ def run_checks(
         helper.server()  # it imports torch while this process does
     selection = select(names, find_weeks(start) if weeks is None else weeks)
     begin = time.perf_counter()
-    checks = Checks(
-        seed=seed,
-        deadline=deadline or DEADLINE,
-        runner=runner,
-        only={id for _, ids in selection for id in ids},
-        starts=starts,
-        ends=ends,
-        expected=expected,
-    )
+    only = {id for _, ids in selection for id in ids}
+    checks = Checks(seed=seed, deadline=deadline or DEADLINE, runner=runner, only=only, progress=progress)
     outcome = Outcome(selection, checks.seed)
     files = [
         str(test) for week, ids in selection if any(week.task(i).kind != "written" for i in ids) for test in week.tests
@@ -95,7 +86,7 @@ def run_checks(
             raise KeyboardInterrupt
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
             raise LabError(f"the checks could not be run; tell the course:\n{told.getvalue().strip()}")
-    outcome.cases, outcome.seconds = checks.cases, time.perf_counter() - begin
+    outcome.cases, outcome.seconds = decided(checks.cases), time.perf_counter() - begin
     return outcome
 
 
@@ -109,19 +100,11 @@ def _forget(selection: list[tuple[Week, tuple[str, ...]]]) -> None:
 @contextlib.contextmanager
 def _own_environment():
     """pytest's own variables out of the way, and back afterwards."""
-    names = (
-        "PYTEST_ADDOPTS",
-        "PYTEST_PLUGINS",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD",
-        "PYTEST_CURRENT_TEST",
-        "PYTEST_VERSION",
-    )
-    before = {name: os.environ.pop(name, None) for name in names}
+    before = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PYTEST_")}
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+            del os.environ[name]
+        os.environ.update(before)

@@ -11,6 +11,9 @@ rank's group comes by keyword, `group=`, and so do all further arguments, equal 
     got.inputs[r]    what its positional arguments held after the call, as a tuple: for functions that work in place
     ledger[r]        what it sent
 
+`call(..., weighed=True)`: where a sandbox runs the ranks, `ledger[r].weighed` has the bytes of memory that rank r held
+at each span of computing (`group.compute`), read from outside. At home nobody reads them, and it is empty.
+
 `call_alone("cost_model.crossover_bytes", small, large, alpha, beta)` is for functions that know no ranks; it gives the
 value. `call_each("cost_model.ring_all_reduce_cost", [(8,), (3,)])` calls it with each of these arguments in turn, in
 one process, and gives the list of values: where several questions make one case, it costs one process, not several.
@@ -29,6 +32,7 @@ import contextlib
 import io
 import itertools
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -37,6 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NO_RESULT, NOT_ATTEMPTED, PASSED, CheckFailed
+from labkit.comm.callsite import theirs
 from labkit.comm.outcome import RanksFailed
 from labkit.comm.processes import RankPool
 from labkit.errors import LabError
@@ -62,6 +67,10 @@ class Job:
                 twice
     timeout     seconds
     each        without a group: call it once with each of `inputs[0]`'s tuples; the value is the list of values
+    task        "task 13.4", for the text where an import is refused
+    uses        what it may import of labkit (labkit.checks.boundary)
+    without     packages that it must not find, torch among them: then arrays are NumPy's there (labkit.checks.bare)
+    weighed     whether its memory is read at every span of computing, where the runner can (see `call`)
     """
 
     root: Path
@@ -73,25 +82,24 @@ class Job:
     stands_on: tuple[str, ...] = ()
     timeout: float = 5.0
     each: bool = False
+    task: str = "this task"
+    uses: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    weighed: bool = False
 
 
 def describe(job: Job, root: str) -> dict[str, Any]:
     """What a rank is told of a job, as plain data: everything but the values."""
-    return {
-        "root": root,
-        "package": job.package,
-        "function": job.function,
-        "with_group": job.with_group,
-        "stands_on": list(job.stands_on),
-        "each": job.each,
-    }
+    told = ("package", "function", "with_group", "stands_on", "each", "task", "uses", "without", "weighed")
+    return {"root": root, **{name: getattr(job, name) for name in told}}
 
 
 @dataclass
 class Reply:
     """What came of it. `verdict` is PASSED if every rank returned; then values, inputs and ledgers are there, by rank.
 
-    Otherwise `text` tells the reader what happened; `cause` holds the sentence on the cause, if one is certain.
+    Otherwise `text` tells the reader what happened; `cause` holds the sentence on the cause, if one is certain; and
+    `ledgers` what the ranks had done by then, where that is known.
     `printed` is what the function printed, if anything: shown when the case fails."""
 
     verdict: str = PASSED
@@ -104,7 +112,9 @@ class Reply:
 
 
 class Runner(Protocol):
-    """Runs jobs. `run` gives a Reply for whatever the student's code does, and never raises because of it."""
+    """Runs jobs. `run` gives a Reply for whatever the student's code does, and never raises because of it. One whose
+    `side_by_side` is true may be asked by several threads at once. One that has `judging()`, a context manager, is told
+    by it when a case runs: it may end a test that takes too long over an answer, by a CheckFailed."""
 
     def run(self, job: Job) -> Reply: ...
 
@@ -119,29 +129,32 @@ class Answers(list):
 
 @dataclass
 class Case:
-    """The test that is running: where its week is, what its task stands on, how long a call may take; what its calls
-    printed, and whether one has been answered."""
+    """The test that is running: its part of a Job; what its calls printed, and whether one has been answered."""
 
     root: Path
     package: str
     stands_on: tuple[str, ...] = ()
     timeout: float = 5.0
+    task: str = "this task"
+    uses: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     printed: list[str] = field(default_factory=list)
     answered: bool = False
 
 
-_runner: ContextVar[Runner | None] = ContextVar("labkit_runner", default=None)
-_case: ContextVar[Case | None] = ContextVar("labkit_case", default=None)
+_here: ContextVar[tuple[Runner, Case] | None] = ContextVar("labkit_checks", default=None)
 
 
-def call(name: str, inputs: list, *, timeout: float | None = None, **kwargs: Any) -> tuple[Answers, list[Ledger]]:
+def call(
+    name: str, inputs: list, *, timeout: float | None = None, weighed: bool = False, **kwargs: Any
+) -> tuple[Answers, list[Ledger]]:
     """Run "module.function" on len(inputs) ranks (see above). Returns (answers by rank, ledgers by rank).
 
     Raises CheckFailed if there is no answer: hung, crashed, not attempted, no such function."""
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list with one entry for each rank")
     by_rank = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in inputs)
-    reply = _run(name, by_rank, kwargs, True, timeout)
+    reply = _run(name, by_rank, kwargs, True, timeout, weighed=weighed)
     answers = Answers(reply.values)
     answers.inputs = reply.inputs
     return answers, reply.ledgers
@@ -163,23 +176,13 @@ def call_each(name: str, arguments: list[tuple], *, timeout: float | None = None
 
 
 @contextmanager
-def use_runner(runner: Runner) -> Iterator[Runner]:
-    """Inside the `with`, `call` goes to this runner."""
-    token = _runner.set(runner)
+def use(runner: Runner, case: Case) -> Iterator[None]:
+    """Inside the `with`, `call` works for this test and goes to this runner."""
+    token = _here.set((runner, case))
     try:
-        yield runner
+        yield
     finally:
-        _runner.reset(token)
-
-
-@contextmanager
-def use_case(case: Case) -> Iterator[Case]:
-    """Inside the `with`, `call` works for this test."""
-    token = _case.set(case)
-    try:
-        yield case
-    finally:
-        _case.reset(token)
+        _here.reset(token)
 
 
 def _run(
@@ -189,23 +192,16 @@ def _run(
     with_group: bool,
     timeout: float | None,
     each: bool = False,
+    weighed: bool = False,
 ) -> Reply:
-    case, runner = _case.get(), _runner.get()
-    if case is None or runner is None:
+    if (here := _here.get()) is None:
         raise LabError(
             "call() works inside a task's test: run it by `lab check`, or by pytest with labkit.checks.plugin"
         )
-    job = Job(
-        case.root,
-        case.package,
-        name,
-        inputs,
-        kwargs,
-        with_group,
-        case.stands_on,
-        case.timeout if timeout is None else timeout,
-        each,
-    )
+    runner, case = here
+    timeout = case.timeout if timeout is None else timeout
+    shape = (case.root, case.package, name, inputs, kwargs, with_group)
+    job = Job(*shape, case.stands_on, timeout, each, case.task, case.uses, case.without, weighed)
     try:
         reply = runner.run(job)
     except LabError as error:  # the ranks could not be started, say: not the student's doing
@@ -213,7 +209,7 @@ def _run(
     if reply.printed:
         case.printed.append(reply.printed)
     if reply.verdict != PASSED:
-        raise CheckFailed(reply.verdict, reply.text, cause=reply.cause)
+        raise CheckFailed(reply.verdict, reply.text, cause=reply.cause, ledgers=reply.ledgers)
     case.answered = True
     return reply
 
@@ -225,39 +221,66 @@ class LocalRunner:
     It protects from accidents (an endless loop, a crash, a deadlock: each ends its own case), not from intent: the
     ranks run with the reader's own rights. Grading puts a sandbox in its place.
 
+    Several threads may call `run`: each job with ranks has a pool of its own while it runs. Jobs without ranks compute,
+    and some are judged by their time, so one goes after the other.
+
     root        take the students' package from this folder instead of the job's (the folder that holds
                 `week13_allreduce`)
     reference   a folder with the solutions; a job's `stands_on` functions are taken from there
     """
 
+    side_by_side = True  # see `Runner`
+
     def __init__(self, root: str | Path | None = None, reference: str | Path | None = None) -> None:
         self.root = Path(root).resolve() if root is not None else None
         self.reference = Path(reference).resolve() if reference is not None else None
-        self._pools: dict[int, RankPool] = {}
+        self._pools: list[RankPool] = []
+        self._free: list[RankPool] = []
+        self._lock, self._alone = threading.Lock(), threading.Lock()
 
     def run(self, job: Job) -> Reply:
         from labkit.checks import values  # not above: it brings torch
 
         root = str(self.root or job.root)
-        told_of = {**describe(job, root), "reference": str(self.reference) if self.reference else None}
-        sent = [(told_of, values.pack((args, dict(job.kwargs)))) for args in job.inputs]
-        pool = self._pools.setdefault(len(sent), RankPool(len(sent)))
+        described = {**describe(job, root), "reference": str(self.reference) if self.reference else None}
+        sent = [(described, values.pack((args, dict(job.kwargs)))) for args in job.inputs]
         printed = io.StringIO()
-        try:
-            # What the ranks print comes out of this process's streams.
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-                results = pool.call("labkit.checks.remote:load", sent, job.timeout)
-        except RanksFailed as error:
-            reply = _failed(error, root)
-        else:
-            reply = read_answers(results, results.ledgers, job.with_group)
+        where = "labkit.checks.bare:load" if job.without else "labkit.checks.remote:load"
+        with self._pool(len(sent), printed) as pool, contextlib.nullcontext() if job.with_group else self._alone:
+            try:
+                results = pool.call(where, sent, job.timeout)
+            except RanksFailed as error:
+                if isinstance(error.__cause__, NotImplementedError):
+                    reply = Reply(NOT_ATTEMPTED, text=not_attempted(str(error.__cause__)))
+                else:
+                    reply = told(error.autopsy, root, error.ledgers)
+            else:
+                reply = read_answers(results, results.ledgers, job.with_group)
         reply.printed = capped(_ABORT.sub("", printed.getvalue()))
         return reply
 
+    @contextmanager
+    def _pool(self, size: int, printed: io.StringIO) -> Iterator[RankPool]:
+        """A pool of `size` ranks that nobody else uses meanwhile."""
+        with self._lock:
+            pool = next((pool for pool in self._free if pool.size == size), None)
+            if pool is None:
+                pool = RankPool(size)
+                self._pools.append(pool)
+            else:
+                self._free.remove(pool)
+        pool.printed = printed
+        try:
+            yield pool
+        finally:
+            with self._lock:
+                self._free.append(pool)
+
     def close(self) -> None:
         """End all rank processes."""
-        pools, self._pools = self._pools, {}
-        for pool in pools.values():
+        with self._lock:
+            pools, self._pools, self._free = self._pools, [], []
+        for pool in pools:
             pool.close()
 
     def __enter__(self) -> LocalRunner:
@@ -283,24 +306,16 @@ def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group:
             return Reply(NO_RESULT, text=f"rank {rank}'s answer cannot be read: {error}")
         answers.append((kind, *rest))
     for kind, verdict in verdicts.items():
-        ranks = [r for r, answer in enumerate(answers) if answer[0] == kind]
-        if ranks:
-            text = str(answers[ranks[0]][1])
-            if verdict == NOT_ATTEMPTED:
-                return Reply(verdict, text=not_attempted(text))
-            who = "" if kind == remote.MISSING or not with_group else f"rank {ranks[0]}: "
-            return Reply(verdict, text=who + text)
+        for rank, (ended, text, *_) in enumerate(answers):
+            if ended == kind:
+                who = "" if kind == remote.MISSING or not with_group else f"rank {rank}: "
+                return Reply(verdict, text=not_attempted(text) if verdict == NOT_ATTEMPTED else f"{who}{text}")
     return Reply(values=[a[1] for a in answers], inputs=[a[2] for a in answers], ledgers=list(ledgers))
 
 
-def _failed(error: RanksFailed, root: str) -> Reply:
-    if isinstance(error.__cause__, NotImplementedError):
-        return Reply(NOT_ATTEMPTED, text=not_attempted(str(error.__cause__)))
-    return told(error.autopsy, root)
-
-
-def told(autopsy: Autopsy, root: str) -> Reply:
-    """The Reply for a run that did not end well. `root` is cut off in front of file names."""
+def told(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = ()) -> Reply:
+    """The Reply for a run that did not end well, and what each rank had done. `root` is cut off in front of file
+    names."""
     # The cause and where each rank stood say it all; the traceback comes without the machinery's frames.
     text = str(autopsy).partition("\n\n  waits for: ")[0].partition("\n\nRank ")[0]
     guilty = next((report for report in autopsy.ranks if report.rank == autopsy.guilty), None)
@@ -310,15 +325,17 @@ def told(autopsy: Autopsy, root: str) -> Reply:
         HUNG if autopsy.reason in HANGS else CRASHED,
         text=text.replace(root + "/", ""),
         cause=(autopsy.cause.replace(root + "/", ""),) if autopsy.certain else (),
+        ledgers=list(ledgers),
     )
 
 
 def own_lines(traceback: str, root: str) -> str:
-    """The frames of a formatted traceback that lie in `root`, and its last line."""
+    """The frames of a formatted traceback that lie in `root` and are the author's own, and its last line."""
     lines = traceback.rstrip().splitlines()
     kept = []
     for here, after in itertools.pairwise(lines):
-        if here.lstrip().startswith(f'File "{root}'):
+        file = here.partition('File "')[2].partition('"')[0]
+        if file.startswith(root) and theirs(file):
             kept += [here, after]
     return "\n".join([*kept, lines[-1]]) if lines else ""
 

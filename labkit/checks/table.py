@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from rich.console import Console
 from rich.padding import Padding
@@ -12,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from labkit.checks.outcome import CaseResult, Outcome, number, points
+from labkit.checks.judge import TRUE_ALWAYS
+from labkit.checks.outcome import CaseResult, Outcome, gist, number, points
 from labkit.checks.run import run_checks
 from labkit.checks.tasks import Task
 from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED
@@ -23,67 +23,31 @@ SHOWN = 2  # diagnoses shown of one task, unless all are asked for
 
 def check(*names: str, seed: int | None = None, deadline: float | None = None, show_all: bool = False) -> Outcome:
     """For notebooks: check("13.4") checks your files as saved on disk, shows the table, and returns the Outcome."""
-    with watch() as (console, hooks):
-        outcome = run_checks(names, seed=seed, deadline=deadline, **hooks)
+    console = Console()  # made before pytest redirects stdout
+    with watched(console) as progress:
+        outcome = run_checks(names, seed=seed, deadline=deadline, progress=progress)
     render(outcome, console, show_all=show_all)
     return outcome
 
 
 @contextlib.contextmanager
-def watch(console: Console | None = None, quiet: bool = False) -> Iterator[tuple[Console, dict[str, Any]]]:
-    """A progress line on a terminal or in a notebook. Gives the console and the hooks for `run_checks`."""
-    console = console or Console()  # made before pytest redirects stdout
-    if console.is_jupyter and not quiet:
-        with _notebook_line() as hooks:
-            yield console, hooks
+def watched(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress line on a terminal or in a notebook; gives what moves it."""
+    if console.is_jupyter:  # one line of text that changes in place: a bar would need ipywidgets
+        from IPython.display import display
+
+        place = display({"text/plain": "checking ..."}, raw=True, display_id=True)
+        try:
+            yield lambda done, total, what: place.update({"text/plain": f"{done} of {total}: {what}"}, raw=True)
+        finally:
+            place.update({"text/plain": ""}, raw=True)
         return
-    if quiet or not console.is_terminal:
-        yield console, {}
-        return
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        console=console,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
+    columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn()
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    bar.disable = not console.is_terminal
     with bar:
         line = bar.add_task("starting", total=None)
-        yield (
-            console,
-            {
-                "expected": lambda count: bar.update(line, total=count),
-                "starts": lambda task, behaviour: bar.update(line, description=f"{task} {behaviour}"),
-                "ends": lambda case: bar.advance(line),
-            },
-        )
-
-
-@contextlib.contextmanager
-def _notebook_line() -> Iterator[dict[str, Any]]:
-    """One line of text that changes in place: a bar would need ipywidgets."""
-    from IPython.display import display
-
-    total, done = 0, 0
-    line = display({"text/plain": "checking ..."}, raw=True, display_id=True)
-
-    def expected(count: int) -> None:
-        nonlocal total
-        total = count
-
-    def starts(task: str, title: str) -> None:
-        line.update({"text/plain": f"{done} of {total}: {task} {title}"}, raw=True)
-
-    def ends(case: CaseResult) -> None:
-        nonlocal done
-        done += 1
-
-    try:
-        yield {"expected": expected, "starts": starts, "ends": ends}
-    finally:
-        line.update({"text/plain": ""}, raw=True)
+        yield lambda done, total, what: bar.update(line, completed=done, total=total, description=what)
 
 
 def render(outcome: Outcome, console: Console, show_all: bool = False) -> None:
@@ -102,12 +66,23 @@ def render(outcome: Outcome, console: Console, show_all: bool = False) -> None:
     written = [task for task in outcome.tasks if task.kind == "written"]
     by_hand = f"; {number(sum(t.points for t in written))} more are given by hand" if written else ""
     console.print()
+    passed = sum(case.verdict == PASSED for case in outcome.cases)
+    sum_up = (
+        f"{number(outcome.earned)} of {number(outcome.possible)} automatic points"
+        if outcome.possible or not outcome.cases
+        else f"{passed} of {len(outcome.cases)} cases pass; they give no points"
+    )
     console.print(
-        f"{number(outcome.earned)} of {number(outcome.possible)} automatic points{by_hand}. "
-        f"{outcome.seconds:.1f} s, seed {outcome.seed} (the same data again: --seed {outcome.seed})",
+        f"{sum_up}{by_hand}. {outcome.seconds:.1f} s, seed {outcome.seed} (the same data again: --seed {outcome.seed})",
         highlight=False,
         style="bold",
     )
+    if any(case.verdict == HUNG and " within " in case.text for case in outcome.cases):
+        console.print(
+            "What did not end in time on a slow or busy machine may need longer: lab check --deadline 60, or "
+            "check(..., deadline=60).",
+            highlight=False,
+        )
     if outcome.faults:
         console.print(
             "A case marked 'grader fault' failed in the checking machinery, not in your code: run it "
@@ -117,11 +92,12 @@ def render(outcome: Outcome, console: Console, show_all: bool = False) -> None:
 
 
 def _rows(table: Table, task: Task, cases: Sequence[CaseResult]) -> None:
-    seconds = f"{sum(case.seconds for case in cases):.1f}"
+    # Of several cases no sum: some wait side by side, and together they take less.
+    seconds = f"{cases[0].seconds:.1f}" if len(cases) == 1 else ""
     if task.kind == "written":
         table.add_row(Text(task.id, "bold"), Text(task.title, "bold"), "by hand", f"{number(task.points)}", "")
         return
-    earned = f"{number(points(cases))} / {number(task.points)}"
+    earned = f"{number(points(cases))} / {number(task.points)}" if task.points else ""
     verdicts = {case.verdict for case in cases}
     word = verdicts.pop() if len(verdicts) == 1 else ""
     table.add_row(
@@ -142,7 +118,7 @@ def _rows(table: Table, task: Task, cases: Sequence[CaseResult]) -> None:
             "",
             Text(f"    {case.case}" if case.case else f"  {case.title}"),
             Text(case.verdict, COLOURS.get(case.verdict, "red")),
-            f"{number(case.earned)} / {number(case.possible)}",
+            f"{number(case.earned)} / {number(case.possible)}" if case.possible else "",
             f"{case.seconds:.1f}",
         )
 
@@ -155,18 +131,21 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
     first = [other for other in task.stands_on if any(c.verdict != PASSED for c in outcome.of(other))]
     if first:
         fail = "fails" if len(first) == 1 else "fail"
-        console.print(Text(f"{task.id} stands on {' and '.join(first)}, which {fail} too: begin there.", "italic"))
-    elif task.stands_on:
-        names = " and ".join(filter(None, (", ".join(task.stands_on[:-1]), task.stands_on[-1])))
+        console.print(
+            Text(f"{task.id} stands on {' and '.join(first)}, which {fail} too: it may be the cause.", "italic")
+        )
+    elif unseen := [other for other in task.stands_on if not outcome.of(other)]:
+        names = " and ".join(filter(None, (", ".join(unseen[:-1]), unseen[-1])))
         console.print(Text(f"{task.id} stands on {names}: a mistake there fails here too.", "italic"))
     holes = dict.fromkeys(case.text for case in failed if case.verdict == NOT_ATTEMPTED)
     for text in holes:
         console.print(Text.assemble((task.id, "bold"), f"  {text}"))
     # One mistake often breaks several cases: it is told once.
     groups: dict[tuple, list[CaseResult]] = {}
-    for case in failed:
+    certain = {gist(case.cause[0]) for case in failed if len(case.cause) == 1}
+    for case in sorted(failed, key=_doubt):
         if case.verdict != NOT_ATTEMPTED:
-            groups.setdefault(_same_mistake(case, show_all), []).append(case)
+            groups.setdefault(_same_mistake(case, show_all, certain), []).append(case)
     shown = list(groups.items()) if show_all else list(groups.items())[:SHOWN]
     for _, cases in shown:
         names = cases[0].behaviour + (f" (and {len(cases) - 1} more)" if len(cases) > 1 else "")
@@ -179,8 +158,20 @@ def _diagnoses(console: Console, task: Task, outcome: Outcome, show_all: bool) -
         console.print(Text(f"    {more} more {fail}: lab check {task.id} --all shows every diagnosis.", "dim"))
 
 
-def _same_mistake(case: CaseResult, exactly: bool) -> tuple:
-    """Cases with equal keys are told once: the same words; or the same cause; or a hang, whose words hold times."""
+def _doubt(case: CaseResult) -> int:
+    """The surest first: one cause, several that the case could not tell apart, a description of the numbers, none."""
+    described = any(cause.startswith(TRUE_ALWAYS) for cause in case.cause)
+    return 98 if described else len(case.cause) or 99
+
+
+def _same_mistake(case: CaseResult, exactly: bool, certain: Set[str]) -> tuple:
+    """Cases with equal keys are told once: the same words; or the same cause, of whichever rank and length, however the
+    case ended; or a hang, whose words hold times. A cause that another case tells for certain stands for the several
+    among which this one could not choose."""
     if exactly:
         return case.verdict, case.text
-    return case.verdict, "" if case.verdict == HUNG else case.cause or case.text
+    if explained := [cause for cause in map(gist, case.cause) if cause in certain]:
+        return (explained[0],)
+    if case.verdict == HUNG:
+        return (HUNG,)
+    return case.verdict, *map(gist, case.cause or (case.text,))

@@ -6,6 +6,8 @@ A week's `tasks.toml` is the registry. It is data: grading and the gradebook rea
     notebook = "lab.ipynb"
     tests = ["test_week13.py"]
     uses = ["labkit.model"]                 # of labkit, beyond comm and checks (labkit.checks.boundary); mostly nothing
+    weeks = ["week14_fsdp"]                 # earlier weeks whose modules this one's import; graded with the reference's
+                                            # in a [[task]]: what it alone may use besides
     records = ["*.json"]                    # of its results/, beyond pages: what the notebook reads, so students get it
 
     [[task]]
@@ -14,6 +16,7 @@ A week's `tasks.toml` is the registry. It is data: grading and the gradebook rea
     kind = "auto"                           # "auto": by tests; "written": by hand; "stretch": tests, no points
     points = 20
     functions = ["collectives.ring_all_reduce"]     # what the student writes
+    without = ["torch"]                     # judged where these packages do not exist, in NumPy; mostly nothing
     stands_on = ["13.2", "13.3"]            # graded with reference parts for these, so that no mistake counts twice
 
 In the test file `@task("13.4", points=6)` says how many of the task's points a test is worth; its parametrised cases
@@ -22,31 +25,43 @@ share them equally. The sum over a task's tests must be the registry's number.
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from labkit.errors import LabError
+from labkit.strict import Config, load_toml, nearest, require
 
-KINDS = ("auto", "written", "stretch")
 REGISTRY = "tasks.toml"
 FOLDERS = ("week*", "capstone*")  # a tasks.toml elsewhere is somebody else's
+Names = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
 
 
-@dataclass(frozen=True)
-class Task:
-    """One task. `functions` are "module.function" of the week's package."""
+class Task(Config):
+    """One task. `functions` are "module.function" of the week's package, `uses` what it may import of labkit."""
 
     id: str
     title: str
-    kind: str
-    points: float
-    functions: tuple[str, ...] = ()
-    stands_on: tuple[str, ...] = ()
+    kind: Literal["auto", "written", "stretch"]
+    points: int | float
+    functions: Names = ()
+    stands_on: Names = ()
+    uses: Names = ()
+    without: Names = ()
+
+    @model_validator(mode="after")
+    def _own(self) -> Task:
+        require(
+            bool(re.fullmatch(r"(\d+|C)\.\d+", self.id)), "an id is WEEK.NUMBER, for example 13.4; C is the capstone's"
+        )
+        right = self.points == 0 if self.kind == "stretch" else self.points > 0
+        require(not (self.without and self.stands_on), "a task judged without packages stands on no other")
+        require(right, "points are above 0, and 0 for stretch tasks only")
+        return self
 
     @property
     def cell(self) -> str:
@@ -59,10 +74,32 @@ class Task:
         return tuple(dict.fromkeys(name.rpartition(".")[0] for name in self.functions))
 
 
+class Registry(Config):
+    """A week's tasks.toml."""
+
+    title: str
+    notebook: str
+    tests: Names
+    task: list[Task]
+    uses: Names = ()
+    weeks: Names = ()
+    records: Names = ()
+
+    @model_validator(mode="after")
+    def _together(self) -> Registry:
+        ids = [task.id for task in self.task]
+        for task in self.task:
+            require(ids.count(task.id) == 1, f"there are two tasks {task.id}: an id names one task")
+            for other in task.stands_on:
+                require(other in ids, f"task {task.id} stands on {other}, which is not in this file")
+        return self
+
+
 @dataclass(frozen=True)
 class Week:
     """One week's folder. `name` is what one types: "week13"; `package` is the folder's name: "week13_allreduce"; `uses`
-    is what its tasks may import of labkit (see labkit.checks.boundary), `records` patterns below its results/."""
+    is what any of its tasks may import of labkit (labkit.checks.boundary), `records` patterns below its results/,
+    `weeks` the earlier packages that its modules import."""
 
     name: str
     title: str
@@ -72,10 +109,16 @@ class Week:
     tasks: tuple[Task, ...]
     uses: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
+    weeks: tuple[str, ...] = ()
 
     @property
     def package(self) -> str:
         return self.folder.name
+
+    @property
+    def below(self) -> tuple[Path, ...]:
+        """The folders of the earlier weeks that its modules import."""
+        return tuple(self.folder.parent / name for name in self.weeks)
 
     def task(self, id: str) -> Task:
         """The task with this id. KeyError without one; `id in week` asks."""
@@ -103,40 +146,30 @@ def load_week(folder: str | Path) -> Week:
     """Read a week's registry. LabError names the file and what is wrong in it."""
     folder = Path(folder).resolve()
     path = folder / REGISTRY
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LabError(f"{folder} is no week's folder: it has no {REGISTRY}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LabError(f"{path} is not valid TOML: {error}") from None
-    _fields(data, {"title": str, "notebook": str, "tests": list, "task": list}, path, {"uses": list, "records": list})
-    tasks = tuple(_task(entry, path) for entry in data["task"])
-    ids = [t.id for t in tasks]
-    for id in ids:
-        if ids.count(id) > 1:
-            raise LabError(f"{path} has two tasks {id}: an id names one task")
-    for t in tasks:
-        for other in t.stands_on:
-            if other not in ids:
-                raise LabError(f"{path}: task {t.id} stands on {other}, which is not in this file")
+    if not path.exists():
+        raise LabError(f"{folder} is no week's folder: it has no {REGISTRY}")
+    found = load_toml(path, Registry)
+    tasks = tuple(task.replace(uses=(*found.uses, *task.uses)) for task in found.task)
     name = re.match(r"week\d+", folder.name)
     return Week(
         name.group() if name else folder.name,
-        data["title"],
+        found.title,
         folder,
-        folder / data["notebook"],
-        tuple(folder / test for test in data["tests"]),
+        folder / found.notebook,
+        tuple(folder / test for test in found.tests),
         tasks,
-        tuple(data.get("uses", ())),
-        tuple(data.get("records", ())),
+        tuple(dict.fromkeys(name for task in tasks for name in task.uses)),
+        found.records,
+        found.weeks,
     )
 
 
 def find_weeks(start: str | Path | None = None) -> list[Week]:
-    """The weeks of the course that `start` (default: the working directory) lies in, else of the one with labkit."""
+    """The weeks of the course that `start` (default: the working directory) lies in, else of the one with labkit. In
+    the order in which they are taught: the capstone last."""
     start = Path(start or Path.cwd()).resolve()
     for root in (start, *start.parents, Path(__file__).resolve().parents[2]):
-        folders = sorted(path.parent for name in FOLDERS for path in root.glob(f"{name}/{REGISTRY}"))
+        folders = [path.parent for name in FOLDERS for path in sorted(root.glob(f"{name}/{REGISTRY}"))]
         if folders:
             return [load_week(folder) for folder in folders]
     raise LabError("there is no course here: go to the folder that holds the week folders, and try again")
@@ -159,70 +192,16 @@ def select(names: Sequence[str], weeks: Iterable[Week]) -> list[tuple[Week, tupl
     A whole week means its tasks that give points; a stretch task is checked when it is named. An unknown name is a
     LabError with the nearest known one."""
     weeks = list(weeks)
-    if not names:
-        return [(week, _graded(week)) for week in weeks]
-    chosen: dict[str, set[str]] = {}
-    for name in names:
-        wanted = name.strip().rstrip("/")
-        for week in weeks:
-            if wanted in (week.name, week.package):
-                chosen.setdefault(week.name, set()).update(_graded(week))
-            elif wanted in week:
-                chosen.setdefault(week.name, set()).add(wanted)
-            else:
-                continue
-            break
-        else:
-            known = [n for week in weeks for n in (week.name, *(t.id for t in week.tasks))]
-            raise LabError(f"there is no task or week {name!r}{nearest(wanted, known)}")
-    return [
-        (week, tuple(t.id for t in week.tasks if t.id in chosen[week.name])) for week in weeks if week.name in chosen
-    ]
+    chosen = {id for name in names or [week.name for week in weeks] for id in _named(name, weeks)}
+    return [(week, ids) for week in weeks if (ids := tuple(t.id for t in week.tasks if t.id in chosen))]
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of an error sentence: "; did you mean ...?", or what there is."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
-
-
-def _graded(week: Week) -> tuple[str, ...]:
-    return tuple(t.id for t in week.tasks if t.kind != "stretch")
-
-
-def _task(entry: Any, path: Path) -> Task:
-    if not isinstance(entry, dict):
-        raise LabError(f"{path}: each task is a table, [[task]]")
-    _fields(
-        entry,
-        {"id": str, "title": str, "kind": str, "points": (int, float)},
-        path,
-        optional={"functions": list, "stands_on": list},
-    )
-    where = f"{path}: task {entry['id']}"
-    if not re.fullmatch(r"\d+\.\d+", entry["id"]):
-        raise LabError(f"{where}: an id is WEEK.NUMBER, for example 13.4")
-    if entry["kind"] not in KINDS:
-        raise LabError(f"{where}: kind is one of {', '.join(KINDS)}, not {entry['kind']!r}")
-    points, stretch = entry["points"], entry["kind"] == "stretch"
-    if isinstance(points, bool) or points < 0 or stretch != (points == 0):
-        raise LabError(f"{where}: points are above 0, and 0 for stretch tasks only")
-    return Task(
-        entry["id"],
-        entry["title"],
-        entry["kind"],
-        points,
-        tuple(entry.get("functions", ())),
-        tuple(entry.get("stands_on", ())),
-    )
-
-
-def _fields(data: dict, wanted: dict[str, Any], path: Path, optional: dict[str, Any]) -> None:
-    for key, kind in wanted.items():
-        if not isinstance(data.get(key), kind):
-            raise LabError(f"{path}: {key} is missing or has the wrong type")
-    for key, value in data.items():
-        if key not in wanted and key not in optional:
-            raise LabError(f"{path}: {key!r} is unknown{nearest(key, [*wanted, *optional])}")
-        if key in optional and not isinstance(value, optional[key]):
-            raise LabError(f"{path}: {key} has the wrong type")
+def _named(name: str, weeks: Sequence[Week]) -> tuple[str, ...]:
+    wanted = name.strip().rstrip("/")
+    for week in weeks:
+        if wanted in (week.name, week.package):
+            return tuple(t.id for t in week.tasks if t.kind != "stretch")
+        if wanted in week:
+            return (wanted,)
+    known = [n for week in weeks for n in (week.name, *(t.id for t in week.tasks))]
+    raise LabError(f"there is no task or week {name!r}{nearest(wanted, known)}")

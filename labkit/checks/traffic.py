@@ -26,12 +26,14 @@ def sent(
     steps: int | None = None,
     at_most: int | None = None,
     at_least: int = 0,
+    to: int | None = None,
     forbid: str | Sequence[str] = (),
     looks_like: Mapping[str, Sequence[tuple[int, int]]] | None = None,
 ) -> None:
     """Pass if the rank's traffic is as stated; else raise CheckFailed.
 
     steps       exactly so many calls that sent something (a `sendrecv` or a `batch` is one)
+    to          the only rank to send to
     at_most     bytes sent point to point; at_least likewise: 1 says that the answer cannot have come without a message
     forbid      kinds of calls not to be used: "all_reduce broadcast", or LIBRARY for all of them
     looks_like  {cause: what `sends` gives for this mistake}, told only if it is exactly that
@@ -49,9 +51,10 @@ def sent(
         )
     total = ledger.sent_bytes
     if total < at_least:
+        amount = f"only {total} bytes" if total else "nothing"
         raise CheckFailed(
             FORBIDDEN,
-            f"{who} sent {_amount(ledger)} through its group, and the others cannot have its "
+            f"{who} sent {amount} through its group, and the others cannot have its "
             f"data without: every number must travel by the group that was passed in",
         )
     cause = tuple(c for c, pattern in (looks_like or {}).items() if sends(ledger) == list(pattern))
@@ -64,8 +67,9 @@ def sent(
             cause,
         )
     if steps is not None and ledger.steps != steps:
-        raise wrong(f"{who} needs the wrong number of steps", f"{steps}", f"{ledger.steps}", cause)
-
-
-def _amount(ledger: Ledger) -> str:
-    return "nothing" if not ledger.sent_bytes else f"only {ledger.sent_bytes} bytes"
+        raise wrong(f"{who} needs the wrong number of steps", f"{steps}", f"{ledger.steps}", cause, known=True)
+    others = sorted({peer for peer, _ in sends(ledger)} - {to})
+    if to is not None and others:
+        raise wrong(
+            f"{who} sends to others", f"to rank {to} alone", f"to {', '.join(map(str, others))} too", cause, known=True
+        )

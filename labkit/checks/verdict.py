@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labkit.comm.ledger import Ledger
+
 PASSED = "passed"
 WRONG = "wrong"  # it answered, and the answer (or its traffic) is not what the task asks for
 NO_RESULT = "no result"  # None, something that is no tensor or number, or no such function
@@ -19,17 +25,20 @@ UNKNOWN = "cause unknown"
 class CheckFailed(AssertionError):
     """A case is not passed: `verdict` (one of the words above) and a text that says what, where and why.
 
-    cause   one or more sentences if the mistake was recognised, else (). Whoever reads results reads it from here.
+    cause    one or more sentences if the mistake was recognised, else (). Whoever reads results reads it from here.
+    ledgers  of a call that gave no answer: what each rank had done by then, where that is known
     """
 
-    def __init__(self, verdict: str, text: str, *, cause: tuple[str, ...] = ()) -> None:
+    def __init__(self, verdict: str, text: str, *, cause: tuple[str, ...] = (), ledgers: Sequence[Ledger] = ()) -> None:
         super().__init__(text)
-        self.verdict, self.text, self.cause = verdict, text, cause
+        self.verdict, self.text, self.cause, self.ledgers = verdict, text, cause, ledgers
 
 
-def wrong(what: str, expected: str, got: str, cause: tuple[str, ...] = ()) -> CheckFailed:
-    """The standard text of a wrong answer: what is wrong, both sides, and the cause or that it is unknown."""
-    return CheckFailed(WRONG, f"{what}\n  expected  {expected}\n  got       {got}\n  {cause_line(cause)}", cause=cause)
+def wrong(what: str, expected: str, got: str, cause: tuple[str, ...] = (), *, known: bool = False) -> CheckFailed:
+    """The standard text of a wrong answer: what is wrong, both sides, and the cause or that it is unknown. `known`: the
+    text itself tells what is wrong, so without a `cause` nothing is said of one."""
+    line = "" if known and not cause else f"\n  {cause_line(cause)}"
+    return CheckFailed(WRONG, f"{what}\n  expected  {expected}\n  got       {got}{line}", cause=cause)
 
 
 def cause_line(cause: tuple[str, ...]) -> str:

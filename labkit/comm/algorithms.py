@@ -16,7 +16,9 @@ the rings; a chain of P pieces takes (P + N - 2) (alpha + n/P beta), and here P 
 
 from __future__ import annotations
 
-from labkit.comm.ledger import Event, GroupId
+from collections.abc import Iterable
+
+from labkit.comm.ledger import Event, GroupId, Ledger
 
 Part = tuple[str, int, int]  # "send" or "recv", with which rank of the whole run, how many bytes
 REPLAYED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
@@ -38,3 +40,16 @@ def steps(event: Event, group: GroupId, rank: int) -> list[list[Part]]:
     if distance == N - 1:
         return [[left]] * N
     return [[left], *[[right, left]] * (N - 1), [right]]
+
+
+def ring_bytes(ledger: Ledger, events: Iterable[Event] | None = None) -> int:
+    """What the ledger's rank sends in these events of it (default: all), in bytes: its messages as they are, and each
+    collective as the ring above sends it."""
+    total = 0
+    for event in ledger.events if events is None else events:
+        if event.kind == "send":
+            total += event.bytes
+        elif event.kind in REPLAYED:
+            parts = steps(event, ledger.group_of(event), ledger.rank)
+            total += sum(size for step in parts for kind, _, size in step if kind == "send")
+    return total

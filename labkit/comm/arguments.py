@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -9,22 +10,13 @@ from typing import Any, Protocol
 import torch
 
 from labkit.comm.ledger import WORLD
-from labkit.comm.transport import Op, Transport
+from labkit.comm.transport import Op, Transport, dtype_name
 from labkit.errors import LabError
 
 OPS = ("sum", "mean", "max", "min", "prod")
-REDUCIBLE = {
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.int8,
-    torch.uint8,
-    torch.int32,
-    torch.int64,
-}
+REDUCIBLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+REDUCIBLE |= {torch.int8, torch.uint8, torch.int32, torch.int64}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]{0,31}")  # of a part
-_DTYPES: dict[torch.dtype, str] = {}
 
 
 class Group(Protocol):
@@ -140,13 +132,12 @@ def result(group: Group, work: torch.Tensor, shape: tuple[int, ...], out: torch.
 def check_overlap(ops: Sequence[Op]) -> None:
     """A buffer that is filled while it is read, or filled twice, gives a different answer on every run: refuse it."""
     spans = [(_span(op.tensor), op.kind) for op in ops]
-    for i, (one, kind) in enumerate(spans):
-        for other, its_kind in spans[i + 1 :]:
-            if "recv" in (kind, its_kind) and _meet(one, other):
-                raise LabError(
-                    "out= shares memory with another tensor of the same call: it would be overwritten while "
-                    "it is read; receive into a tensor of its own"
-                )
+    for (one, kind), (other, its_kind) in itertools.combinations(spans, 2):
+        if "recv" in (kind, its_kind) and _meet(one, other):
+            raise LabError(
+                "out= shares memory with another tensor of the same call: it would be overwritten while "
+                "it is read; receive into a tensor of its own"
+            )
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -161,12 +152,6 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    name = _DTYPES.get(tensor.dtype)
-    if name is None:
-        name = _DTYPES[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
-    return name
+def noted(tensor: torch.Tensor) -> tuple[int, str, tuple[int, ...]]:
+    """What a ledger holds of a tensor: bytes, dtype, shape."""
+    return tensor.nbytes, dtype_name(tensor), tuple(tensor.shape)

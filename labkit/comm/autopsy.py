@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any
 
 from labkit.comm.ledger import EMPTY, WORLD
+
+ARROWS = 16  # of the wait-for graph, told in words
 
 
 @dataclass
@@ -46,18 +51,29 @@ class RankReport:
     events: int = 0  # how many calls it had made
     output: str = ""  # the last lines of its stderr
     note: str = ""
+    consequence: bool = False  # it raised or died because another rank had ended, or the library ended it
 
     def __str__(self) -> str:
-        if self.state == "waiting" and not self.calls:
-            text = f"stands in a call of the group at {self.where} that its ledger, switched off, does not know"
+        return self.told([self])
+
+    def told(self, alike: Sequence[RankReport]) -> str:
+        """What is to be said of it, and of others that did the same (`alike`, this one too)."""
+        s = "s" if len(alike) == 1 else ""
+        if self.consequence:
+            text = "ended because another rank had (a consequence)"
+        elif self.state == "waiting" and not self.calls:
+            text = f"stand{s} in a call of the group at {self.where} that its ledger, switched off, does not know"
         elif self.state == "waiting":
             first = self.calls[0]
             more = f" (and {len(self.calls) - 1} more of the same call)" if len(self.calls) > 1 else ""
             size = f" ({first.bytes} bytes)" if first.kind not in EMPTY else ""
-            text = f"waits in {first}{size} at {first.where}, for {first.seconds:.1f} s{more}"
+            stood = _span(report.calls[0].seconds for report in alike)
+            text = f"wait{s} in {first}{size} at {first.where}, for {stood} s{more}"
         elif self.state == "running":
-            text = f"runs its own code at {self.where or 'a line that could not be read'}; " + (
-                f"it last used the group {self.seconds:.1f} s ago" if self.events else "it has not used the group yet"
+            text = f"run{s} {'its' if s else 'their'} own code at {self.where or 'a line that could not be read'}; " + (
+                f"last used the group {_span(report.seconds for report in alike)} s ago"
+                if self.events
+                else "not in the group yet"
             )
         elif self.state == "raised":
             text = f"raised {self.error}" + (f" at {self.where}" if self.where else "")
@@ -65,7 +81,17 @@ class RankReport:
             text = f"died: {self.error}" + (f" at {self.where}" if self.where else "")
         else:
             text = "returned"
+        if len({report.error for report in alike}) > 1:
+            text += " (the numbers differ from rank to rank)"
         return text + (f". {self.note}" if self.note else "")
+
+    @property
+    def gist(self) -> tuple:
+        """Equal for ranks of which the same is to be said: times, and numbers in what a library raised, apart."""
+        if self.consequence:
+            return ("consequence",)
+        calls = tuple((str(call), call.bytes, call.where) for call in self.calls)
+        return self.state, calls, self.where, bool(self.events), re.sub(r"\d+", "#", self.error), self.note
 
 
 @dataclass
@@ -106,20 +132,39 @@ class Autopsy:
     def __str__(self) -> str:
         late = self.reason == "deadline" and self.timeout is not None
         head = f"The ranks did not end within {self.timeout:g} s. " if late else ""
-        width = len(str(len(self.ranks)))
         lines = [head + self.cause, ""]
-        lines += [f"  rank {report.rank:>{width}}  {report}" for report in self.ranks]
-        if self.edges:
-            arrows = ", ".join(f"{e.waiter} -> {e.on} ({e.kind}, {e.where})" for e in self.edges[:16])
-            more = f" and {len(self.edges) - 16} more" if len(self.edges) > 16 else ""
-            lines += ["", f"  waits for: {arrows}{more}"]
-        guilty = next((r for r in self.ranks if r.rank == self.guilty), None)
-        if guilty is not None and guilty.traceback:
-            lines += ["", f"Rank {self.guilty}'s traceback:", guilty.traceback.rstrip()]
+        same: dict[tuple, list[RankReport]] = {}
         for report in self.ranks:
-            if report.state == "died" and report.output:
-                said = report.output.rstrip()
-                if self.reason == "mismatch":  # the cause says it in words: one line of the library's is enough
-                    said = said.splitlines()[-1][:120]
-                lines += ["", f"Rank {report.rank}'s last words on stderr:", said]
+            same.setdefault(report.gist, []).append(report)
+        names = [_ranks([report.rank for report in alike]) for alike in same.values()]
+        width = max(map(len, names), default=0)
+        lines += [f"  {name:<{width}}  {alike[0].told(alike)}" for name, alike in zip(names, same.values())]
+        if self.edges:
+            alike: dict[tuple, list[str]] = {}
+            for e in sorted(self.edges, key=lambda e: e.waiter):
+                alike.setdefault((e.on, e.kind, e.where), []).append(str(e.waiter))
+            told = [f"{', '.join(who)} -> {on} ({kind}, {at})" for (on, kind, at), who in alike.items()]
+            more = f"; and {len(told) - ARROWS} more" if len(told) > ARROWS else ""
+            lines += ["", f"  waits for: {'; '.join(told[:ARROWS])}{more}"]
+        for report in self.ranks:
+            if report.rank == self.guilty and report.traceback:
+                lines += ["", f"Rank {self.guilty}'s traceback:", report.traceback.rstrip()]
+        for report in self.ranks:
+            # Of a rank that the library ended, the cause says it in words.
+            if report.state == "died" and report.output and not report.consequence:
+                lines += ["", f"Rank {report.rank}'s last words on stderr:", report.output.rstrip()]
         return "\n".join(lines)
+
+
+def _span(seconds: Iterable[float]) -> str:
+    """ "0.4", "0.3 to 0.4"."""
+    told = [f"{s:.1f}" for s in sorted(seconds)]
+    return told[0] if told[0] == told[-1] else f"{told[0]} to {told[-1]}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0, 1 and 5", "ranks 0 to 3 and 5"."""
+    runs = [[r for _, r in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
+    parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    *most, last = parts
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(most)}{' and ' if most else ''}{last}"

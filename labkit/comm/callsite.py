@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import TypeVar
 
+Frame = TypeVar("Frame")
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _names: dict[str, str | None] = {}  # co_filename -> the name to show; None: our own code, look further out
 
@@ -49,17 +52,29 @@ def shown_path(filename: str) -> str:
     return filename if relative.startswith("..") else relative
 
 
-_LIBRARY = (
-    _HERE,
-    *(
-        os.path.join(form(path), "")
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_paths().get(name))
-        for form in (os.path.abspath, os.path.realpath)
-    ),
-)
+_PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_LIBRARY = (_HERE, *(os.path.join(form(path), "") for path in _PATHS for form in (os.path.abspath, os.path.realpath)))
 
 
 def installed(filename: str) -> bool:
     """Whether a file is the standard library's, an installed package's or labkit.comm's: not the author's own code."""
     return filename.startswith(_LIBRARY)
+
+
+_LABKIT = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "")
+
+
+def machinery(filename: str) -> bool:
+    """Whether a file is labkit's, or the interpreter's own: a line that who reads a traceback cannot mend."""
+    return filename.startswith((_LABKIT, "<frozen"))
+
+
+def theirs(filename: str) -> bool:
+    """Whether a file is the author's own code."""
+    return not (machinery(filename) or installed(filename))
+
+
+def cut(frames: Sequence[Frame], file: Callable[[Frame], str]) -> list[Frame]:
+    """`frames` without labkit's, wherever they stand; all of them where none is the author's own."""
+    own = any(theirs(file(frame)) for frame in frames)
+    return [frame for frame in frames if not (own and machinery(file(frame)))]

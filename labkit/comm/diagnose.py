@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 
 from labkit.comm.autopsy import Autopsy, Call, Edge, RankReport
-from labkit.comm.callsite import installed, shown_path
-from labkit.comm.ledger import COLLECTIVES, Ledger, say_ranks
+from labkit.comm.callsite import installed, shown_path, theirs
+from labkit.comm.ledger import COLLECTIVES, Event, Ledger, say_ranks
 from labkit.comm.match import Match, Mismatch
 from labkit.comm.outcome import Evidence, RanksFailed
 
@@ -50,89 +51,79 @@ def diagnose(
     }
     a = Autopsy(reason, "", None, [], "", reports, list(edges.values()), timeout=timeout, backend=backend)
     mismatch = match.mismatch() if match.usable else None
-    if not _blame_failure(a, evidence, mismatch):
-        if mismatch is not None:
-            a.reason = a.reason or "mismatch"
-            _set(a, mismatch.guilty, mismatch.involved, mismatch.call, mismatch.cause, True)
-        elif fault is not None:
-            a.reason = a.reason or "mismatch"
-            _set(a, None, [], "", fault[:1].upper() + fault[1:] + ".", True)
-        else:
-            _blame_waiting(a)
+    if _blame_failure(a, evidence, mismatch):
+        return a
+    if mismatch is not None:
+        _set(a, "mismatch", mismatch.guilty, mismatch.involved, mismatch.call, mismatch.cause)
+    elif fault is not None:
+        _set(a, "mismatch", None, [], "", fault[:1].upper() + fault[1:] + ".")
+    else:
+        _blame_waiting(a)
     return a
 
 
 def _report(e: Evidence, match: Match) -> RankReport:
-    """What one rank was doing."""
     calls = []
     events = list(e.ledger.events)
     if e.state == "running":
         by_index = {event.index: event for event in events}
         for event in e.ledger.open():
-            subject = by_index.get(event.of, event) if event.of is not None else event
-            calls.append(
-                Call(
-                    subject.kind,
-                    subject.peer,
-                    subject.bytes,
-                    event.where,
-                    round(max(0.0, e.now - event.begin), 3),
-                    subject.seq + 1,
-                    match.missing(e.rank, subject) if match.usable else [],
-                    event.kind == "wait",
-                    subject.group,
-                )
-            )
+            subject = event if event.of is None else by_index.get(event.of, event)
+            stood = round(max(0.0, e.now - event.begin), 3)
+            missing = match.missing(e.rank, subject) if match.usable else []
+            calls.append(_call(subject, event.where, stood, missing, event.kind == "wait"))
         calls.sort(key=lambda call: not call.waits_for)  # what is really missing first
     inside = e.state == "running" and any(file == _GROUP for file, _, _ in e.stack)
-    error = _brief(e.error_text)
+    error = _brief(e.text)
     if e.state == "died":
-        error = f"killed by {_signal_name(e.signal)}" if e.signal else f"its process ended with status {e.exitcode}"
+        error = f"killed by {_signal_name(e.signal)}" if e.signal else f"its process ended with status {e.status}"
     last = max((event.end for event in events if event.end is not None), default=0.0)
-    return RankReport(
-        e.rank,
-        "waiting" if calls or inside else e.state,
-        calls,
-        "" if calls else _own_line(e.stack),
-        round(max(0.0, e.now - last), 3),
-        error,
-        e.traceback,
-        len(events) + e.ledger.dropped,
-        e.output,
-        e.note,
-    )
+    state, where = ("waiting" if calls or inside else e.state), ("" if calls else _own_line(e.stack))
+    idle, made = round(max(0.0, e.now - last), 3), len(events) + e.ledger.dropped
+    return RankReport(e.rank, state, calls, where, idle, error, e.traceback, made, e.output, e.note)
+
+
+def _call(event: Event, where: str, seconds: float, waits_for: list[int], handle: bool) -> Call:
+    return Call(event.kind, event.peer, event.bytes, where, seconds, event.seq + 1, waits_for, handle, event.group)
 
 
 # -- a rank raised or died --------------------------------------------------------------------------------------------
 def _blame_failure(a: Autopsy, evidence: list[Evidence], mismatch: Mismatch | None) -> bool:
     died = [e for e in evidence if e.state == "died"]
     raised = [e for e in evidence if e.state == "raised"]
-    first_hand = [e for e in raised if not any(words in e.error_text for words in _CONSEQUENCES)]
+    first_hand = [e for e in raised if not any(words in e.text for words in _CONSEQUENCES)]
     failed = sorted(died + (first_hand or ([] if died else raised)), key=lambda e: e.order)
     if not failed:
         return False
-    e, report = failed[0], a.ranks[failed[0].rank]
+    e, where = failed[0], a.ranks[failed[0].rank].where
+    last = e.ledger.events[-1].where if e.ledger.events else ""
     if mismatch is not None and mismatch.message and _follows(e):
         # The ledgers know the mistake; what the library made of it (an abort, half a message) is only its consequence.
-        a.reason = "mismatch"
-        _set(a, mismatch.guilty, sorted({e.rank, *mismatch.involved}), mismatch.call, mismatch.cause, True)
-        return True
-    last = e.ledger.events[-1].where if e.ledger.events else ""
-    a.reason = e.state
-    _set(a, e.rank, [e.rank], report.where or last, _failure(e, report.where, last, mismatch), True)
-    if mismatch is not None and e.signal == signal.SIGABRT:  # the library aborted the victim, not the culprit
-        a.guilty, a.involved, a.call = mismatch.guilty, sorted({e.rank, *mismatch.involved}), mismatch.call
+        a.reason, cause = "mismatch", mismatch.cause
+        for other in died:
+            if other.signal == signal.SIGABRT:
+                a.ranks[other.rank].consequence = True
+        for other in raised:
+            if other is not e and other not in first_hand:
+                a.ranks[other.rank].consequence = True
+    else:
+        a.reason, cause = e.state, _failure(e, where, last, mismatch)
+    if mismatch is not None and (a.reason == "mismatch" or e.signal == signal.SIGABRT):
+        # The library aborted the victim, not the culprit.
+        _set(a, "", mismatch.guilty, sorted({e.rank, *mismatch.involved}), mismatch.call, cause)
+    else:
+        _set(a, "", e.rank, [e.rank], where or last, cause)
     return True
 
 
 def _follows(e: Evidence) -> bool:
     """Whether a rank can have failed because a message had another size than its receiver's tensor."""
-    return e.signal == signal.SIGABRT or e.error_text.startswith("RuntimeError")
+    return e.signal == signal.SIGABRT or e.text.startswith("RuntimeError")
 
 
 def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> str:
     if e.state == "raised":
-        text = f"Rank {e.rank} raised {e.error_text}" + (f" ({where})" if where else "")
+        text = f"Rank {e.rank} raised {e.text}" + (f" ({where})" if where else "")
         return text if text.endswith((".", ")", "!", "?")) else text + "."
     place = f" at {where}" if where else f", in or after the call at {last}" if last else ""
     if mismatch is not None and e.signal == signal.SIGABRT:
@@ -143,7 +134,7 @@ def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> s
         )
     if e.signal:
         return f"Rank {e.rank} died by {_signal_name(e.signal)}{place}."
-    return f"Rank {e.rank}'s process ended by itself with status {e.exitcode}{place}, without returning."
+    return f"Rank {e.rank}'s process ended by itself with status {e.status}{place}, without returning."
 
 
 # -- nobody failed: the wait-for graph --------------------------------------------------------------------------------
@@ -155,35 +146,23 @@ def _blame_waiting(a: Autopsy) -> None:
     gone = [rank for rank in pull if state[rank].state == "returned"]
     late = [rank for rank in pull if state[rank].state == "running"]
     if cycle:
-        a.reason = a.reason or "deadlock"
         _blame_cycle(a, state, cycle)
     elif gone:
-        a.reason = a.reason or "deadlock"
         rank = max(gone, key=lambda r: (pull[r], -r))
         waiters, verb = _waiters(a, rank)
         call = _call_on(state[waiters[0]], rank)
         which = "collective number" if call.kind in COLLECTIVES else "message number"
-        _set(
-            a,
-            rank,
-            sorted([rank, *waiters]),
-            call.where,
+        cause = (
             f"Rank {rank} returned early: {say_ranks(waiters)} still {verb} for it, rank {waiters[0]} in {call} at "
-            f"{call.where} ({which} {call.number}), which rank {rank} never {_counter_verb(call.kind)}.",
-            True,
+            f"{call.where} ({which} {call.number}), which rank {rank} never {_counter_verb(call.kind)}."
         )
+        _set(a, "deadlock", rank, sorted([rank, *waiters]), call.where, cause)
     elif late:
         rank = max(late, key=lambda r: (pull[r], -r))
         waiters, verb = _waiters(a, rank)
         where = state[rank].where
-        _set(
-            a,
-            rank,
-            [rank],
-            where,
-            f"Rank {rank} did not come: it runs its own code at {where or '?'} ({_BUSY}), "
-            f"while {say_ranks(waiters)} {verb} for it.",
-        )
+        cause = f"Rank {rank} did not come: it runs its own code at {where or '?'} ({_BUSY}), while "
+        _set(a, "", rank, [rank], where, cause + f"{say_ranks(waiters)} {verb} for it.", certain=False)
     else:
         _blame_slow(a)
 
@@ -199,7 +178,7 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
     elif kinds == {"send"}:
         advice = (
             "All of them send first, and a send waits for its receiver: use sendrecv, which posts both "
-            "directions together."
+            "directions together, or post with isend and wait for it later."
         )
     elif kinds == {"recv"}:
         advice = "All of them receive first, and nobody sends: use sendrecv, or let one side send first."
@@ -210,7 +189,8 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
         )
     else:
         advice = "They do not make matching calls in the same order."
-    _set(a, cycle[0], sorted(cycle), calls[0].where, f"Deadlock of {say_ranks(sorted(cycle))}: {steps}. {advice}", True)
+    cause = f"Deadlock of {say_ranks(sorted(cycle))}: {steps}. {advice}"
+    _set(a, "deadlock", cycle[0], sorted(cycle), calls[0].where, cause)
 
 
 def _past_each_other(state: dict[int, RankReport], cycle: list[int], calls: list[Call]) -> str:
@@ -234,58 +214,38 @@ def _blame_slow(a: Autopsy) -> None:
     running = [r for r in a.ranks if r.state == "running"]
     waiting = [r for r in a.ranks if r.state == "waiting" and r.calls]
     unknown = [r for r in a.ranks if r.state == "waiting" and not r.calls]
+    involved = [r.rank for r in running or unknown or waiting]
+    who = f"R{say_ranks(involved)[1:]}"
+    guilty, call, cause = None, "", "Every rank returned."
     if running:
         r = max(running, key=lambda r: (r.seconds, -r.rank))
-        who = say_ranks([x.rank for x in running])
-        _set(
-            a,
-            r.rank,
-            [x.rank for x in running],
-            r.where,
-            f"R{who[1:]} did not finish; rank {r.rank} runs its own code at {r.where or '?'} ({_BUSY}).",
-        )
+        guilty, call = r.rank, r.where
+        cause = f"{who} did not finish; rank {guilty} runs its own code at {call or '?'} ({_BUSY})."
     elif unknown:
-        who, places = say_ranks([r.rank for r in unknown]), ", ".join(sorted({r.where for r in unknown}))
-        _set(
-            a,
-            None,
-            [r.rank for r in unknown],
-            unknown[0].where,
-            f"R{who[1:]} did not come out of the group's calls at {places}; the ledger was off, so it is not known "
-            f"who waits for whom: leave it on to learn more.",
+        call, places = unknown[0].where, ", ".join(sorted({r.where for r in unknown}))
+        cause = (
+            f"{who} did not come out of the group's calls at {places}; the ledger was off, so it is not known "
+            f"who waits for whom: leave it on to learn more."
         )
     elif waiting:
-        r, who = waiting[0], say_ranks([r.rank for r in waiting])
-        _set(
-            a,
-            None,
-            [r.rank for r in waiting],
-            r.calls[0].where,
-            f"R{who[1:]} had met their partners and were still transferring ({r.calls[0]}, {r.calls[0].bytes} bytes, "
-            f"at {r.calls[0].where}): give it more time with timeout=, or send less.",
+        first = waiting[0].calls[0]
+        call = first.where
+        cause = (
+            f"{who} had met their partners and were still transferring ({first}, {first.bytes} bytes, "
+            f"at {call}): give it more time with timeout=, or send less."
         )
-    else:
-        _set(a, None, [], "", "Every rank returned.")
+    _set(a, "", guilty, involved, call, cause, certain=False)
 
 
 def _cycle(edges: list[Edge]) -> list[int]:
-    """The ranks of one cycle of the wait-for graph, in order, or []. Depth first, without recursion."""
-    graph: dict[int, list[int]] = {}
+    """The ranks of one cycle of the wait-for graph, in order, or []."""
+    graph: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(sorted(edge.waiter for edge in edges), ()))
     for edge in edges:
-        graph.setdefault(edge.waiter, []).append(edge.on)
-    done: set[int] = set()
-    for start in sorted(graph):
-        path, rest = [start], [iter(graph[start])]
-        while path:
-            following = next(rest[-1], None)
-            if following is None:
-                done.add(path.pop())
-                rest.pop()
-            elif following in path:
-                return path[path.index(following) :]
-            elif following not in done:
-                path.append(following)
-                rest.append(iter(graph.get(following, ())))
+        graph.add(edge.on, edge.waiter)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        return error.args[1][:-1]  # it ends where it began
     return []
 
 
@@ -306,16 +266,11 @@ def examine(ledgers: list[Ledger]) -> Autopsy | None:
             missing = match.missing(rank, e)
             if missing:
                 autopsy = diagnose(evidence, "mismatch")
-                call = Call(e.kind, e.peer, e.bytes, e.where, 0.0, e.seq + 1, group=e.group)
-                _set(
-                    autopsy,
-                    rank,
-                    sorted([rank, *missing]),
-                    e.where,
-                    f"Rank {rank} called {call} at {e.where}, which {say_ranks(missing)} never "
-                    f"{_counter_verb(e.kind)}; all have returned, so it was for nothing.",
-                    True,
+                cause = (
+                    f"Rank {rank} called {_call(e, e.where, 0.0, [], False)} at {e.where}, which {say_ranks(missing)} "
+                    f"never {_counter_verb(e.kind)}; all have returned, so it was for nothing."
                 )
+                _set(autopsy, "", rank, sorted([rank, *missing]), e.where, cause)
                 return autopsy
     return None
 
@@ -331,12 +286,21 @@ def refuse_wrong(ledgers: list[Ledger], backend: str) -> None:
 def _brief(error: str) -> str:
     """An error's text; of a library's page on the other side's end, only the words that say so."""
     words = next((words for words in _CONSEQUENCES if words in error), None)
-    return f"{error.partition(':')[0]}: {words} (a consequence: the other side had ended)" if words else error
+    return f"{error.partition(':')[0]}: {words}" if words else error
 
 
 # -- small words ------------------------------------------------------------------------------------------------------
-def _set(a: Autopsy, guilty: int | None, involved: list[int], call: str, cause: str, certain: bool = False) -> None:
-    a.guilty, a.involved, a.call, a.cause, a.certain = guilty, involved, call, cause, certain
+def _set(
+    a: Autopsy, reason: str, guilty: int | None, involved: list[int], call: str, cause: str, certain: bool = True
+) -> None:
+    a.reason, a.guilty, a.involved, a.call, a.cause, a.certain = (
+        a.reason or reason,
+        guilty,
+        involved,
+        call,
+        cause,
+        certain,
+    )
 
 
 def _waiters(a: Autopsy, rank: int) -> tuple[list[int], str]:
@@ -360,7 +324,8 @@ def _signal_name(number: int | None) -> str:
 
 
 def _own_line(stack: list[tuple[str, int, str]]) -> str:
-    """The innermost line of the author's own code; of any code, if there is none."""
-    own = [(file, line) for file, line, _ in stack if not installed(file) and not file.startswith("<frozen")]
-    file, line = (own or [(file, line) for file, line, _ in stack] or [("", 0)])[0]
+    """The innermost line of the author's own code; else of what is not installed; else of any."""
+    lines = [(file, line) for file, line, _ in stack if not file.startswith("<frozen")]
+    own = [at for at in lines if theirs(at[0])] or [at for at in lines if not installed(at[0])]
+    file, line = (own or lines or [("", 0)])[0]
     return f"{shown_path(file)}:{line}" if file else ""

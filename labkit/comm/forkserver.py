@@ -196,14 +196,11 @@ class _Server:
 
     def _become(self, function: Child, setup: dict, number: int, own: list[int], others: list[int]) -> int | None:
         """In the child: let go of what is the server's or its siblings', then be what the order says."""
-        if not self.close:
-            return function(setup, number, own)
-        for fd in {*others}.difference(own):
-            os.close(fd)
-        for fd in (self.wake, self.woken):
-            os.close(fd)
-        for link in (*(line.link for line in self.lines), *([self.door] if self.door is not None else [])):
-            link.close()
+        if self.close:
+            for fd in {*others, self.wake, self.woken}.difference(own):
+                os.close(fd)
+            for link in (*(line.link for line in self.lines), *([self.door] if self.door is not None else [])):
+                link.close()
         return function(setup, number, own)
 
     def _reap(self) -> None:
@@ -223,14 +220,10 @@ class _Server:
             shutil.rmtree(line.directory, ignore_errors=True)
 
     def _kill(self, pid: int, number: int, group_only: bool = False) -> None:
-        led = self.by is leader
-        kills = ([os.killpg] if led and number == signal.SIGKILL else []) + ([] if group_only else [os.kill])
-        for kill in kills:
-            try:
-                kill(pid, number)
-                return
-            except (ProcessLookupError, PermissionError):
-                continue
+        whole = number == signal.SIGKILL and self.by is leader
+        for kill in ([os.killpg] if whole else []) + ([] if group_only else [os.kill]):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                return kill(pid, number)
 
 
 def serve(
@@ -328,15 +321,15 @@ class ForkLine:
         self.link.sendall(data[sent:])
 
     def _answer(self, key: str, limit: float) -> dict[str, Any]:
-        deadline = time.monotonic() + limit
-        late: list[dict[str, Any]] = []
+        deadline, before = time.monotonic() + limit, list[dict[str, Any]]()
         while (left := deadline - time.monotonic()) > 0:
             messages = self._messages(left)
             for message in messages:
                 if key in message or "error" in message:
-                    self._late = late + [m for m in messages if m is not message]
+                    self._late = before + [m for m in messages if m is not message]
                     return message
-            late += messages
+            before += messages
+        self.close()  # what comes now is no answer to the next order
         raise TimeoutError(f"no answer within {limit:g} s")
 
     def _messages(self, wait: float | None) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from labkit.comm import arguments
-from labkit.comm.arguments import check_member, check_peer, check_reduction, check_tensor, dtype_name, nbytes
+from labkit.comm.arguments import check_member, check_peer, check_reduction, check_tensor, noted
 from labkit.comm.callsite import caller
 from labkit.comm.ledger import WORLD, Event, GroupId, Ledger, say_ranks
 from labkit.comm.transport import Collective, Op, Transport
@@ -162,9 +162,7 @@ class Group:
         """Send `tensor` to `dst` and receive from `src`, both posted together, so that a ring of them cannot deadlock.
 
         `like` defaults to `tensor`. Returns the received tensor."""
-        if like is None and out is None:
-            like = tensor
-        return self._together([Send(tensor, dst), Recv(src, like, out)])[1]
+        return self._together([Send(tensor, dst), Recv(src, tensor if like is None else like, out)])[1]
 
     def batch(self, parts: Sequence[Send | Recv]) -> list[torch.Tensor | None]:
         """Post all `parts` together, wait for all. Returns one entry a part: the received tensor; None for a Send."""
@@ -176,13 +174,15 @@ class Group:
 
     def isend(self, tensor: torch.Tensor, dst: int) -> Handle:
         """Start sending and go on. `wait()` on the handle before changing the tensor."""
-        events, done = self._post([Send(tensor, dst)], blocking=False)
-        return Handle(self.ledger, events[0], lambda: done()[0])
+        return self._later(Send(tensor, dst))
 
     def irecv(self, src: int, like: torch.Tensor | None = None, out: torch.Tensor | None = None) -> Handle:
         """Start receiving and go on. `wait()` on the handle returns the tensor."""
-        events, done = self._post([Recv(src, like, out)], blocking=False)
-        return Handle(self.ledger, events[0], lambda: done()[0])
+        return self._later(Recv(src, like, out))
+
+    def _later(self, part: Send | Recv) -> Handle:
+        (event,), done = self._post([part], blocking=False)
+        return Handle(self.ledger, event, lambda: done()[0])
 
     def _together(self, parts: Sequence[Send | Recv]) -> list[Any]:
         events, done = self._post(parts, blocking=True)
@@ -199,25 +199,17 @@ class Group:
         ops: list[Op] = []
         targets: list[torch.Tensor | None] = []
         for part in parts:
-            target = None
             if isinstance(part, Send):
                 peer, tensor = check_peer(self, part.dst, "dst"), check_tensor(self, part.tensor).contiguous()
+                targets.append(None)
             else:
                 peer, target = check_peer(self, part.src, "src"), arguments.target(self, part.like, part.out)
                 tensor = _own(target)
-            ops.append(Op("send" if target is None else "recv", peer, tensor, where, blocking))
-            targets.append(target)
-        if len(ops) > 1:
-            arguments.check_overlap(ops)
-        events: list[Event | None] = []
-        batch = None
-        for op in ops:
-            t, kind, shape = op.tensor, dtype_name(op.tensor), tuple(op.tensor.shape)
-            event = self.ledger.begin(
-                op.kind, op.peer, nbytes(t), kind, shape, batch=batch, blocking=blocking, where=where, group=self.name
-            )
-            batch = event.batch if event is not None else None
-            events.append(event)
+                targets.append(target)
+            ops.append(Op("send" if isinstance(part, Send) else "recv", peer, tensor, where, blocking))
+        arguments.check_overlap(ops)
+        calls = ((op.kind, op.peer, *noted(op.tensor)) for op in ops)
+        events = self.ledger.begin_together(calls, blocking=blocking, where=where, group=self.name)
         wait = self.transport.post(ops)
 
         def done() -> list[torch.Tensor | None]:
@@ -237,8 +229,8 @@ class Group:
         def finish() -> torch.Tensor:
             return _into(tensor, work.div_(self.size) if op == "mean" else work)
 
-        call = Collective("all_reduce", work, op=_wire_op(op))
-        return self._collective(call, tensor, nbytes(work), finish, async_op, op)
+        call = Collective("all_reduce", work, op="sum" if op == "mean" else op)
+        return self._collective(call, tensor, work.nbytes, finish, async_op, op)
 
     def all_gather(self, tensor: torch.Tensor, out: torch.Tensor | None = None, async_op: bool = False) -> Any:
         """[L, ...] on each rank -> [N*L, ...] on all, in rank order: `out`, or new. A scalar counts as [1]."""
@@ -247,7 +239,7 @@ class Group:
         result = arguments.result(self, work, (self.size * work.shape[0], *work.shape[1:]), out)
         into = _own(result)
         call = Collective("all_gather", work, into)
-        return self._collective(call, tensor, nbytes(into), lambda: _into(result, into), async_op)
+        return self._collective(call, tensor, into.nbytes, lambda: _into(result, into), async_op)
 
     def reduce_scatter(
         self, tensor: torch.Tensor, op: str = "sum", out: torch.Tensor | None = None, async_op: bool = False
@@ -266,19 +258,19 @@ class Group:
         def finish() -> torch.Tensor:
             return _into(result, into.div_(self.size) if op == "mean" else into)
 
-        call = Collective("reduce_scatter", work, into, _wire_op(op))
-        return self._collective(call, tensor, nbytes(work), finish, async_op, op)
+        call = Collective("reduce_scatter", work, into, "sum" if op == "mean" else op)
+        return self._collective(call, tensor, work.nbytes, finish, async_op, op)
 
     def broadcast(self, tensor: torch.Tensor, src: int = 0, async_op: bool = False) -> Any:
         """Overwrite `tensor` on every rank with rank `src`'s, in place. Returns it (or a Handle)."""
         work = check_tensor(self, tensor).contiguous()
         call = Collective("broadcast", work, src=arguments.world_rank(self, src, "src"))
-        return self._collective(call, tensor, nbytes(work), lambda: _into(tensor, work), async_op)
+        return self._collective(call, tensor, work.nbytes, lambda: _into(tensor, work), async_op)
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
         check_member(self)
-        self._collective(Collective("barrier"), None, 0, lambda: None, False)
+        self._collective(Collective("barrier"), None, 0, lambda: None)
 
     def _collective(
         self,
@@ -286,13 +278,13 @@ class Group:
         shown: torch.Tensor | None,
         size: int,
         finish: Callable[[], Any],
-        async_op: bool,
+        async_op: bool = False,
         op: str | None = None,
     ) -> Any:
         call.where, call.blocking = caller(), not async_op
-        dtype, shape = (dtype_name(shown), tuple(shown.shape)) if shown is not None else ("", ())
+        told = (size, *noted(shown)[1:]) if shown is not None else (0, "", ())
         event = self.ledger.begin(
-            call.kind, call.src, size, dtype, shape, op=op, blocking=not async_op, where=call.where, group=self.name
+            call.kind, call.src, *told, op=op, blocking=call.blocking, where=call.where, group=self.name
         )
         wait = self.transport.collective(call)
 
@@ -342,10 +334,6 @@ class Span:
 
     def __exit__(self, *exc: object) -> None:
         self.end()
-
-
-def _wire_op(op: str) -> str:
-    return "sum" if op == "mean" else op
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:

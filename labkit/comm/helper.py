@@ -65,7 +65,6 @@ class Helper:
 
     def line(self) -> ForkLine:
         """A line of the caller's own. LabError if the helper is gone."""
-        line = None
         try:
             with self._lock:
                 line = self._line.further()
@@ -74,13 +73,8 @@ class Helper:
         except (OSError, EOFError) as error:
             self.close()
             raise self.gone(error) from error
-        except BaseException:
-            if line is not None:
-                line.close()
-            raise
 
     def gone(self, error: Exception | None = None) -> LabError:
-        """What to tell where it does not answer."""
         try:
             self.errors.seek(0)
             lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
@@ -95,7 +89,6 @@ class Helper:
         return self.owner == os.getpid() and self._line.fileno() >= 0 and self.process.poll() is None
 
     def close(self) -> None:
-        """End the helper and all its ranks."""
         self._line.close()
         if self.owner == os.getpid():
             try:

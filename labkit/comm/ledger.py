@@ -38,7 +38,8 @@ import json
 import marshal
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
@@ -112,6 +113,8 @@ class Ledger:
 
     rank, size   whose ledger, and of how many ranks
     groups       the groups that this rank is in, by name: their ranks
+    weighed      bytes of memory that the rank held when a span of computing began, by the event's index: where a
+                 broker reads it from outside (labkit.comm.link), and nothing elsewhere
     start        `time.perf_counter()` at the start of the run, the zero of all times (one clock for a whole machine)
     sink         path of an append-only file that gets every begin and end as it happens; it survives SIGKILL
     keep         events kept in memory; older ones are dropped (`dropped` says how many, the totals still count them)
@@ -125,10 +128,11 @@ class Ledger:
         self.start = time.perf_counter() if start is None else start
         self.keep = max(2, keep)
         self.events: list[Event] = []
+        self.weighed: dict[int, int] = {}
         self.enabled = True
         self.gaps = False  # True once something went unrecorded: then counts prove nothing
         self.dropped = 0
-        self._totals = {"sent_bytes": 0, "received_bytes": 0, "steps": 0}  # of the dropped events
+        self._totals: Counter[str] = Counter()  # of the dropped events
         self._next = 0
         self._seq: dict[tuple[str, str, int | None], int] = {}
         self._sink = _Sink(sink, self) if sink else None
@@ -141,7 +145,6 @@ class Ledger:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes received point to point."""
         return self._totals["received_bytes"] + sum(e.bytes for e in self.events if e.kind == "recv")
 
     @property
@@ -150,7 +153,6 @@ class Ledger:
         return self._totals["steps"] + len({e.batch for e in self.events if e.kind == "send"})
 
     def count(self, *kinds: str) -> int:
-        """How many events of these kinds there are."""
         return sum(e.kind in kinds for e in self.events)
 
     def open(self) -> list[Event]:
@@ -167,10 +169,8 @@ class Ledger:
         return time.perf_counter() - self.start
 
     def join(self, group: GroupId) -> None:
-        """Note that this rank is in `group`."""
         self.groups[group.name] = group.ranks
-        if self._sink is not None:
-            self._sink.join(group)
+        self._record((None, *group))
 
     def begin(
         self,
@@ -180,64 +180,44 @@ class Ledger:
         dtype: str = "",
         shape: tuple[int, ...] = (),
         *,
-        op: str | None = None,
         batch: int | None = None,
-        blocking: bool = True,
-        of: int | None = None,
-        where: str = "",
-        group: str = WORLD,
-        label: str = "",
-        seconds: float | None = None,
+        **more: Any,
     ) -> Event | None:
-        """Note that a call begins. `batch=None` starts a new batch; pass the first event's `batch` to join it.
+        """Note that a call begins. `batch=None` starts a new batch; `more` are other fields of the Event.
 
         None is returned while the ledger is off; `finish` takes it."""
         if not self.enabled:
             self.gaps = True
             return None
-        index = self._next
+        index, seq = self._next, 0
         self._next = index + 1
-        seq = 0
         if kind not in ("wait", "compute"):
+            group = more.get("group", WORLD)
             channel = (group, kind, peer) if kind in ("send", "recv") else (group, "collective", None)
             seq = self._seq.get(channel, 0)
             self._seq[channel] = seq + 1
             if batch is None:
                 batch = index
         begin = time.perf_counter() - self.start
-        event = Event(
-            index,
-            kind,
-            peer,
-            bytes,
-            begin,
-            None,
-            where,
-            dtype,
-            shape,
-            op,
-            batch,
-            blocking,
-            of,
-            seq,
-            group,
-            label,
-            seconds,
-        )
+        event = Event(index, kind, peer, bytes, begin, dtype=dtype, shape=shape, batch=batch, seq=seq, **more)
         self.events.append(event)
         if len(self.events) > self.keep:
             self._drop()
-        if self._sink is not None:
-            self._sink.begin(event)
+        self._record(_row(event))
         return event
 
+    def begin_together(self, calls: Iterable[tuple], **common: Any) -> list[Event | None]:
+        """Note what one call posts: (kind, peer, bytes, dtype, shape) each, and what they share. One batch."""
+        events: list[Event | None] = []
+        for call in calls:
+            batch = events[0].batch if events and events[0] is not None else None
+            events.append(self.begin(*call, batch=batch, **common))
+        return events
+
     def finish(self, event: Event | None) -> None:
-        """Note that it is complete."""
-        if event is None:
-            return
-        event.end = time.perf_counter() - self.start
-        if self._sink is not None:
-            self._sink.end(event)
+        if event is not None:
+            event.end = time.perf_counter() - self.start
+            self._record((event.index, event.end))
 
     def begin_wait(self, posted: Event | None, where: str) -> Event | None:
         """Note that the rank now stands still until `posted` is complete; `finish_wait` that it is."""
@@ -254,36 +234,33 @@ class Ledger:
     def off(self) -> Iterator[None]:
         """Record nothing inside the `with`. A hang in there is told from tracebacks alone."""
         before, self.enabled = self.enabled, False
-        if self._sink is not None:
-            self._sink.gap()
+        self._record(None)
         try:
             yield
         finally:
             self.enabled = before
 
     def close(self) -> None:
-        """Close the sink. The events stay."""
         if self._sink is not None:
-            self._sink.close()
+            os.close(self._sink.fd)
             self._sink = None
+
+    def _record(self, record: tuple | None) -> None:
+        """For the file: (index, end); (None, name, ranks) of a group; None, a gap; else an event that begins."""
+        if self._sink is not None:
+            self._sink.write(record)
 
     def _drop(self) -> None:
         """Forget the older half, but count it. A batch is not cut in two, or its step would be counted twice."""
         cut = self.keep // 2
-        while (
-            cut < len(self.events)
-            and self.events[cut].batch is not None
-            and self.events[cut].batch == self.events[cut - 1].batch
-        ):
+        before = self.events[cut - 1].batch
+        while before is not None and cut < len(self.events) and self.events[cut].batch == before:
             cut += 1
-        old, kept = self.events[:cut], Ledger()
-        waiting: list[Event] = []
-        for event in old:
-            # A call that is still open is what an autopsy looks for: it stays.
-            (waiting if event.end is None and event.blocking else kept.events).append(event)
-        for name in self._totals:
-            self._totals[name] += getattr(kept, name)
-        self.dropped += len(kept.events)
+        waiting = [e for e in self.events[:cut] if e.end is None and e.blocking]  # what an autopsy looks for stays
+        old = Ledger()
+        old.events = [e for e in self.events[:cut] if e.end is not None or not e.blocking]
+        self._totals.update({name: getattr(old, name) for name in ("sent_bytes", "received_bytes", "steps")})
+        self.dropped += len(old.events)
         self.events[:cut] = waiting
 
     # -- as data --------------------------------------------------------------------------------------------------
@@ -308,7 +285,6 @@ class Ledger:
         ledger.events = [Event(**{**e, "shape": tuple(e.get("shape", ()))}) for e in data["events"]]
         ledger.dropped, ledger.gaps = data.get("dropped", 0), data.get("gaps", False)
         ledger._totals.update(data.get("totals", {}))
-        ledger._next = ledger.events[-1].index + 1 if ledger.events else 0
         return ledger
 
     def __repr__(self) -> str:
@@ -321,27 +297,14 @@ class Ledger:
 class _Sink:
     """The append-only file. One `os.write` a record: what was written before a SIGKILL is in the kernel, not lost.
 
-    Records are marshalled tuples (a third of JSON's time): (index, end); (None, name, ranks) of a group; else an event
-    that begins. None: a gap. Nothing here may fail the run: on a full disk the sink falls silent and the autopsy knows
-    less."""
+    Records are marshalled (a third of JSON's time). Nothing here may fail the run: on a full disk the sink falls silent
+    and the autopsy knows less."""
 
     def __init__(self, path: str, ledger: Ledger) -> None:
         self.ledger, self.written, self.quiet = ledger, 0, False
         self.fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
-    def begin(self, e: Event) -> None:
-        self._write(_row(e))
-
-    def end(self, e: Event) -> None:
-        self._write((e.index, e.end))
-
-    def join(self, group: GroupId) -> None:
-        self._write((None, *group))
-
-    def gap(self) -> None:
-        self._write(None)
-
-    def _write(self, record: tuple | None) -> None:
+    def write(self, record: tuple | None) -> None:
         if self.quiet:
             return
         try:
@@ -356,18 +319,14 @@ class _Sink:
         os.ftruncate(self.fd, 0)
         self.written = 0
         for group in self.ledger.groups.items():
-            self.join(GroupId(*group))
+            self.write((None, *group))
         recent = self.ledger.events[-200:]
         for event in [*(e for e in self.ledger.open() if e not in recent), *recent]:
-            self.begin(event)
+            self.write(_row(event))
             if event.end is not None:
-                self.end(event)
+                self.write((event.index, event.end))
         if self.ledger.gaps:
-            self.gap()
-
-    def close(self) -> None:
-        self.quiet = True
-        os.close(self.fd)
+            self.write(None)
 
 
 def read_sink(path: str, rank: int, size: int) -> Ledger:
@@ -391,6 +350,5 @@ def read_sink(path: str, rank: int, size: int) -> Ledger:
         pass  # the end of the file, torn or not
     ledger.events = [by_index[i] for i in sorted(by_index)]
     if ledger.events:
-        ledger._next = ledger.events[-1].index + 1
-        ledger.dropped = ledger._next - len(ledger.events)
+        ledger.dropped = ledger.events[-1].index + 1 - len(ledger.events)
     return ledger

@@ -15,6 +15,7 @@ Frames, in both directions: 4 letters, the length of a JSON head, the length of 
                      done  body: the packed answer           fail  {what went wrong}
     broker -> rank   job   {what to run}   body: its arguments
                      comp  {of}            body: what the recvs of that post receive, or the collective's result
+                     seen  {}              answers a span, where the rank's memory is read: it stands still meanwhile
 
 Posts, collectives and splits are numbered 0, 1, 2, ... on each rank, in the order in which they are made. So are its
 groups: 0 is all ranks, k the part that its k-th split gave it. Ranks are those of the whole run.
@@ -22,10 +23,11 @@ groups: 0 is all ranks, k the part that its k-th split gave it. Ranks are those 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
@@ -34,7 +36,7 @@ import torch.distributed as dist
 
 from labkit.comm.callsite import caller
 from labkit.comm.ledger import WORLD, GroupId
-from labkit.comm.transport import Collective, Op, Transport, Wait, as_bytes
+from labkit.comm.transport import Collective, Op, Transport, Wait, dtype_name
 from labkit.errors import LabError
 
 HEADER = struct.Struct("!4sIQ")
@@ -70,12 +72,14 @@ def _exactly(link: socket.socket, count: int) -> bytearray:
 
 
 def raw(tensor: torch.Tensor) -> memoryview:
-    """A tensor's memory. It must be contiguous."""
-    return as_bytes(tensor).numpy().data if tensor.numel() else memoryview(b"")
+    """A tensor's memory, which lives as long as this. The tensor must be contiguous.
 
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    Not by way of NumPy: a storage that NumPy has seen can never be resized, and FSDP resizes what it gathers into."""
+    if not tensor.numel():
+        return memoryview(b"")
+    memory: Any = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
+    memory.owner = tensor
+    return memoryview(memory).cast("B")
 
 
 class _Line:
@@ -84,11 +88,12 @@ class _Line:
     def __init__(self, link: socket.socket) -> None:
         self.link, self.number, self.groups = link, 0, 1
         self.open: dict[int, list[torch.Tensor]] = {}  # what has not come yet: number -> tensors to fill
+        self.unseen = 0  # spans that the broker has not answered yet
 
     def start(
         self, kind: str, head: dict, bodies: list[memoryview], fill: list[torch.Tensor], blocking: bool = True
     ) -> Wait:
-        start = frame_head(kind, head, sum(len(body) for body in bodies))
+        start = frame_head(kind, head, sum(map(len, bodies)))
         number, self.number = self.number, self.number + 1
         self.open[number] = fill
         self.link.sendall(start)
@@ -101,46 +106,51 @@ class _Line:
             # From here on this rank may stand still: the broker can tell who waits for whom.
             self.link.sendall(frame_head("wait", {"of": number, "where": caller()}))
         while number in self.open:
-            kind, head, body = read_frame(self.link)
-            if kind != "comp":
-                raise LabError(f"the broker sent {kind!r} where a completion was due")
-            start, data = 0, memoryview(body)
-            for tensor in self.open.pop(head["of"]):
-                into = raw(tensor)
-                if into:
-                    into[:] = data[start : start + len(into)]
-                start += len(into)
+            self._take()
+
+    def seen(self) -> None:
+        """Stand still until the broker has looked at this rank."""
+        self.unseen += 1
+        while self.unseen:
+            self._take()
+
+    def _take(self) -> None:
+        kind, head, body = read_frame(self.link)
+        if kind == "seen":
+            self.unseen -= 1
+            return
+        if kind != "comp":
+            raise LabError(f"the broker sent {kind!r} where a completion was due")
+        start, data = 0, memoryview(body)
+        for tensor in self.open.pop(head["of"]):
+            into = raw(tensor)
+            if into:
+                into[:] = data[start : start + len(into)]
+            start += len(into)
 
 
 class BrokerTransport(Transport):
-    """One rank's end. `link` is a connected stream socket; nothing else may use it while the transport does."""
+    """One rank's end. `link` is a connected stream socket; nothing else may use it while the transport does.
 
-    def __init__(self, rank: int, size: int, link: socket.socket) -> None:
-        self.rank, self.device = rank, torch.device("cpu")
+    tidy    where the broker reads this rank's memory at every span of computing, and answers: what gives back before it
+            whatever is free already"""
+
+    def __init__(self, rank: int, size: int, link: socket.socket, tidy: Callable[[], object] | None = None) -> None:
+        self.rank, self.device, self.tidy = rank, torch.device("cpu"), tidy
         self.group, self._number, self._line = GroupId(WORLD, tuple(range(size))), 0, _Line(link)
 
     def post(self, ops: Sequence[Op]) -> Wait:
         sends = [raw(op.tensor) for op in ops if op.kind == "send"]
-        head = {
-            "group": self._number,
-            "ops": [[op.kind, op.peer, dtype_name(op.tensor.dtype), list(op.tensor.shape)] for op in ops],
-            "blocking": ops[0].blocking,
-            "where": ops[0].where,
-        }
+        told = [[op.kind, op.peer, dtype_name(op.tensor), list(op.tensor.shape)] for op in ops]
+        head = {"group": self._number, "ops": told, "blocking": ops[0].blocking, "where": ops[0].where}
         return self._line.start("post", head, sends, [op.tensor for op in ops if op.kind == "recv"], ops[0].blocking)
 
     def collective(self, call: Collective) -> Wait:
         tensor = call.tensor
-        head = {
-            "group": self._number,
-            "kind": call.kind,
-            "op": call.op,
-            "src": call.src,
-            "blocking": call.blocking,
-            "where": call.where,
-            "dtype": dtype_name(tensor.dtype) if tensor is not None else "",
-            "shape": list(tensor.shape) if tensor is not None else [],
-        }
+        head = {name: getattr(call, name) for name in ("kind", "op", "src", "blocking", "where")}
+        head |= {"group": self._number, "dtype": "", "shape": []}
+        if tensor is not None:
+            head |= {"dtype": dtype_name(tensor), "shape": list(tensor.shape)}
         result = call.out if call.out is not None else tensor
         bodies, fill = ([raw(tensor)] if tensor is not None else []), ([result] if result is not None else [])
         return self._line.start("coll", head, bodies, fill, call.blocking)
@@ -154,7 +164,11 @@ class BrokerTransport(Transport):
         return made
 
     def span(self, label: str, seconds: float | None, where: str) -> None:
+        if self.tidy is not None:
+            self.tidy()
         self._line.link.sendall(frame_head("span", {"label": label, "seconds": seconds, "where": where}))
+        if self.tidy is not None:
+            self._line.seen()
 
     def over(self) -> None:
         self._line.link.sendall(frame_head("over", {}))

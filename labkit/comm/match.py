@@ -7,10 +7,16 @@ the counterpart differs. What is no call of a group (spans of computing) meets n
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.comm.ledger import COLLECTIVES, Event, GroupId, Ledger, say_ranks
+
+# What the ledgers know of two lengths that differ; who knows the neighbours knows which of the two it is.
+EITHER = "One of: like= or out= is another chunk than the one that comes; or dst or src is another rank than you mean."
+
+Channels = dict[tuple[GroupId, int, int], dict[int, Event]]  # (group, from, to): number: event
 
 
 @dataclass
@@ -30,36 +36,33 @@ class Match:
     def __init__(self, ledgers: list[Ledger]) -> None:
         self.ledgers = ledgers
         self.usable = not any(ledger.gaps for ledger in ledgers)
-        self.sends: dict[tuple[GroupId, int, int | None], dict[int, Event]] = {}  # (group, from, to): number: event
-        self.recvs: dict[tuple[GroupId, int | None, int], dict[int, Event]] = {}  # (group, from, to), too
-        self.collectives: dict[GroupId, dict[int, dict[int, Event]]] = {}  # group: rank: number: event
+        self.sends: Channels = defaultdict(dict)
+        self.recvs: Channels = defaultdict(dict)
+        # group: rank: number: event
+        self.collectives: dict[GroupId, dict[int, dict[int, Event]]] = defaultdict(lambda: defaultdict(dict))
         for rank, ledger in enumerate(ledgers):
             for event in list(ledger.events):
                 group = ledger.group_of(event)
-                if event.kind == "send":
-                    self.sends.setdefault((group, rank, event.peer), {})[event.seq] = event
-                elif event.kind == "recv":
-                    self.recvs.setdefault((group, event.peer, rank), {})[event.seq] = event
+                if event.kind == "send" and event.peer is not None:
+                    self.sends[group, rank, event.peer][event.seq] = event
+                elif event.kind == "recv" and event.peer is not None:
+                    self.recvs[group, event.peer, rank][event.seq] = event
                 elif event.kind in COLLECTIVES:
-                    self.collectives.setdefault(group, {}).setdefault(rank, {})[event.seq] = event
-        # How many of each have been made: the highest number seen, since old events may have been dropped.
-        self.sent = {channel: max(numbers) + 1 for channel, numbers in self.sends.items()}
-        self.received = {channel: max(numbers) + 1 for channel, numbers in self.recvs.items()}
+                    self.collectives[group][rank][event.seq] = event
 
     def missing(self, rank: int, event: Event) -> list[int]:
         """The ranks that have not made the call that `event` of `rank` needs."""
         group = self.ledgers[rank].group_of(event)
         if event.kind in COLLECTIVES:
             calls = self.collectives.get(group, {})
-            return [r for r in group.ranks if r != rank and max(calls.get(r, ()), default=-1) < event.seq]
+            return [r for r in group.ranks if r != rank and _last(calls.get(r, {})) < event.seq]
         if event.kind not in ("send", "recv") or event.peer is None:
             return []
-        made = (
-            self.received.get((group, rank, event.peer), 0)
-            if event.kind == "send"
-            else self.sent.get((group, event.peer, rank), 0)
-        )
-        return [] if made > event.seq else [event.peer]
+        if event.kind == "send":
+            made = self.recvs.get((group, rank, event.peer), {})
+        else:
+            made = self.sends.get((group, event.peer, rank), {})
+        return [] if _last(made) >= event.seq else [event.peer]
 
     def mismatch(self) -> Mismatch | None:
         """The first meeting of calls that do not fit, if any."""
@@ -68,10 +71,10 @@ class Match:
 
     def _message_mismatches(self) -> Iterator[tuple[float, Mismatch]]:
         for (group, src, dst), sends in self.sends.items():
-            recvs = self.recvs.get((group, src, dst), {}) if dst is not None else {}
+            recvs = self.recvs.get((group, src, dst), {})
             for seq, send in sends.items():
                 recv = recvs.get(seq)
-                if dst is None or recv is None or (send.bytes, send.dtype) == (recv.bytes, recv.dtype):
+                if recv is None or (send.bytes, send.dtype) == (recv.bytes, recv.dtype):
                     continue
                 cause = (
                     f"Rank {src} sends {_what(send)} to rank {dst} ({send.where}), but rank {dst} expects "
@@ -94,11 +97,14 @@ class Match:
                     tie = len(most) == len(others[0])
                     blame = "one of them is wrong" if tie else f"{say_ranks(odd)} left the common order"
                     cause = f"The ranks' collective number {seq + 1}{group.of} differs: {told}; {blame}."
-                    yield (
-                        max(e.begin for e in calls.values()),
-                        Mismatch(odd[0], sorted(calls), calls[odd[0]].where, cause),
-                    )
+                    met = max(e.begin for e in calls.values())
+                    yield met, Mismatch(odd[0], sorted(calls), calls[odd[0]].where, cause)
                     break
+
+
+def _last(made: dict[int, Event]) -> int:
+    """The last call's number; earlier ones may have been dropped."""
+    return next(reversed(made), -1)
 
 
 def _what(event: Event) -> str:
@@ -108,7 +114,7 @@ def _what(event: Event) -> str:
 def _advice(send: Event, recv: Event) -> str:
     if send.dtype != recv.dtype or len(send.shape) != 1 or len(recv.shape) != 1:
         return ""
-    return " Ragged chunks differ in length: like= must be the chunk you receive, not the one you send."
+    return " " + EITHER
 
 
 def _told(e: Event) -> str:

@@ -63,9 +63,8 @@ class Mesh:
         return self._groups[wanted]
 
     def _cut(self, names: tuple[str, ...]) -> Group:
-        order = list(self.sizes)
-        along = [order.index(name) for name in names]
-        others = [dim for dim in range(len(order)) if dim not in along]
+        along = [list(self.sizes).index(name) for name in names]
+        others = [dim for dim in range(len(self.sizes)) if dim not in along]
         length = math.prod(self.sizes[name] for name in names)
         parts = self._grid.permute(*others, *along).reshape(-1, length).tolist()
         return self.group.split(parts, name="_".join(names))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from labkit.comm.callsite import cut
 from labkit.comm.ledger import Ledger
 from labkit.errors import LabError
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Results(list):
-    """The return values by rank. `ledgers[r]` is what rank r did; `seconds` how long the run took (wall clock)."""
+    """The return values by rank. `ledgers[r]` is what rank r did."""
 
-    def __init__(self, values: Iterable[Any], ledgers: list[Ledger], seconds: float = 0.0) -> None:
+    def __init__(self, values: Iterable[Any], ledgers: list[Ledger]) -> None:
         super().__init__(values)
-        self.ledgers, self.seconds = ledgers, seconds
+        self.ledgers = ledgers
 
 
 class RanksFailed(LabError):
@@ -51,26 +51,36 @@ class Evidence:
     now: float = 0.0  # seconds since the start of the run when this was taken
     order: float = float("inf")  # when it raised or died, to tell causes from consequences
     error: BaseException | None = None  # what it raised, if it could be brought here
-    error_text: str = ""  # "ValueError: what it said"
+    text: str = ""  # of the error: "ValueError: what it said"
     traceback: str = ""
-    signal: int | None = None  # it died by this signal
-    exitcode: int | None = None  # it ended its process with this status
+    status: int | None = None  # it died: its process's exit status, or minus the signal that ended it
     stack: list[tuple[str, int, str]] = field(default_factory=list)  # (file, line, function), innermost first
     output: str = ""  # the last lines it wrote to stderr
     note: str = ""  # what could not be done about it
 
-
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    @property
+    def signal(self) -> int | None:
+        return -self.status if self.status is not None and self.status < 0 else None
 
 
 def tell(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: {"text", "traceback", "stack"}, without the frames that only called the function."""
-    tb = error.__traceback__
-    while tb is not None and tb.tb_next is not None and tb.tb_frame.f_code.co_filename.startswith(_HERE):
-        tb = tb.tb_next
-    lines = traceback.format_exception(type(error), error, tb)
-    stack = [(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_tb(tb))]
-    return {"text": f"{type(error).__name__}: {error}".rstrip(": "), "traceback": "".join(lines), "stack": stack}
+    """An exception as plain data: {"text", "traceback", "stack"}, without labkit's frames, wherever they stand: above
+    the author's code, between two functions of it, or below."""
+    told = traceback.TracebackException.from_exception(error)
+    stack = [(f.filename, f.lineno or 0, f.name) for f in reversed(told.stack)]
+    _cut(told)
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    return {"text": text, "traceback": "".join(told.format()), "stack": stack}
+
+
+def _cut(told: traceback.TracebackException | None) -> None:
+    """Take labkit's frames out of it and of what it came from. One without a line of the author's stays whole."""
+    if told is None:
+        return
+    kept: list[traceback.FrameSummary] = cut(told.stack, lambda frame: frame.filename)
+    told.stack = traceback.StackSummary.from_list(kept)
+    for cause in (told.__cause__, told.__context__, *(told.exceptions or ())):
+        _cut(cause)
 
 
 def stack_of(thread: int | None) -> list[tuple[str, int, str]]:

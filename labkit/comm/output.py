@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 
 class Output:
@@ -12,11 +13,13 @@ class Output:
     name     the caller's stream: "stdout" or "stderr", looked up when something is to be written
     prefix   in front of every line
     room     bytes that it may still print; None: no limit
+    stream   where to write instead of the caller's stream
     """
 
     def __init__(self, name: str, prefix: str) -> None:
         self.name, self.prefix = name, prefix
         self.room: int | None = None
+        self.stream: TextIO | None = None
         self.fd, self.theirs = os.pipe()
         os.set_blocking(self.fd, False)
         self.last_words, self.end, self._partial = b"", False, b""
@@ -51,7 +54,7 @@ class Output:
             else:
                 self.room -= len(lines)
         if lines:
-            stream = getattr(sys, self.name)
+            stream = self.stream or getattr(sys, self.name)
             text_lines = lines.decode("utf-8", "replace").split("\n")
             stream.write("".join(f"{self.prefix}{line}\n" for line in text_lines))
             stream.flush()

@@ -21,18 +21,20 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, TextIO
 
 from labkit.comm import helper
+from labkit.comm.callsite import cut
 from labkit.comm.diagnose import refuse_wrong
 from labkit.comm.forkserver import ForkLine
 from labkit.comm.ledger import Ledger, read_sink
 from labkit.comm.outcome import Evidence, Results
 from labkit.comm.output import Output
+from labkit.comm.processor import ENOUGH, STRETCH, times
 from labkit.comm.serialization import pack_job, unpack
 from labkit.comm.supervisor import GRACE, failure, supervise
-from labkit.comm.worker import ASK, Reader, frame, parse_trace
+from labkit.comm.worker import ASK, HEADER, frame, parse_trace
 from labkit.errors import LabError
 
 STILL = 1.0  # seconds without any progress before a deadlock is believed
@@ -60,6 +62,7 @@ class RankPool:
         self.workers: list[Worker] = []
         self.directory, self.jobs = "", 0
         self._line: ForkLine | None = None
+        self.printed: TextIO | None = None  # what the ranks print goes there, not to the caller's own streams
 
     def run(self, fn: Callable, *args: Any, timeout: float | None = 5.0) -> Results:
         """Like `run_ranks(fn, *args, size=pool.size, backend="processes", timeout=timeout)`, without the start-up."""
@@ -76,7 +79,6 @@ class RankPool:
             self._hear()
             if any(worker.end for worker in self.workers):  # one died between two jobs
                 self.close()
-        finished = False
         try:
             results = self._run(load, jobs, timeout) if self.workers else None
             if results is None:  # none yet, or a module that they hold has changed on disk since they read it
@@ -85,11 +87,10 @@ class RankPool:
                 results = self._run(load, jobs, timeout)
             if results is None:
                 raise LabError("the ranks' code changes while they load it: run it again")
-            finished = True
             return results
-        finally:
-            if not finished:  # failure, or Ctrl-C: nothing stays
-                self.close()
+        except BaseException:  # failure, or Ctrl-C: nothing stays
+            self.close()
+            raise
 
     def close(self) -> None:
         """End all ranks and remove every trace of them."""
@@ -130,6 +131,7 @@ class RankPool:
         own = helper.server()
         self._line = own.line()
         self.workers = [Worker(rank, self.size) for rank in range(self.size)]
+        self._print_to()
         theirs = [fd for worker in self.workers for fd in worker.theirs]
         try:
             modules = helper.worth_sharing(self.device)
@@ -146,10 +148,16 @@ class RankPool:
         self._hear()  # of those that ended while they were made, nobody will hear again
         self._reach("here", START_LIMIT, "could not join the process group")
 
+    def _print_to(self) -> None:
+        for worker in self.workers:
+            for output in worker.outputs:
+                output.stream = self.printed
+
     def _run(self, load: str, jobs: Sequence[tuple[dict[str, Any], bytes]], timeout: float | None) -> Results | None:
         """Run the job; None if the ranks' code is out of date."""
         self.jobs += 1
         self.sink = os.path.join(self.directory, f"ledger{self.jobs}.{{rank}}")
+        self._print_to()
         for worker, (head, body) in zip(self.workers, jobs):
             worker.fresh(OUTPUT_LIMIT if timeout is not None else None)
             job = {"load": load, "head": head, "path": sys.path, "ledger": self.sink}
@@ -161,7 +169,6 @@ class RankPool:
         for worker in self.workers:
             worker.send(frame("go", json.dumps(self.start).encode()))
         reason = supervise(self, settled=GRACE, still=STILL)
-        seconds = time.perf_counter() - self.start
         if reason:
             raise failure(self._autopsied(), reason, timeout=timeout, backend="processes")
         for worker in self.workers:
@@ -171,7 +178,7 @@ class RankPool:
                 os.unlink(self.sink.format(rank=worker.rank))
         ledgers = [worker.ledger for worker in self.workers if worker.ledger is not None]
         refuse_wrong(ledgers, "processes")
-        results = Results([worker.answer for worker in self.workers], ledgers, seconds)
+        results = Results([worker.answer for worker in self.workers], ledgers)
         if any(ledger.gaps for ledger in ledgers):
             self.close()  # a message that nobody recorded may still be under way: the next job must not receive it
         return results
@@ -190,23 +197,20 @@ class RankPool:
     def _begin(self, goal: str, limit: float | None) -> None:
         self.goal, self.start = goal, time.perf_counter()
         self.deadline = self.start + limit if limit is not None else float("inf")
-        self.look, self.sizes = self.start, [0]
         for worker in self.workers:
             worker.goal, worker.state = goal, "running" if worker.status is None else "died"
+            worker.waited = times(worker.pid)[1]
 
     # -- what the supervisor asks ---------------------------------------------------------------------------------
     def wait(self, seconds: float) -> None:
-        """Wait for something to happen on any connection, and deal with it."""
         assert self._line is not None
         poll = select.poll()
         deal: dict[int, Callable[[int], None]] = {self._line.fileno(): self._hear}
         for worker in self.workers:
-            for output in worker.outputs:
-                if not output.end:
-                    deal[output.fd] = output.deal
+            deal |= {output.fd: output.deal for output in worker.outputs if not output.end}
             if not worker.end:
                 deal[worker.control.fileno()] = worker.deal
-        writes = {worker.control.fileno() for worker in self.workers if worker.to_send and not worker.end}
+        writes = {worker.control.fileno() for worker in self.workers if worker.to_send}
         for fd in deal:
             poll.register(fd, select.POLLIN | (select.POLLOUT if fd in writes else 0))
         left = self.deadline - time.perf_counter()
@@ -214,7 +218,6 @@ class RankPool:
             deal[fd](what)
 
     def _hear(self, what: int = 0) -> None:
-        """Who has ended."""
         assert self._line is not None
         try:
             ended = dict(self._line.ended())
@@ -229,16 +232,19 @@ class RankPool:
 
     def moves(self) -> object:
         """How long the ledgers on disk are."""
-        now = time.perf_counter()
-        if self.goal == "done" and now >= self.look:
-            self.look, self.sizes = now + LOOK, [_size(self.sink.format(rank=rank)) for rank in range(self.size)]
-        return self.sizes
+        return [_size(self.sink.format(rank=rank)) for rank in range(self.size)] if self.goal == "done" else []
 
     def blocked(self) -> bool:
         return self.goal == "done"  # the evidence will tell
 
     def late(self) -> bool:
-        return time.perf_counter() >= self.deadline
+        """Whether its time is over, in which every rank must have been able to run (labkit.comm.processor)."""
+        now = time.perf_counter()
+        if now < self.deadline:
+            return False
+        spent, limit = now - self.start, self.deadline - self.start
+        waited = max((times(w.pid)[1] - w.waited for w in self.workers if w.state == "running"), default=0.0)
+        return spent - waited >= ENOUGH * limit or spent >= STRETCH * limit
 
     def evidence(self) -> list[Evidence]:
         now = time.perf_counter() - self.start
@@ -246,32 +252,25 @@ class RankPool:
 
     def _autopsied(self) -> list[Evidence]:
         """The evidence, with where each rank is or was, and its last words."""
-        evidence = self.evidence()
-        stacks = self._ask_where([worker for worker in self.workers if worker.state == "running"])
-        for e, worker in zip(evidence, self.workers):
+        assert self._line is not None
+        evidence, running = self.evidence(), [worker for worker in self.workers if worker.state == "running"]
+        traces = [os.path.join(self.directory, f"trace{worker.rank}") for worker in self.workers]
+        before = {traces[worker.rank]: _size(traces[worker.rank]) for worker in running}
+        with contextlib.suppress(OSError):
+            self._line.signal([worker.pid for worker in running], ASK)  # answered inside C calls, too
+            give_up = time.perf_counter() + 1.0
+            while time.perf_counter() < give_up and any(_size(path) == size for path, size in before.items()):
+                time.sleep(0.01)
+            time.sleep(0.02)  # the last lines of the last one
+        for e, worker, trace in zip(evidence, self.workers, traces):
+            if worker.state in ("died", "running"):
+                e.stack = parse_trace(trace)
             if worker.state == "died":
-                e.stack = parse_trace(os.path.join(self.directory, f"trace{worker.rank}"))
-                e.traceback = "".join(
-                    f'  File "{file}", line {line}, in {name}\n' for file, line, name in reversed(e.stack)
-                )
-            elif worker.rank in stacks:
-                e.stack = stacks[worker.rank]
+                frames = reversed(cut(e.stack, lambda at: at[0]))
+                e.traceback = "".join(f'  File "{file}", line {line}, in {name}\n' for file, line, name in frames)
             worker.err.forward(last=True)
             e.output = "\n".join(worker.err.said(8))
         return evidence
-
-    def _ask_where(self, workers: list[Worker]) -> dict[int, list[tuple[str, int, str]]]:
-        """Each rank's main thread: (file, line, function), innermost first. Works inside C calls, too."""
-        assert self._line is not None
-        paths = {w.rank: os.path.join(self.directory, f"trace{w.rank}") for w in workers}
-        before = {rank: _size(path) for rank, path in paths.items()}
-        with contextlib.suppress(OSError):
-            self._line.signal([w.pid for w in workers], ASK)
-            give_up = time.perf_counter() + 1.0
-            while time.perf_counter() < give_up and any(_size(path) == before[rank] for rank, path in paths.items()):
-                time.sleep(0.01)
-            time.sleep(0.02)  # the last lines of the last one
-        return {rank: parse_trace(path) for rank, path in paths.items()}
 
 
 class Worker:
@@ -283,12 +282,13 @@ class Worker:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.pid = rank, size, 0
+        self.waited = 0.0  # seconds for which it had waited for a processor when its job began
         self.control, theirs = socket.socketpair()
         self.control.setblocking(False)
         prefix = f"[rank {rank}] " if size > 1 else ""
         self.out, self.err = self.outputs = Output("stdout", prefix), Output("stderr", prefix)
         self.theirs = [theirs.detach(), self.out.theirs, self.err.theirs]
-        self.reader, self.to_send = Reader(), memoryview(b"")
+        self.said, self.to_send = bytearray(), memoryview(b"")
         self.end = False  # it has closed its connection, or died: that would wake the caller for ever
         self.status: int | None = None  # its exit status; minus the signal that ended it
         self.goal = ""  # what it says next if all is well: then it has "returned"
@@ -299,7 +299,7 @@ class Worker:
         self.state, self.order = "running", float("inf")
         self.answer, self.out.room, self.err.room = b"", output_limit, output_limit
         self.ledger: Ledger | None = None
-        self.failure: dict[str, Any] = {}
+        self.failure: dict[str, Any] = {}  # what `tell` says of what it raised, and that itself
 
     def send(self, data: bytes) -> None:
         """Queue data. It leaves as the rank takes it: two sides that both wait to write would wait for ever."""
@@ -323,24 +323,33 @@ class Worker:
             self.take()
 
     def take(self) -> None:
-        """Read what it says."""
-        frames = []
-        try:
+        with contextlib.suppress(OSError):
             while data := self.control.recv(1 << 20):
-                frames += self.reader.feed(data)
+                self.said += data
             self.end = True
-        except OSError:
-            pass
-        for kind, content in frames:
+        for kind, content in self._frames():
             if kind == "ledg":
                 self.ledger = Ledger.from_json(json.loads(content))
             elif kind == "fail":
                 self.failure, self.state, self.order = unpack(content), "raised", time.perf_counter()
+                try:
+                    self.failure["error"] = unpack(self.failure["error"])
+                except Exception:  # a class that only the rank could import
+                    self.failure["error"] = None
             elif kind == self.goal:
                 self.state, self.answer = "returned", content
 
+    def _frames(self) -> Iterator[tuple[str, bytes]]:
+        while len(self.said) >= HEADER.size:
+            kind, length = HEADER.unpack_from(self.said)
+            if len(self.said) < HEADER.size + length:
+                return
+            content = bytes(memoryview(self.said)[HEADER.size : HEADER.size + length])
+            del self.said[: HEADER.size + length]
+            yield kind.decode().strip(), content
+
     def died(self, status: int) -> None:
-        """It has ended with this status. A result that was sent before the end counts."""
+        """A result that was sent before the end counts."""
         self.take()
         self.status, self.end = status, True
         if self.state == "running":
@@ -348,25 +357,13 @@ class Worker:
 
     def evidence(self, now: float, sink: str) -> Evidence:
         ledger = self.ledger or read_sink(sink.format(rank=self.rank), self.rank, self.size)
-        e = Evidence(self.rank, ledger, self.state, now=now, order=self.order)
-        if self.state == "raised":
-            e.error_text, e.traceback, e.stack = (self.failure[name] for name in ("text", "traceback", "stack"))
-            e.error = self.error()
-        elif self.state == "died" and self.status is not None:
-            e.signal, e.exitcode = (-self.status, None) if self.status < 0 else (None, self.status)
-        return e
-
-    def error(self) -> BaseException | None:
-        """What it raised, if that can be had here."""
-        try:
-            return unpack(self.failure["error"]) if self.failure["error"] else None
-        except Exception:  # a class that only the rank could import
-            return None
+        status = self.status if self.state == "died" else None
+        return Evidence(self.rank, ledger, self.state, now=now, order=self.order, status=status, **self.failure)
 
     def refuse(self, what: str) -> NoReturn:
         """It failed before the function ran."""
         if self.state == "raised":
-            error = self.error()
+            error = self.failure["error"]
             if isinstance(error, LabError):
                 raise error
             raise LabError(f"rank {self.rank} {what}: {self.failure['text']}\n{self.failure['traceback']}") from error

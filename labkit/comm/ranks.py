@@ -50,7 +50,8 @@ def run_ranks(
     fn        on processes it must be importable (not a lambda, not defined in a notebook)
     size      how many ranks; 4 if not given. Under torchrun it is torchrun's, and a different `size` is an error
     backend   "threads", "processes", "torchrun"; None: torchrun if it started us, else processes
-    timeout   seconds until the run is ended with an autopsy, counted from when all ranks have imported what they need;
+    timeout   seconds until the run is ended with an autopsy, counted from when all ranks have imported what they need
+              (on processes: in which every rank could run for a quarter of it, so a busy machine gives them longer);
               None: no deadline (for training), but a rank that raises or dies, and a deadlock that is certain, still
               end it at once
     device    "cpu" (gloo), or "cuda" (NCCL, rank r on GPU r of its machine)
@@ -59,6 +60,15 @@ def run_ranks(
     run_ranks and every rank gets all results, so return small things there.
     Raises RanksFailed (a LabError) with `.autopsy`, or LabError if the ranks could not be started.
     """
+    try:
+        return _run(fn, args, size, backend, timeout, device)
+    except RanksFailed as error:
+        raise error.with_traceback(None) from error.__cause__  # it tells what happened; the way out of here does not
+
+
+def _run(
+    fn: Callable, args: tuple, size: int | None, backend: str | None, timeout: float | None, device: str
+) -> Results:
     if backend is None:
         backend = "torchrun" if under_torchrun() else "processes"
     if backend not in BACKENDS:

@@ -12,14 +12,15 @@ collective, another size, another dtype) are told in words at the moment they me
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from labkit.comm.ledger import EMPTY, WORLD, GroupId
-from labkit.comm.transport import Collective, Op, Transport, Wait, as_bytes
+from labkit.comm.transport import Collective, Op, Transport, Wait, as_bytes, dtype_name
 
 
 class RankEnded(BaseException):
@@ -46,10 +47,10 @@ class Rendezvous:
         self.world = GroupId(WORLD, tuple(range(size)))
         self.lock = threading.Lock()
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
-        # Halves of messages that wait for the other half, by (group, src, dst): sends, recvs.
-        self.messages: dict[tuple[GroupId, int, int], tuple[deque[Pending[Op]], deque[Pending[Op]]]] = {}
-        self.slots: dict[tuple[GroupId, int], list[Pending[Collective]]] = {}  # (group, number): contributions so far
-        self.counts: dict[tuple[GroupId, int], int] = {}  # (group, rank): collectives begun
+        # Halves of messages that wait for the other half, by (group, src, dst).
+        self.messages: dict[tuple[GroupId, int, int], deque[Pending[Op]]] = defaultdict(deque)
+        self.slots: dict[tuple[GroupId, int], list[Pending[Collective]]] = defaultdict(list)  # (group, number)
+        self.counts: Counter[tuple[GroupId, int]] = Counter()  # (group, rank): collectives begun
         self.waiting = [0] * size  # how many threads of each rank stand in a wait
         self.version = 0  # grows whenever anything is posted or completed
         self.ended = False
@@ -58,16 +59,20 @@ class Rendezvous:
     def transport(self, rank: int) -> ThreadTransport:
         return ThreadTransport(self, rank, self.world)
 
-    def end(self, fault: str | None = None) -> None:
+    def end(self) -> None:
         """Wake everyone with RankEnded; nothing can be posted any more."""
         with self.lock:
-            self._end(fault)
+            self._end()
 
-    def _end(self, fault: str | None = None) -> None:
+    def _end(self) -> None:
         self.ended = True
-        self.fault = self.fault or fault
         for condition in self.wake:
             condition.notify_all()
+
+    def _disagree(self, fault: str) -> NoReturn:
+        self.fault = self.fault or fault
+        self._end()
+        raise RankEnded
 
     # -- messages -------------------------------------------------------------------------------------------------
     def post(self, group: GroupId, rank: int, ops: Sequence[Op]) -> list[Pending[Op]]:
@@ -77,18 +82,16 @@ class Rendezvous:
             self._check_alive()
             self.version += 1
             for op in ops:
-                item = Pending(op, rank)
-                mine.append(item)
+                mine.append(item := Pending(op, rank))
                 sending = op.kind == "send"
                 channel = (group, rank, op.peer) if sending else (group, op.peer, rank)
-                sends, recvs = self.messages.setdefault(channel, (deque(), deque()))
-                other = recvs if sending else sends
-                if other:
-                    pair = (item, other.popleft()) if sending else (other.popleft(), item)
+                waiting = self.messages[channel]  # halves of one kind: another one meets the first of them
+                if waiting and waiting[0].what.kind != op.kind:
+                    pair = (item, waiting.popleft()) if sending else (waiting.popleft(), item)
                     self._check_pair(group, *pair)
                     met.append(pair)
                 else:
-                    (sends if sending else recvs).append(item)
+                    waiting.append(item)
         for send, recv in met:  # outside the lock: a large copy holds nobody else up
             as_bytes(recv.what.tensor).copy_(as_bytes(send.what.tensor))
             self._complete(send, recv)
@@ -96,12 +99,11 @@ class Rendezvous:
 
     def _check_pair(self, group: GroupId, send: Pending[Op], recv: Pending[Op]) -> None:
         a, b = send.what, recv.what
-        if a.tensor.numel() != b.tensor.numel() or a.tensor.dtype != b.tensor.dtype:
-            self._end(
+        if (a.tensor.numel(), a.tensor.dtype) != (b.tensor.numel(), b.tensor.dtype):
+            self._disagree(
                 f"rank {send.rank} sends {_what(a.tensor)} to rank {recv.rank} ({a.where}), which expects "
                 f"{_what(b.tensor)} ({b.where}){group.inside}"
             )
-            raise RankEnded
 
     # -- collectives ----------------------------------------------------------------------------------------------
     def contribute(self, group: GroupId, rank: int, call: Collective) -> Pending[Collective]:
@@ -109,20 +111,21 @@ class Rendezvous:
         with self.lock:
             self._check_alive()
             self.version += 1
-            number = self.counts.get((group, rank), 0)
-            self.counts[group, rank] = number + 1
-            slot = self.slots.setdefault((group, number), [])
+            number = self.counts[group, rank]
+            self.counts[group, rank] += 1
+            slot = self.slots[group, number]
             if slot and _signature(slot[0].what) != _signature(call):
-                self._end(
+                self._disagree(
                     f"rank {slot[0].rank} called {_told(slot[0].what)} and rank {rank} called {_told(call)} as "
                     f"collective number {number + 1}{group.of}"
                 )
-                raise RankEnded
             slot.append(item)
             if len(slot) < len(group.ranks):
                 return item
             del self.slots[group, number]
-        _compute({part.rank: part.what for part in sorted(slot, key=lambda part: part.rank)})
+        # By the last rank to come, for all: what watches that rank alone (a meter of memory) is not to see the others'.
+        with _disable_current_modes():
+            _compute({part.rank: part.what for part in sorted(slot, key=lambda part: part.rank)})
         self._complete(*slot)
         return item
 
@@ -168,12 +171,7 @@ class ThreadTransport(Transport):
         return ThreadTransport(self.rendezvous, self.rank, group)
 
 
-_REDUCE: dict[str, Callable[..., torch.Tensor]] = {
-    "sum": torch.add,
-    "prod": torch.mul,
-    "max": torch.maximum,
-    "min": torch.minimum,
-}
+_REDUCE: dict[str | None, Callable] = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min": torch.minimum}
 
 
 def _compute(by_rank: dict[int, Collective]) -> None:
@@ -186,7 +184,7 @@ def _compute(by_rank: dict[int, Collective]) -> None:
     if kind in ("all_reduce", "reduce_scatter"):
         total = tensors[0].clone()
         for tensor in tensors[1:]:
-            _REDUCE[calls[0].op or ""](total, tensor, out=total)  # rounds to the tensor's dtype after each rank
+            _REDUCE[calls[0].op](total, tensor, out=total)  # rounds to the tensor's dtype after each rank
         parts = [total] * len(calls) if kind == "all_reduce" else total.chunk(len(calls)) if total.numel() else []
         for call, tensor, part in zip(calls, tensors, parts):
             (tensor if call.out is None else call.out).copy_(part)
@@ -208,14 +206,10 @@ def _signature(call: Collective) -> tuple:
 
 
 def _what(tensor: torch.Tensor) -> str:
-    return f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+    return f"{list(tensor.shape)} of {dtype_name(tensor)}"
 
 
 def _told(call: Collective) -> str:
-    details = [
-        call.op,
-        f"src {call.src}" if call.src is not None else None,
-        _what(call.tensor) if call.tensor is not None else None,
-        call.where,
-    ]
+    src = f"src {call.src}" if call.src is not None else ""
+    details = [call.op, src, _what(call.tensor) if call.tensor is not None else "", call.where]
     return f"{call.kind} ({', '.join(d for d in details if d)})"

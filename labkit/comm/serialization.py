@@ -34,8 +34,9 @@ class _Pickler(pickle.Pickler):
     """Notes what a rank will have to import: the main script, and the files of modules that only this process can
     find by name (a test runner loads test files so)."""
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=5)
+    def __init__(self) -> None:
+        self.file = io.BytesIO()
+        super().__init__(self.file, protocol=5)
         self.needs_main = False
         self.files: dict[str, str] = {}
 
@@ -43,15 +44,11 @@ class _Pickler(pickle.Pickler):
         import torch
 
         if isinstance(obj, torch.Tensor):
-            if type(obj) in (torch.Tensor, torch.nn.Parameter) and obj.layout is torch.strided and not obj.is_quantized:
+            plain = type(obj) in (torch.Tensor, torch.nn.Parameter)
+            if plain and obj.layout is torch.strided and not obj.is_quantized:
                 flat = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-                return _tensor, (
-                    pickle.PickleBuffer(flat.numpy().data),
-                    obj.dtype,
-                    tuple(obj.shape),
-                    obj.requires_grad and obj.is_leaf,
-                    type(obj) is torch.nn.Parameter,
-                )
+                grad, parameter = obj.requires_grad and obj.is_leaf, type(obj) is torch.nn.Parameter
+                return _tensor, (pickle.PickleBuffer(flat.numpy().data), obj.dtype, tuple(obj.shape), grad, parameter)
             if hasattr(obj, "full_tensor"):
                 raise pickle.PicklingError("a DTensor lives on its mesh: return x.full_tensor() or x.to_local()")
         elif isinstance(obj, (type, types.FunctionType)):
@@ -75,36 +72,29 @@ class _Unpickler(pickle.Unpickler):
             except ModuleNotFoundError as error:
                 if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                     raise  # the module is there; something that it imports is not
-                _load(module, self.files[module])
+                spec = importlib.util.spec_from_file_location(module, self.files[module])
+                if spec is None or spec.loader is None:
+                    raise
+                sys.modules[module] = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(sys.modules[module])
         return super().find_class(module, name)
-
-
-def _load(module: str, path: str) -> None:
-    spec = importlib.util.spec_from_file_location(module, path)
-    if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[module] = loaded
-    spec.loader.exec_module(loaded)
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...], grad: bool, parameter: bool) -> torch.Tensor:
     import torch
 
-    flat = (
-        torch.frombuffer(bytearray(data) if isinstance(data, bytes) else data, dtype=torch.uint8)
-        if len(data)
-        else torch.empty(0, dtype=torch.uint8)
-    )
+    if isinstance(data, bytes):
+        data = bytearray(data)
+    flat = torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
     tensor = flat.view(dtype).reshape(shape)
     return torch.nn.Parameter(tensor, grad) if parameter else tensor.requires_grad_(grad)
 
 
 def pack(obj: Any) -> bytes:
     """obj -> bytes, tensors by value. Raises what pickle raises."""
-    file = io.BytesIO()
-    _Pickler(file).dump(obj)
-    return file.getvalue()
+    pickler = _Pickler()
+    pickler.dump(obj)
+    return pickler.file.getvalue()
 
 
 def unpack(data: bytes) -> Any:
@@ -121,8 +111,7 @@ def pack_job(fn: Callable, args: tuple) -> tuple[dict[str, Any], bytes]:
             'under `if __name__ == "__main__":` (every rank imports the script to find its functions)'
         )
     sys.modules.setdefault("__mp_main__", sys.modules["__main__"])  # results may hold the script's own classes
-    file = io.BytesIO()
-    pickler = _Pickler(file)
+    pickler = _Pickler()
     name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
         pickler.dump((fn, args))
@@ -132,7 +121,7 @@ def pack_job(fn: Callable, args: tuple) -> tuple[dict[str, Any], bytes]:
             f"{what} cannot be sent to rank processes ({error}): define functions at the top level of a .py "
             f"file and pass plain values, or use backend='threads'"
         ) from error
-    return {"main": main_module() if pickler.needs_main else None, "files": pickler.files}, file.getvalue()
+    return {"main": main_module() if pickler.needs_main else None, "files": pickler.files}, pickler.file.getvalue()
 
 
 def load(needs: dict[str, Any], data: bytes) -> Callable[[Any], bytes]:

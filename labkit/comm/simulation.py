@@ -12,7 +12,7 @@ in another order would let rounding decide who goes first.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -59,22 +59,21 @@ class Computed(NamedTuple):
     end: int
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """A program and where its rank stands in it: the rank's own (number 0), or that of a collective, which runs beside
     it."""
 
-    __slots__ = ("calls", "done", "holding", "next", "number", "of", "pending", "posted", "rank", "scope")
-
-    def __init__(
-        self, rank: int, number: int, calls: list[list[Event]], of: Event | None = None, scope: tuple = ()
-    ) -> None:
-        self.rank, self.number, self.calls, self.of = rank, number, calls, of
-        self.scope = scope  # messages of a collective meet among themselves
-        self.next = 0
-        self.pending: set[int] = set()  # indices of posted events that have not ended
-        self.holding: set[int] = set()  # those of them that the present call waits for
-        self.posted: dict[int, Event] = {}
-        self.done: int | None = None
+    rank: int
+    number: int
+    calls: list[list[Event]]
+    of: Event | None = None  # the collective
+    scope: tuple = ()  # messages of a collective meet among themselves
+    next: int = 0
+    posted: dict[int, Event] = field(default_factory=dict)
+    pending: set[int] = field(default_factory=set)  # indices of posted events that have not ended
+    holding: set[int] = field(default_factory=set)  # those of them that the present call waits for
+    done: int | None = None
 
     def __lt__(self, other: Lane) -> bool:
         return (self.rank, self.number) < (other.rank, other.number)
@@ -86,7 +85,7 @@ class Simulation:
 
     def __init__(self, ledgers: Sequence[Ledger], topology: Topology) -> None:
         by_rank = {ledger.rank: ledger for ledger in ledgers}
-        if sorted(by_rank) != list(range(topology.size)) or len(ledgers) != topology.size:
+        if sorted(ledger.rank for ledger in ledgers) != list(range(topology.size)):
             raise LabError(
                 f"the virtual wire needs one ledger for each of the topology's {topology.size} ranks, "
                 f"not those of ranks {sorted(ledger.rank for ledger in ledgers)}."
@@ -102,18 +101,18 @@ class Simulation:
         self.ranks = [Lane(r, 0, _program(by_rank[r], topology)) for r in range(topology.size)]
         self.lanes = len(self.ranks)  # made so far
         self.now = 0
-        self.channels: dict[tuple, deque[Message]] = {}  # halves that wait for the other half, oldest first
-        self.counts: dict[tuple[int, int], int] = {}
+        self.channels: dict[tuple, deque[Message]] = defaultdict(deque)  # halves without the other half, oldest first
+        self.counts: Counter[tuple[int, int]] = Counter()
         self.free_at: dict[str, int] = dict.fromkeys(topology.links, 0)
         self.queues: dict[str, list[tuple[Key, Message]]] = {name: [] for name in topology.links}
         self.ending: list[tuple[int, Key, Message | Computed]] = []  # heap of what is under way
-        self.fresh: list[tuple[Key, Message]] = []  # became ready at this instant
+        self.fresh: list[Message] = []  # became ready at this instant
         self.awake: list[Lane] = []  # heap: they go on in this instant
         self.finished: list[Message] = []
         self.computed: list[Computed] = []
         # The collectives of a group: who has called its n-th, and what each rank has still to run, in order.
-        self.called: dict[tuple[GroupId, int], dict[int, Event]] = {}
-        self.backlog: dict[tuple[GroupId, int], deque[Event]] = {}
+        self.called: dict[tuple[GroupId, int], dict[int, Event]] = defaultdict(dict)
+        self.backlog: dict[tuple[GroupId, int], deque[Event]] = defaultdict(deque)
 
     def run(self) -> Simulation:
         """Until nothing moves any more. LabError if somebody still waits then."""
@@ -156,7 +155,8 @@ class Simulation:
                 if event.blocking or event.kind == "compute":
                     lane.holding.add(event.index)
                 if event.kind == "compute":
-                    end = self.now + round(_seconds(event) * TICKS)
+                    took = (event.end or event.begin) - event.begin if event.seconds is None else event.seconds
+                    end = self.now + round(took * TICKS)
                     key = (self.now, lane.rank, lane.rank, -1 - event.index)
                     heapq.heappush(self.ending, (end, key, Computed(lane, event, self.now, end)))
                 elif event.kind in ("send", "recv"):
@@ -169,24 +169,23 @@ class Simulation:
                 self.complete(lane.rank, lane.of)
 
     def release(self, lane: Lane, event: Event) -> None:
-        """Something that the lane had posted has ended."""
         lane.pending.discard(event.index)
-        held = event.index in lane.holding
-        lane.holding.discard(event.index)
-        if held and not lane.holding:
-            heapq.heappush(self.awake, lane)
+        if event.index in lane.holding:
+            lane.holding.remove(event.index)
+            if not lane.holding:
+                heapq.heappush(self.awake, lane)
 
     def post(self, lane: Lane, event: Event) -> None:
         """One half of a message. If the other half is there, the message is ready now."""
         sending, peer = event.kind == "send", event.peer if event.peer is not None else -1
         src, dst = (lane.rank, peer) if sending else (peer, lane.rank)
         scope = lane.scope or (self.ledgers[lane.rank].group_of(event),)
-        queue = self.channels.setdefault((*scope, src, dst), deque())
+        queue = self.channels[*scope, src, dst]
         if queue and (queue[0].sent is None) == sending:
             message = queue.popleft()
         else:
-            message = Message(src, dst, self.counts.get((src, dst), 0), of=lane.of)
-            self.counts[src, dst] = message.order + 1
+            message = Message(src, dst, self.counts[src, dst], of=lane.of)
+            self.counts[src, dst] += 1
             queue.append(message)
         message.lanes.append((lane, event))
         if sending:
@@ -201,14 +200,14 @@ class Simulation:
                     "agree."
                 )
             message.ready, message.links = self.now, self.topology.path(src, dst)
-            self.fresh.append((message.key(), message))
+            self.fresh.append(message)
 
     # ---- collectives
 
     def call(self, rank: int, event: Event) -> None:
         """A rank calls a collective. It runs when those that the rank called before it in this group are complete."""
         group = self.ledgers[rank].group_of(event)
-        calls = self.called.setdefault((group, event.seq), {})
+        calls = self.called[group, event.seq]
         for other, theirs in calls.items():
             if (theirs.kind, theirs.bytes, theirs.peer) != (event.kind, event.bytes, event.peer):
                 raise LabError(
@@ -217,7 +216,7 @@ class Simulation:
                     "make them agree."
                 )
         calls[rank] = event
-        waiting = self.backlog.setdefault((group, rank), deque())
+        waiting = self.backlog[group, rank]
         waiting.append(event)
         if len(waiting) == 1:
             self.begin(group, rank)
@@ -254,7 +253,7 @@ class Simulation:
         A message that has to wait stands in the queue of that link of its path which gets free last: it cannot start
         earlier. So only the queues of links freed now need a look, and each only as long as its link stays free."""
         candidates = [(*self.queues[name][0], name) for name in freed if self.queues[name]]
-        candidates += [(key, message, "") for key, message in self.fresh]
+        candidates += [(message.key(), message, "") for message in self.fresh]
         self.fresh = []
         heapq.heapify(candidates)
         while candidates:
@@ -331,18 +330,12 @@ class Simulation:
         return "They wait for each other in a circle: compare the order of their calls."
 
 
-def _seconds(event: Event) -> float:
-    if event.seconds is not None:
-        return event.seconds
-    return event.end - event.begin if event.end is not None else 0.0
-
-
 def _program(ledger: Ledger, topology: Topology) -> list[list[Event]]:
     """The ledger's events, checked: what each call posted together."""
     calls: list[list[Event]] = []
+    who = f"rank {ledger.rank}"
     inside: Event | None = None  # the last span of computing that was timed here
     for event in ledger.events:
-        who = f"rank {ledger.rank}"
         if event.kind == "compute" and event.seconds is None:
             if event.end is None:
                 raise LabError(

@@ -35,8 +35,7 @@ class _Rank(threading.Thread):
         self.fn, self.args_, self.group, self.changed = fn, args, group, changed
         self.value: Any = None
         self.error: BaseException | None = None
-        self.failed_at = float("inf")
-        self.state = "running"
+        self.failed_at, self.state = float("inf"), "running"
         self.guard = threading.Lock()
         self.leaving = False  # past this point no exception may be sent: the thread id could be someone else's
 
@@ -74,16 +73,15 @@ class _Rank(threading.Thread):
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(RankEnded))
 
     def evidence(self) -> Evidence:
-        ledger = self.group.ledger
-        e = Evidence(self.group.rank, ledger, self.state, now=ledger.now(), order=self.failed_at, error=self.error)
-        if self.state == "ended":  # a mismatch ended it inside the call; its open event says which
-            e.state = "running"
+        state, ledger, told = self.state, self.group.ledger, dict[str, Any]()
+        if state == "ended":  # a mismatch ended it inside the call; its open event says which
+            state = "running"
         elif self.error is not None:
             told = tell(self.error)
-            e.error_text, e.traceback, e.stack = told["text"], told["traceback"], told["stack"]
         else:
-            e.stack = stack_of(self.ident)
-        return e
+            told = {"stack": stack_of(self.ident)}
+        now, order = ledger.now(), self.failed_at
+        return Evidence(self.group.rank, ledger, state, now=now, order=order, error=self.error, **told)
 
 
 class _Run:
@@ -140,7 +138,7 @@ def run(fn: Callable, args: tuple, size: int, timeout: float | None) -> Results:
         if reason is None:
             ledgers = [rank.group.ledger for rank in job.ranks]
             refuse_wrong(ledgers, "threads")
-            return Results([rank.value for rank in job.ranks], ledgers, time.perf_counter() - job.start)
+            return Results([rank.value for rank in job.ranks], ledgers)
         evidence = job.evidence()  # before anything is ended: afterwards nobody waits any more
     finally:
         job.end()  # also when the reader presses Ctrl-C

@@ -53,9 +53,8 @@ class Topology:
         for (a, b), path in routes.items():
             if not (0 <= a < size and 0 <= b < size):
                 raise LabError(f"the route {a} -> {b} leaves the {size} ranks of this topology.")
-            for label in path:
-                if label not in links:
-                    raise LabError(f"the route {a} -> {b} names the link {label!r}, which does not exist.")
+            if strange := [label for label in path if label not in links]:
+                raise LabError(f"the route {a} -> {b} names the link {strange[0]!r}, which does not exist.")
         self.size, self.name = size, name
         self.links = dict(links)
         self.routes = {pair: tuple(path) for pair, path in routes.items() if pair[0] != pair[1]}
@@ -69,10 +68,9 @@ class Topology:
         no way."""
         if a == b and 0 <= a < self.size:
             return ()
-        try:
-            return self.routes[a, b]
-        except KeyError:
-            raise LabError(f"{self.name} has no way from rank {a} to rank {b}; it has {self.size} ranks.") from None
+        if (a, b) not in self.routes:
+            raise LabError(f"{self.name} has no way from rank {a} to rank {b}; it has {self.size} ranks.")
+        return self.routes[a, b]
 
     def alpha(self, a: int, b: int) -> float:
         """Latency from a to b in seconds: the sum over the path."""

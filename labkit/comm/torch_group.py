@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm.arguments import dtype_name, nbytes
+from labkit.comm.arguments import noted
 from labkit.comm.callsite import author
 from labkit.comm.ledger import Event, GroupId, Ledger
 from labkit.comm.transport import Transport
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _keeps = False  # whether the mesh made last keeps a ledger
-_made: dict[dist.ProcessGroup, LedgerGroup] = {}
+_made: dict[dist.ProcessGroup, LedgerGroup] = {}  # once a process: each job brings its own ledger
 
 
 def device_mesh(
@@ -55,14 +55,13 @@ def device_mesh(
 
 
 def _keep(end: Transport, ledger: Ledger) -> LedgerGroup:
-    """The process group of `end`, keeping `ledger`. Made once a process; each job brings its own ledger."""
+    """The process group of `end`, keeping `ledger`."""
     real = end.process_group()
-    made = _made.get(real)
-    if made is None:
-        made = _made[real] = LedgerGroup(real, end.group)
-        _register(made, real)
-    made.ledger = ledger
-    return made
+    if real not in _made:
+        _made[real] = LedgerGroup(real, end.group)
+        _register(_made[real], real)
+    _made[real].ledger = ledger
+    return _made[real]
 
 
 def _register(made: LedgerGroup, real: dist.ProcessGroup) -> None:
@@ -105,7 +104,8 @@ class _Work(dist.Work):
 
 
 def _noted(kind: str, *names: str, shown: int = 0, counted: int | None = None) -> Callable[..., Any]:
-    """A method that notes `kind` and calls the real group's: the first of `names` that this torch has.
+    """A method that notes `kind`, one event a tensor, all of one batch, and calls the real group's: the first of
+    `names` that this torch has.
 
     shown, counted   which arguments hold the tensors whose shape, and whose bytes, are noted"""
 
@@ -113,7 +113,25 @@ def _noted(kind: str, *names: str, shown: int = 0, counted: int | None = None) -
         call = next(found for name in names if (found := getattr(self.real, name, None)) is not None)
         tensors = _each(args[shown]) if args else [None]
         sizes = _each(args[shown if counted is None else counted]) if args else [None]
-        return self.note(kind, tensors, sizes, call, args, options)
+        where, op, peer = author(), None, None
+        for value in (*args, *options.values()):
+            op = getattr(value, "reduceOp", op)
+            peer = getattr(value, "rootRank", peer)
+        if kind in ("send", "recv") and len(args) > 2:
+            peer = args[1]
+        if peer is not None:
+            peer = self.group.ranks[peer]
+        calls = [
+            (kind, peer, sum(part.nbytes for part in _each(size)), *_told(tensor))
+            for tensor, size in zip(tensors, sizes)
+        ]
+        events = self.ledger.begin_together(calls, op=_op(op), blocking=False, where=where, group=self.group.name)
+        work = call(*args, **options)
+        if work is not None:
+            return _Work(work, self.ledger, events)
+        for event in events:  # the library has waited itself
+            self.ledger.finish(event)
+        return None
 
     return method
 
@@ -127,37 +145,6 @@ class LedgerGroup(dist.ProcessGroup):
 
     def getGroupName(self) -> str:  # torch looks for this name
         return f"{self.real.group_name} with ledger"
-
-    def note(self, kind: str, tensors: list, sizes: list, call: Callable, args: tuple, options: dict) -> Any:
-        """One event a tensor, all of one batch; then the call."""
-        where, op, peer = author(), None, None
-        for value in (*args, *options.values()):
-            op = getattr(value, "reduceOp", op)
-            peer = getattr(value, "rootRank", peer)
-        if kind in ("send", "recv") and len(args) > 2:
-            peer = args[1]
-        events: list[Event | None] = []
-        for tensor, size in zip(tensors, sizes):
-            first = _first(tensor)
-            event = self.ledger.begin(
-                kind,
-                self.group.ranks[peer] if peer is not None else None,
-                _bytes(size),
-                dtype_name(first) if first is not None else "",
-                tuple(first.shape) if first is not None else (),
-                op=_op(op),
-                batch=events[0].batch if events and events[0] is not None else None,
-                blocking=False,
-                where=where,
-                group=self.group.name,
-            )
-            events.append(event)
-        work = call(*args, **options)
-        if work is None:  # the library has waited itself
-            for event in events:
-                self.ledger.finish(event)
-            return None
-        return _Work(work, self.ledger, events)
 
     # Two names: torch 2.13's, and that of 2.11 and 2.12, which C++ still looks for.
     allreduce = _noted("all_reduce", "allreduce")
@@ -190,22 +177,18 @@ class LedgerGroup(dist.ProcessGroup):
 
 
 def _each(argument: Any) -> list[Any]:
-    return [argument] if isinstance(argument, torch.Tensor) else list(argument)
+    """A tensor, several (which may be lists of tensors themselves), or none."""
+    return [] if argument is None else [argument] if isinstance(argument, torch.Tensor) else list(argument)
 
 
-def _first(argument: Any) -> torch.Tensor | None:
-    """Of a tensor, a list of tensors or nothing."""
-    return argument if argument is None or isinstance(argument, torch.Tensor) else next(iter(argument), None)
-
-
-def _bytes(argument: Any) -> int:
-    return 0 if argument is None else sum(nbytes(tensor) for tensor in _each(argument))
+def _told(argument: Any) -> tuple:
+    """The dtype and shape of the first."""
+    return noted(_each(argument)[0])[1:] if _each(argument) else ()
 
 
 def _op(op: Any) -> str | None:
     """ "sum", "mean", ... as Group calls them. (A ReduceOp has no name of its own.)"""
     if op is None:
         return None
-    names = {"AVG": "mean", "PRODUCT": "prod"}
     name = next((name for name in dist.ReduceOp.RedOpType.__members__ if op == getattr(dist.ReduceOp, name, None)), "?")
-    return names.get(name, name.lower())
+    return {"AVG": "mean", "PRODUCT": "prod"}.get(name, name.lower())

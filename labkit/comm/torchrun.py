@@ -13,9 +13,9 @@ rank that raises still ends all, and one that dies is torchrun's business.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
-import socket
 import sys
 import threading
 import time
@@ -32,7 +32,7 @@ from labkit.comm.ledger import Ledger
 from labkit.comm.outcome import Evidence, Results, stack_of, tell
 from labkit.comm.serialization import pack, unpack
 from labkit.comm.supervisor import DEADLINE, FAILED, failure, supervise
-from labkit.comm.transport import TorchTransport
+from labkit.comm.transport import join, stay_inside
 from labkit.errors import LabError
 
 ANSWER = 3.0  # seconds that the others get to send their evidence
@@ -41,11 +41,9 @@ RECENT = 2000  # events of each ledger that travel on failure
 
 
 def _say(text: str) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the terminal is gone: leaving matters more
         sys.stderr.write(text)
         sys.stderr.flush()
-    except OSError:  # the terminal is gone: leaving matters more
-        pass
 
 
 def _leave(text: str = "") -> NoReturn:
@@ -61,33 +59,19 @@ class _Home:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local = int(os.environ.get("LOCAL_RANK", self.rank))
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
-            loopback = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
-            if loopback:
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)  # one machine: stay inside it
-        self.device = torch.device("cpu")
-        extra: dict[str, Any] = {}
-        if device == "cuda":
-            if not torch.cuda.is_available() or local >= torch.cuda.device_count():
-                raise LabError(
-                    f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start "
-                    f"fewer ranks (--nproc-per-node), or use device='cpu'"
-                )
-            self.device = torch.device("cuda", local)
-            torch.cuda.set_device(self.device)
-            extra = {"device_id": self.device}
-        if not dist.is_initialized():
-            backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-            dist.init_process_group(backend, timeout=timedelta(days=7), **extra)
+            stay_inside()
+        if device == "cuda" and local >= torch.cuda.device_count():
+            raise LabError(
+                f"local rank {local} has no GPU: this machine has {torch.cuda.device_count()}; start "
+                f"fewer ranks (--nproc-per-node), or use device='cpu'"
+            )
+        joined = dist.is_initialized()
+        self.transport = join(device, local)
+        if not joined:
             atexit.register(self._part)
-        self.transport = TorchTransport(self.device)
         # A line of our own: the group's own may stand in a blocking wait while the watch needs to ask something.
-        self.store = dist.TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=60),
-        )
+        address, port, limit = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=60)
+        self.store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
 
     def _part(self) -> None:
@@ -114,10 +98,8 @@ def run(fn: Callable, args: tuple, size: int | None, timeout: float | None, devi
         )
     if _home is None:
         _home = _Home(device)
-    elif _home.device.type != device:
-        raise LabError(
-            f"these ranks were joined for device={_home.device.type!r}: use the same device in every run_ranks"
-        )
+    elif (joined := _home.transport.device.type) != device:
+        raise LabError(f"these ranks were joined for device={joined!r}: use the same device in every run_ranks")
     return _Job(_home, timeout).run(fn, args)
 
 
@@ -148,21 +130,20 @@ class _Job:
         except (Exception, SystemExit) as error:
             self._report(FAILED, error)  # raises RanksFailed, or never returns
         self.state = "returned"
-        seconds = self.ledger.now()
         self.store.set(f"value/{self.rank}", data)  # type: ignore[arg-type]  # it takes bytes as well
         keys = [f"value/{r}" for r in range(self.size)]
         while not self.store.check(keys):  # others still run; the watch ends us if one of them fails
             time.sleep(0.01)
         self.over.set()
         watch.join()
-        pairs = [unpack(self.store.get(key)) for key in keys]
+        values, ledgers = zip(*(unpack(self.store.get(key)) for key in keys))
         self._meet("left")
         if self.rank == 0:
             for key in keys:
                 self.store.delete_key(key)
-        ledgers = [Ledger.from_json(data) for _, data in pairs]
-        refuse_wrong(ledgers, "torchrun")
-        return Results([value for value, _ in pairs], ledgers, seconds)
+        results = Results(values, [*map(Ledger.from_json, ledgers)])
+        refuse_wrong(results.ledgers, "torchrun")
+        return results
 
     def _pack(self, value: Any) -> bytes:
         try:
@@ -247,14 +228,9 @@ class _Job:
             data = self.ledger.to_json()
             data["dropped"] += max(0, len(data["events"]) - RECENT)
             data["events"] = data["events"][-RECENT:]
-            told = tell(error) if error is not None else {"text": "", "traceback": "", "stack": stack_of(self.main)}
-            evidence = {
-                **told,
-                "state": "raised" if error is not None else self.state,
-                "now": self.ledger.now(),
-                "order": time.time(),
-                "ledger": data,
-            }
+            told = tell(error) if error is not None else {"stack": stack_of(self.main)}
+            state = "raised" if error is not None else self.state
+            evidence = {**told, "state": state, "now": self.ledger.now(), "order": time.time(), "ledger": data}
             self.store.set(f"evidence/{self.rank}", json.dumps(evidence))
 
     def evidence(self) -> list[Evidence]:
@@ -269,14 +245,5 @@ class _Job:
         if not self.store.check([key]):
             why = "It did not answer: its process has died, or a C call holds the interpreter"
             return Evidence(rank, Ledger(rank, self.size), note=why)
-        d = json.loads(self.store.get(key))
-        return Evidence(
-            rank,
-            Ledger.from_json(d["ledger"]),
-            d["state"],
-            now=d["now"],
-            order=d["order"],
-            error_text=d["text"],
-            traceback=d["traceback"],
-            stack=[tuple(s) for s in d["stack"]],
-        )
+        told = json.loads(self.store.get(key))
+        return Evidence(rank, Ledger.from_json(told.pop("ledger")), **told)

@@ -19,6 +19,8 @@ Contract of a transport:
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -101,6 +103,10 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
+def dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 class TorchTransport(Transport):
     """A torch process group: gloo on CPU, NCCL on CUDA. By default the one of all ranks of this program."""
 
@@ -110,8 +116,11 @@ class TorchTransport(Transport):
         self.rank, self.device = dist.get_rank(), device
         self.group = group or GroupId(WORLD, tuple(range(dist.get_world_size())))
         self._process_group = process_group
-        # Made once a process: connecting takes time, and jobs of one RankPool ask for the same groups again.
+        # Made once a process: connecting takes time, and jobs of one RankPool ask for the same groups again. One table
+        # for a group, its parts, and theirs: "replicas" [0] of a "tp" [0, 1] are those of a later "tp" [0, 1, 2, 3].
         self._parts: dict[GroupId, TorchTransport] = {}
+        # Gloo forgets a message whose work object is gone before the receiver came; whoever drops a handle would hang.
+        self._posted: dict[int, list[Any]] = {}
 
     def post(self, ops: Sequence[Op]) -> Wait:
         start = {"send": dist.isend, "recv": dist.irecv}
@@ -119,18 +128,19 @@ class TorchTransport(Transport):
         works: list[Any]
         if self.device.type == "cuda":
             # One NCCL group call: posted one by one, a send and a recv between the same two ranks could wait in turn.
-            works = dist.batch_isend_irecv(
-                [dist.P2POp(start[op.kind], as_bytes(op.tensor), op.peer, group) for op in ops]
-            )
+            parts = [dist.P2POp(start[op.kind], as_bytes(op.tensor), op.peer, group) for op in ops]
+            works = dist.batch_isend_irecv(parts)
         else:
             # Receives first: a message that finds its buffer posted is not stored in between.
-            works = [
-                start[kind](as_bytes(op.tensor), op.peer, group)
-                for kind in ("recv", "send")
-                for op in ops
-                if op.kind == kind
-            ]
-        return lambda: _wait_all(works)
+            in_order = sorted(ops, key=lambda op: op.kind)
+            works = [start[op.kind](as_bytes(op.tensor), op.peer, group) for op in in_order]
+            self._posted[id(works)] = works
+
+        def wait() -> None:
+            _wait_all(works)
+            self._posted.pop(id(works), None)
+
+        return wait
 
     def collective(self, call: Collective) -> Wait:
         group: Any = {"group": self._process_group, "async_op": True}
@@ -155,10 +165,32 @@ class TorchTransport(Transport):
         if group not in self._parts:
             made = _connect(group, self.rank) if group.ranks else None
             self._parts[group] = TorchTransport(self.device, group, made)
+            self._parts[group]._parts = self._parts
         return self._parts[group]
 
     def process_group(self) -> dist.ProcessGroup:
         return self._process_group or c10d._get_default_group()
+
+
+def join(device: str, local: int, **how: Any) -> TorchTransport:
+    """Join the process group of all ranks of this program, if this process has not. `how` they find each other: see
+    torch's init_process_group. On "cuda" the rank takes GPU `local` of its machine, which there must be."""
+    where, more = torch.device(device), dict[str, Any]()
+    if device == "cuda":
+        where = torch.device("cuda", local)
+        torch.cuda.set_device(where)
+        more = {"device_id": where}
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if more else "gloo", timeout=NO_LIMIT, **how, **more)
+    return TorchTransport(where)
+
+
+def stay_inside() -> None:
+    """One machine: nothing listens outside of it."""
+    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        if loopback:
+            os.environ.setdefault(variable, loopback)
 
 
 def _connect(group: GroupId, rank: int) -> dist.ProcessGroup:
@@ -171,16 +203,9 @@ def _connect(group: GroupId, rank: int) -> dist.ProcessGroup:
     name: Any = f"{group.name} {group.ranks}"
     bound, world.bound_device_id = world.bound_device_id, None  # or NCCL splits the whole run's communicator: all come
     try:
-        made, _ = c10d._new_process_group_helper(
-            len(group.ranks),
-            group.ranks.index(rank),
-            list(group.ranks),
-            backend,
-            store,
-            name,
-            timeout=NO_LIMIT,
-            group_desc=group.name,
-        )
+        ranks, at = list(group.ranks), group.ranks.index(rank)
+        more: dict[str, Any] = {"timeout": NO_LIMIT, "group_desc": group.name}
+        made, _ = c10d._new_process_group_helper(len(ranks), at, ranks, backend, store, name, **more)
     finally:
         world.bound_device_id = bound
     c10d._world.pg_group_ranks[made] = {r: i for i, r in enumerate(group.ranks)}

@@ -128,10 +128,8 @@ def _timeline(run: Simulation, topology: Topology) -> Replay:
         share = sum(m.end - m.begin for m in used) / total if total else 0.0
         busy = tuple((m.begin / TICKS, m.end / TICKS) for m in used)
         links[name] = LinkUse(busy, sum(m.bytes for m in used), share)
-    spans = sorted(
-        (Span(c.lane.rank, c.event.label, c.begin / TICKS, c.end / TICKS) for c in run.computed),
-        key=lambda span: (span.begin, span.rank),
-    )
+    spans = [Span(c.lane.rank, c.event.label, c.begin / TICKS, c.end / TICKS) for c in run.computed]
+    spans.sort(key=lambda span: (span.begin, span.rank))
     waiting = tuple((end - _covered(sorted(own), end)) / TICKS for end, own in zip(done, of_rank))
     transfers, ranks = tuple(map(_transfer, moved)), tuple(end / TICKS for end in done)
     return Replay(total / TICKS, transfers, ranks, waiting, links, topology, tuple(spans))

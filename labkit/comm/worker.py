@@ -23,6 +23,7 @@ import io
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -47,30 +48,12 @@ def frame(kind: str, content: bytes = b"") -> bytes:
     return HEADER.pack(kind.encode().ljust(4), len(content)) + content
 
 
-class Reader:
-    """Collects frames from bytes as they come."""
-
-    def __init__(self) -> None:
-        self.buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[tuple[str, bytes]]:
-        self.buffer += data
-        frames = []
-        while len(self.buffer) >= HEADER.size:
-            kind, length = HEADER.unpack_from(self.buffer)
-            if len(self.buffer) < HEADER.size + length:
-                break
-            frames.append((kind.decode().strip(), bytes(memoryview(self.buffer)[HEADER.size : HEADER.size + length])))
-            del self.buffer[: HEADER.size + length]
-        return frames
-
-
 def _frames(link: socket.socket) -> Iterator[tuple[str, bytes]]:
     """What the caller sends, as it comes, until it has gone."""
-    reader = Reader()
-    with contextlib.suppress(OSError):
-        while data := link.recv(1 << 20):
-            yield from reader.feed(data)
+    with contextlib.suppress(OSError), link.makefile("rb") as file:
+        while len(head := file.read(HEADER.size)) == HEADER.size:
+            kind, length = HEADER.unpack(head)
+            yield kind.decode().strip(), file.read(length)
 
 
 def work(setup: dict[str, Any], rank: int, descriptors: list[int]) -> int:
@@ -164,10 +147,6 @@ def _settle_in(setup: dict[str, Any], rank: int) -> Any:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.clear()
     os.environ.update(setup["environ"])
-    loopback = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
-    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-        if loopback:
-            os.environ.setdefault(name, loopback)  # nothing listens outside this machine
     os.chdir(setup["cwd"])
     sys.argv[:] = setup["argv"]
     sys.path[:] = setup["path"]
@@ -196,46 +175,26 @@ def parse_trace(path: str) -> list[tuple[str, int, str]]:
     for line in lines:
         if line.startswith(("Thread 0x", "Current thread 0x")):
             inside = int(line.split("0x", 1)[1].split()[0], 16) == int(first, 16)
-            if inside:
-                frames = []
-        elif inside and line.startswith('  File "'):
-            name, _, rest = line[8:].rpartition('", line ')
-            number, _, function = rest.partition(" in ")
-            if number.isdigit():
-                frames.append((name, int(number), function))
+            frames = [] if inside else frames
+        elif inside and (found := re.fullmatch(r'  File "(.*)", line (\d+) in (.*)', line)):
+            frames.append((found[1], int(found[2]), found[3]))
     return frames
 
 
 def join(setup: dict[str, Any], rank: int) -> Any:
     """Become a member of the pool's process group; the group's store is a file, so no port has to be chosen."""
-    from datetime import timedelta
-
     import torch
     import torch.distributed as dist
 
-    from labkit.comm.transport import TorchTransport
+    from labkit.comm import transport
 
     size = setup["size"]
     torch.set_num_threads(max(1, setup["cores"] // size))
-    extra: dict[str, Any] = {}
-    device = torch.device("cpu")
-    if setup["device"] == "cuda":
-        if torch.cuda.device_count() < size:
-            raise LabError(
-                f"{size} ranks need {size} GPUs, and this machine has {torch.cuda.device_count()}: "
-                f"ask for fewer ranks, or use device='cpu'"
-            )
-        device = torch.device("cuda", rank)
-        torch.cuda.set_device(device)
-        extra = {"device_id": device}
+    if setup["device"] == "cuda" and torch.cuda.device_count() < size:
+        raise LabError(
+            f"{size} ranks need {size} GPUs, and this machine has {torch.cuda.device_count()}: "
+            f"ask for fewer ranks, or use device='cpu'"
+        )
+    transport.stay_inside()
     store = dist.FileStore(os.path.join(setup["directory"], "store"), size)
-    # The caller keeps the time. The library's own limit must never be the first to strike.
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if setup["device"] == "cuda" else "gloo",
-        store=store,
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(days=7),
-        **extra,
-    )
-    return TorchTransport(device)
+    return transport.join(setup["device"], rank, store=store, rank=rank, world_size=size)

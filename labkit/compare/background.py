@@ -23,7 +23,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -86,18 +86,15 @@ def refuse_company(out: Path) -> None:
     """LabError if a run goes on in a folder beside `out`: two on one GPU spoil each other's times, and do not fit."""
     beside = (file.parent for file in sorted(out.absolute().parent.glob("*/run.json")))
     if other := next((folder for folder in beside if folder != out.absolute() and going(folder)), None):
-        raise LabError(
-            f"the GPU is taken: a run goes on in {out.parent / other.name} (`lab status` shows it); wait "
-            "for it, or pause a comparison with --stop"
-        )
+        told = f"a run goes on in {out.parent / other.name} (`lab status` shows it)"
+        raise LabError(f"the GPU is taken: {told}; wait for it, or pause a comparison with --stop")
 
 
 def died(out: Path) -> Process | None:
     """The last detached run, if it ended without finishing: killed, or by an error of its own."""
     process = process_of(out)
-    if process is None or process.pid == os.getpid() or process.alive or process.exit not in (None, CRASHED):
-        return None
-    return process
+    over = process and process.pid != os.getpid() and not process.alive and process.exit in (None, CRASHED)
+    return process if over else None
 
 
 def tail(file: Path, most: int) -> bytes:
@@ -117,7 +114,7 @@ def last_words(out: Path, lines: int = 12) -> str:
 
 
 def ask_to_stop(out: Path) -> None:
-    with _explained(out):
+    with explained(f"in {out}"):
         (out / STOP).touch()
 
 
@@ -134,7 +131,7 @@ def detach(out: Path, words: list[str]) -> Process:
     """Start `lab WORDS` for the run in `out`, apart from this terminal. LabError if it does not come up."""
     begin(out)
     command = [sys.executable, "-u", "-m", "labkit", DETACHED, str(out), *words]
-    with _explained(out), open(out / LOG, "ab") as log:
+    with explained(f"in {out}"), open(out / LOG, "ab") as log:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     until = time.monotonic() + STARTED
     while time.monotonic() < until:
@@ -167,7 +164,3 @@ def attend(command: Callable[[list[str]], None], out: Path, words: list[str]) ->
 
 def _write(out: Path, process: Process) -> None:
     replace_file(out / PROCESS, json.dumps(asdict(process)))
-
-
-def _explained(out: Path) -> AbstractContextManager[None]:
-    return explained(f"in {out}")

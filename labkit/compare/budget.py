@@ -105,30 +105,24 @@ class Budget:
             | {"predicted_s": i.predicted, "measured_s": i.measured, "left": i in self.left}
             for i in (*self.done, *(i for i in self.left if i not in self.done))
         ]
-        return {
-            "began": self.began,
-            "minutes": self.minutes,
-            "price_per_hour": self.price,
-            "seconds": self.seconds(),
-            "cost": self.cost(self.seconds()),
-            "items": items,
-        }
+        told = {"began": self.began, "minutes": self.minutes, "price_per_hour": self.price}
+        return {**told, "seconds": self.seconds(), "cost": self.cost(self.seconds()), "items": items}
 
 
 def predict(preset: Preset, part: str, arm: str, memory_gib: float | None = None, world: int = 1) -> Item:
     """What an arm is expected to take. Without an expected rate: the baseline's; without that: start-up alone."""
-    expected = getattr(preset.arms[arm].expect, part) or getattr(preset.arms[preset.baseline()].expect, part)
-    rate = (expected or 0) * world
+    about = preset.arms[arm]
+    rate = (getattr(about.expect, part) or getattr(preset.arms[preset.baseline()].expect, part) or 0) * world
+    config = preset.config_of(part, arm, memory_gib, world)
+    batch, seconds = config.batch_size * config.seq_len, 0.0
     if part == "speed":
-        config = preset.speed_config(arm, memory_gib, world)
-        steps = preset.window().warmup + preset.window().profile
-        work = preset.window().seconds + (steps * config.batch_size * config.seq_len / rate if rate else 0.0)
+        seconds = preset.window().seconds
+        tokens = float((preset.window().warmup + preset.window().profile) * batch)
     else:
-        config = preset.config(arm)
-        batch = config.batch_size * config.seq_len
-        tokens = float(config.steps * batch)
+        steps = min(config.steps, about.expect.steps or config.steps)
+        tokens = float(steps * batch)
         if config.eval_every:  # a forward alone is a third of a step
-            tokens += -(-config.steps // config.eval_every) * config.eval_batches * batch / 3
-        work = tokens / rate if rate else 0.0
-    startup = preset.arms[arm].expect.startup
-    return Item(part, arm, preset.arms[arm].label, (preset.startup_seconds if startup is None else startup) + work)
+            tokens += -(-steps // config.eval_every) * config.eval_batches * batch / 3
+    seconds += tokens / rate if rate else 0.0
+    startup = preset.startup_seconds if about.expect.startup is None else about.expect.startup
+    return Item(part, arm, about.label, startup + seconds)

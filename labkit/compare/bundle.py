@@ -11,10 +11,11 @@ The same run gives the same bytes: names sorted, no times, no owner, no compress
 travels: text is cleaned of the home and working directory, other absolute paths, the machine's name and tokens, as
 records are. The hashes are of what the archive holds.
 
-A run that is going on, was killed or failed, or lacks files is refused in one sentence; `--as-is` packs what is there,
-and the archive says so when it is read. Reading trusts nothing: an archive that was cut off, altered, or was never a
-bundle is one clear sentence, no file of it is believed before its hash is right, and nothing is unpacked before all of
-them are.
+A paused comparison travels as it is, and the archive says what it has. A run that is going on, was killed or failed, or
+lacks files is refused in one sentence; `--as-is` packs what is there, and the archive says so when it is read.
+
+Reading trusts nothing: an archive that was cut off, altered, or was never a bundle is one clear sentence, no file of it
+is believed before its hash is right, and nothing is unpacked before all of them are.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ from labkit.compare.results import timed_of
 from labkit.errors import LabError
 from labkit.record.clean import scrub
 from labkit.record.files import explained, replace_file
-from labkit.record.read import RunData, as_dict, load_run, parse, read_run
+from labkit.record.read import PACKED, RunData, as_dict, load_run, parse, read_run
 
 MANIFEST = "BUNDLE.json"
+PAUSED = "paused"
 MiB = 1 << 20
 LARGEST = 64 * MiB  # a single file above this stays behind
 MOST = 1024 * MiB  # an archive that unpacks to more is not read on
@@ -72,6 +74,8 @@ class Bundle:
             told = (f"{what} ({size / MiB:,.0f} MiB)" for what, size in sorted(left.items()))
             text += f"; left behind: {', '.join(told)}"
         said = self.manifest["state"]
+        if said.startswith(PAUSED):
+            return f"{text}. The run is {said}"
         return text + ("" if said == "whole" else f". But the run is not whole: {said}")
 
 
@@ -79,51 +83,59 @@ class Bundle:
 
 
 def state(run: Path) -> str:
-    """ "whole", or one sentence on why this run is not: it goes on, was killed, failed, or lacks something. LabError:
-    no run."""
+    """ "whole"; "paused", and how far it came; or one sentence on why this run is not whole: it goes on, was killed,
+    failed, or lacks something. LabError: no run."""
     records = dict(_records(run, read_run(run)))
+    paused = ""
     for name, record in records.items():
         if record.alive:
-            return f"{name or 'the run'} is still going on ({_progress(record)})"
+            return f"{name} is still going on ({_progress(record)})"
     if going(run):  # detached a moment ago: it has not opened its record yet
         return "the run is still going on"
     for name, record in records.items():
+        if record.status == "paused":
+            paused = paused or f"{PAUSED} ({_progress(record)}); the same command goes on with it"
+            continue
         if record.status == "interrupted":
-            far = _progress(record)
-            return f"{name or 'the run'} was stopped or killed ({far}); the command that started it goes on with it"
+            return f"{name} was stopped or killed ({_progress(record)}); the command that started it goes on with it"
         if record.status != "finished":
-            return f"{name or 'the run'} has not finished: its status is '{record.status}'"
-    return next(filter(None, (lacking(name, record) for name, record in records.items())), "whole")
+            return f"{name} has not finished: its status is '{record.status}'"
+    ended = ((name, record) for name, record in records.items() if record.status == "finished")
+    return next((f"{name} {what}" for name, record in ended for what in lacking(record)), paused or "whole")
 
 
-def lacking(name: str, record: RunData) -> str:
-    """What a finished record should hold and does not, as a sentence; "" if nothing."""
-    said = name or "the run"
-    for file in ("steps.jsonl", "events.jsonl"):
+def lacking(record: RunData) -> Iterator[str]:
+    """What a finished record should hold and does not. A packed one (labkit.record.packed) has its lines in one file,
+    and what can be drawn again is not in it."""
+    packed = any(record.path.glob(f"*/*{PACKED}"))
+    for file in () if packed else ("steps.jsonl", "events.jsonl"):
         if not (record.path / file).is_file():
-            return f"{said} lacks {file}"
+            yield f"lacks {file}"
     if record.truncated:
-        return f"{said} has {record.truncated} lines that cannot be read"
-    results = record.results
+        yield f"has {record.truncated} lines that cannot be read"
     if record.is_comparison:
-        for arm, row in as_dict(results.get("arms")).items():
-            never_ran = isinstance(row, dict) and row.get("status") in ("skipped", "failed")
-            if arm not in record.arms and not never_ran:
-                return f"{said} lacks the record of its arm {arm} (arms/{arm})"
+        for arm, row in as_dict(record.results.get("arms")).items():
+            if arm not in record.arms and as_dict(row).get("status") not in ("skipped", "failed"):
+                yield f"lacks the record of its arm {arm} (arms/{arm})"
         for arm in timed_of(record):
-            if not (record.path / "speed" / arm / "run.json").is_file():
-                return f"{said} lacks the record of its timed arm {arm} (speed/{arm})"
-        if not (record.path / "report.html").is_file():
-            return f"{said} lacks report.html: `lab report {record.path.name}` draws it"
+            if not any((record.path / "speed" / name).is_file() for name in (f"{arm}/run.json", f"{arm}{PACKED}")):
+                yield f"lacks the record of its timed arm {arm} (speed/{arm})"
+        if not packed and not (record.path / "report.html").is_file():
+            yield f"lacks report.html: `lab report {record.path.name}` draws it"
     last, steps = _last_step(record), _planned(record)
-    if record.run.get("kind") == "train" and steps and "speed" not in results and last != steps:
-        return f"{said} says that it finished, but its steps end at {last} of {steps}"
-    return ""
+    if (
+        record.run.get("kind") == "train"
+        and steps
+        and "speed" not in record.results
+        and not record.results.get("stopped")
+        and last != steps
+    ):
+        yield f"says that it finished, but its steps end at {last} of {steps}"
 
 
 def _records(run: Path, data: RunData) -> Iterator[tuple[str, RunData]]:
-    """The run and every record below it, by path relative to the run; the run itself is ""."""
-    yield "", data
+    """The run and every record below it, by path relative to the run; the run itself is "the run"."""
+    yield "the run", data
     for file in sorted(run.rglob("run.json")):
         if file.parent != run and not any(part.startswith(".") for part in file.relative_to(run).parts):
             yield file.parent.relative_to(run).as_posix(), read_run(file.parent)
@@ -156,11 +168,10 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
 
     LabError: no run; a run that is not whole, unless `as_is`; a file that changes while it is read; an archive of
     another run, or anything else, at that place; a disk that is full."""
-    run = Path(run)
     if not run.is_dir():
         raise LabError(f"there is no folder {run}: give a run's folder, for example runs/h100")
     said = state(run)
-    if said != "whole" and not as_is:
+    if said != "whole" and not said.startswith(PAUSED) and not as_is:
         raise LabError(f"{run}: {said}. Wait for it or mend it, or pack what is there with --as-is")
     name = scrub(run.resolve().name)
     if "/" in name or name in ("", ".", ".."):
@@ -175,7 +186,7 @@ def pack(run: Path, out: Path | None = None, as_is: bool = False) -> tuple[Path,
         "left_out": left,
         "files": {key: {"bytes": len(content), "sha256": _hash(content)} for key, content in sorted(files.items())},
     }
-    out = Path(out) if out else run.resolve().parent / f"{run.resolve().name}.tar.gz"
+    out = out or run.resolve().parent / f"{run.resolve().name}.tar.gz"
     _refuse_other(out, name)
     data = _archive(name, head, files)
     with explained(out):
@@ -221,17 +232,19 @@ def cleaned(name: str, content: bytes) -> bytes:
     kind = PurePosixPath(name).suffix.lower()
     if kind not in WORDS | PAGES:
         return content
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        return content
-    if kind in WORDS:
-        return "".join(scrub(line) for line in text.splitlines(keepends=True)).encode()
+    with suppress(UnicodeDecodeError):
+        return _without_places(content.decode("utf-8"), by_line=kind in WORDS).encode()
+    return content
+
+
+def _without_places(text: str, by_line: bool) -> str:
+    if by_line:
+        return "".join(scrub(line) for line in text.splitlines(keepends=True))
     for place in {os.path.expanduser("~"), os.getcwd()}:
         if len(place) > 1:
             text = text.replace(place + "/", "~/")
     host = os.uname().nodename
-    return (text.replace(host, "<host>") if scrub(host) == "<host>" else text).encode()
+    return text.replace(host, "<host>") if scrub(host) == "<host>" else text
 
 
 def _archive(name: str, head: dict[str, Any], files: dict[str, bytes]) -> bytes:
@@ -254,13 +267,12 @@ def _refuse_other(out: Path, name: str) -> None:
     """LabError if something else than a bundle of this run lies where the archive is to go."""
     if out.is_dir():
         raise LabError(f"{out} is a folder: give the archive a name with --out")
-    same = not out.exists()
+    if not out.exists():
+        return
     with suppress(LabError):
-        same = same or read(out).name == name
-    if not same:
-        raise LabError(
-            f"{out} is there and is no whole bundle of {name}: move it away, or choose another name with --out"
-        )
+        if read(out).name == name:
+            return
+    raise LabError(f"{out} is there and is no whole bundle of {name}: move it away, or choose another name with --out")
 
 
 # ---- reading
@@ -269,7 +281,6 @@ def _refuse_other(out: Path, name: str) -> None:
 def read(file: Path) -> Bundle:
     """Read an archive and verify all of it. LabError in one sentence: no such file, no bundle, cut off, altered,
     incomplete, or holding what no bundle holds."""
-    file = Path(file)
     found: dict[str, bytes] = {}
     try:
         with gzip.open(file, "rb") as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
@@ -291,9 +302,8 @@ def read(file: Path) -> Bundle:
     except (EOFError, tarfile.ReadError, zlib.error, gzip.BadGzipFile) as error:
         if not _is_gzip(file):
             raise LabError(f"{file} is no bundle: it is no gzip archive") from None
-        raise LabError(
-            f"{file} was cut off or damaged on the way ({error or type(error).__name__}): copy it again"
-        ) from None
+        why = error or type(error).__name__
+        raise LabError(f"{file} was cut off or damaged on the way ({why}): copy it again") from None
     except OSError as error:
         raise LabError(f"could not read {file}: {error.strerror or error}") from None
     return verify(file, found)
@@ -303,13 +313,8 @@ def verify(file: Path, found: dict[str, bytes]) -> Bundle:
     """The bundle that these members make; LabError naming the first thing that is wrong."""
     manifests = [name for name in found if name.count("/") == 1 and name.endswith(f"/{MANIFEST}")]
     head = parse(found[manifests[0]]) if len(manifests) == 1 else None
-    if (
-        not head
-        or head.get("kind") != "labkit bundle"
-        or not isinstance(head.get("files"), dict)
-        or not all(isinstance(each, dict) for each in head["files"].values())
-        or not isinstance(head.get("left_out"), dict)
-    ):
+    tables = [head.get("files"), head.get("left_out"), *as_dict(head.get("files")).values()] if head else []
+    if not head or head.get("kind") != "labkit bundle" or not all(isinstance(table, dict) for table in tables):
         raise LabError(f"{file} is no bundle: it has no readable {MANIFEST}")
     if head.get("schema") != 1:
         raise LabError(f"{file} is a bundle of schema {head.get('schema')}, and this labkit reads 1: update it")
@@ -371,7 +376,7 @@ def _is_gzip(file: Path) -> bool:
         return stream.read(2) == b"\x1f\x8b"
 
 
-def command(run: Path | None, out: Path | None, check: Path | None, into: Path | None, as_is: bool = False) -> int:
+def command(run: Path | None, out: Path | None, check: Path | None, into: Path | None, as_is: bool) -> int:
     """What `lab bundle` does. Returns 0; 1 if a checked archive is whole but its run is not."""
     if check is not None and run is None:
         if out is not None or as_is:
@@ -380,7 +385,7 @@ def command(run: Path | None, out: Path | None, check: Path | None, into: Path |
         print(bundle.sentence)
         if into is not None:
             print(f"unpacked to {unpack(bundle, into)}")
-        return 0 if bundle.manifest["state"] == "whole" else 1
+        return 0 if bundle.manifest["state"].startswith(("whole", PAUSED)) else 1
     if run is None or check is not None:
         raise LabError("give a run's folder to pack, or an archive with --check FILE to verify")
     if into is not None:

@@ -8,7 +8,7 @@
     judge     from the folders alone: verdicts, tables, report.html
 
 So whatever stops a comparison, the same command goes on with the arms it has. Where one is running in the folder
-already, the command shows that one instead (labkit.compare.watch); detached, it outlives its terminal
+already, the command shows that one instead (labkit.compare.follow); detached, it outlives its terminal
 (labkit.compare.background). Under torchrun every rank comes through here; rank 0 plans, writes, prints and decides when
 to stop, the others follow it, and all end with its exit status.
 """
@@ -17,30 +17,37 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.prompt import Confirm
+from rich.status import Status
 
 from labkit.comm.group import Group
 from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import run_ranks, under_torchrun
-from labkit.compare import background, memory, watch
+from labkit.compare import background, follow, memory
 from labkit.compare.budget import Budget, Item
+from labkit.compare.forecast import Forecast
 from labkit.compare.plan import Plan, check_part, folder_of, is_done, make_plan, other_settings
 from labkit.compare.preset import Preset, load_preset
-from labkit.compare.speed import Deadline, Window
+from labkit.compare.speed import Control, Deadline, Window
 from labkit.compare.summary import note_call, summarise
 from labkit.compare.terminal import say
 from labkit.errors import LabError
+from labkit.precision.products import this_cpu
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
 from labkit.train.data.corpus import build_corpus
 from labkit.train.job import train_job
+from labkit.train.loop import Hook
 
+CORPUS_LINE_EVERY = 3.0  # seconds; it is built once, in 5 to 20 s
 UNFINISHED = 3  # exit status: the budget ended it, the same command goes on
 
 
@@ -95,21 +102,23 @@ def compare(
             raise plan
     else:
         if stop:
-            return watch.stop(out, console)
+            return follow.stop(out, console)
         if background.going(out):
             _refuse_other(out, whole, fresh)
-            return watch.follow(out, console)
-        watch.tell_death(out, console)
+            return follow.follow(out, console)
+        follow.tell_death(out, console)
         if whole.device == "cuda":
             background.refuse_company(out)
         plan = make_plan(whole, wanted, explicit=arms is not None, out=out, fresh=fresh, parts=parts)
+    if leader and whole.device == "cuda" and plan.todo and budget.minutes is None:
+        ask_without_budget(plan, console, budget)
     if detach:
         return _detach(plan, console, budget, preset, arms, settings, part)
     if leader:
         background.begin(out)
     record = RunRecord.open(plan.out) if leader else None
     if record:
-        predicted = sum(item.predicted for item in plan.items())
+        predicted = sum(item.predicted for item in plan.sure())
         call = {"began": budget.began, "minutes": budget.minutes, "predicted_s": predicted}
         record.update(status="running", finished=None, call=call)
     failed: dict[str, str] = {}
@@ -118,26 +127,40 @@ def compare(
             if leader:
                 announce(plan, console, budget)
                 prepare_corpus(plan, console)
-            for item in plan.items():
+            items = plan.items()
+            for number, item in enumerate(items):
                 if closed := _same_everywhere(plan.gate_closed(item) if leader else "", plan):
                     plan.missing[item.arm] = closed
-                    say(console, f"{item.label}: refused, {closed}")
+                    if not plan.preset.arms[item.arm].of:
+                        say(console, f"{item.label}: refused, {closed}")
+                    continue
+                look = _same_everywhere(plan.second_look(item) if leader else "", plan)
+                if look == "decided":
+                    say(console, f"{item.label}: not needed, its first runs decided")
+                    continue
+                if look == "waits":
+                    budget.left.append(item)
                     continue
                 if not _same_everywhere(budget.fits(item), plan):
                     continue
                 if record:
                     note_call(record, budget)
                 begin = time.time()
-                why = run_arm(plan, item, console, leader, budget)
+                later = [each for each in items[number + 1 :] if plan.preset.arms[each.arm].look == 1]
+                forecast = Forecast(budget.done, item, later)
+                why = run_arm(plan, item, console, leader, budget, forecast, f"{number + 1} of {len(items)}")
                 budget.took(item, time.time() - begin)
                 if why:
                     failed[item.key] = why
                     say(console, f"{item.label} ({item.part}) failed: {why}", style="bold")
+                elif leader:
+                    folder = folder_of(plan.out, item.part, item.arm)
+                    say(console, follow.line(item.part, item.label, folder))
             status = 0
             if record:
                 for item in [i for i in budget.done if i.key not in failed and not is_done(plan, i.part, i.arm)]:
                     budget.left.append(item)  # paused
-                word = summarise(plan.out, plan.preset, plan.missing, failed, console, record, budget)
+                word = summarise(plan, failed, console, record, budget)
                 few = word == "incomplete" and (arms is not None or parts == ("speed",))
                 status = UNFINISHED if budget.left and not failed else int(bool(failed) or not (word == "pass" or few))
             return _same_everywhere(status, plan)
@@ -148,6 +171,23 @@ def compare(
         if record:
             record.close()
             (out / background.STOP).unlink(missing_ok=True)  # a request that came too late is not for the next call
+
+
+def ask_without_budget(plan: Plan, console: Console, budget: Budget) -> None:
+    """A rented GPU costs by the minute: whoever starts without a limit is told what it will take, and at a terminal
+    asked. LabError if the answer is no."""
+    told, more = _predicted(plan, budget)
+    said = f"No --budget-minutes: this starts {len(plan.sure())} trainings, predicted to take {told}{more}."
+    say(console, said, style="bold")
+    if console.is_terminal and sys.stdin.isatty() and not Confirm.ask("Start them?", console=console, default=False):
+        raise LabError("nothing was started: --budget-minutes sets a limit, and `lab follow` shows a run that goes on")
+
+
+def _predicted(plan: Plan, budget: Budget) -> tuple[str, str]:
+    """What the call is predicted to take, and what comes on top if every candidate needs its second look."""
+    sure, every = (sum(item.predicted for item in items) for items in (plan.sure(), plan.items()))
+    more = f", {budget.told(every)} if every candidate needs its second look" if every > sure else ""
+    return budget.told(sure), more
 
 
 def _detach(
@@ -194,21 +234,37 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
     steps = preset.config(preset.baseline()).steps
     say(console, f"{ranks} on {preset.device}, {steps} steps an arm; folder {plan.out}")
+    if (repeat := preset.repeat) and repeat.spread is None and any(part == "safety" for part, _ in plan.todo):
+        say(
+            console, f"No record tells how far runs of this training scatter: {repeat.candidate} runs of each candidate"
+        )
     for part, arm in plan.done:
         say(console, f"  {preset.arms[arm].label}: finished already, kept" + (f" ({part})" if preset.speed else ""))
     for arm, why in plan.missing.items():
-        say(console, f"  {preset.arms[arm].label}: skipped, {why}")
+        if preset.arms[arm].of is None:
+            say(console, f"  {preset.arms[arm].label}: skipped, {why}")
+    if preset.device == "cpu":
+        say(console, f"BF16 products: {this_cpu()}")
     if preset.speed or budget.minutes:
         for part in dict.fromkeys(item.part for item in items):
-            told = ", ".join(f"{i.label} {i.predicted / 60:.1f}" for i in items if i.part == part)
-            say(console, f"  {part}, minutes predicted: {told}")
+            say(console, f"  {part}, minutes predicted: {', '.join(_by_arm(plan, part))}")
         limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
-        say(console, f"Predicted: {budget.told(sum(item.predicted for item in items))}{limit}")
+        say(console, f"Predicted: {''.join(_predicted(plan, budget))}{limit}")
     if preset.device == "cuda" and plan.memory_gib:
         for part in dict.fromkeys(item.part for item in items):
             tell_memory(plan, part, plan.memory_gib, console)
     if not plan.todo:
         say(console, "Nothing left to train: this is the finished run. --fresh trains it again.")
+
+
+def _by_arm(plan: Plan, part: str) -> list[str]:
+    """ "BF16 4 x 1.2", for each arm of a part, without the second look's runs."""
+    runs: dict[str, list[float]] = {}
+    for item in plan.sure():
+        if item.part == part:
+            arms = plan.preset.arms
+            runs.setdefault(arms[arms[item.arm].of or item.arm].label, []).append(item.predicted / 60)
+    return [f"{label} {f'{len(each)} x ' if each[1:] else ''}{each[0]:.1f}" for label, each in runs.items()]
 
 
 def tell_memory(plan: Plan, part: str, have: float, console: Console) -> None:
@@ -223,7 +279,7 @@ def prepare_corpus(plan: Plan, console: Console) -> None:
     configs = [plan.config(part, arm).data for part, arm in plan.todo]
     for data in {config.model_dump_json(): config for config in configs}.values():
         with console.status("corpus: looking for text") as status:
-            corpus = build_corpus(data, progress=lambda what, share: status.update(f"corpus: {what} ({share:.0%})"))
+            corpus = build_corpus(data, progress=_corpus_progress(console, status))
         say(
             console,
             f"corpus: {len(corpus.train):,} train and {len(corpus.heldout):,} held-out tokens from "
@@ -232,21 +288,39 @@ def prepare_corpus(plan: Plan, console: Console) -> None:
         )
 
 
-def run_arm(plan: Plan, item: Item, console: Console, leader: bool, budget: Budget) -> str:
-    """Train one arm of one part on its ranks. Returns "" or, in a sentence, why it failed."""
+def _corpus_progress(console: Console, status: Status) -> Callable[[str, float], None]:
+    """Shows what `build_corpus` reports: in the status line, or without a terminal in a plain line now and then."""
+    told = time.monotonic()
+
+    def progress(what: str, share: float) -> None:
+        nonlocal told
+        status.update(f"corpus: {what} ({share:.0%})")
+        if not console.is_terminal and time.monotonic() - told > CORPUS_LINE_EVERY:
+            told = time.monotonic()
+            say(console, f"corpus: {what} ({share:.0%})")
+
+    return progress
+
+
+def run_arm(
+    plan: Plan, item: Item, console: Console, leader: bool, budget: Budget, forecast: Forecast, which: str
+) -> str:
+    """Train one arm of one part on its ranks. which: "2 of 5". Returns "" or, in a sentence, why it failed."""
     preset, config, folder = plan.preset, plan.config(item.part, item.arm), folder_of(plan.out, item.part, item.arm)
     # The command is what was typed: a rank's own command line says nothing.
     about = {"arm": item.arm, "label": item.label, "role": preset.arms[item.arm].role}
     about["command"] = load_run(plan.out)["command"]
-    label, window = item.label, None
+    label, window = f"{item.label} ({which})", None
+    control = plan.baselines() if leader and about["role"] == "broken" and item.part == "safety" else []
+    control = _same_everywhere(control, plan)
     steps: int | None = config.steps
     if item.part == "speed":
         of = preset.window()
-        window, label, steps = (of.seconds, of.warmup, of.profile), f"{item.label}, speed", None
+        window, label, steps = (of.seconds, of.warmup, of.profile), f"{item.label}, speed ({which})", None
         if leader and folder.exists():
             shutil.rmtree(folder)  # a window is not resumed: it starts anew
     try:
-        with watch.TrainingProgress(console, label, folder, steps) if leader else nullcontext():
+        with follow.TrainingProgress(console, label, folder, steps, forecast) if leader else nullcontext():
             run_ranks(
                 arm_on_rank,
                 config.model_dump(),
@@ -254,6 +328,7 @@ def run_arm(plan: Plan, item: Item, console: Console, leader: bool, budget: Budg
                 about,
                 window,
                 (budget.deadline, str(budget.stop)),
+                control,
                 size=None if under_torchrun() else plan.world_size,
                 timeout=None,
                 device=preset.device,
@@ -272,15 +347,18 @@ def arm_on_rank(
     about: dict,
     window: tuple[float, int, int] | None,
     pause: tuple[float | None, str | None],
+    control: list[dict[int, float]],
 ) -> None:
-    """What each rank does for an arm: train, in the speed part until its window is over; leave everything in the
-    folder."""
+    """What each rank does for an arm: train, in the speed part until its window is over, with `control` (held-out
+    losses of the BF16 runs) until it is rejected; leave everything in the folder."""
+    hooks: list[Hook] = [Window(*window)] if window else []
+    hooks += [Control(control)] if control else []
     train_job(
         group,
         config,
         folder,
         resume=window is None,
-        hooks=[*([Window(*window)] if window else []), Deadline(*pause)],
+        hooks=[*hooks, Deadline(*pause)],
         record_fields={**about, "world": {"size": group.size, "device": group.device.type}},
     )
 

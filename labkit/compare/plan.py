@@ -8,31 +8,32 @@ products: whoever starts with both, and sees the loss drift, does not know which
 two stages (labkit/compare/presets/two-stage.toml):
 
     stage one    block-scaled FP8 products, parameters in high precision: the baseline of stage two
-    the gate     stage one's paired verdict (labkit.compare.verdict), over the arms that are finished: it must be in the
-                 band, in a comparison that could have said no (its broken arm was rejected, its twin gives a band)
+    the gate     stage one's verdict, over the arms that are finished: it must be the same, in a comparison that could
+                 have said no (its broken arm was rejected)
     stage two    the same with FP8 parameters, gathered as FP8
 
 An arm whose gate is closed is not trained, and the report says why. The gate is asked when the arm is due, from the
-records alone, so it is the same in every call of the command.
+records alone, so it is the same in every call of the command. So is **the second look**: the further runs of a
+candidate that its first runs left undecided (labkit.compare.repeats).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labkit.comm.ranks import under_torchrun
+from labkit.compare import repeats
 from labkit.compare.budget import Item, predict
 from labkit.compare.preset import CONTROLS, Preset
-from labkit.compare.results import heldout_of
+from labkit.compare.results import found_run, heldout_of
 from labkit.compare.verdict import judge
 from labkit.errors import LabError
 from labkit.precision.registry import availability, get_backend, spec_of
 from labkit.record.clean import jsonable
-from labkit.record.read import as_dict, load_run, read_run
+from labkit.record.read import as_dict, load_run
 from labkit.record.run import RunRecord
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
@@ -52,17 +53,36 @@ class Plan:
     done: list[tuple[str, str]] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     memory_gib: float | None = None
+    asked: list[str] = field(default_factory=list)  # candidates whose loss is to be judged
 
     def config(self, part: str, arm: str) -> TrainConfig:
         """The training that this arm runs in this part."""
-        return config_of(self.preset, part, arm, self.memory_gib, self.world_size)
+        return self.preset.config_of(part, arm, self.memory_gib, self.world_size)
 
     def gate_closed(self, item: Item) -> str:
         """Why the arm may not be trained now, if it has a gate; "" if it may."""
         return gate_closed(self.preset, item.arm, self.out) if item.part == "safety" else ""
 
+    def second_look(self, item: Item) -> str:
+        """ "" for an arm that is no run of a second look; else what becomes of it, as `repeats.second_look` says."""
+        if item.part == "speed" or self.preset.arms[item.arm].look == 1:
+            return ""
+        return repeats.second_look(heldouts(self.preset, self.out), self.preset, item.arm, self.asked)
+
+    def baselines(self) -> list[dict[int, float]]:
+        """{step: held-out loss} of each finished BF16 run; none in a preset without `[repeat]`."""
+        if not self.preset.repeat:
+            return []
+        found = heldouts(self.preset, self.out)
+        base = repeats.families(self.preset.arms)[self.preset.baseline()]
+        return [found[run] for run in base.runs if run in found]
+
     def items(self) -> list[Item]:
         return [predict(self.preset, part, arm, self.memory_gib, self.world_size) for part, arm in self.todo]
+
+    def sure(self) -> list[Item]:
+        """The items without those that only an undecided candidate needs."""
+        return [item for item in self.items() if item.part == "speed" or self.preset.arms[item.arm].look == 1]
 
 
 def check_part(preset: Preset, part: str | None) -> tuple[str, ...]:
@@ -78,41 +98,34 @@ def check_part(preset: Preset, part: str | None) -> tuple[str, ...]:
     return (part,) if part else tuple(p for p in PARTS if p in preset.parts and (preset.speed or p == "safety"))
 
 
-def config_of(preset: Preset, part: str, arm: str, memory_gib: float | None, world: int) -> TrainConfig:
-    return preset.speed_config(arm, memory_gib, world) if part == "speed" else preset.config(arm)
-
-
 def make_plan(
-    preset: Preset,
-    wanted: list[str],
-    *,
-    explicit: bool,
-    out: Path | None,
-    fresh: bool,
-    parts: Iterable[str] = PARTS[1:],
+    preset: Preset, wanted: list[str], *, explicit: bool, out: Path, fresh: bool, parts: tuple[str, ...]
 ) -> Plan:
     """Check everything that can be checked without training, and open or create the comparison's record."""
-    world = check_device(preset)
-    memory = gpu_memory_gib(preset)
-    out = Path(out or Path("runs") / preset.name)
+    world, memory = check_device(preset), gpu_memory_gib(preset)
     missing: dict[str, str] = {}
-    every = [(part, arm) for part in parts for arm in wanted if part == "safety" or arm in preset.timed]
-    for part, arm in every:
+    every = [(part, arm) for part in parts for arm in preset.arms if part == "safety" or arm in preset.timed]
+    ours = {"speed": wanted, "safety": wanted if explicit else [arm for arm in wanted if arm in preset.trained]}
+    asked = [(part, arm) for part in parts for arm in ours[part] if (part, arm) in every]
+    for part, arm in asked:
         try:
-            check_arm(config_of(preset, part, arm, memory, world), preset.device, world)
+            check_arm(preset.config_of(part, arm, memory, world), preset.device, world)
         except LabError as error:
             if explicit or preset.arms[arm].role == "baseline":
                 raise LabError(f"arm {arm} ({preset.arms[arm].label}) cannot run: {error}") from None
             missing[arm] = str(error)
     prepare_folder(preset, out, fresh)
     plan = Plan(preset, out, world, missing=missing, memory_gib=memory)
-    plan.done = [
-        (part, arm)
-        for part in parts
-        for arm in preset.arms
-        if (part == "safety" or arm in preset.timed) and is_done(plan, part, arm)
-    ]
-    plan.todo = [(part, arm) for part, arm in every if arm not in missing and (part, arm) not in plan.done]
+    plan.done = [each for each in every if is_done(plan, *each)]
+    begun = {arm for part, arm in [*plan.done, *asked] if part == "safety"}
+    candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
+    plan.asked = [name for name in candidates if (name in preset.judged and not explicit) or name in begun]
+    plan.todo = [each for each in asked if each[1] not in missing and each not in plan.done]
+    if preset.repeat:
+        found = heldouts(preset, out)
+        looks = [arm for part, arm in plan.todo if part == "safety" and preset.arms[arm].look > 1]
+        spared = [arm for arm in looks if repeats.second_look(found, preset, arm, plan.asked) == "decided"]
+        plan.todo = [each for each in plan.todo if each[1] not in spared]
     return plan
 
 
@@ -131,17 +144,13 @@ def check_device(preset: Preset) -> int:
         return int(os.environ["WORLD_SIZE"]) if under_torchrun() else preset.world_size or 1
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
-        raise LabError(
-            f"preset {preset.name} needs a CUDA GPU and this machine shows none: `lab doctor` says why; "
-            "the preset cpu-tiny runs anywhere"
-        )
+        why = "needs a CUDA GPU and this machine shows none: `lab doctor` says why; the preset cpu-tiny runs anywhere"
+        raise LabError(f"preset {preset.name} {why}")
     if under_torchrun():
         return int(os.environ["WORLD_SIZE"])
     if preset.world_size > gpus:
-        raise LabError(
-            f"preset {preset.name} needs {preset.world_size} GPUs and this machine has {gpus}: "
-            f"add --set world_size={gpus}"
-        )
+        why = f"needs {preset.world_size} GPUs and this machine has {gpus}: add --set world_size={gpus}"
+        raise LabError(f"preset {preset.name} {why}")
     return preset.world_size or gpus
 
 
@@ -172,10 +181,8 @@ def prepare_folder(preset: Preset, out: Path, fresh: bool) -> None:
     settings = jsonable(preset.model_dump())
     if (out / "run.json").exists():
         if different := other_settings(out, preset):
-            raise LabError(
-                f"{out} holds a comparison with other settings ({different}): choose another folder with "
-                "--out, or --fresh to move that one aside"
-            )
+            mend = "choose another folder with --out, or --fresh to move that one aside"
+            raise LabError(f"{out} holds a comparison with other settings ({different}): {mend}")
         if set(preset.arms) - set(load_run(out)["config"]["arms"]):
             record = RunRecord.open(out)
             record.update(config=settings)
@@ -193,12 +200,9 @@ def other_settings(out: Path, preset: Preset) -> str:
     there, here = settings_there(out), jsonable(preset.model_dump())
 
     def without(settings: dict[str, Any]) -> dict[str, Any]:
-        arms = {
-            name: {key: value for key, value in arm.items() if key != "expect"}
-            for name, arm in settings.get("arms", {}).items()
-            if name in there.get("arms", {})
-        }
-        return {**{key: value for key, value in settings.items() if key != "startup_seconds"}, "arms": arms}
+        arms = {name: arm for name, arm in settings.get("arms", {}).items() if name in there.get("arms", {})}
+        arms = {name: {**arm, "expect": None} for name, arm in arms.items()}
+        return {**settings, "startup_seconds": None, "arms": arms}
 
     return first_difference(without(there), without(here))
 
@@ -229,30 +233,32 @@ def is_done(plan: Plan, part: str, arm: str) -> bool:
     return run.get("status") == "finished" and same and as_dict(run.get("world")).get("size") == world
 
 
+def heldouts(preset: Preset, out: Path) -> dict[str, dict[int, float]]:
+    """{step: held-out loss} of each finished run of the safety part."""
+    runs = {name: found_run(out / "arms" / name) for name in preset.arms}
+    return {name: heldout_of(run) for name, run in runs.items() if run and run.status == "finished"}
+
+
 def gate_closed(preset: Preset, arm: str, out: Path) -> str:
     """Why `arm` of the comparison in `out` may not be trained yet, as a sentence without its end; "" if it may."""
     gate = preset.arms[arm].gate
     if not gate:
         return ""
-    deciding = [name for name, about in preset.arms.items() if about.role in CONTROLS] + [gate]
-    finished = {}
-    for name in deciding:
-        try:
-            run = read_run(out / "arms" / name)
-        except LabError:
-            continue
-        if run.status == "finished":
-            finished[name] = heldout_of(run)
-    label = preset.arms[gate].label
+    controls = [name for name, about in preset.arms.items() if about.role in CONTROLS]
+    deciding, finished, label = [*controls, gate], heldouts(preset, out), preset.arms[gate].label
     if gate not in finished:
         told = f"its gate, {label}, has no finished result yet: train that arm first"
         return f"{told} (`--arms {','.join(deciding)}`)"
-    roles = {name: preset.arms[name].role for name in deciding if name in finished}
-    verdict = judge(finished, roles, {name: preset.arms[name].label for name in deciding})
-    if verdict["word"] == "pass" and verdict["arms"][gate]["word"] == "inside":
+    if preset.repeat:
+        verdict = repeats.judge(finished, preset, [gate])
+    else:
+        known = [name for name in deciding if name in finished]
+        roles, labels = ({name: getattr(preset.arms[name], key) for name in known} for key in ("role", "label"))
+        verdict = judge({name: finished[name] for name in known}, roles, labels)
+    if verdict["word"] == "pass" and verdict["arms"][gate]["word"] in ("inside", "same"):
         return ""
     said = verdict["arms"].get(gate, {}).get("sentence", "")
-    more = f" {said}" if said and verdict["word"] != "fail" else ""
+    more = f" {said}" if said and verdict["word"] != "fail" and not preset.repeat else ""
     return f"its gate, {label}, is closed. {verdict['sentence']}{more}".rstrip(".")
 
 
@@ -261,9 +267,8 @@ def first_difference(a: Any, b: Any, where: str = "") -> str:
     if isinstance(a, dict) and isinstance(b, dict):
         for key in sorted(set(a) | set(b)):
             name = f"{where}.{key}" if where else key
-            if key not in a or key not in b:
-                return name
-            if found := first_difference(a[key], b[key], name):
+            found = first_difference(a[key], b[key], name) if key in a and key in b else name
+            if found:
                 return found
         return ""
     return "" if a == b else where

@@ -10,14 +10,27 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     [train]                  labkit.train.config.TrainConfig
     [arms.fp8]
     label = "FP8 tensorwise"
-    role = "candidate"       "baseline" (exactly one), "twin", "reference", "candidate", "broken", "fine"
+    role = "candidate"       "baseline" (exactly one), "reference", "candidate", "broken", "fine", "twin"
     train.precision = { backend = "torchao", recipe = "tensorwise" }
     expect = { speed = 77000, safety = 480000 }     tokens/s of one rank, measured somewhere: only for predicting
     minutes
     gate = "fp8-first"       train this arm only if that one has passed: see labkit.compare.plan
 
 "broken" must be rejected, or the comparison has no power. "fine" is broken too, but so little that it may pass unseen:
-it tells how small a mistake this comparison can see.
+it tells how small a mistake this comparison can see. "twin" is BF16 once more, for a preset without `[repeat]`.
+
+The loss is judged from repeated runs (labkit.compare.repeats), each from weights moved by a rounding error of its own:
+
+    [repeat]
+    baseline = 4             runs of BF16
+    candidate = 2            runs of each candidate; and `more` further ones if it is undecided after them
+    more = 2
+    judged = ["fp8"]         these candidates; any other is trained for its loss only if --arms names it. Default: all
+    spread = { baseline = 0.064, candidate = 0.10, weight = 8 }    what records of this very training tell of one run's
+                             standard deviation, in per cent, and for how many deviations they count
+
+Their runs are arms: `bf16-2` is the second run of bf16. `--set train...` makes another training, of which no record
+tells the spread: then it is dropped, and a candidate has three runs.
 
 A preset may ask a second question, how fast the arms are, at another size:
 
@@ -30,8 +43,9 @@ A preset may ask a second question, how fast the arms are, at another size:
 
 from __future__ import annotations
 
+import itertools
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
@@ -44,16 +58,21 @@ from labkit.train.config import TrainConfig
 
 CONTROLS = ("baseline", "twin", "broken")  # roles that a verdict on any candidate rests on
 PRESETS = Path(__file__).parent / "presets"
+ROUNDING = 2.0**-9  # half a unit in bf16's last place, relative: what rounding the weights once may have done
+ALONE = 3  # runs of a candidate where no record tells the spread
+HARMLESS = ("train.checkpoint_every", "train.probe_every")  # settings that leave the training what it is
 UNENDING = 10**6  # steps of a timed training: the window ends it, and the schedule stays flat
 
 
 class Expect(Config):
     """Tokens/s that one rank is expected to train, in each part; None: as the baseline. startup: seconds before the
-    first step, where compiling takes longer than the preset's `startup_seconds`."""
+    first step, where compiling takes longer than the preset's `startup_seconds`. steps: after so many a control is
+    expected to be rejected, and to stop."""
 
     speed: float | None = Field(default=None, gt=0, strict=False)
     safety: float | None = Field(default=None, gt=0, strict=False)
     startup: float | None = Field(default=None, ge=0, strict=False)
+    steps: int | None = Field(default=None, ge=1)
 
 
 class Speed(Config):
@@ -67,13 +86,34 @@ class Speed(Config):
     batch_by_memory: dict[str, int] = Field(default_factory=dict)
 
 
+class Records(Config):
+    """What records tell of one run's scatter: standard deviations in per cent; how many deviations it counts for."""
+
+    baseline: float = Field(gt=0, strict=False)
+    candidate: float = Field(gt=0, strict=False)
+    weight: float = Field(gt=0, strict=False)
+
+
+class Repeat(Config):
+    """How often each arm is trained. See the head of this file."""
+
+    baseline: int = Field(default=4, ge=2)
+    candidate: int = Field(default=ALONE, ge=2)
+    more: int = Field(default=ALONE, ge=0)
+    judged: list[str] = Field(default_factory=list)
+    spread: Records | None = None
+
+
 class ArmConfig(Config):
-    """One training of the comparison, with the settings in which it differs from `[train]`."""
+    """One training of the comparison, with the settings in which it differs from `[train]`. of: the arm of which this
+    is a further run (role "repeat"), trained at the first or the second `look`."""
 
     label: str
-    role: Literal["baseline", "twin", "reference", "candidate", "broken", "fine"]
+    role: Literal["baseline", "twin", "reference", "candidate", "broken", "fine", "repeat"]
     train: dict[str, Any] = Field(default_factory=dict)
     gate: str | None = None
+    of: str | None = None
+    look: int = 1
     expect: Expect = Field(default_factory=lambda: Expect())
 
 
@@ -90,11 +130,26 @@ class Preset(Config):
     train: dict[str, Any]
     arms: dict[str, ArmConfig]
     speed: Speed | None = None
+    repeat: Repeat | None = None
 
     @property
     def timed(self) -> list[str]:
         """The arms of the speed part; none without one."""
         return self.speed.arms if self.speed else []
+
+    @property
+    def judged(self) -> list[str]:
+        """The candidates whose loss is compared if nobody names arms."""
+        candidates = [name for name, arm in self.arms.items() if arm.role == "candidate"]
+        return self.repeat.judged or candidates if self.repeat else candidates
+
+    @property
+    def trained(self) -> list[str]:
+        """The arms that are trained for their loss if nobody names arms."""
+        if not (self.repeat and self.repeat.judged):
+            return list(self.arms)
+        ours = (self.baseline(), *self.judged)
+        return [n for n, arm in self.arms.items() if n in ours or arm.of in ours or arm.role in ("twin", "broken")]
 
     def window(self) -> Speed:
         """[speed]; LabError if there is none."""
@@ -105,14 +160,14 @@ class Preset(Config):
     def speed_config(self, arm: str, memory_gib: float | None = None, world: int = 1) -> TrainConfig:
         """The training that an arm is timed in: [train], then [speed] train, then the arm's own. Without evaluations,
         probes and checkpoints; the window ends it. memory_gib: of each GPU, for `batch_by_memory`."""
-        timed = {"steps": UNENDING, "perturb": 0.0, "warmup_steps": 0}
+        timed: dict[str, Any] = {"steps": UNENDING, "perturb": 0.0, "warmup_steps": 0}
         timed |= dict.fromkeys(("eval_every", "probe_every", "checkpoint_every"), 0)
-        by_memory, own = self.window().batch_by_memory, self.arms[arm].train
-        fitting = [rows for gib, rows in by_memory.items() if memory_gib and memory_gib >= float(gib)]
-        given = (self.train, self.window().train, own)
-        parts = next((layer["accumulation"] for layer in reversed(given) if "accumulation" in layer), 1)
+        timed |= {"recovery": {"rollback_after": 0}}  # there is no checkpoint to go back to
+        window, own = self.window(), self.arms[arm].train
+        fitting = [rows for gib, rows in window.batch_by_memory.items() if memory_gib and memory_gib >= float(gib)]
+        parts = reduce(_merge, (self.train, window.train, own)).get("accumulation", 1)
         batch = {"batch_size": max(fitting) * world * parts} if fitting and isinstance(parts, int) else {}
-        merged = reduce(_merge, (self.train, batch, self.window().train, own, timed))
+        merged = reduce(_merge, (self.train, batch, window.train, own, timed))
         return strict_validate(TrainConfig, merged, f"preset {self.name}, [speed], arm {arm}")
 
     def config(self, arm: str) -> TrainConfig:
@@ -120,19 +175,23 @@ class Preset(Config):
         where = f"preset {self.name}, arm {arm}"
         return strict_validate(TrainConfig, _merge(self.train, self.arms[arm].train), where)
 
+    def config_of(self, part: str, arm: str, memory_gib: float | None, world: int) -> TrainConfig:
+        """The training that an arm runs in this part, "speed" or "safety"."""
+        return self.speed_config(arm, memory_gib, world) if part == "speed" else self.config(arm)
+
     def baseline(self) -> str:
         """Name of the arm that the others are held against."""
         return next(name for name, arm in self.arms.items() if arm.role == "baseline")
 
     def only(self, names: Iterable[str]) -> Preset:
-        """The preset with these arms alone, in the preset's order; an unknown name is a LabError."""
+        """The preset with these arms and their runs alone, in the preset's order; an unknown name is a LabError."""
         wanted = [name.strip() for name in names if name.strip()]
         for name in wanted:
             if name not in self.arms:
                 raise LabError(f"preset {self.name} has no arm '{name}'; it has: {', '.join(self.arms)}")
         if not wanted:
             raise LabError(f"--arms names no arm; preset {self.name} has: {', '.join(self.arms)}")
-        return self.model_copy(update={"arms": {k: v for k, v in self.arms.items() if k in wanted}})
+        return self.model_copy(update={"arms": {k: v for k, v in self.arms.items() if {k, v.of} & set(wanted)}})
 
 
 def available() -> list[str]:
@@ -141,83 +200,106 @@ def available() -> list[str]:
 
 
 def load_preset(name: str, settings: Iterable[str] = ()) -> Preset:
-    """A preset by name or by path of a TOML file, with `KEY=VALUE` settings put over it.
-
-    Raises LabError for an unknown name, a file that is no TOML, an unknown key, a wrong type, or not exactly one
-    baseline.
-    """
-    path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
+    """A preset by name or by path of a TOML file, with `KEY=VALUE` settings put over it. LabError: an unknown name, a
+    file that is no TOML, an unknown key, a wrong type, not exactly one baseline, a wrong gate or [speed]."""
+    named = not name.endswith(".toml")
+    path = PRESETS / f"{name}.toml" if named else Path(name)
     if not path.is_file():
-        raise LabError(
-            f"no file {path}"
-            if name.endswith(".toml")
-            else f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)"
-        )
+        others = f"there is no preset '{name}'; there are: {', '.join(available())} (or give a TOML file)"
+        raise LabError(others if named else f"no file {path}")
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{path} is not valid TOML: {error}") from None
+    settings = list(settings)
     for setting in settings:
         _put(raw, setting)
     preset = strict_validate(Preset, {"name": path.stem, **raw}, f"preset {path.stem}")
     baselines = [name for name, arm in preset.arms.items() if arm.role == "baseline"]
     if len(baselines) != 1:
         raise LabError(f'preset {path.stem} needs exactly one arm with role = "baseline"; it has {len(baselines)}')
+    preset = with_runs(preset, [setting.partition("=")[0].strip() for setting in settings])
     for arm in preset.arms:
         preset.config(arm)
-    check_gates(preset)
-    if preset.speed:
-        check_speed(preset)
+    if wrong := next(itertools.chain(wrong_gates(preset), wrong_speed(preset), wrong_repeat(preset)), ""):
+        raise LabError(wrong)
     return preset
 
 
-def check_speed(preset: Preset) -> None:
-    """LabError: [speed] names an arm that is not there, leaves out the baseline, or has settings that do not fit."""
+def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
+    """The preset with an arm for each further run, if it repeats any. Those of the first look stand behind their arm;
+    those of the second come at the end, or before the first arm with a gate, which they may decide. changed: settings
+    that were put over the preset; the spread that records tell is not that of another training."""
+    if not (repeat := preset.repeat):
+        return preset
+    other = any(".train." in f".{key}" and key not in HARMLESS and not key.startswith("speed.") for key in changed)
+    if repeat.spread and other and not any(key.startswith("repeat.spread") for key in changed):
+        runs = {key: max(ALONE, getattr(repeat, key)) for key in ("candidate", "more")}
+        repeat = repeat.model_copy(update={"spread": None, **runs})
+    first: dict[str, ArmConfig] = {}
+    second: dict[str, ArmConfig] = {}
+    for name, arm in preset.arms.items():
+        runs_of_it = {"baseline": repeat.baseline, "candidate": repeat.candidate, "fine": repeat.candidate}
+        seed = 0 if arm.role == "baseline" else 1000  # BF16's and the candidates' draws are independent
+        if arm.gate:
+            first, second = {**first, **second}, {}
+        for run in range(runs_of_it.get(arm.role, 1) + (repeat.more if arm.role == "candidate" else 0)):
+            moved = {"perturb": ROUNDING, "perturb_seed": seed + run} if arm.role in runs_of_it else {}
+            look = 2 if run >= runs_of_it.get(arm.role, 1) else 1
+            given: dict[str, Any] = {"train": {**moved, **arm.train}}
+            if run:
+                given |= {"label": f"{arm.label}, run {run + 1}", "role": "repeat", "of": name, "look": look}
+            (second if look == 2 else first)[f"{name}-{run + 1}" if run else name] = arm.model_copy(update=given)
+    return preset.model_copy(update={"repeat": repeat, "arms": {**first, **second}})
+
+
+def wrong_repeat(preset: Preset) -> Iterator[str]:
+    """[repeat] judges an arm that is no candidate."""
+    candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
+    for name in preset.repeat.judged if preset.repeat else ():
+        if name not in candidates:
+            told = f"[repeat] of preset {preset.name} judges '{name}', which is no candidate"
+            yield f"{told}; there are: {', '.join(candidates)}"
+
+
+def wrong_speed(preset: Preset) -> Iterator[str]:
+    """[speed] names an arm that is not there, leaves out the baseline, or has settings that do not fit."""
     where = f"[speed] of preset {preset.name}"
     for arm in preset.timed:
+        named = f"{where} names '{arm}', which"
         if arm not in preset.arms:
-            raise LabError(f"{where} names '{arm}', which is no arm; there are: {', '.join(preset.arms)}")
-        config = preset.speed_config(arm)
+            yield f"{named} is no arm; there are: {', '.join(preset.arms)}"
+        schedule = preset.speed_config(arm).precision.schedule
         if preset.arms[arm].gate:
-            raise LabError(
-                f"{where} names '{arm}', which has a gate: speed comes first, and the gate is decided by the safety "
-                "part; take it out of [speed]"
-            )
-        if config.precision.schedule:
-            raise LabError(
-                f"{where} names '{arm}', which has a precision schedule: a window would time its first phase alone; "
-                "take it out of [speed]"
-            )
-    if preset.baseline() not in preset.timed:
-        raise LabError(
-            f"{where} must name the baseline, {preset.baseline()}: without it no arm is faster or slower than anything"
-        )
-    if bad := [gib for gib in preset.window().batch_by_memory if not gib.replace(".", "", 1).isdigit()]:
-        raise LabError(f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{bad[0]}'")
+            why = "has a gate: speed comes first, and the gate is decided by the safety part"
+            yield f"{named} {why}; take it out of [speed]"
+        if schedule:
+            why = "has a precision schedule: a window would time its first phase alone"
+            yield f"{named} {why}; take it out of [speed]"
+    base = preset.baseline()
+    if preset.speed and base not in preset.timed:
+        yield f"{where} must name the baseline, {base}: without it no arm is faster or slower than anything"
+    for gib in preset.speed.batch_by_memory if preset.speed else ():
+        if not gib.replace(".", "", 1).isdigit():
+            yield f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{gib}'"
 
 
-def check_gates(preset: Preset) -> None:
-    """LabError: a gate that is no candidate arm, or that cannot be decided before the arm behind it is due."""
-    names = list(preset.arms)
-    for name, arm in preset.arms.items():
+def wrong_gates(preset: Preset) -> Iterator[str]:
+    """A gate is no candidate arm, or cannot be decided before the arm behind it is due."""
+    names, roles = list(preset.arms), {name: arm.role for name, arm in preset.arms.items()}
+    for i, (name, arm) in enumerate(preset.arms.items()):
+        where = f"arm {name} of preset {preset.name}"
         if arm.gate is None:
             continue
-        if arm.gate not in preset.arms or preset.arms[arm.gate].role != "candidate":
-            raise LabError(
-                f"arm {name} of preset {preset.name} has the gate '{arm.gate}', which must be an arm with "
-                'role = "candidate"'
-            )
-        before = names[: names.index(name)]
-        deciding = [arm.gate, *(n for n in names if preset.arms[n].role in CONTROLS)]
-        if late := [n for n in deciding if n not in before]:
-            raise LabError(
-                f"arm {name} of preset {preset.name} stands before {late[0]}, by which its gate is decided: "
-                f"put [arms.{name}] behind it"
-            )
-        if not any(preset.arms[n].role == "broken" for n in before):
-            raise LabError(
-                f'arm {name} of preset {preset.name} has a gate, and no arm of role "broken" shows that '
-                "the gate could have stayed closed: add one before it"
+        if roles.get(arm.gate) != "candidate":
+            yield f"{where} has the gate '{arm.gate}', which must be an arm with role = \"candidate\""
+        for other in (arm.gate, *(n for n in names if roles[n] in CONTROLS)):
+            if other not in names[:i]:
+                yield f"{where} stands before {other}, by which its gate is decided: put [arms.{name}] behind it"
+        if "broken" not in (roles[before] for before in names[:i]):
+            yield (
+                f'{where} has a gate, and no arm of role "broken" shows that the gate could have stayed closed: '
+                "add one before it"
             )
 
 
@@ -227,6 +309,8 @@ def print_list() -> None:
         preset = load_preset(name)
         print(f"{name}: {preset.title}")
         for key, arm in preset.arms.items():
+            if arm.of:
+                continue
             timed = ", timed" if key in preset.timed else ""
             gate = f", only if {arm.gate} passes" if arm.gate else ""
             print(f"    {key:<12} {arm.label} ({arm.role}{timed}{gate})")

@@ -16,8 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.results import ArmResult, arms_of, timed_of, verdict_of
-from labkit.compare.speed_verdict import efficiency_of
+from labkit.compare import answer
+from labkit.compare.answer import recommended, repeated, rows_of, spent
+from labkit.compare.results import ArmResult, arms_of, found_run, price_of, timed_of, verdict_of
+from labkit.compare.speed_verdict import cost_sentence, efficiency_of
 from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
 from labkit.record.kernels import CLASSES
@@ -31,6 +33,7 @@ HERE = Path(__file__).parent
 WORDS = {
     "pass": ("\N{CHECK MARK}", "Pass"),
     "fail": ("\N{BALLOT X}", "Fail"),
+    "undecided": ("?", "Undecided"),
     "no-power": ("\N{WARNING SIGN}", "No power"),
     "incomplete": ("\N{HORIZONTAL ELLIPSIS}", "Incomplete"),
 }
@@ -42,6 +45,38 @@ SPEED_WORDS = {
     "incomplete": ("Incomplete", "incomplete"),
 }
 CATEGORIES = ("weights", "gradients", "optimizer", "activations and the rest", "peak")
+UNFINISHED = {
+    "running": "The run was still going on when this page was drawn.",
+    "paused": "The run is paused, as its budget or somebody asked; the same command goes on with it.",
+    "interrupted": "The run was interrupted and did not reach its end; the same command resumes it.",
+    "failed": "The run failed; the events say why.",
+}
+ARM_UNFINISHED = {
+    "skipped": "was skipped",
+    "failed": "failed after {far}",
+    "pending": "has not started",
+    "running": "was still training, {far} done",
+    "paused": "is paused, {far} done",
+    "interrupted": "was interrupted, {far} done",
+}
+GAP_WORDS = {
+    "reference": "gives the band",
+    "inside": "inside the band",
+    "outside": "outside the band",
+    "undecided": "undecided: beyond the band, not told from rounding",
+}
+BROKEN_WORDS = {
+    "outside": "outside: rejected, as it must be",
+    "inside": "inside: NOT rejected",
+    "undecided": "undecided: NOT rejected",
+}
+CPU = "This ran on a CPU. Its tokens/s and memory tell what the run cost here, and nothing about a GPU."
+CPU_FP8 = (
+    "This ran on a CPU. Every operand was really rounded to its format, so losses, gaps, scales and SQNR are FP8's "
+    "numerics, as far as a model of this size shows them. It says nothing about FP8's speed: no CPU multiplies in FP8, "
+    "the products are computed in a wider format after the rounding, and that makes the FP8 arms slower here. Read "
+    "tokens/s and memory as what this test cost, not as a comparison."
+)
 SEEN = {"fp8_gemm": "FP8 products", "bf16_gemm": "BF16 products", "quantize": "casts"}
 # Keys of run.json that have their own place on the page.
 TOLD = "schema kind status command config seeds versions hardware started finished results conversion evidence"
@@ -67,35 +102,38 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(FILTERS)
-    run, arms, verdict = data.run, arms_of(data), verdict_of(data)
-    single = not data.is_comparison
-    baseline = next((arm for arm in arms.values() if arm.role == "baseline"), None)
+    run, every, verdict, single = data.run, arms_of(data), verdict_of(data), not data.is_comparison
+    arms = {name: arm for name, arm in every.items() if not arm.of}  # further runs stand in their arm's line
+    rows = [] if single else rows_of(data)
     tone = str(verdict.get("word")) if verdict.get("word") in WORDS else "incomplete"
-    sign, word = WORDS[tone]
-    on_gpu, own_title = _on_gpu(data), data.config.get("title") or run.get("title")
+    drawn = [(picture, base64.b64encode(picture.svg.read_bytes()).decode()) for picture in pictures]
+    own_title = data.config.get("title") or run.get("title")
     return environment.get_template("report.html.j2").render(
         css=(HERE / "report.css").read_text(encoding="utf-8"),
         title=own_title or (f"Training run: {arms['run'].label}" if single else "Comparison of number formats"),
         run=run,
         status=data.status,
-        started=_time(run.get("started")),
-        on_gpu=on_gpu,
+        on_gpu=_on_gpu(data),
+        measured_on=_measured_on(data, arms),
         single=single,
+        answers=answer.table(rows),
+        recommended=recommended(rows),
+        spent="" if single else spent(data),
+        one_run=not single and bool(verdict.get("band")) and not repeated(data),
         arms=arms,
         verdict=verdict,
-        sign=sign,
-        word=word,
         tone=tone,
-        band=as_dict(verdict.get("band")),
+        words=WORDS[tone],
         gap_words={name: _gap_word(arm) for name, arm in arms.items()},
-        speedups={name: _speedup(arm, baseline) for name, arm in arms.items()} if on_gpu else {},
+        speedups=_speedups(arms) if _on_gpu(data) else {},
         efficiencies=[line for arm in arms.values() if (line := _efficiency(arm))],
-        missing=missing(data, arms, trouble),
+        missing=missing(data, every, trouble),
         speed=_speed(data),
         calls=_calls(data),
-        pictures=[(picture, base64.b64encode(picture.svg.read_bytes()).decode()) for picture in pictures],
+        pictures=[shown for shown in drawn if shown[0].name != "answer"],
+        seen_first=next((shown for shown in drawn if shown[0].name == "answer"), None),
         limits=limits(data, arms),
-        events=_events(arms, data),
+        events=_events(every, data),
         conversions=[arm for arm in arms.values() if arm.conversion or arm.evidence],
         environment=_environment(data),
         config=_pretty(run.get("config")),
@@ -108,33 +146,19 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
 
 def missing(data: RunData, arms: dict[str, ArmResult], trouble: Sequence[str] = ()) -> list[str]:
     """What a reader would look for and this record does not have, one sentence each."""
-    out = []
-    single = not data.is_comparison
+    out, single = [], not data.is_comparison
     if data.status != "finished":
-        out.append(
-            {
-                "running": "The run was still going on when this page was drawn.",
-                "interrupted": "The run was interrupted and did not reach its end; the same command resumes it.",
-                "failed": "The run failed; the events say why.",
-            }.get(data.status, f"The run's status is {data.status}.")
-        )
+        out.append(UNFINISHED.get(data.status, f"The run's status is {data.status}."))
     for arm in arms.values():
         far = f"{arm.steps} of {arm.planned} steps" if arm.planned else f"{arm.steps} steps"
         who = "The record" if single else arm.label
         if not single and arm.status != "finished":
-            told = {
-                "skipped": "was skipped",
-                "failed": f"failed after {far}",
-                "pending": "has not started",
-                "running": f"was still training, {far} done",
-                "interrupted": f"was interrupted, {far} done",
-            }
-            text = f"{arm.label} {told.get(arm.status, 'is ' + arm.status)}{': ' + arm.note if arm.note else ''}"
-            out.append(text.rstrip(".") + ".")
-        elif arm.planned and arm.steps < arm.planned:
+            told = ARM_UNFINISHED.get(arm.status, "is {status}").format(far=far, status=arm.status)
+            out.append(f"{arm.label} {told}{': ' + arm.note if arm.note else ''}".rstrip(".") + ".")
+        elif arm.planned and arm.steps < arm.planned and not (arm.data and arm.data.results.get("stopped")):
             out.append(f"{who} holds {far}.")
-        if arm.data and arm.data.truncated:
-            lines = f"{arm.data.truncated} line{'s' if arm.data.truncated > 1 else ''}"
+        if arm.data and (cut := arm.data.truncated):
+            lines = f"{cut} line{'s' if cut > 1 else ''}"
             out.append(f"{who}: {lines} of the record could not be read (cut off when the run was killed).")
         if arm.data and arm.steps and arm.heldout is None:
             out.append(f"{who} has no held-out loss.")
@@ -151,17 +175,7 @@ def limits(data: RunData, arms: dict[str, ArmResult]) -> list[str]:
     """What this machine and this run can and cannot show: paragraphs."""
     out = []
     if not _on_gpu(data):
-        if data.is_comparison or any(arm.converted for arm in arms.values()):
-            out.append(
-                "This ran on a CPU. Every operand was really rounded to its format, so losses, gaps, scales and SQNR "
-                "are FP8's numerics, as far as a model of this size shows them. It says nothing about FP8's speed: no "
-                "CPU multiplies in FP8, the products are computed in a wider format after the rounding, and that makes "
-                "the FP8 arms slower here. Read tokens/s and memory as what this test cost, not as a comparison."
-            )
-        else:
-            out.append(
-                "This ran on a CPU. Its tokens/s and memory tell what the run cost here, and nothing about a GPU."
-            )
+        out.append(CPU_FP8 if data.is_comparison or any(arm.converted for arm in arms.values()) else CPU)
     elif data.is_comparison:
         out.append(
             f"Speed was measured on {_gpu_name(data) or 'this GPU'}, at this model size and batch. FP8 gains "
@@ -172,8 +186,12 @@ def limits(data: RunData, arms: dict[str, ArmResult]) -> list[str]:
         tokens = max((arm.tokens or 0 for arm in arms.values()), default=0)
         out.append(
             (f"Each arm saw {tokens:,.0f} tokens at most. " if tokens else "")
-            + "A pass means that in this run no difference larger than the band was found; it does not show that "
-            "there is none in a longer run, a larger model or other data."
+            + (
+                "A recipe is the same when its interval lies within what is accepted"
+                if repeated(data)
+                else "A pass means that in this run no difference larger than the band was found"
+            )
+            + "; that does not show that there is no difference in a longer run, a larger model or other data."
         )
     return out
 
@@ -183,19 +201,17 @@ def _gap_word(arm: ArmResult) -> str:
         return "the baseline"
     if not arm.word:
         return ""
-    if arm.role == "broken":
-        words = {"outside": "outside: rejected, as it must be"}
-        words |= {word: f"{word}: NOT rejected" for word in ("inside", "undecided")}
-    else:
-        words = {"reference": "gives the band", "inside": "inside the band", "outside": "outside the band"}
-        words["undecided"] = "undecided: beyond the band, not told from rounding"
-    return words.get(arm.word, "no data")
+    if arm.runs:
+        return f"{arm.word}, {arm.runs} run{'s' if arm.runs > 1 else ''}"
+    return (BROKEN_WORDS if arm.role == "broken" else GAP_WORDS).get(arm.word, "no data")
 
 
-def _speedup(arm: ArmResult, baseline: ArmResult | None) -> float | None:
-    if baseline is None or arm is baseline or not arm.speed.tokens_per_s or not baseline.speed.tokens_per_s:
-        return None
-    return arm.speed.tokens_per_s / baseline.speed.tokens_per_s
+def _speedups(arms: dict[str, ArmResult]) -> dict[str, float | None]:
+    """Times the baseline's tokens/s; None for the baseline, and where a rate is unknown."""
+    baseline = next((arm for arm in arms.values() if arm.role == "baseline"), None)
+    unit = baseline.speed.tokens_per_s if baseline else None
+    rates = {name: arm.speed.tokens_per_s for name, arm in arms.items()}
+    return {name: rate / unit if rate and unit and arms[name] is not baseline else None for name, rate in rates.items()}
 
 
 def _efficiency(arm: ArmResult) -> dict | None:
@@ -208,12 +224,9 @@ def _efficiency(arm: ArmResult) -> dict | None:
         return None
     ranks = as_dict(arm.data.run.get("world")).get("size") or 1
     told = efficiency_of(config, arm.speed.tokens_per_s, _gpu_name(arm.data), ranks)
-    return {
-        "label": arm.label,
-        "rates": {k: v / 1e12 for k, v in told.flops_per_s.items()},
-        "note": told.note,
-        "mfu": {f"{convention}, {peak} peak": share for (convention, peak), share in told.mfu.items()},
-    }
+    rates = {k: v / 1e12 for k, v in told.flops_per_s.items()}
+    shares = {f"{convention}, {peak} peak": share for (convention, peak), share in told.mfu.items()}
+    return {"label": arm.label, "rates": rates, "note": told.note, "mfu": shares}
 
 
 def _speed(data: RunData) -> dict[str, Any]:
@@ -223,6 +236,8 @@ def _speed(data: RunData) -> dict[str, Any]:
         return {}
     word, tone = SPEED_WORDS.get(str(verdict.get("word")), SPEED_WORDS["incomplete"])
     profiled = {name: row["kernels"] for name, row in rows.items() if as_dict(row.get("kernels")).get("span_ms")}
+    kinds = {name: as_dict(kernels.get("evidence")) for name, kernels in profiled.items()}
+    seen = {name: ", ".join(what for key, what in SEEN.items() if kinds[name].get(key)) for name in profiled}
     return {
         "word": word,
         "tone": tone,
@@ -230,15 +245,13 @@ def _speed(data: RunData) -> dict[str, Any]:
         "ratios": as_dict(verdict.get("ratios")),
         "rows": rows,
         "categories": CATEGORIES,
+        "taken": any(row.get("taken_bytes") for row in rows.values()),
         "shares": next((list(row["mfu"]) for row in rows.values() if row.get("mfu")), []),
         "note": next((row.get("mfu_note") for row in rows.values()), ""),
+        "cost": cost_sentence(rows, price_of(data)),
         "classes": CLASSES,
         "profiled": profiled,
-        "seen": {
-            name: ", ".join(what for key, what in SEEN.items() if as_dict(kernels.get("evidence")).get(key))
-            or "no kernel of a known class"
-            for name, kernels in profiled.items()
-        },
+        "seen": {name: what or "no kernel of a known class" for name, what in seen.items()},
     }
 
 
@@ -249,23 +262,13 @@ def _calls(data: RunData) -> list[dict[str, Any]]:
     for call in data.results.get("calls") or []:
         items = [item for item in call.get("items") or [] if isinstance(item, dict)]
         done = [item for item in items if item.get("measured_s") is not None]
-        ended, predicted = call.get("ended", True), sum(item["predicted_s"] for item in done)
-        if items or not ended:
-            price = call.get("price_per_hour")
-            out.append(
-                {
-                    **{key: call.get(key) for key in ("minutes", "cost")},
-                    "price": price,
-                    "ended": ended,
-                    "seconds": call.get("seconds", 0.0),
-                    "predicted_s": predicted,
-                    "predicted_cost": predicted / 3600 * price if price else None,
-                    "left": [
-                        f"{i['label']} ({i['part']})" for i in items if i.get("left", i.get("measured_s") is None)
-                    ],
-                    "done": done,
-                }
-            )
+        left = [f"{i['label']} ({i['part']})" for i in items if i.get("left", i not in done)]
+        predicted, price = sum(item["predicted_s"] for item in done), call.get("price_per_hour")
+        told = {"minutes": None, "cost": None, "seconds": 0.0, "ended": True, **call}
+        told |= {"price": price, "predicted_s": predicted, "done": done, "left": left}
+        told["predicted_cost"] = predicted / 3600 * price if price else None
+        if items or not told["ended"]:
+            out.append(told)
     return out
 
 
@@ -279,9 +282,8 @@ def _events(arms: dict[str, ArmResult], data: RunData) -> list[dict]:
     out: list[dict] = []
     for event, label in every:
         kind, message, step = str(event.get("kind", "")), str(event.get("message", "")), event.get("step")
-        last = next((row for row in reversed(out) if row["arm"] == label), None)
-        like = last is not None and (last["kind"], last["message"]) == (kind, message) and last["last"] is not None
-        if last is not None and like and step is not None:
+        last: dict = next((row for row in reversed(out) if row["arm"] == label), {})
+        if (last.get("kind"), last.get("message")) == (kind, message) and None not in (last["last"], step):
             last.update(last=step, count=last["count"] + 1)
             continue
         when = str(event.get("time") or "")[:19].replace("T", " ")
@@ -297,7 +299,7 @@ def _environment(data: RunData) -> dict[str, str]:
     cpu, world = as_dict(hardware.get("cpu")), as_dict(run.get("world") or inner.get("world"))
     rows = {what: _time(run.get(what)) or "not recorded" for what in ("started", "finished")}
     if world:
-        rows["ranks"] = ", ".join(f"{k} {v}" for k, v in world.items())
+        rows["ranks"] = _named(world)
     if cpu:
         model, threads = cpu.get("model") or cpu.get("architecture"), cpu.get("usable_threads")
         rows["processor"] = f"{model}, {cpu.get('cores')} cores, {threads} threads usable"
@@ -312,7 +314,7 @@ def _environment(data: RunData) -> dict[str, str]:
         rows["GPU"] = "; ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or "none"
     if hardware.get("os"):
         rows["system"] = str(hardware["os"])
-    rows["versions"] = ", ".join(f"{k} {v}" for k, v in as_dict(run.get("versions")).items())
+    rows["versions"] = _named(as_dict(run.get("versions")))
     if run.get("seeds"):
         rows["seeds"] = _flat(run["seeds"])
     if corpus := run.get("corpus") or inner.get("corpus"):
@@ -328,11 +330,9 @@ def _environment(data: RunData) -> dict[str, str]:
 def _on_gpu(data: RunData) -> bool:
     """Did the ranks compute on a GPU? From what the run says, else from whether the machine has one."""
     for run in (data.run, *(arm.run for arm in data.arms.values())):
-        device = (
-            as_dict(run.get("config")).get("device") or run.get("device") or as_dict(run.get("world")).get("device")
-        )
-        if device:
-            return str(device).startswith("cuda")
+        for table in (as_dict(run.get("config")), run, as_dict(run.get("world"))):
+            if table.get("device"):
+                return str(table["device"]).startswith("cuda")
     return bool(as_dict(data.run.get("hardware")).get("gpus"))
 
 
@@ -341,15 +341,28 @@ def _gpu_name(data: RunData) -> str | None:
     return str(gpus[0].get("name")) if gpus and isinstance(gpus[0], dict) else None
 
 
+def _measured_on(data: RunData, arms: dict[str, ArmResult]) -> str:
+    """The machine and the models, for the top of the page: "1 x NVIDIA H200. Losses of a model of 124 M parameters"."""
+    name = _gpu_name(data) if _on_gpu(data) else None
+    ranks = next((as_dict(arm.data.run.get("world")).get("size") for arm in arms.values() if arm.data), None)
+    timed = [run for name in timed_of(data) if (run := found_run(data.path / "speed" / name))]
+    ranks = ranks or next((as_dict(run.run.get("world")).get("size") for run in timed), None)
+    told = f"{ranks} x {name}" if name and ranks else ""
+    sizes = [
+        (what, run.run["parameters"])
+        for what, runs in (("Speed", timed), ("Losses", [arm.data for arm in arms.values() if arm.data]))
+        if (run := next((run for run in runs if as_number(run.run.get("parameters"))), None))
+    ]
+    models = "; ".join(f"{what} of a model of {count / 1e6:,.0f} M parameters" for what, count in sizes)
+    return ". ".join(filter(None, (told, models)))
+
+
 def _time(value: Any) -> str:
     return f"{value[:16].replace('T', ' ')} UTC" if isinstance(value, str) and value.endswith("Z") else str(value or "")
 
 
-def _dotted(name: str) -> Any:
-    """A module's name that may break after its dots."""
-    from markupsafe import Markup, escape
-
-    return Markup(".<wbr>").join(escape(part) for part in str(name).split("."))
+def _named(table: dict) -> str:
+    return ", ".join(f"{key} {value}" for key, value in table.items())
 
 
 def _pretty(value: Any) -> str:
@@ -396,5 +409,5 @@ FILTERS = {
     "percent": _percent,
     "rounded": _rounded,
     "plain": _plain,
-    "dotted": _dotted,
+    "time": _time,
 }

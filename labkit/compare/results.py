@@ -10,10 +10,13 @@ import math
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from labkit.compare.repeats import interval
+from labkit.errors import LabError
 from labkit.record.measure import Throughput, throughput_of
-from labkit.record.read import RunData, as_dict, as_number
+from labkit.record.read import RunData, as_dict, as_number, read_run
 
 WARMUP = 2  # steps left out of the throughput, as in the training loop
 QUANTISED = ("input", "weight", "grad")  # roles of tensors that are cast; "output" is the result
@@ -31,7 +34,7 @@ class ArmResult:
     name: str
     label: str
     role: str  # of the preset; "single": the only one of a single run
-    status: str  # finished, failed, interrupted, running, skipped, pending
+    status: str  # finished, failed, paused, interrupted, running, skipped, pending
     note: str = ""
     data: RunData | None = None
     speed: Throughput = field(default_factory=lambda: throughput_of([]))
@@ -45,7 +48,10 @@ class ArmResult:
     reserved_bytes: int | None = None
     gap: list[tuple[int, float]] = field(default_factory=list)
     value: float | None = None
-    word: str = ""  # reference, inside, outside, undecided, no-data
+    word: str = ""  # one run: reference, inside, outside, undecided, no-data; several: same, different, rejected, ...
+    of: str | None = None  # the arm of which this is a further run
+    runs: float | None = None  # trained of it, where it was judged from several
+    interval: str = ""  # of the gap, in words
     worst: Worst | None = None
     conversion: dict = field(default_factory=dict)
     evidence: dict = field(default_factory=dict)
@@ -76,6 +82,14 @@ def arms_of(data: RunData) -> dict[str, ArmResult]:
     }
 
 
+def found_run(folder: Path) -> RunData | None:
+    """The record in this folder; None if there is none that can be read."""
+    try:
+        return read_run(folder)
+    except LabError:
+        return None
+
+
 def verdict_of(data: RunData) -> dict:
     """run.json["results"]["verdict"]; empty if the comparison did not come that far."""
     return as_dict(data.results.get("verdict"))
@@ -84,6 +98,12 @@ def verdict_of(data: RunData) -> dict:
 def timed_of(data: RunData) -> dict[str, dict]:
     """The timed arms of the speed part, run.json["results"]["speed"]["arms"]; empty if nothing was timed."""
     return as_dict(as_dict(data.results.get("speed")).get("arms"))
+
+
+def price_of(data: RunData) -> float | None:
+    """Of an hour of the whole machine, as the last call that told one has it."""
+    calls = data.results.get("calls") or []
+    return next((call["price_per_hour"] for call in reversed(calls) if call.get("price_per_hour")), None)
 
 
 def heldout_of(data: RunData) -> dict[int, float]:
@@ -138,17 +158,13 @@ def _arm(name: str, data: RunData | None, about: dict, verdict: dict) -> ArmResu
     status = about.get("status") or "pending"
     if data is not None and status in ("pending", "running"):
         status = data.status  # what the arm's own folder says is nearer to what happened
-    arm = ArmResult(
-        name,
-        str(about.get("label") or run.get("label") or name),
-        str(about.get("role") or run.get("role") or "candidate"),
-        status,
-        str(about.get("note") or ""),
-        data,
-        word=str(judged.get("word") or ""),
-        value=as_number(judged.get("value")),
-        gap=[(step, gap) for step, gap in judged.get("gap") or [] if None not in (as_number(step), as_number(gap))],
-    )
+    default = {"label": name, "role": "candidate"}
+    label, role = (str(about.get(key) or run.get(key) or default[key]) for key in default)
+    arm = ArmResult(name, label, role, status, str(about.get("note") or ""), data)
+    arm.word, arm.value = str(judged.get("word") or ""), as_number(judged.get("value"))
+    arm.of, arm.runs = about.get("of"), as_number(judged.get("runs"))
+    arm.interval = interval(judged) if arm.runs else ""
+    arm.gap = [(step, gap) for step, gap in judged.get("gap") or [] if None not in (as_number(step), as_number(gap))]
     if data is None:
         return arm
     steps = data.steps

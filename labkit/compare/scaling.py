@@ -39,7 +39,7 @@ from labkit.compare.budget import Budget
 from labkit.compare.compare import UNFINISHED, compare
 from labkit.compare.plan import check_arm, check_device, gpu_memory_gib, other_settings
 from labkit.compare.preset import Preset, load_preset
-from labkit.compare.results import timed_of
+from labkit.compare.results import found_run, timed_of
 from labkit.compare.terminal import markdown_table, rich_table, say
 from labkit.errors import LabError
 from labkit.record.read import as_dict, read_run
@@ -71,7 +71,7 @@ def scaling(
         raise LabError("lab scaling starts its ranks itself, as many as it compares: call it without torchrun")
     numbers, settings = parse(counts), list(settings)
     whole = load_preset(preset, settings)
-    whole.window()
+    whole.window()  # LabError if there is none
     cuda, there = whole.device == "cuda", check_device(whole.model_copy(update={"world_size": 0}))
     if cuda and max(numbers) > there:
         raise LabError(f"--gpus names {max(numbers)} GPUs and this machine has {there}")
@@ -84,31 +84,21 @@ def scaling(
     lone = [place(out, i) for i in range(max(numbers) if each else 0)]
     for folder, here in (*((out / str(n), runs[n]) for n in numbers), *((folder, runs[1]) for folder in lone)):
         refuse_other(folder, load_preset(preset, here))
-    budget, status = Budget(budget_minutes, price_per_hour), 0
-    for n in numbers:
-        if measured(out / str(n), wanted):
-            continue
-        if (rest := left(budget)) == 0:
-            status = UNFINISHED
-            break
-        status = compare(
-            preset,
-            arms=wanted,
-            out=out / str(n),
-            settings=runs[n],
-            part="speed",
-            budget_minutes=rest,
-            price_per_hour=price_per_hour,
-            console=console,
-        )
+    budget = Budget(budget_minutes, price_per_hour)
+    asked: dict[str, Any] = {"arms": wanted, "part": "speed", "price_per_hour": price_per_hour, "console": console}
+    todo: list[Callable[..., int]] = [
+        partial(compare, preset, out=out / str(n), settings=runs[n], **asked)
+        for n in numbers
+        if not measured(out / str(n), wanted)
+    ]
+    if each:
+        todo.append(partial(time_each, preset, lone, wanted, runs[1], cuda=cuda, console=console))
+    status = 0
+    for run in todo:
+        rest = left(budget)
+        status = UNFINISHED if rest == 0 else run(budget_minutes=rest)
         if status:
             break
-    if each and not status:
-        rest = left(budget)
-        if rest == 0:
-            status = UNFINISHED
-        else:
-            status = time_each(preset, lone, wanted, runs[1], cuda=cuda, budget_minutes=rest, console=console)
     if rows := rows_of(out):
         console.print(rich_table(HEADS, map(cells, rows)))
         if uneven := unequal(rows):
@@ -171,11 +161,8 @@ def refuse_other(folder: Path, preset: Preset) -> None:
 
 def measured(folder: Path, arms: Iterable[str]) -> bool:
     """Whether this folder's record has a result for each of these arms."""
-    try:
-        found = timed_of(read_run(folder))
-    except LabError:
-        return False
-    return all(arm in found for arm in arms)
+    run = found_run(folder)
+    return run is not None and set(arms) <= set(timed_of(run))
 
 
 # ---- every GPU alone, all at once
@@ -189,8 +176,8 @@ def place(out: Path, i: int) -> Path:
 def time_each(
     preset: str,
     folders: list[Path],
-    arms: Iterable[str],
-    settings: Iterable[str],
+    arms: list[str],
+    settings: list[str],
     *,
     cuda: bool,
     budget_minutes: float | None,
@@ -202,7 +189,6 @@ def time_each(
     process says goes to `log` beside its folder. Returns 0; 3 if the budget left something for another call.
     LabError: one failed, with the last line it said.
     """
-    arms = list(arms)
     command = [sys.executable, "-m", "labkit", "compare", "--preset", preset, "--part", "speed"]
     command += ["--arms", ",".join(arms), *(word for setting in settings for word in ("--set", setting))]
     if budget_minutes is not None:
@@ -219,11 +205,11 @@ def time_each(
             codes = {i: process.poll() for i, process in running.items()}
             ended = [code for code in codes.values() if code is not None]
             for i, code in codes.items():
-                if code not in (None, 0, UNFINISHED):
+                if code not in (None, 0):
                     name = gpus[i] if cuda else i
                     raise LabError(f"GPU {name} alone failed (status {code}): {last_line(log_of(folders[i]))}")
             if len(ended) == len(running):
-                return max(ended, default=0)
+                return 0 if all(measured(folder, arms) for folder in folders) else UNFINISHED
             time.sleep(0.1)
             if time.monotonic() - said >= SAY_EVERY:
                 said = time.monotonic()
@@ -242,15 +228,9 @@ def _start(command: list[str], folder: Path, own: dict[str, str], share: list[in
     """The process whose record goes to `folder`, on these cores alone, with this environment of its own."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     pin: Callable[[], object] | None = partial(os.sched_setaffinity, 0, share) if share else None
+    command, env = [*command, "--out", str(folder)], {**os.environ, **own}
     with log_of(folder).open("a", encoding="utf-8") as log:
-        return subprocess.Popen(
-            [*command, "--out", str(folder)],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **own},
-            preexec_fn=pin,
-        )
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, preexec_fn=pin)
 
 
 def wait(processes: Iterable[subprocess.Popen], seconds: float | None = None) -> None:
@@ -292,29 +272,21 @@ def last_line(log: Path) -> str:
 
 def rows_of(out: Path, inner: str = ".") -> list[dict[str, Any]]:
     """A row for each arm and number of ranks that the records below `out`, N/inner/run.json, hold, arm by arm."""
-    found: list[dict[str, Any]] = []
+    by_arm: dict[str, list[dict[str, Any]]] = {}
     records = {file.parts[len(Path(out).parts)]: file for file in Path(out).glob(f"[0-9]*/{inner}/run.json")}
     for folder in sorted(records, key=int):
         data = read_run(records[folder].parent)
         for name, arm in timed_of(data).items():
-            found.append(
-                {
-                    **{key: arm[key] for key in ("label", "ranks", "tokens_step", "seq_len")},
-                    "folder": folder,
-                    "arm": name,
-                    "rate": arm["tokens_per_s"],
-                    "each": arm["tokens_per_s"] / arm["ranks"],
-                    "window": as_dict(data.config.get("speed")).get("seconds"),
-                    "step_ms": 1e3 * arm["step_p50"],
-                    "peak_gib": arm["memory"]["peak"] / 2**30,
-                }
-            )
-    order = list(dict.fromkeys(row["arm"] for row in found))
-    found.sort(key=lambda row: (order.index(row["arm"]), row["ranks"]))
-    for row in found:
-        fewest = next(other for other in found if other["arm"] == row["arm"])
-        row["share"] = row["each"] / fewest["each"]
-    return found
+            row = {key: arm[key] for key in ("label", "ranks", "tokens_step", "seq_len")}
+            row |= {"folder": folder, "arm": name, "rate": arm["tokens_per_s"]}
+            row |= {"each": row["rate"] / row["ranks"], "window": as_dict(data.config.get("speed")).get("seconds")}
+            row |= {"step_ms": 1e3 * arm["step_p50"], "peak_gib": arm["memory"]["peak"] / 2**30}
+            by_arm.setdefault(name, []).append(row)
+    for rows in by_arm.values():
+        rows.sort(key=lambda row: row["ranks"])
+        for row in rows:
+            row["share"] = row["each"] / rows[0]["each"]
+    return [row for rows in by_arm.values() for row in rows]
 
 
 def unequal(rows: list[dict[str, Any]]) -> str:
@@ -322,16 +294,13 @@ def unequal(rows: list[dict[str, Any]]) -> str:
     that the shares are no weak scaling; else ""."""
     for arm in dict.fromkeys(row["arm"] for row in rows):
         sizes = sorted({(row["tokens_step"], row["seq_len"]) for row in rows if row["arm"] == arm})
+        windows = sorted({row["window"] for row in rows if row["arm"] == arm and row["window"]})
         if len(sizes) > 1:
             told = " and ".join(f"{tokens:,} tokens of {length:,}" for tokens, length in sizes)
             return f"These shares are no weak scaling: in {arm} a GPU had {told} a step."
-        windows = sorted({row["window"] for row in rows if row["arm"] == arm and row["window"]})
         if len(windows) > 1:
-            told = " and ".join(f"{seconds:g}" for seconds in windows)
-            return (
-                f"These shares are no weak scaling: {arm} was timed for {told} s, and a GPU slows as it "
-                "warms. Take the same speed.seconds for all."
-            )
+            told = f"timed for {' and '.join(f'{seconds:g}' for seconds in windows)} s, and a GPU slows as it warms"
+            return f"These shares are no weak scaling: {arm} was {told}. Take the same speed.seconds for all."
     return ""
 
 
@@ -374,9 +343,7 @@ def at_once(folders: Iterable[Path], arm: str) -> bool:
 
 def _sentence(row: dict[str, Any], own: list[dict[str, Any]], at_once: str) -> str:
     slowest, rates = min(own, key=lambda one: one["rate"]), [one["rate"] for one in own]
-    of_slowest = 100 * row["each"] / slowest["rate"]
-    return (
-        f"{row['label']}: {row['ranks']} GPUs together train {100 * row['each'] / mean(rates):.1f} % of what "
-        f"they train each alone{at_once} and {of_slowest:.1f} % of what the slowest does, GPU "
-        f"{slowest['folder']} ({slowest['rate']:,.0f} tokens/s; the fastest {max(rates):,.0f})."
-    )
+    of_mean, of_slowest = (f"{100 * row['each'] / rate:.1f} % of what" for rate in (mean(rates), slowest["rate"]))
+    spread = f"GPU {slowest['folder']} ({slowest['rate']:,.0f} tokens/s; the fastest {max(rates):,.0f})"
+    told = f"{row['label']}: {row['ranks']} GPUs together train {of_mean} they train each alone{at_once}"
+    return f"{told} and {of_slowest} the slowest does, {spread}."

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.compare.repeats import rejected_at
 from labkit.record import kernels, measure
 from labkit.train.loop import Hook
 
@@ -68,6 +69,7 @@ class Window(Hook):
             "warmup": self.warmup,
             "window_s": sum(seconds),
             "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()),
+            "taken_bytes": measure.taken_bytes(loop.group.device),
             "kernels": None,
         }
 
@@ -77,7 +79,19 @@ class Window(Hook):
         torch.cuda.synchronize()
         self.profiler.stop()
         found = kernels.breakdown(kernels.device_kernels(self.profiler), self.profile)
-        self.found["kernels"] = {**found.to_dict(), "evidence": kernels.evidence(found)}
+        self.found["kernels"] = {**asdict(found), "evidence": kernels.evidence(found)}
+
+
+class Control(Hook):
+    """Ends the run of a deliberately broken arm as soon as it is rejected (labkit.compare.repeats). baselines: held-out
+    losses of the BF16 runs by step. Held-out losses are the same on every rank, so all stop in the same step."""
+
+    def __init__(self, baselines: list[dict[int, float]]) -> None:
+        self.baselines = baselines
+
+    def after_eval(self, loop: Loop) -> None:
+        if found := rejected_at(loop.history.heldout, self.baselines):
+            loop.stopped = f"rejected: {found[1]:+.0f} % from BF16 at step {found[0]}"
 
 
 class Deadline(Hook):
@@ -89,11 +103,7 @@ class Deadline(Hook):
     agreed once.
     """
 
-    REASONS = (
-        "",
-        "the budget is spent: the same command goes on from here",
-        "asked to stop: the same command goes on from here",
-    )
+    REASONS = ("", "the budget is spent", "asked to stop")
 
     def __init__(self, at: float | None, stop: str | None = None, every: float = 3.0) -> None:
         self.at, self.file, self.every, self.stride = at, stop, every, 0
@@ -103,7 +113,7 @@ class Deadline(Hook):
         if done == 3:
             self.stride = max(1, round(self.every / agreed_mean(loop.group, loop.seconds[-1])))
         if self.stride and (done == 3 or done % self.stride == 0) and (why := self._over(loop.group)):
-            loop.pause(self.REASONS[why])
+            loop.pause(f"{self.REASONS[why]}: the same command goes on from here")
 
     def _over(self, group: Group) -> int:
         """0: go on; else which of REASONS. The sum over the ranks is what rank 0 says: the others add nothing."""
@@ -127,8 +137,7 @@ def agreed_mean(group: Group, value: float) -> float:
 def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str, int]:
     """What this rank's peak was made of, in bytes. Weights and optimizer state are counted; gradients are as large as
     the weights they belong to (the loop has dropped them when this is asked); the rest is activations, logits, copies
-    in BF16 or
-    FP8, and the allocator's gaps between them."""
+    in BF16 or FP8, and the allocator's gaps between them."""
     import torch
 
     def local(tensor: Any) -> Any:

@@ -19,17 +19,35 @@ from typing import Any
 from rich.table import Table
 
 from labkit.compare.preset import Preset
+from labkit.compare.results import found_run
 from labkit.compare.terminal import markdown_table, rich_table, shown
-from labkit.errors import LabError
 from labkit.model.flops import flops_per_token
 from labkit.record.kernels import CLASSES
 from labkit.record.measure import efficiency
-from labkit.record.read import RunData, as_dict, read_run
+from labkit.record.read import RunData, as_dict
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 
 GIB = 2**30
 WORTH = 1.1  # a gain below this is told as hardly worth the trouble
+HARDLY = (
+    "FP8 hardly pays at this size: it gains with the width of the matrices. Train a wider model, or stay with BF16."
+)
+CAST, NORMS = "casting takes {:.0%} of the step: ", "norms and elementwise work take {:.0%} of the step"
+ATTENTION = "attention takes {:.0%} of the step and stays in BF16"
+SHORTER = ", with cuDNN's kernel: shorter sequences would leave more of the step to FP8"
+# Where time goes, from which share of a step on it is worth a word, in which modules, and what to try.
+TIPS = (
+    ("idle", 0.04, None, "the GPU waits for {:.0%} of the step: a larger batch gives it more to do at a time"),
+    ("quantize/cast", 0.10, "fused", f"{CAST}wider matrices, for which it is less"),
+    ("quantize/cast", 0.10, "plain", f"{CAST}fused = true (te), or wider matrices, for which it is less"),
+    ("attention", 0.15, "cudnn", f"{ATTENTION}{SHORTER}"),
+    ("attention", 0.15, "torch", f'{ATTENTION}: attention = "cudnn" may be faster'),
+    ("communication", 0.05, None, "{:.0%} of the step waits for other GPUs: a larger batch per GPU hides more of it"),
+    ("norm and elementwise", 0.12, "fused", f"{NORMS}, in fused modules already: wider matrices"),
+    ("norm and elementwise", 0.12, "plain", f"{NORMS}: compile = true, or fused = true"),
+    ("GEMM bf16", 0.12, None, "{:.0%} of the step are products left in BF16: a large head, or a long skip list"),
+)
 Row = Mapping[str, Any]
 HEADS = ("arm", "tokens/s", "x BF16", "x own BF16", "step ms", "spread %", "TFLOP/s causal", "TFLOP/s full", "peak GiB")
 MEASURED = ("tokens_per_s", "mean_tokens_per_s", "step_p10", "step_p50", "step_p90", "steps", "warmup", "window_s")
@@ -38,19 +56,11 @@ MEASURED = ("tokens_per_s", "mean_tokens_per_s", "step_p10", "step_p50", "step_p
 def speed_results(preset: Preset, out: Path, missing: Mapping[str, str], left: Mapping[str, str]) -> dict[str, Any]:
     """{"arms": {name: row}, "verdict": {...}} from the folders speed/NAME; missing, left: arm -> why it has no
     result."""
-    rows = {}
-    for name in preset.timed:
-        try:
-            data = read_run(out / "speed" / name)
-        except LabError:
-            continue
-        if data.status == "finished" and data.results.get("speed"):
-            rows[name] = row_of(data, preset, name)
-    why = {
-        preset.arms[name].label: text
-        for name, text in (*missing.items(), *left.items())
-        if name in preset.timed and name not in rows
-    }
+    runs = {name: found_run(out / "speed" / name) for name in preset.timed}
+    done = {name: run for name, run in runs.items() if run and run.status == "finished" and run.results.get("speed")}
+    rows = {name: row_of(run, preset, name) for name, run in done.items()}
+    lost = [name for name in (*missing, *left) if name in preset.timed and name not in rows]
+    why = {preset.arms[name].label: {**missing, **left}[name] for name in lost}
     return {"arms": rows, "verdict": judge_speed(rows, why)}
 
 
@@ -81,6 +91,7 @@ def row_of(data: RunData, preset: Preset, name: str) -> dict[str, Any]:
         "ranks": ranks,
         "tokens_step": config.batch_size * config.seq_len // ranks,
         **{key: speed[key] for key in (*MEASURED, "memory", "kernels")},
+        "taken_bytes": speed.get("taken_bytes"),
         "skipped": len(data.results.get("skipped") or []),
         "fused": config.precision.fused,
         "converted": 0 if plain else evidence.get("converted"),
@@ -106,7 +117,7 @@ def cells(name: str, row: Row, verdict: Row) -> list[str]:
         f"{100 * half_spread(row):.1f}",
         f"{rates['causal'] / 1e12:,.1f}",
         f"{rates['full'] / 1e12:,.1f}",
-        f"{row['memory']['peak'] / GIB:.1f}",
+        f"{row['memory']['peak'] / GIB:.1f}" + (f" ({taken / GIB:.1f})" if (taken := row.get("taken_bytes")) else ""),
     ]
 
 
@@ -140,6 +151,15 @@ def markdown(results: Row) -> str:
     return "\n\n".join(parts)
 
 
+def cost_sentence(rows: Mapping[str, Row], price: float | None) -> str:
+    """What a billion tokens cost with each arm, the cheapest first; "" if nobody told the machine's price per hour."""
+    if not price or not rows:
+        return ""
+    costs = sorted((price / 3600 * 1e9 / row["tokens_per_s"], row["label"]) for row in rows.values())
+    told = ", ".join(f"{cost:,.2f} with {label}" for cost, label in costs)
+    return f"At {price:,.2f} an hour, a billion tokens cost {told}."
+
+
 # ---- the verdict
 
 
@@ -171,30 +191,29 @@ def judge_speed(rows: Mapping[str, Row], missing: Mapping[str, str] | None = Non
         out["sentence"] = "No verdict on speed: compiled BF16 was not timed, and nothing is fast or slow without it."
         return out
     library_bf16 = {r["library"]: r for r in rows.values() if r["role"] == "reference"}
-    words = {}
+    words, against = {}, {}
     for arm, row in rows.items():
         if row is base:
             continue
         ratio, words[arm] = compare_rates(row, base)
         own = library_bf16.get(row["library"]) if arm in fp8 else None
-        out["ratios"][arm] = {"baseline": ratio, "library": compare_rates(row, own)[0] if own else None}
+        by_library = compare_rates(row, own)[0] if own else None
+        out["ratios"][arm] = {"baseline": ratio, "library": by_library}
         told = f"{row['label']}: {row['tokens_per_s']:,.0f} tokens/s, {ratio:.2f} times {base['label']}"
-        told += f" and {out['ratios'][arm]['library']:.2f} times {own['label']}" if own else ""
+        against[arm] = f"{ratio:.2f} times {base['label']} ({base['tokens_per_s']:,.0f})"
+        if own:
+            told += f" and {by_library:.2f} times {own['label']}"
+            against[arm] += f" and {by_library:.2f} times {own['label']} ({own['tokens_per_s']:,.0f})"
         told += {"same": ", no more than the noise of the steps", "slower": ": slower", "faster": ""}[words[arm]]
         out["reasons"].append(told + "." + _kernel_words(row))
     if not fp8:
-        out["sentence"] = (
-            f"No verdict on speed: no FP8 arm was timed; {base['label']} trains {base['tokens_per_s']:,.0f} tokens/s."
-        )
+        trains = f"{base['label']} trains {base['tokens_per_s']:,.0f} tokens/s"
+        out["sentence"] = f"No verdict on speed: no FP8 arm was timed; {trains}."
         return out
     best = max(fp8, key=lambda arm: fp8[arm]["tokens_per_s"])
     row, ratio = fp8[best], out["ratios"][best]["baseline"]
     out["word"], out["best"] = words[best], best
-    own = library_bf16.get(row["library"])
-    against = f"{ratio:.2f} times {base['label']} ({base['tokens_per_s']:,.0f})" + (
-        f" and {out['ratios'][best]['library']:.2f} times {own['label']} ({own['tokens_per_s']:,.0f})" if own else ""
-    )
-    trains = f"trains {row['tokens_per_s']:,.0f} tokens/s, {against}"
+    trains = f"trains {row['tokens_per_s']:,.0f} tokens/s, {against[best]}"
     out["sentence"] = {
         "faster": f"FP8 is faster here: {row['label']} {trains}.",
         "same": f"FP8 is not faster here: {row['label']}, the best of its arms, {trains}; the steps scatter as much.",
@@ -206,54 +225,26 @@ def judge_speed(rows: Mapping[str, Row], missing: Mapping[str, str] | None = Non
 
 def _kernel_words(row: Row) -> str:
     """Does what ran on the device fit the arm's name? Only where it was looked at."""
-    seen = ((row.get("kernels") or {}).get("evidence")) or {}
-    if not seen:
+    seen = (row.get("kernels") or {}).get("evidence")
+    if not seen or bool(seen.get("fp8_gemm")) == (row["role"] == "candidate"):
         return ""
-    if row["role"] == "candidate" and not seen.get("fp8_gemm"):
+    if row["role"] == "candidate":
         return " NO FP8 product was seen on the device: this arm did not compute in FP8."
-    if row["role"] != "candidate" and seen.get("fp8_gemm"):
-        return " FP8 products were seen on the device in an arm that should have none."
-    return ""
+    return " FP8 products were seen on the device in an arm that should have none."
 
 
 def advice(row: Row, ratio: float, word: str) -> list[str]:
     """What to try next, from where the best FP8 arm's time went; the largest share first."""
-    out = []
-    if word != "faster" or ratio < WORTH:
-        out.append(
-            "FP8 hardly pays at this size: it gains with the width of the matrices. Train a wider model, or "
-            "stay with BF16."
-        )
+    out = [HARDLY] if word != "faster" or ratio < WORTH else []
     kernels = row.get("kernels")
     if not kernels or not kernels.get("span_ms"):
         return out
     share = {kind: ms / kernels["span_ms"] for kind, ms in kernels["classes_ms"].items()}
-    fused = row.get("fused")
-    tips = {
-        "idle": (0.04, "the GPU waits for {:.0%} of the step: a larger batch gives it more to do at a time"),
-        "quantize/cast": (
-            0.10,
-            "casting takes {:.0%} of the step: "
-            + ("" if fused else "fused = true (te), or ")
-            + "wider matrices, for which it is less",
-        ),
-        "attention": (
-            0.15,
-            "attention takes {:.0%} of the step and stays in BF16"
-            + (
-                ': attention = "cudnn" may be faster'
-                if row.get("attention") != "cudnn"
-                else ", with cuDNN's kernel: shorter sequences would leave more of the step to FP8"
-            ),
-        ),
-        "communication": (0.05, "{:.0%} of the step waits for other GPUs: a larger batch per GPU hides more of it"),
-        "norm and elementwise": (
-            0.12,
-            "norms and elementwise work take {:.0%} of the step"
-            + (", in fused modules already: wider matrices" if fused else ": compile = true, or fused = true"),
-        ),
-        "GEMM bf16": (0.12, "{:.0%} of the step are products left in BF16: a large head, or a long skip list"),
-    }
-    found = [(share.get(kind, 0.0), text) for kind, (least, text) in tips.items() if share.get(kind, 0.0) >= least]
+    how = "fused" if row.get("fused") else "plain", "cudnn" if row.get("attention") == "cudnn" else "torch"
+    found = [
+        (share[kind], text)
+        for kind, least, where, text in TIPS
+        if share.get(kind, 0.0) >= least and (where is None or where in how)
+    ]
     told = [text.format(part) for part, text in sorted(found, reverse=True)]
     return out + [f"{text[0].upper()}{text[1:]}." for text in told]

@@ -1,4 +1,8 @@
-"""The verdict: is FP8's loss the same as BF16's? A paired comparison with two controls, so that it can fail.
+"""The verdict from one run of each arm: is FP8's loss the same as BF16's? A paired comparison with two controls.
+
+Its error rates are unknown: one run cannot tell how far runs scatter. A preset with `[repeat]` is judged from repeated
+runs instead (labkit.compare.repeats), and every preset that asks about the loss has one. This rule is that of presets
+of one's own without it, of quick checks, and of records from before.
 
 All arms see the same data in the same order and start from the same weights. Their held-out losses, measured at the
 same steps on the same batches, are therefore paired, and what is judged is the gap at each step:
@@ -41,6 +45,7 @@ PUBLISHED = 0.25  # per cent
 NOISE_FLOOR = 1e-4  # per cent: fp32 sums of a loss near 5 cannot be told apart below this
 FEWEST = 5  # judged evaluations
 STATISTIC = "root mean square of the per-step held-out loss gap against BF16, second half of the run, per cent"
+UNSEEN = ": as small a mistake would not be told apart here"
 LEARNED = 0.05  # the baseline's held-out loss must fall by this share, first to last evaluation
 
 Series = Sequence[tuple[int, float]]
@@ -75,11 +80,9 @@ def judge(
     Returns the plain dict that run.json, the table and the report read: word (pass, fail, no-power, incomplete),
     sentence, reasons, statistic, band, from_step, arms {gap, value, word, sentence}.
     """
-    missing = dict(missing or {})
-    of_role = {
-        role: [a for a in roles if roles[a] == role and a in heldout]
-        for role in ("baseline", "twin", "reference", "candidate", "broken", "fine")
-    }
+    missing = missing or {}
+    kinds = ("baseline", "twin", "reference", "candidate", "broken", "fine")
+    of_role = {role: [a for a in roles if roles[a] == role and a in heldout] for role in kinds}
     out: dict[str, Any] = {"word": "incomplete", "sentence": "", "reasons": [], "band": None, "from_step": None}
     out |= {"arms": {}, "statistic": STATISTIC}
     if not of_role["baseline"]:
@@ -89,14 +92,12 @@ def judge(
     if not baseline or not all(map(math.isfinite, baseline.values())):
         out["sentence"] = "No verdict: the BF16 baseline itself has no finite held-out loss."
         return out
-    from_step = max(baseline) // 2 + 1
-    out["from_step"] = from_step
+    from_step = out["from_step"] = max(baseline) // 2 + 1
     series = {arm: gaps(heldout[arm], baseline) for arm in heldout if roles.get(arm, "baseline") != "baseline"}
     values = {arm: rms(series[arm], from_step) for arm in series}
-    for arm in series:
+    for arm, points in series.items():
         word = "reference" if roles[arm] == "twin" else "no-data"
-        gap = [list(point) for point in series[arm]]
-        out["arms"][arm] = {"gap": gap, "value": values[arm], "word": word, "sentence": ""}
+        out["arms"][arm] = {"gap": list(map(list, points)), "value": values[arm], "word": word, "sentence": ""}
 
     twins = [values[a] for a in of_role["twin"] if math.isfinite(values[a])]
     if not twins:
@@ -115,10 +116,8 @@ def judge(
     }
 
     for arm in of_role["twin"]:
-        out["arms"][arm]["sentence"] = (
-            f"{labels[arm]}: a rounding error in the initial weights moved the held-out "
-            f"loss by {_percent(values[arm])}."
-        )
+        moved = f"a rounding error in the initial weights moved the held-out loss by {_percent(values[arm])}"
+        out["arms"][arm]["sentence"] = f"{labels[arm]}: {moved}."
     for arm in (*of_role["reference"], *of_role["candidate"], *of_role["broken"], *of_role["fine"]):
         entry, value = out["arms"][arm], values[arm]
         if math.isnan(value):
@@ -126,37 +125,37 @@ def judge(
             continue
         entry["word"] = "inside" if value <= threshold else "outside" if value > explained else "undecided"
         told = "became infinite or NaN" if math.isinf(value) else f"is {_percent(value)}"
-        entry["sentence"] = f"{labels[arm]}: the gap {told}, " + (
-            f"more than the {_percent(threshold)} that is accepted, and less than the {_percent(explained)} that "
-            "rounding explains here: undecided."
-            if entry["word"] == "undecided"
-            else f"{entry['word']} the band of {_percent(threshold)}."
-        )
+        where = f"{entry['word']} the band of {_percent(threshold)}"
+        if entry["word"] == "undecided":
+            where = f"more than the {_percent(threshold)} that is accepted, and less than the {_percent(explained)} "
+            where += "that rounding explains here: undecided"
+        entry["sentence"] = f"{labels[arm]}: the gap {told}, {where}."
+        if roles[arm] == "fine":
+            seen = ", and it was seen" if entry["word"] == "outside" else UNSEEN
+            entry["sentence"] += f" This mistake on purpose is a fine one{seen}."
 
     out["word"], out["sentence"] = _word(out, of_role, roles, labels, values, missing)
-    if out["word"] == "pass" and (weak := _weakness(baseline, from_step, twin)):
+    if out["word"] == "pass" and (weak := _drift(twin) or weakness(baseline, from_step)):
         out["word"], out["sentence"] = "no-power", f"This comparison has no power: {weak}."
-    for arm in of_role["fine"]:
-        if (entry := out["arms"][arm])["word"] != "no-data":
-            entry["sentence"] += " This mistake on purpose is a fine one" + (
-                ", and it was seen."
-                if entry["word"] == "outside"
-                else ": as small a mistake would not be told apart here."
-            )
     out["reasons"] = [e["sentence"] for e in out["arms"].values() if e["sentence"]]
     out["reasons"] += [f"{labels.get(arm, arm)}: no result, {why}." for arm, why in missing.items()]
     return out
 
 
-def _weakness(baseline: Mapping[int, float], from_step: int, twin: float) -> str:
+def _drift(twin: float) -> str:
+    """Why two BF16 runs are too far apart to judge anything by; "" if they are not."""
+    if twin <= PUBLISHED:
+        return ""
+    return (
+        f"a rounding error in the initial weights alone moves the held-out loss by {_percent(twin)}, more than "
+        f"the {PUBLISHED} % that is asked for: train longer, or at a lower learning rate"
+    )
+
+
+def weakness(baseline: Mapping[int, float], from_step: int) -> str:
     """Why nothing may be passed, whatever the gaps are; "" if nothing speaks against it."""
     judged = sum(step >= from_step for step in baseline)
     first, last = baseline[min(baseline)], baseline[max(baseline)]
-    if twin > PUBLISHED:
-        return (
-            f"a rounding error in the initial weights alone moves the held-out loss by {_percent(twin)}, more than "
-            f"the {PUBLISHED} % that is asked for: train longer, or at a lower learning rate"
-        )
     if judged < FEWEST:
         return f"only {judged} evaluations are judged, and it takes {FEWEST}: train longer, or evaluate more often"
     if last > first * (1 - LEARNED):
@@ -168,12 +167,7 @@ def _weakness(baseline: Mapping[int, float], from_step: int, twin: float) -> str
 
 
 def _word(
-    out: dict,
-    of_role: dict,
-    roles: Mapping[str, str],
-    labels: Mapping[str, str],
-    values: Mapping[str, float],
-    missing: Mapping[str, str],
+    out: dict, of_role: dict, roles: Mapping[str, str], labels: Mapping[str, str], values: dict, missing: Mapping
 ) -> tuple[str, str]:
     """The one word and the one sentence."""
     words = {arm: entry["word"] for arm, entry in out["arms"].items()}
@@ -184,9 +178,7 @@ def _word(
         return "; ".join(f"{labels[a]} {gap[a]}" for a in arms)
 
     candidates = [a for a in of_role["candidate"] if words[a] != "no-data"]
-    inside, outside, between = (
-        [a for a in candidates if words[a] == word] for word in ("inside", "outside", "undecided")
-    )
+    inside, outside, between = ([a for a in candidates if words[a] == w] for w in ("inside", "outside", "undecided"))
     broken = [a for a in of_role["broken"] if words[a] != "no-data"]
     missed = [a for a in broken if words[a] != "outside"]
     lost = [labels[a] for a in roles if roles[a] == "candidate" and a not in (*candidates, *missing)]
@@ -194,33 +186,23 @@ def _word(
     if not candidates:
         return "incomplete", "No verdict: no FP8 arm has a result yet."
     if outside:
-        return "fail", (
-            f"The loss is not the same in FP8: {named(outside)}, where rounding explains {explained}.{within}"
-        )
+        said = f"The loss is not the same in FP8: {named(outside)}, where rounding explains {explained}.{within}"
+        return "fail", said
     if lost:
         return "incomplete", f"No verdict: no result from {', '.join(lost)}."
     if not broken:
-        return "no-power", (
-            "This comparison has no power: no deliberately broken FP8 arm ran, so nothing shows that "
-            "it could have said no."
-        )
+        why = "no deliberately broken FP8 arm ran, so nothing shows that it could have said no"
+        return "no-power", f"This comparison has no power: {why}."
     if missed:
         told = ", ".join(f"{labels[a]} ({_percent(values[a])})" for a in missed)
-        return "no-power", (
-            f"This comparison has no power: the deliberately broken arm, {told}, was not rejected, "
-            f"since rounding explains up to {explained} here."
-        )
+        why = f"was not rejected, since rounding explains up to {explained} here"
+        return "no-power", f"This comparison has no power: the deliberately broken arm, {told}, {why}."
     if between:
-        return "no-power", (
-            f"Undecided: {named(between)}, more than the {threshold} that is accepted, but rounding "
-            f"could have done up to {explained} here: train longer, or at a lower learning rate."
-            f"{within}"
-        )
+        why = f"more than the {threshold} that is accepted, but rounding could have done up to {explained} here"
+        return "no-power", f"Undecided: {named(between)}, {why}: train longer, or at a lower learning rate.{within}"
     rejected = "; ".join("diverged" if math.isinf(values[a]) else _percent(values[a]) for a in broken)
-    return "pass", (
-        f"The loss is the same in FP8: {named(inside)}, inside the band of {threshold}; the deliberately "
-        f"broken FP8 ({rejected}) was rejected."
-    )
+    same = f"The loss is the same in FP8: {named(inside)}, inside the band of {threshold}"
+    return "pass", f"{same}; the deliberately broken FP8 ({rejected}) was rejected."
 
 
 def _percent(value: float) -> str:

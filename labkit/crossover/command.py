@@ -17,7 +17,7 @@ from labkit.record import hardware
 from labkit.record.clean import typed_command
 from labkit.record.run import now, versions
 
-SIZES = {"cuda": ("1K,4K,16K", "1K,4K,16K", "1K,4K,16K"), "cpu": ("128,512", "128,512", "128,512")}
+SIZES = {"cuda": "1K,4K,16K", "cpu": "128,512"}  # of M, of K and of N
 
 
 def crossover(
@@ -47,10 +47,7 @@ def crossover(
         raise LabError("--device cuda, and torch sees no GPU: `lab doctor` says why; --device cpu runs anywhere")
     if not seconds > 0 or not budget > 0:
         raise LabError("--seconds and --budget are above 0")
-    sizes = {
-        name: parse_sizes(given or default, name.lower())
-        for name, given, default in zip("MKN", (M, K, N), SIZES[device])
-    }
+    sizes = {name: parse_sizes(given or SIZES[device], name.lower()) for name, given in zip("MKN", (M, K, N))}
     wanted, missing = able(parse_arms(arms), device, explicit=arms is not None)
     fresh = {**_new(sizes, wanted, device, budget, compiled), "missing": missing}
     out = Path(out or "runs/crossover")
@@ -62,20 +59,16 @@ def crossover(
     whole = _measure(record, out, torch.device(device), seconds, console)
     draw(out, console)
     if not whole:
-        left = len(records.todo(record))
-        say(console, f"{left} shapes are left: the same command goes on with them.")
-    return 0 if whole else 1
+        say(console, f"{len(records.todo(record))} shapes are left: the same command goes on with them.")
+    return int(not whole)
 
 
 def able(arms: list[str], device: str, explicit: bool) -> tuple[list[str], dict[str, str]]:
     """(arms that can run here, {arm: why not}). LabError if one that was asked for by name cannot, or none can."""
     from labkit.precision.registry import availability
 
-    missing = {}
-    for arm in arms:
-        found = availability(*ARMS[arm][:2], device)
-        if not found.ok:
-            missing[arm] = str(found)
+    found = {arm: availability(*ARMS[arm][:2], device) for arm in arms}
+    missing = {arm: str(able) for arm, able in found.items() if not able.ok}
     left = [arm for arm in arms if arm not in missing]
     if missing and (explicit or len(left) < 2):
         arm = next(iter(missing))
@@ -131,11 +124,10 @@ def _measure(record: dict[str, Any], out: Path, device: Any, seconds: float, con
     return True
 
 
-def draw(folder: Path, console: Console | None = None) -> list:
+def draw(folder: Path, console: Console) -> list:
     """Pictures and tables of a map, from its record alone; prints where FP8 loses. Returns the pictures."""
     from labkit.crossover import pictures
 
-    console = console or Console()
     record = records.load(folder)
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)

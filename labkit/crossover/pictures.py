@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.crossover.grid import ARMS, BASE, PARTS, REASONS, TIE, Cell, Shape, reason, shapes, speedup, without_waiting
-from labkit.crossover.record import Cells, cells, pair
+from labkit.crossover.record import Cells, cells, pair, todo
 from labkit.record import plotting as plot
 
 LOSES, WINS = "#b34700", "#005a9c"
@@ -30,26 +30,24 @@ def heat_map(record: dict[str, Any], arm: str, folder: Path) -> plot.Picture | N
     pairs = {shape: pair(have, shape, arm) for shape in shapes(M, K, N)}
     gains = {shape: gain for shape, both in pairs.items() if (gain := speedup(*both))}
     most = max([abs(math.log2(gain)) for gain in gains.values()] + [0.3])
+    across = min(3, len(M))
+    down, small = -(-len(M) // across), plot.WIDTH / across / len(N) < 0.5
+    high = down * (0.62 + 0.42 * len(K)) + 0.7
     with plot.look() as figure:
-        across = min(3, len(M))
-        down = -(-len(M) // across)
-        panel = plot.WIDTH / across
-        height = 0.62 + 0.42 * len(K)
-        fig = figure(plot.WIDTH, down * height + 0.7)
+        fig = figure(plot.WIDTH, high)
         axes = fig.subplots(down, across, squeeze=False).ravel()
         for ax, m in zip(axes, M):
-            _panel(ax, have, arm, m, K, N, most, small=panel / len(N) < 0.5)
+            _panel(ax, have, arm, m, K, N, most, small)
         for ax in axes[len(M) :]:
             ax.axis("off")
         used = {REASONS[why] for both in pairs.values() if (why := reason(*both))}
-        told = "; ".join(f"{letter}: {WORDS[letter]}" for letter in ("q", "w", "p") if letter in used)
+        told = "; ".join(f"{letter}: {words}" for letter, words in WORDS.items() if letter in used)
         waits = any(cell.parts.get("launch") for (_, name), cell in have.items() if name == arm)
-        small = panel / len(N) < 0.5
         alone = "; in brackets: the kernels alone, where the CPU sets the pace" if waits and not small else ""
         losses = f"\nHatched: not faster. Why: {told}." if told else ""
-        words = {"fontsize": 8.2, "color": plot.MUTED, "va": "bottom", "linespacing": 1.3}
-        fig.text(0.01, 0.015, f"Times as fast as BF16{alone}.{losses}", **words)
-        fig.tight_layout(pad=0.5, h_pad=1.0, w_pad=0.8, rect=(0, 0.44 / (down * height + 0.7), 1, 1))
+        look = {"fontsize": 8.2, "color": plot.MUTED, "va": "bottom", "linespacing": 1.3}
+        fig.text(0.01, 0.015, f"Times as fast as BF16{alone}.{losses}", **look)
+        fig.tight_layout(pad=0.5, h_pad=1.0, w_pad=0.8, rect=(0, 0.44 / high, 1, 1))
         best, worst = max(gains, key=lambda s: gains[s]), min(gains, key=lambda s: gains[s])
         losing = sum(gain < 1 - TIE for gain in gains.values())
         alt = (
@@ -70,8 +68,8 @@ def _panel(ax: Any, have: Cells, arm: str, m: int, K: list[int], N: list[int], m
     for side in ax.spines.values():
         side.set_visible(False)
     ax.tick_params(length=0)
-    ax.set_xticks([i + 0.5 for i in range(len(N))], [_k(n) for n in N], fontsize=7.5)
-    ax.set_yticks([i + 0.5 for i in range(len(K))], [_k(k) for k in K], fontsize=7.5)
+    for axis, sizes in ((ax.xaxis, N), (ax.yaxis, K)):
+        axis.set_ticks([i + 0.5 for i in range(len(sizes))], [_k(size) for size in sizes], fontsize=7.5)
     ax.set_title(f"M = {_k(m)} tokens", pad=5)
     ax.set_xlabel("N", fontsize=8, labelpad=1)
     ax.set_ylabel("K", fontsize=8, labelpad=1)
@@ -98,17 +96,14 @@ def _panel(ax: Any, have: Cells, arm: str, m: int, K: list[int], N: list[int], m
             ax.text(j + 0.5, i + 0.52, label, bbox=under, **middle, **words)
 
 
-def split(record: dict[str, Any], folder: Path, at: list[Shape] | None = None) -> plot.Picture | None:
+def split(record: dict[str, Any], folder: Path) -> plot.Picture | None:
     """Where one step's time goes, a group of bars for each of three shapes: the smallest, a middle and the largest."""
     have = cells(record)
-    whole = [
-        shape
-        for shape in shapes(**record["grid"])
-        if all((shape, arm) in have for arm in record["arms"]) and have[shape, BASE].seconds
-    ]
-    at = at or [whole[i] for i in sorted({0, len(whole) // 2, len(whole) - 1})] if whole else []
-    if not at:
+    left = todo(record)
+    whole = [shape for shape in shapes(**record["grid"]) if shape not in left and have[shape, BASE].seconds]
+    if not whole:
         return None
+    at = [whole[i] for i in sorted({0, len(whole) // 2, len(whole) - 1})]
     with plot.look() as figure:
         rows = [[have[shape, arm] for arm in record["arms"] if have[shape, arm].seconds] for shape in at]
         fig = figure(plot.WIDTH, sum(0.24 * len(row) + 0.62 for row in rows) + 0.35)

@@ -45,8 +45,7 @@ def save(record: dict[str, Any], folder: Path) -> None:
 
 def cells(record: dict[str, Any]) -> Cells:
     """(shape, arm) -> Cell."""
-    found = [Cell(**cell) for cell in record["cells"]]
-    return {(cell.shape, cell.arm): cell for cell in found}
+    return {(cell.shape, cell.arm): cell for cell in (Cell(**row) for row in record["cells"])}
 
 
 def pair(have: Cells, shape: Shape, arm: str) -> tuple[Cell | None, Cell | None]:
@@ -68,9 +67,8 @@ def resume(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
     there, new = load(folder), jsonable(fresh)
     for key in SAME:
         if there.get(key) != new[key]:
-            raise LabError(
-                f"{folder} holds a map with another {key.replace('_', ' ')}: choose another folder with --out"
-            )
+            other = key.replace("_", " ")
+            raise LabError(f"{folder} holds a map with another {other}: choose another folder with --out")
     return there
 
 

@@ -4,7 +4,7 @@ Here belongs what is asked of a machine. What goes with what, on any machine, is
 
     findings.py       runs the probes and prints what they found
     machine.py        Python, the system, memory, disk
-    frameworks.py     torch, the GPU, NCCL, gloo, torchao, Transformer Engine
+    frameworks.py     torch, the GPU, NCCL, gloo, BF16 products, torchao, Transformer Engine
     grading.py        user namespaces, bubblewrap, nbgrader
     requirements.py   the versions that are asked for
     matrix_try.py     trains, on this machine, what labkit.precision.matrix allows

@@ -14,7 +14,6 @@ says what each purpose needs; `verdicts` turns findings into one sentence a purp
 
 from __future__ import annotations
 
-import concurrent.futures
 import importlib
 import json
 import os
@@ -22,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,10 +84,11 @@ _AO = "install the pinned torch and torchao together: `make setup`"
 _TE = "see what `python -c 'import transformer_engine.pytorch'` says"
 _ROOM, _GPU = ("memory", "disk", "temporary files", "/dev/shm"), ("torch", "GPU", "FP8 hardware", "NCCL")
 PROBES = (
-    Probe("labkit.doctor.machine:basics", ("Python", "operating system", "packages"), SETUP),
+    Probe("labkit.doctor.machine:basics", ("Python", "operating system", "packages", "notebook"), SETUP),
     Probe("labkit.doctor.machine:room", _ROOM, "look at `df -h` and `free -h`"),
     Probe("labkit.doctor.frameworks:torch_and_gpu", _GPU, _TORCH, 120.0),
     Probe("labkit.doctor.frameworks:gloo", ("gloo",), _GLOO, 120.0),
+    Probe("labkit.doctor.frameworks:bf16_products", ("BF16 products",), _TORCH, 120.0),
     Probe("labkit.doctor.frameworks:torchao", ("torchao",), _AO, 120.0),
     Probe("labkit.doctor.frameworks:transformer_engine", ("Transformer Engine",), _TE, 180.0),
     Probe("labkit.doctor.grading:sandbox", ("user namespaces", "bubblewrap"), "see what `unshare -Ur true` says", 60.0),
@@ -97,7 +97,9 @@ PROBES = (
 _BASE = ("Python", "operating system", "packages", "torch")
 _PLACE = ("disk", "temporary files")
 GROUPS = (
-    Group("the CPU demo", (*_BASE, "gloo", "torchao", "memory", *_PLACE), "`make demo`"),
+    # Students first: most of them need nothing below this line.
+    Group("weeks 13 to 16", (*_BASE, "notebook", "gloo", "memory", *_PLACE), "`lab open week13`"),
+    Group("the CPU demo", (*_BASE, "gloo", "torchao", "memory", *_PLACE), "`make demo`", wants=("BF16 products",)),
     Group(
         "the FP8 comparison on a GPU",
         (*_BASE, "GPU", "FP8 hardware", "NCCL", *_PLACE),
@@ -105,27 +107,25 @@ GROUPS = (
         one_of=("Transformer Engine", "torchao"),
         wants=("Transformer Engine", "torchao", "/dev/shm"),
     ),
-    Group("grading", (*_BASE, "gloo", *_PLACE, "user namespaces", "bubblewrap", "nbgrader"), "see grading/README.md"),
+    Group(
+        "grading, for instructors",
+        (*_BASE, "gloo", *_PLACE, "user namespaces", "bubblewrap", "nbgrader"),
+        "docs/instructors.md is for those who grade",
+    ),
 )
 
 
-def run_doctor(probes: Sequence[Probe] = PROBES, progress: Callable[[str], None] | None = None) -> list[Check]:
-    """Run all probes, some at a time, and return one Check for each of their names, in the probes' order. Never raises
-    for anything a probe does. `progress` is called with the names of each probe that is done."""
-    running: set[subprocess.Popen] = set()
-    pool, futures = concurrent.futures.ThreadPoolExecutor(max_workers=4), {}
+def run_doctor(probes: Sequence[Probe] = PROBES) -> list[Check]:
+    """Run all probes at the same time, and return one Check for each of their names, in the probes' order. Never raises
+    for anything a probe does."""
+    begin, running = time.monotonic(), []
     try:
-        futures = {pool.submit(_ask, probe, running): probe for probe in probes}
-        for future in concurrent.futures.as_completed(futures):
-            if progress:
-                progress(", ".join(futures[future].names))
-        return [check for future in futures for check in future.result()]
+        for probe in probes:
+            running.append((probe, _start(probe)))
+        return [check for probe, process in running for check in _answers(probe, process, begin)]
     finally:  # Ctrl-C: leave no probe behind
-        pool.shutdown(wait=False, cancel_futures=True)
-        while not all(future.done() for future in futures):
-            for process in list(running):
-                _kill(process)
-            time.sleep(0.02)
+        for _, process in running:
+            _kill(process)
 
 
 def verdicts(checks: Iterable[Check], groups: Sequence[Group] = GROUPS) -> list[Verdict]:
@@ -156,7 +156,7 @@ def verdicts(checks: Iterable[Check], groups: Sequence[Group] = GROUPS) -> list[
 
 def exit_code(checks: Iterable[Check]) -> int:
     """0 if the CPU demo can run, else 1."""
-    return 0 if verdicts(checks)[0].ok else 1
+    return 0 if verdicts(checks, [group for group in GROUPS if group.name == "the CPU demo"])[0].ok else 1
 
 
 def to_json(checks: Sequence[Check]) -> str:
@@ -174,7 +174,8 @@ def to_json(checks: Sequence[Check]) -> str:
 
 def render(checks: Sequence[Check], console: Any = None) -> None:
     """Print the findings as a table, by purpose, with each purpose's verdict. `console`: a rich Console (default: a new
-    one). Words say what colours say: ok, NO, or - for "not here"."""
+    one). Words say what colours say: ok, NO, or - for "not here". What only instructors need is left out where
+    there is no grading/, that is, with students."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -182,7 +183,10 @@ def render(checks: Sequence[Check], console: Any = None) -> None:
     console = console or Console()
     words = {True: ("ok", "green"), False: ("NO", "bold red"), None: ("-", "dim")}
     left = {check.name: check for check in checks}
+    instructors = (Path(__file__).resolve().parents[2] / "grading").is_dir()
     for group, verdict in zip(GROUPS, verdicts(checks)):
+        if group is GROUPS[-1] and not instructors:
+            continue
         table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=False)
         table.add_column(width=2)
         table.add_column(width=18)
@@ -209,30 +213,32 @@ def render(checks: Sequence[Check], console: Any = None) -> None:
 # ---- running a probe in a process of its own
 
 
-def _ask(probe: Probe, running: set[subprocess.Popen]) -> list[Check]:
-    """The probe's Checks; what it does not deliver becomes a failed Check with the reason."""
+def _start(probe: Probe) -> subprocess.Popen | OSError:
+    """The probe's process, or why there is none."""
     # Appended, not inserted: an installed labkit must not put all of site-packages before the standard library.
-    root = str(Path(__file__).resolve().parents[2])
-    code = (
-        f"import sys; sys.path.append({root!r}); from labkit.doctor.findings import _answer; _answer({probe.target!r})"
-    )
+    path = f"import sys; sys.path.append({str(Path(__file__).resolve().parents[2])!r})"
+    code = f"{path}; from labkit.doctor.findings import _answer; _answer({probe.target!r})"
     # A file called torch.py in the working directory must not be taken for torch; one thread a probe is plenty.
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    none, pipe = subprocess.DEVNULL, subprocess.PIPE
+    command = [sys.executable, "-c", code]
+    try:
+        return subprocess.Popen(command, stdin=none, stdout=pipe, stderr=none, env=environment, start_new_session=True)
+    except OSError as error:
+        return error
+
+
+def _answers(probe: Probe, process: subprocess.Popen | OSError, begin: float) -> list[Check]:
+    """The probe's Checks; what it does not deliver becomes a failed Check with the reason."""
+    if isinstance(process, OSError):
+        return [Check(name, False, f"could not be probed: {in_words(process)}", probe.fix) for name in probe.names]
     found, reason = {}, "it did not answer"
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return [Check(name, False, f"could not be probed: {in_words(error)}", probe.fix) for name in probe.names]
-    running.add(process)
-    try:
-        out, _ = process.communicate(timeout=probe.seconds)
+        out, _ = process.communicate(timeout=max(0.0, begin + probe.seconds - time.monotonic()))
+        if process.returncode > 0:
+            reason = f"the probe ended with status {process.returncode}"
+        elif process.returncode:
+            reason = f"the probe was ended by {signal.Signals(-process.returncode).name}"
     except subprocess.TimeoutExpired:
         reason = f"no answer in {probe.seconds:g} s"
         _kill(process)
@@ -240,28 +246,22 @@ def _ask(probe: Probe, running: set[subprocess.Popen]) -> list[Check]:
             out, _ = process.communicate(timeout=5)
         except subprocess.TimeoutExpired as error:  # stuck in the kernel: give it up, keep what it said
             out = error.stdout or b""
-    else:
-        if process.returncode:
-            how = f"ended with status {process.returncode}"
-            reason = f"the probe {how if process.returncode > 0 else 'was ended by ' + _signal(-process.returncode)}"
-    finally:
-        running.discard(process)
-    for line in out.decode(errors="replace").splitlines():
-        with suppress(ValueError, TypeError, KeyError):
+    for line in out.splitlines():
+        with suppress(ValueError):  # a line that its end cut short
             row = json.loads(line)
             if "error" in row:
                 reason = row["error"]
             else:
                 found[row["name"]] = Check(**{**row, "fix": "" if row["ok"] is True else row["fix"]})
-    return [
-        found.get(name) or Check(name, False, f"could not be found out: {reason}", probe.fix) for name in probe.names
-    ]
+    failed = f"could not be found out: {reason}"
+    return [found.get(name) or Check(name, False, failed, probe.fix) for name in probe.names]
 
 
-def _kill(process: subprocess.Popen) -> None:
-    """End the process and what it started: it leads a process group of its own."""
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _kill(process: subprocess.Popen | OSError) -> None:
+    """End the process, if it still runs, and what it started: it leads a process group of its own."""
+    if isinstance(process, subprocess.Popen) and process.poll() is None:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _answer(target: str) -> None:
@@ -276,13 +276,6 @@ def _answer(target: str) -> None:
     except BaseException as error:  # also SystemExit: nothing a library does may end the doctor
         print(json.dumps({"error": in_words(error)}), file=out, flush=True)
     os._exit(0)  # libraries may hang in their clean-up; the answer is out
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def in_words(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""torch, and what it can do with the GPU; NCCL, gloo, torchao, Transformer Engine."""
+"""torch, and what it can do with the GPU; NCCL, gloo, BF16 products, torchao, Transformer Engine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import importlib.util
 import os
 import re
 import socket
-import threading
+import time
 import warnings
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
@@ -121,13 +120,13 @@ def _nccl(torch: Any) -> Check:
 
 
 def gloo() -> Iterator[Check]:
-    """Two ranks in this process talk over the loopback device."""
+    """Two ranks talk over the loopback device."""
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
     if loopback is None:
         yield Check("gloo", False, "this machine has no loopback device (lo)", "bring it up: `sudo ip link set lo up`")
         return
     try:
-        dist, torch = importlib.import_module("torch.distributed"), importlib.import_module("torch")
+        torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")
     except Exception as error:
         yield Check("gloo", False, f"comes with torch, which does not import: {in_words(error)}", SETUP)
         return
@@ -135,29 +134,18 @@ def gloo() -> Iterator[Check]:
         yield Check("gloo", False, "this torch has none", "install an official build of torch: `make setup`")
         return
     os.environ["GLOO_SOCKET_IFNAME"] = loopback
-    store = dist.HashStore()
-    sums: dict[int, list[float]] = {}
-    errors: list[Exception] = []
+    try:
+        sums = importlib.import_module("labkit.comm.ranks").run_ranks(_sum, torch.ones(4), size=2, timeout=30.0)
+        good, why = [x.tolist() for x in sums] == [[2.0] * 4] * 2, "they came to a wrong sum"
+    except Exception as error:
+        good, why = False, in_words(error)
+    fix = "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1"
+    told = f"two ranks talk over {loopback}" if good else f"two ranks cannot talk over {loopback}: {why}"
+    yield Check("gloo", good, told, fix)
 
-    def rank(r: int) -> None:
-        try:
-            group, x = dist.ProcessGroupGloo(store, r, 2, timedelta(seconds=20)), torch.full((4,), float(r + 1))
-            group.allreduce([x]).wait()
-            sums[r] = x.tolist()
-        except Exception as error:
-            errors.append(error)
 
-    ranks = [threading.Thread(target=rank, args=(r,), daemon=True) for r in range(2)]
-    for thread in ranks:
-        thread.start()
-    for thread in ranks:
-        thread.join(30)
-    if sums == {0: [3.0] * 4, 1: [3.0] * 4}:
-        yield Check("gloo", True, f"two ranks talk over {loopback}")
-    else:
-        why = in_words(errors[0]) if errors else "no answer within 30 s"
-        fix = "bring the loopback device up (`sudo ip link set lo up`), and let the firewall pass 127.0.0.1"
-        yield Check("gloo", False, f"two ranks cannot talk over {loopback}: {why}", fix)
+def _sum(group: Any, x: Any) -> Any:
+    return group.all_reduce(x)
 
 
 def torchao() -> Iterator[Check]:
@@ -176,6 +164,35 @@ def torchao() -> Iterator[Check]:
     except (Exception, SystemExit) as error:
         fix = "install the pinned torch and torchao together: `make setup`"
         yield Check("torchao", False, f"installed, but does not work: {in_words(error)}", fix)
+
+
+def bf16_products() -> Iterator[Check]:
+    """Which path BF16 products take on this CPU, and whether both give the same: sums of whole numbers are exact."""
+    name, fix = "BF16 products", "take a torch from 2.11 on: `make setup`; to choose the path, unset or set"
+    try:
+        torch, products = importlib.import_module("torch"), importlib.import_module("labkit.precision.products")
+        found, seconds, results = products.this_cpu(), {}, {}
+        x = torch.arange(256 * 256).remainder(7).reshape(256, 256).bfloat16()
+        for path in (products.NATIVE, products.FP32):
+            products.use(products.Products(path, "the doctor tries both"))
+            results[path], seconds[path] = x @ x, _shortest(lambda: x @ x)
+    except (Exception, SystemExit) as error:
+        yield Check(name, False, f"cannot be computed: {in_words(error)}", f"{fix} LABKIT_BF16_PRODUCTS")
+        return
+    same = torch.equal(results[products.NATIVE], results[products.FP32])
+    ratio = seconds[products.NATIVE] / seconds[products.FP32]
+    told = f"{found}; natively one of 256 x 256 x 256 takes {ratio:.1f} times as long as through FP32"
+    yield Check(name, same, told if same else f"{told}, and the results differ", f"{fix} {products.VARIABLE}")
+
+
+def _shortest(work: Callable[[], object], times: int = 3) -> float:
+    """Seconds of the shortest of some runs."""
+    found = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return min(found)
 
 
 # Transformer Engine's ways to fail on import, the most special first (FileNotFoundError is an OSError).

@@ -8,12 +8,12 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from labkit.doctor.findings import SETUP, Check, in_words
-from labkit.doctor.requirements import PACKAGES, PYTHON, dotted
+from labkit.doctor.requirements import NOTEBOOK, PACKAGES, PYTHON, dotted
 from labkit.record import hardware
 
 DEMO_MEMORY, DEMO_DISK, TEMPORARY, SHARED = 4 * 2**30, 2**30, 200 * 2**20, 2**30
@@ -28,13 +28,19 @@ def basics() -> Iterator[Check]:
     fix = "use Linux or macOS; on Windows install WSL 2 (`wsl --install`) and work inside it"
     good = platform.system() in ("Linux", "Darwin")
     yield Check("operating system", good, hardware.operating_system(), fix)
+    yield _installed("packages", PACKAGES, SETUP)
+    # Not in requirements-container.txt: a rented GPU needs no notebook.
+    yield _installed("notebook", NOTEBOOK, f"run `make setup`, or `pip install {' '.join(NOTEBOOK)}`")
+
+
+def _installed(name: str, packages: Sequence[str], fix: str) -> Check:
     there, absent = [], []
-    for name in PACKAGES:
+    for package in packages:
         try:
-            there.append(f"{name} {metadata.version(name)}")
+            there.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
-            absent.append(name)
-    yield Check("packages", not absent, f"not installed: {', '.join(absent)}" if absent else ", ".join(there), SETUP)
+            absent.append(package)
+    return Check(name, not absent, f"not installed: {', '.join(absent)}" if absent else ", ".join(there), fix)
 
 
 def room() -> Iterator[Check]:
@@ -68,10 +74,7 @@ def _disk() -> Check:
     )
     for label, place, fix in places:
         try:
-            folder = place()
-            free = shutil.disk_usage(folder).free
-            with tempfile.TemporaryFile(dir=folder):
-                pass
+            free = _free(place())
             told.append(f"{gib(free)} free in {label}")
             if free < DEMO_DISK:
                 bad.append(f"free {gib(DEMO_DISK)} in {label}")
@@ -85,10 +88,7 @@ def _temporary() -> Check:
     fix = f"set TMPDIR to a folder that you may write to and that has {gib(TEMPORARY)} free"
     try:
         folder = tempfile.gettempdir()
-        with tempfile.NamedTemporaryFile(dir=folder) as file:
-            file.write(b"x" * 4096)
-            file.flush()
-        free = shutil.disk_usage(folder).free
+        free = _free(folder)
     except OSError as error:
         return Check("temporary files", False, f"cannot be written: {in_words(error)}", fix)
     return Check("temporary files", free >= TEMPORARY, f"{gib(free)} free in {folder}", fix)
@@ -99,13 +99,19 @@ def _shared_memory(folder: str = "/dev/shm") -> Check:
     if not os.path.isdir(folder):
         return Check("/dev/shm", None, "not on this system; only NCCL on several GPUs needs it", fix)
     try:
-        free = shutil.disk_usage(folder).free
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        free = _free(folder)
     except OSError as error:
         return Check("/dev/shm", False, f"cannot be written: {in_words(error)}", fix)
     short = "" if free >= SHARED else ": NCCL on several GPUs needs more"
     return Check("/dev/shm", free >= SHARED, f"{gib(free)} free{short}", fix)
+
+
+def _free(folder: str | Path) -> int:
+    """Bytes that are free in a folder. OSError where nothing can be written."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"x" * 4096)
+        file.flush()
+    return shutil.disk_usage(folder).free
 
 
 def _existing(path: Path) -> Path:

@@ -17,16 +17,20 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
 from labkit.precision import matrix
+from labkit.record.files import replace_file
+from labkit.strict import nearest
 
 # Every dim and the tokens divide by 128, as te's block recipe wants.
 MODEL = {"vocab_size": 512, "d_model": 256, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_ffn": 512}
 MODEL["max_seq_len"] = 128
-TRAIN = {"model": MODEL, "steps": 2, "seq_len": 128, "batch_size": 4, "eval_every": 0, "lr": 1e-3}
+STEPS = 2
+TRAIN = {"model": MODEL, "steps": STEPS, "seq_len": 128, "batch_size": 4, "eval_every": 0, "lr": 1e-3}
 WAYS = ("compile", "checkpointing", "fused")
 ACROSS = (matrix.SCHEDULE, matrix.PARAMETERS)  # alone, and with each of the ways: all subsets would be too many
 SKIPPED = ("week16 *",)
@@ -84,37 +88,32 @@ def attempt(pool: Any, config: dict[str, Any], cache: Path) -> dict[str, Any]:
     except Exception as error:  # whatever it was, it is the answer
         print(error, file=sys.stderr, flush=True)  # with its traceback, which the record has no room for
         return {"ok": False, "why": " ".join(str(error).split())[:400]}
-    losses = [step["loss"] for step in steps]
-    plain = config["precision"]["backend"] in ("bf16", "fp32") or config["precision"].get("recipe") == "bf16"
-    converted = summary["evidence"]["converted"]
-    good = len(losses) == TRAIN["steps"] and all(isinstance(x, float) and math.isfinite(x) for x in losses)
-    good = good and len(set(losses)) == len(losses) and (plain or converted > 0)
-    # A schedule of one BF16 step and one in FP8; FP8 weights in every converted linear.
-    fp8_steps = 0 if plain else 1 if config["precision"].get("schedule") else TRAIN["steps"]
-    good = good and summary["fp8_steps"] == fp8_steps
+    losses, asked = [step["loss"] for step in steps], config["precision"]
+    plain = asked["backend"] in ("bf16", "fp32") or asked.get("recipe") == "bf16"
+    converted, fp8_steps = summary["evidence"]["converted"], summary["fp8_steps"]
+    good = len({*losses}) == STEPS and all(isinstance(x, float) and math.isfinite(x) for x in losses)
+    # A schedule is one BF16 step and one in FP8; FP8 weights are in every converted linear.
+    in_fp8 = STEPS - 1 if "schedule" in asked else STEPS
+    good = good and (fp8_steps == 0 if plain else fp8_steps == in_fp8 and converted > 0)
     good = good and summary["evidence"].get("fp8_parameters", converted) == converted
-    return {
-        "ok": good,
-        "converted": converted,
-        "losses": losses,
-        "fp8_steps": summary["fp8_steps"],
-        "seconds": round(time.monotonic() - begin, 1),
-    }
+    seconds = round(time.monotonic() - begin, 1)
+    return {"ok": good, "converted": converted, "losses": losses, "fp8_steps": fp8_steps, "seconds": seconds}
 
 
-def keep(record: dict[str, Any], out: Path) -> None:
-    """Write the record after every attempt: one that takes the machine down leaves the others."""
-    from labkit.record.clean import jsonable
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(jsonable(record), indent=1) + "\n", encoding="utf-8")
+def words(text: str, kind: str, known: Iterable[str]) -> list[str]:
+    """What stands between commas. LabError for what is not in `known`."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    for word in found:
+        if word not in known:
+            raise LabError(f"the matrix has no {kind} '{word}'{nearest(word, known)}")
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
     """Try everything, print a line each, write the record. Returns 0 if all that the matrix allows ran."""
     from labkit.comm.ranks import RankPool
     from labkit.record import hardware
-    from labkit.record.clean import typed_command
+    from labkit.record.clean import jsonable, typed_command
     from labkit.record.run import now, versions
 
     parser = argparse.ArgumentParser(
@@ -128,23 +127,13 @@ def main(argv: list[str] | None = None) -> int:
     gpu = matrix.this_gpu(a.device)
     if a.device == "cuda" and gpu is None:
         raise LabError("torch sees no GPU: use --device cpu, or ask `lab doctor` why")
-    only = [word.strip() for word in a.only.split(",") if word.strip()]
-    unknown = [word for word in only if word not in matrix.RECIPES]
-    if unknown:
-        raise LabError(f"the matrix has no recipe '{unknown[0]}'; it has: {', '.join(matrix.RECIPES)}")
-    wanted = [word.strip() for word in a.ways.split(",") if word.strip()]
-    if unknown := [word for word in wanted if word not in (*WAYS, *ACROSS, "plain")]:
-        raise LabError(f"there is no way '{unknown[0]}'; there are: {', '.join((*WAYS, *ACROSS, 'plain'))}")
-    record = {
-        "kind": "matrix",
-        "started": now(),
-        "command": typed_command(),
-        "device": a.device,
-        "generation": matrix.generation(gpu),
-        "ranks": 1,
-        "train": TRAIN,
-    }
-    record |= {"finished": None, "hardware": hardware.describe(), "versions": versions(), "tried": []}
+    only = words(a.only, "recipe", matrix.RECIPES) or [*matrix.RECIPES]
+    wanted = words(a.ways, "way", (*WAYS, *ACROSS, "plain")) or [*WAYS, *ACROSS, "plain"]
+    about = {"kind": "matrix", "started": now(), "command": typed_command(), "device": a.device}
+    about |= {"generation": matrix.generation(gpu), "ranks": 1, "train": TRAIN}
+    about |= {"finished": None, "hardware": hardware.describe(), "versions": versions()}
+    tried: list[dict[str, Any]] = []
+    a.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as cache, RankPool(1, device=a.device) as pool:
         texts = Path(cache) / "text"
         texts.mkdir()
@@ -152,19 +141,17 @@ def main(argv: list[str] | None = None) -> int:
             lines = (f"def f{i}_{k}(x):\n    return x * {k} + {i}\n" for i in range(200))
             (texts / f"m{k}.py").write_text("".join(lines))
         for recipe, ways in combinations(gpu):
-            if (only and recipe not in only) or (wanted and not {*(ways or ("plain",))} <= {*wanted}):
+            if recipe not in only or not {*(ways or ("plain",))} <= {*wanted}:
                 continue
             config = {**config_of(recipe, ways), "data": {"source": [str(texts)], "heldout_fraction": 0.1}}
             result = attempt(pool, config, Path(cache) / "tokens")
-            record["tried"].append({"recipe": recipe, "ways": list(ways), **result})
-            keep(record, a.out)
-            print(
-                f"{recipe:28s} {' + '.join(ways) or 'plain':32s} "
-                f"{'ran' if result['ok'] else 'FAILED: ' + result.get('why', 'see the losses')}",
-                flush=True,
-            )
-    keep({**record, "finished": now()}, a.out)
-    return 0 if all(entry["ok"] for entry in record["tried"]) else 1
+            tried.append({"recipe": recipe, "ways": list(ways), **result})
+            # After every attempt: one that takes the machine down leaves the others.
+            replace_file(a.out, json.dumps(jsonable({**about, "tried": tried}), indent=1) + "\n")
+            came = "ran" if result["ok"] else "FAILED: " + result.get("why", "see the losses")
+            print(f"{recipe:28s} {' + '.join(ways) or 'plain':32s} {came}", flush=True)
+    replace_file(a.out, json.dumps(jsonable({**about, "tried": tried, "finished": now()}), indent=1) + "\n")
+    return 0 if all(entry["ok"] for entry in tried) else 1
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ RESIDUAL = ("attn.wo.weight", "ffn.w2.weight")
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # torch.compile's and checkpoint's
 RUN = 1 << 20  # elements drawn by one generator
 
-Draw = Callable[[Tensor, torch.Generator], Tensor]  # fills a tensor in place
+Draw = Callable[..., Tensor]  # draw(x, generator=...) fills x in place
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -90,23 +90,15 @@ def init_weights(model: nn.Module, seed: int) -> nn.Module:
     """
     config = _ready(model)
     for name, weight in named_weights(model):
-        local, std = _local(weight), _std(name, config.n_layers)
-        if std is None:
+        local = _local(weight)
+        if name.endswith(("norm.weight", "bias")):
             local.fill_(0.0 if name.endswith("bias") else 1.0)
         else:
-            local.copy_(_part_drawn(weight, f"init/{seed}/{name}", _normal(std)))
+            std = STD / (2 * config.n_layers) ** 0.5 if name.endswith(RESIDUAL) else STD
+            local.copy_(
+                _part_drawn(weight, f"init/{seed}/{name}", functools.partial(Tensor.normal_, mean=0.0, std=std))
+            )
     return model
-
-
-def _normal(std: float) -> Draw:
-    return lambda x, generator: x.normal_(0.0, std, generator=generator)
-
-
-def _std(name: str, n_layers: int) -> float | None:
-    """The standard deviation a weight is drawn with; None for norms and biases, which are not drawn."""
-    if name.endswith(("norm.weight", "bias")):
-        return None
-    return STD / (2 * n_layers) ** 0.5 if name.endswith(RESIDUAL) else STD
 
 
 @torch.no_grad()
@@ -120,7 +112,9 @@ def perturb(model: nn.Module, relative: float, seed: int) -> nn.Module:
         return model
     _ready(model)
     for name, weight in named_weights(model):
-        u = _part_drawn(weight, f"perturb/{seed}/{name}", lambda x, g: x.uniform_(-1.0, 1.0, generator=g))
+        u = _part_drawn(
+            weight, f"perturb/{seed}/{name}", lambda x, generator: x.uniform_(-1.0, 1.0, generator=generator)
+        )
         local = _local(weight)
         local.mul_(1 + relative * u.to(local.device))
     return model
@@ -154,9 +148,7 @@ def _part_drawn(weight: Tensor, key: str, draw: Draw) -> Tensor:
     The CPU, because a CUDA generator's values depend on the GPU; fp32, because a bf16 normal_ draws other numbers.
     """
     begin, size = [0] * weight.ndim, list(weight.shape)
-    if isinstance(
-        weight, DTensor
-    ):  # where checkpoints (DCP) say that the part lies: right for every mesh and placement
+    if isinstance(weight, DTensor):  # where checkpoints (DCP) say that it lies: right for every mesh and placement
         (part,) = weight.__create_chunk_list__()
         begin, size = list(part.offsets), list(part.sizes)
     if not size:
@@ -167,27 +159,19 @@ def _part_drawn(weight: Tensor, key: str, draw: Draw) -> Tensor:
     return rows[(slice(None), *(slice(b, b + n) for b, n in zip(begin[1:], size[1:])))]
 
 
-def _rows(shape: torch.Size) -> int:
-    return shape[0] if len(shape) else 1
-
-
 def _draw_rows(shape: torch.Size, begin: int, end: int, key: str, draw: Draw) -> Tensor:
     """Rows begin..end of the full [rows, row] tensor. Runs are drawn side by side, on this process's torch threads."""
-    rows, row = _rows(shape), shape[1:].numel()
+    rows, row = shape[0] if shape else 1, shape[1:].numel()
     run = max(1, RUN // max(1, row))  # rows drawn by one generator
     out = torch.empty(end - begin, row, dtype=torch.float32, device="cpu")
 
     def draw_run(first: int) -> None:
         last = min(first + run, rows)
-        drawn = draw(out.new_empty(last - first, row), _generator(f"{key}/{first}"))
+        own = int.from_bytes(hashlib.blake2b(f"{key}/{first}".encode(), digest_size=8).digest(), "little")
+        drawn = draw(out.new_empty(last - first, row), generator=torch.Generator("cpu").manual_seed(own))
         low, high = max(first, begin), min(last, end)
         out[low - begin : high - begin] = drawn[low - first : high - first]
 
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         list(threads.map(draw_run, range(begin // run * run, end, run)))  # list: raises what a run raised
     return out
-
-
-def _generator(key: str) -> torch.Generator:
-    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
-    return torch.Generator("cpu").manual_seed(seed)

@@ -48,6 +48,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from labkit.comm.group import Group
@@ -62,12 +63,15 @@ def shard(
     *,
     reshard_after_forward: bool = True,
     head_apart: bool = True,
+    mesh: DeviceMesh | None = None,
 ) -> None:
     """Shard the blocks one by one, the head, then `model`, over all ranks of `group`; in place.
 
     param_dtype: what the forward computes in (None: the weights' own). Gradients are summed in FP32.
     reshard_after_forward: free a block's weights after its forward (True), or keep them for the backward (False).
-    head_apart: False leaves the head to the root. The model may be on the meta device: see `materialize`.
+    head_apart: False leaves the head to the root. mesh: the group's ranks as a dimension of a larger mesh, of a model
+    that is cut along another one already (labkit.parallel.tensor); None: the group's own. The model may be on the meta
+    device: see `materialize`.
     Raises LabError for ranks on threads (they have no process group) and for weights that are not FP32.
     """
     low = next((name for name, p in model.named_parameters() if p.dtype != torch.float32), None)
@@ -76,7 +80,7 @@ def shard(
             f"{low} is not float32: the sharded weights are the master weights; give the compute type as "
             "param_dtype instead of converting the model."
         )
-    mesh = group.device_mesh()
+    mesh = group.device_mesh() if mesh is None else mesh
     policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in model.blocks():
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
@@ -110,16 +114,13 @@ def materialize(
 
 def _allocate(model: nn.Module, device: torch.device) -> None:
     """Replace each parameter on the meta device by one with memory, module by module. Ties stay tied."""
-    new: dict[int, nn.Parameter] = {}
+    new: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            if parameter.is_meta:
-                with torch.no_grad():
-                    new.setdefault(
-                        id(parameter),
-                        nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=parameter.requires_grad),
-                    )
-                setattr(module, name, new[id(parameter)])
+        for name, old in list(module.named_parameters(recurse=False)):
+            if old.is_meta and old not in new:
+                new[old] = nn.Parameter(torch.empty_like(old, device=device), old.requires_grad)
+            if old.is_meta:
+                setattr(module, name, new[old])
 
 
 def expect_more(model: nn.Module, more: bool, *, keep_weights: bool) -> None:

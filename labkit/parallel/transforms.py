@@ -2,6 +2,9 @@
 
     model --convert--> other linears --checkpoint--> recomputed blocks --compile--> fused kernels --shard--> 1/N each
 
+(On a mesh with tp the linears are cut once they are converted, by labkit.parallel.tensor: then all that follows meets a
+block's own part.)
+
 1. **Convert** first. It replaces modules by name, so it must see the model as it was written: no wrapper, no compiled
    code that still calls the old linear, no sharded weight that a new module could not take over.
 2. **Activation checkpointing** next, inside what is compiled: the compiler then sees the recomputation and plans for
@@ -23,12 +26,16 @@ import functools
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend
+from torch.utils.checkpoint import checkpoint
 
 from labkit.comm.group import Group
+from labkit.comm.mesh import Mesh
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer
 from labkit.parallel.config import TransformConfig
 from labkit.parallel.shard import shard
+from labkit.parallel.tensor import tensor_parallel
 from labkit.precision.base import Backend, ConversionReport
 from labkit.precision.choose import in_words
 from labkit.precision.matrix import refuse, this_gpu
@@ -38,12 +45,18 @@ BETWEEN_LINEARS = ("attn_norm", "attn.core", "ffn_norm", "ffn.act")  # a block's
 
 
 def prepare(
-    model: Transformer, config: TransformConfig, group: Group, backend: Backend, tokens: int | None = None
+    model: Transformer,
+    config: TransformConfig,
+    group: Group,
+    backend: Backend,
+    tokens: int | None = None,
+    mesh: Mesh | None = None,
 ) -> ConversionReport:
     """Convert, checkpoint, compile and shard `model` as `config` says; in place, in this order.
 
     The model may be on the meta device (materialise and initialise it afterwards) or have its weights, FP32. tokens: of
-    a micro-batch on one rank, for the backend to check; None: not checked.
+    a micro-batch on one rank, for the backend to check; None: not checked. mesh: `group` as dp and tp; then linears are
+    cut over tp once they are converted (labkit.parallel.tensor), and sharded over dp. None: all ranks are dp.
     LabError: whatever the matrix or `backend.convert` refuses; compile = true without a compiler.
     """
     spec = spec_of(config.precision, device=group.device, ranks=group.size, tokens=tokens)
@@ -52,6 +65,8 @@ def prepare(
         check_compiler(group.device)
     choose_attention(model, config.attention)
     report = backend.convert(model, spec)
+    if mesh is not None and mesh.sizes["tp"] > 1:
+        tensor_parallel(model, mesh.device_mesh["tp"])
     if config.loss_chunk:
         chunked = functools.partial(chunked_loss, model, config.loss_chunk)
         model.loss = chunked  # type: ignore[method-assign]  # on this model alone, as checkpoints replace a forward
@@ -60,14 +75,19 @@ def prepare(
     if config.compile:
         compile_model(model, backend)
     apart = not config.loss_chunk  # a head that is called in pieces stays in the root
-    shard(model, group, backend.param_dtype, reshard_after_forward=config.reshard_after_forward, head_apart=apart)
+    shard(
+        model,
+        group,
+        backend.param_dtype,
+        reshard_after_forward=config.reshard_after_forward,
+        head_apart=apart,
+        mesh=None if mesh is None else mesh.device_mesh["dp"],
+    )
     return report
 
 
 def choose_attention(model: Transformer, kernel: str) -> None:
     """Which kernel computes attention: "auto" (torch's choice), "flash" or "cudnn"."""
-    from torch.nn.attention import SDPBackend
-
     kinds = {"auto": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
     for block in model.blocks():
         block.attn.core.kernel = kinds[kernel]
@@ -79,8 +99,6 @@ def chunked_loss(model: Transformer, chunk: int, x_BTD: torch.Tensor, targets_BT
     The mean over all tokens is the sum of the pieces' means, weighted by their lengths. Costs the head's forward a
     second time, 2 of its 6 P FLOPs; saves all but one piece of the logits, and of their gradient.
     """
-    from torch.utils.checkpoint import checkpoint
-
     head, criterion = model.head, model.criterion
     assert head is not None, "only the last stage has a loss"
 
@@ -100,7 +118,7 @@ def checkpoint_blocks(model: Transformer, backend: Backend) -> None:
 
 def compile_model(model: Transformer, backend: Backend, compiler: str = "inductor") -> None:
     """torch.compile, lazily: the compiler runs at the first call."""
-    parts: list[nn.Module] = [model.criterion] if model.norm is None else [model.norm, model.criterion]
+    parts: list[nn.Module] = [part for part in (model.norm, model.criterion) if part is not None]
     if backend.compiles == "block":
         parts += model.blocks()
     else:
@@ -111,21 +129,15 @@ def compile_model(model: Transformer, backend: Backend, compiler: str = "inducto
 
 def check_compiler(device: torch.device) -> None:
     """LabError if torch.compile has no compiler for this device."""
-    if device.type == "cuda":
-        try:
-            import triton  # noqa: F401  whether it can be imported is the question
-        except Exception as error:
-            raise LabError(
-                f"compile = true needs Triton, which does not import ({in_words(error)}): "
-                "pip install triton, or set compile = false"
-            ) from None
-        return
     try:
-        from torch._inductor.cpp_builder import get_cpp_compiler
+        if device.type == "cuda":
+            import triton  # noqa: F401  whether it can be imported is the question
+        else:
+            from torch._inductor.cpp_builder import get_cpp_compiler
 
-        get_cpp_compiler()
+            get_cpp_compiler()
     except Exception as error:
-        raise LabError(
-            "compile = true needs a C++ compiler on a CPU, and none was found "
-            f"({in_words(error)}): install g++, or set compile = false"
-        ) from None
+        lacks, fix = "a C++ compiler on a CPU, and none was found", "install g++"
+        if device.type == "cuda":
+            lacks, fix = "Triton, which does not import", "pip install triton"
+        raise LabError(f"compile = true needs {lacks} ({in_words(error)}): {fix}, or set compile = false") from None

@@ -5,6 +5,8 @@ carries, and the matrix of what goes with what. Not here: the order in which a m
 (labkit.parallel), the optimizer's master weights (labkit.train), and how FP8 numbers and scales are computed: that is
 week 16's, so backends use torch's casts and what their libraries bring.
 
+On a CPU without BF16 instructions all BF16 products go through FP32, whatever the backend: products.py.
+
 fp32, bf16        plain nn.Linear
 torchao           torchao's float8 training: tensorwise, rowwise, rowwise_with_gw_hp; CPU and GPU
 te                Transformer Engine: bf16, delayed, current, block; GPU

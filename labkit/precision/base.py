@@ -25,21 +25,25 @@ What ran is told from `evidence`, never from the flag that asked for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from labkit.errors import LabError
-from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, nearest, type_name
+from labkit.precision.choose import check_dims, choose_linears, in_words, is_linear, type_name
 from labkit.precision.config import PrecisionSpec
-from labkit.precision.flags import HIGH
+from labkit.precision.flags import HIGH, of_operand
 from labkit.precision.matrix import multiple
 from labkit.precision.phases import BF16, FP8, set_plain
 from labkit.precision.probe import Probe, ScaleStat
+from labkit.precision.products import use as use_products
+from labkit.strict import nearest
 
 TILE = 128  # values that share a scale under block scaling: 1 x 128, or 128 x 128 of a weight
 
@@ -59,7 +63,8 @@ class Availability:
 @dataclass(frozen=True)
 class ConversionReport:
     """What `convert` did. `skipped` maps the name of every linear left alone to the reason; `note` is what a reader of
-    the results must know (for example that a backend emulates)."""
+    the results must know (for example that a backend emulates). `bf16_products`: on a CPU, their path and why (see
+    labkit.precision.products)."""
 
     backend: str
     recipe: str
@@ -67,34 +72,33 @@ class ConversionReport:
     converted: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     note: str = ""
-
-    def to_dict(self) -> dict:
-        return asdict(self)
+    bf16_products: dict[str, str] | None = None
 
     def __str__(self) -> str:
         left = f", {len(self.skipped)} left ({', '.join(self.skipped)})" if self.skipped else ""
         return f"{self.backend} {self.recipe}: {len(self.converted)} linears are {self.module_type}{left}"
 
 
-class FP8Parameters:
-    """The weights of the converted linears as FP8 tensors; see labkit.train.master. Tensors are whole, or this rank's
+class FP8Parameters(Protocol):
+    """The weights of the converted linears as FP8 tensors; see labkit.train.optim. Tensors are whole, or this rank's
     shards as DTensors."""
 
     def quantise(self) -> dict[nn.Parameter, Tensor]:
         """Make them FP8, once they have their first values; {parameter: FP32 master weight}."""
-        raise NotImplementedError
 
     def store(self, parameter: Tensor, master: Tensor) -> None:
         """Write FP32 `master` into a parameter, rounded to its grid."""
-        raise NotImplementedError
 
     def values(self, parameter: Tensor) -> Tensor:
         """What a parameter holds, as an FP32 tensor of its own, sharded as the parameter is."""
-        raise NotImplementedError
 
     def hold(self, parameter: Tensor) -> bool:
         """Does this rank's part of the parameter hold FP8 values and nothing else?"""
-        raise NotImplementedError
+
+
+def local_part(x: Tensor) -> Any:
+    """This rank's part. The very tensor: `to_local` would make a view, which FP8 tensors have only some of."""
+    return x._local_tensor if isinstance(x, DTensor) else x
 
 
 class Backend:
@@ -114,6 +118,7 @@ class Backend:
     note = ""
     _parameter_recipes: tuple[str, ...] = ()  # those under which the parameters themselves can be FP8
     _remembering: tuple[str, ...] = ()  # those whose scales come from earlier steps
+    _scalable: tuple[str, ...] = ()  # those whose amax epsilons and kinds of scales can be chosen
 
     def __init__(self) -> None:
         self.recipe: str | None = None
@@ -122,6 +127,8 @@ class Backend:
         self.parameters: FP8Parameters | None = None
         self.state = State(self)
         self._phase = FP8
+        self._epsilon: Mapping[str, float] = {}  # by operand, where the spec asks for one
+        self._scales: Mapping[str, str] = {}
         self._linears: list[str] = []  # names as `convert` found them; fusing changes `modules`
 
     # ---- the face
@@ -133,7 +140,8 @@ class Backend:
         A pattern is a module's name, the last parts of it ("head", "attn.wo"), a module above it ("layers.0"), or a
         glob ("layers.*.ffn.w2"). Call it before checkpointing, compiling and sharding. Works on the meta device.
         LabError: unavailable backend, unknown recipe, a pattern that names no module, dims or tokens that do not
-        divide, nothing left to convert, and settings that do not go with this recipe.
+        divide, nothing left to convert, and settings that do not go with this recipe. On a CPU, BF16 products of the
+        whole process take the path that suits it from then on (labkit.precision.products).
         """
         recipe = self._check_recipe(spec.recipe)
         device = spec.device or next((p.device for p in model.parameters() if not p.is_meta), None)
@@ -144,15 +152,11 @@ class Backend:
             raise LabError(f"this '{self.name}' backend has converted a model: take a fresh one from get_backend")
         wanted, skipped = choose_linears(model, spec.skip)
         if not wanted:
-            raise LabError(
-                f"precision backend '{self.name}' finds nothing to convert: "
-                + (
-                    f"the skip list {list(spec.skip)} names all {len(skipped)} linears"
-                    if skipped
-                    else "the model has no nn.Linear (was it converted before?)"
-                )
-            )
+            none = "the model has no nn.Linear (was it converted before?)"
+            why = f"the skip list {list(spec.skip)} names all {len(skipped)} linears" if skipped else none
+            raise LabError(f"precision backend '{self.name}' finds nothing to convert: {why}")
         check_dims(wanted, multiple(self.name, recipe), f"{self.name} {recipe}")
+        self._choose_scaling(recipe, spec)
         self.recipe = recipe
         if spec.fp8_parameters:
             self.parameters = self._fp8_parameters()
@@ -168,7 +172,8 @@ class Backend:
         self._check_settings(spec)
         if spec.fused:
             self._fuse(model)
-        return ConversionReport(self.name, recipe, kind, list(self._linears), skipped, self.note)
+        products = use_products().to_dict() if device and torch.device(device).type == "cpu" else None
+        return ConversionReport(self.name, recipe, kind, list(self._linears), skipped, self.note, products)
 
     def autocast(self) -> AbstractContextManager:
         """Around the forward pass, and only there."""
@@ -176,8 +181,6 @@ class Backend:
 
     def checkpoint(self, forward: Callable, *args: Any) -> Any:
         """forward(*args), its activations recomputed in backward instead of kept."""
-        from torch.utils.checkpoint import checkpoint
-
         return checkpoint(forward, *args, use_reentrant=False)
 
     def switch(self, phase: str) -> None:
@@ -198,8 +201,8 @@ class Backend:
         """What the model holds now: {"backend", "recipe", "converted", "module_types": {type: count}}.
 
         Counted over the model, not remembered: linears converted and later replaced by something else do not count.
-        How long they computed in FP8 is the loop's to count (`fp8_steps`). With FP8 parameters also "fp8_parameters":
-        how many weights hold nothing but FP8 values.
+        In FP8 also "power_of_two" and "amax_epsilon" of the scales (labkit.precision.flags), asked from the recipe that
+        the linears have. With FP8 parameters also "fp8_parameters": how many weights hold nothing but FP8 values.
         """
         present = {id(module) for module in model.modules()}
         alive = [module for module in self.modules.values() if id(module) in present]
@@ -210,6 +213,8 @@ class Backend:
             "converted": len(alive),
             "module_types": dict(sorted(kinds.items())),
         }
+        if alive and (numbers := self._numbers())["forward"]:
+            found |= {key: numbers[key] for key in ("power_of_two", "amax_epsilon")}
         if self.parameters:
             found["fp8_parameters"] = sum(self.parameters.hold(module.weight) for module in alive)
         return found
@@ -243,11 +248,20 @@ class Backend:
         """A converted linear's weight as an ordinary tensor, whatever it is kept as."""
         return weight
 
+    def _choose_scaling(self, recipe: str, spec: PrecisionSpec) -> None:
+        """Take over the amax epsilons and kinds of scales that a spec asks for; LabError where there is no choice."""
+        if (spec.amax_epsilon or spec.scales) and recipe not in self._scalable:
+            asked = " and ".join(key for key in ("amax_epsilon", "scales") if getattr(spec, key))
+            raise LabError(
+                f"{self.name} {recipe} makes its scales in its own way, so there is no {asked} to choose: take it out, "
+                "or take recipe block of te, or backend week16 or emulated"
+            )
+        self._epsilon, self._scales = spec.amax_epsilon, spec.scales
+
     def _fuse(self, model: nn.Module) -> None:
         """Let the backend's own kernels take over a decoder block's norms and SwiGLU as well."""
-        raise LabError(
-            f"precision backend '{self.name}' has no fused blocks: take out fused = true, or use backend 'te'"
-        )
+        who = f"precision backend '{self.name}'"
+        raise LabError(f"{who} has no fused blocks: take out fused = true, or use backend 'te'")
 
     def _fp8_parameters(self) -> FP8Parameters:
         """LabError where this recipe has none."""
@@ -257,10 +271,11 @@ class Backend:
         raise LabError(f"FP8 parameters need power-of-two scales, so that rounding twice is rounding once: {can}")
 
     def _save(self) -> dict[str, Tensor]:
+        """This rank's scaling state that weights do not hold, as plain CPU tensors: delayed scaling's histories."""
         return {}
 
     def _load(self, state: dict[str, Tensor]) -> None:
-        pass
+        """Put back what `_save` gave."""
 
     # ---- what all backends check the same way
 
@@ -274,19 +289,14 @@ class Backend:
         except LabError as error:
             return Availability(False, str(error))
         except (Exception, SystemExit) as error:  # a broken install raises whatever it likes, SystemExit included
-            return Availability(
-                False,
-                f"{self.name} cannot be used: {in_words(error)}",
-                "choose another backend or repair the installation",
-            )
+            fix = "choose another backend or repair the installation"
+            return Availability(False, f"{self.name} cannot be used: {in_words(error)}", fix)
 
     def _check_recipe(self, recipe: str | None) -> str:
         """The recipe's name, the default for None; LabError naming the nearest one if there is no such recipe."""
-        if recipe is None:
-            return self.recipes[0]
-        if recipe not in self.recipes:
+        if recipe is not None and recipe not in self.recipes:
             raise LabError(f"precision backend '{self.name}' has no recipe '{recipe}'{nearest(recipe, self.recipes)}")
-        return recipe
+        return recipe or self.recipes[0]
 
     def _check_settings(self, spec: PrecisionSpec) -> None:
         """LabError for what does not go with this recipe and the converted linears."""
@@ -296,10 +306,11 @@ class Backend:
                 f"calibrate = {spec.calibrate} is for scales that come from earlier steps (te's recipe delayed); "
                 f"{who} finds its scales anew in every step: leave calibrate out"
             )
-        if spec.fp8_parameters and not self._numbers()["power_of_two"]:
+        if spec.fp8_parameters and not of_operand(self._numbers()["power_of_two"], "weight"):
+            asked = self._scales.get("weight") == "fp32"
             raise LabError(
                 f"FP8 parameters need power-of-two scales, and {who} uses others here: "
-                "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
+                + ('take scales.weight = "e8m0"' if asked else "unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES")
             )
         rows = TILE * spec.ranks if spec.ranks > 1 else 1
         uneven = [f"{name} ({m.out_features})" for name, m in self.modules.items() if m.out_features % rows]
@@ -322,10 +333,9 @@ class State:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-
-    def in_fp8(self) -> bool:
-        """Do the converted linears compute in FP8 now? Told from the modules."""
-        return self._backend._in_fp8()
+        self.in_fp8 = backend._in_fp8
+        self.state_dict = backend._save
+        self.load_state_dict = backend._load  # after `convert`
 
     def flags(self) -> dict[str, Any]:
         """What a checkpoint says of the precision that it was made in: see labkit.precision.flags."""
@@ -338,11 +348,3 @@ class State:
             "phase": backend._phase,
             "linears": [f"{name}.weight" for name in backend._linears],
         }
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """This rank's scaling state that weights do not hold, as plain CPU tensors: delayed scaling's histories."""
-        return self._backend._save()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what `state_dict` gave; call it after `convert`."""
-        self._backend._load(state)

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,61 +41,16 @@ from torch.utils._triton import has_triton
 
 from labkit.precision.base import Backend
 from labkit.precision.probe import saturating
-from labkit.precision.torchao_backend import float8_utils, kind_of
+from labkit.precision.torchao_backend import dynamic_flags, float8_utils
 
-SLOTS = ("input", "weight", "grad")
-Frozen = dict[str, Tensor]  # a module's first scales; it outlives the step
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """scale(slot, x, dtype, frozen): the fp32 scalar that x is multiplied by before the cast to dtype."""
-
-    scale: Callable[[str, Tensor, torch.dtype, Frozen], Tensor]
-    forward: torch.dtype = torch.float8_e4m3fn
-    backward: torch.dtype = torch.float8_e5m2
-
-    def rounding(self, slot: str, x: Tensor, frozen: Frozen) -> tuple[torch.dtype, Tensor]:
-        dtype = self.backward if slot == "grad" else self.forward
-        return dtype, self.scale(slot, x.detach(), dtype, frozen)
-
-
-def _torchaos(slot: str, x: Tensor, dtype: torch.dtype, frozen: Frozen) -> Tensor:
-    return float8_utils().tensor_to_scale(x, dtype)
-
-
-def _one(slot: str, x: Tensor, dtype: torch.dtype, frozen: Frozen) -> Tensor:
-    return torch.ones((), device=x.device)
-
-
-def _one_forward(slot: str, x: Tensor, dtype: torch.dtype, frozen: Frozen) -> Tensor:
-    return (_torchaos if slot == "grad" else _one)(slot, x, dtype, frozen)
-
-
-def _the_first(slot: str, x: Tensor, dtype: torch.dtype, frozen: Frozen) -> Tensor:
-    if slot not in frozen:
-        frozen[slot] = _torchaos(slot, x, dtype, frozen)
-    return frozen[slot]
-
-
-def _upside_down(slot: str, x: Tensor, dtype: torch.dtype, frozen: Frozen) -> Tensor:
-    return _torchaos(slot, x, dtype, frozen).reciprocal()
-
-
-MISTAKES = {
-    "e5m2": Mistake(_torchaos, forward=torch.float8_e5m2),
-    "unscaled": Mistake(_one),
-    "unscaled-forward": Mistake(_one_forward),
-    "stale": Mistake(_the_first),
-    "inverse": Mistake(_upside_down),
-}
+MISTAKES = ("e5m2", "unscaled", "unscaled-forward", "stale", "inverse")
 
 
 class BrokenLinear(nn.Linear):
     """nn.Linear that makes a mistake with its input, its weight and its output's gradient."""
 
-    mistake: Mistake
-    frozen: Frozen
+    mistake: str  # one of MISTAKES
+    frozen: dict[str, Tensor]  # "stale": the first scales by slot; they outlive the step
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.linear(_Forward.apply(x, self, "input"), _Forward.apply(self.weight, self, "weight"))
@@ -104,12 +58,35 @@ class BrokenLinear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
     @classmethod
-    def like(cls, linear: nn.Linear, mistake: Mistake) -> BrokenLinear:
+    def like(cls, linear: nn.Linear, mistake: str) -> BrokenLinear:
         """A BrokenLinear that holds `linear`'s own Parameter objects."""
         new = cls(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
         new.weight, new.bias = linear.weight, linear.bias
         new.mistake, new.frozen = mistake, {}
         return new
+
+    def rounding(self, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor]:
+        """(float8 dtype, the fp32 scalar that x is multiplied by before the cast) for "input", "weight" or "grad"."""
+        mistake, (forward, backward) = self.mistake, formats(self.mistake)
+        dtype = backward if slot == "grad" else forward
+        if mistake == "unscaled" or (mistake == "unscaled-forward" and slot != "grad"):
+            return dtype, torch.ones((), device=x.device)
+        if mistake == "stale" and slot in self.frozen:
+            return dtype, self.frozen[slot]
+        scale = float8_utils().tensor_to_scale(x.detach(), dtype)
+        return dtype, scale.reciprocal() if mistake == "inverse" else scale
+
+    def rounded(self, slot: str, x: Tensor) -> Tensor:
+        """x through FP8, in its own type."""
+        dtype, scale = self.rounding(slot, x)
+        if self.mistake == "stale":
+            self.frozen[slot] = scale
+        return (one_kernel() if casts_in_triton(x.device) else eagerly)(x.detach(), dtype, scale)
+
+
+def formats(mistake: str) -> tuple[torch.dtype, torch.dtype]:
+    """The float8 dtypes of activations and weights, and of gradients."""
+    return torch.float8_e5m2 if mistake == "e5m2" else torch.float8_e4m3fn, torch.float8_e5m2
 
 
 class _Forward(torch.autograd.Function):
@@ -117,7 +94,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: BrokenLinear, slot: str) -> Tensor:
-        return through_fp8(x, *linear.mistake.rounding(slot, x, linear.frozen))
+        return linear.rounded(slot, x)
 
     @staticmethod
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
@@ -134,15 +111,11 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return through_fp8(dy, *ctx.linear.mistake.rounding("grad", dy, ctx.linear.frozen)), None
-
-
-def through_fp8(x: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:
-    """x scaled, cast, and scaled back, in x's own type."""
-    return (one_kernel() if casts_in_triton(x.device) else eagerly)(x.detach(), dtype, scale)
+        return ctx.linear.rounded("grad", dy), None
 
 
 def eagerly(x: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:
+    """x scaled, cast, and scaled back, in x's own type."""
     return (saturating(x.float() * scale, dtype).float() / scale).to(x.dtype)
 
 
@@ -171,30 +144,22 @@ class Broken(Backend):
     def __init__(self, only: str | None = None) -> None:
         super().__init__()
         self.name = f"broken-{only}" if only else "broken"
-        self.recipes = (only,) if only else tuple(MISTAKES)
+        self.recipes = (only,) if only else MISTAKES
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
-        return BrokenLinear.like(linear, MISTAKES[recipe])
+        return BrokenLinear.like(linear, recipe)
 
     def _rounding(self, linear: BrokenLinear, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor]:
-        return linear.mistake.rounding(slot, x, dict(linear.frozen))
+        return linear.rounding(slot, x)
 
     def _numbers(self) -> dict[str, Any]:
-        mistake = MISTAKES[self.recipe or self.recipes[0]]
-        return {
-            "forward": kind_of(mistake.forward),
-            "backward": kind_of(mistake.backward),
-            "scaling": "tensor",
-            "block": None,
-            "power_of_two": False,
-            "amax_epsilon": float(float8_utils().EPS),
-        }
+        return dynamic_flags(*formats(self.recipe or self.recipes[0]))
 
     def _save(self) -> dict[str, Tensor]:
         return {f"{name}.{slot}": s.cpu() for name, m in self.modules.items() for slot, s in m.frozen.items()}
 
     def _load(self, state: dict[str, Tensor]) -> None:
-        for name, module in self.modules.items():
-            for slot in SLOTS:
-                if f"{name}.{slot}" in state:
-                    module.frozen[slot] = state[f"{name}.{slot}"].to(module.weight.device)
+        for key, scale in state.items():
+            name, _, slot = key.rpartition(".")
+            if name in self.modules:
+                self.modules[name].frozen[slot] = scale.to(self.modules[name].weight.device)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterable
 
 from torch import nn
 
 from labkit.errors import LabError
+from labkit.strict import nearest
 
 
 def choose_linears(model: nn.Module, skip: Iterable[str]) -> tuple[dict[str, nn.Linear], dict[str, str]]:
@@ -50,13 +50,6 @@ def check_dims(linears: dict[str, nn.Linear], multiple: int, who: str) -> None:
             f"{who} needs in and out features that are multiples of {multiple}; these are not: "
             f"{', '.join(bad)}: change the model's dims or add them to [precision] skip"
         )
-
-
-def nearest(wrong: str, valid: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name."""
-    valid = list(valid)
-    close = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else f"; there are: {', '.join(valid[:12])}"
 
 
 def in_words(error: BaseException) -> str:

@@ -5,12 +5,16 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from labkit.strict import Config, CountOrOff
+from labkit.precision.flags import OPERANDS
+from labkit.strict import Config, CountOrOff, require
+
+KINDS = ("fp32", "e8m0")  # a scale may be any FP32 number; or a power of two, all that E8M0's eight bits can hold
 
 Steps = Annotated[  # 20 is a number of steps, 0.1 a share of them
     Annotated[int, Field(ge=0), Tag("<steps>")] | Annotated[float, Field(ge=0, lt=1), Tag("<share>")],
@@ -36,6 +40,38 @@ class ScheduleConfig(Config):
         return first, last
 
 
+class AmaxEpsilon(Config):
+    """The least amax that a scale is made from, by operand; 0: none. A number alone is for all three."""
+
+    input: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    gradient: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_all(cls, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        require(0 <= value < 1, f"amax_epsilon must be at least 0 and less than 1, not {value}")
+        return dict.fromkeys(OPERANDS, float(value))
+
+
+class ScaleKinds(Config):
+    """What kind of number a scale is, by operand; None: the recipe's own. A name alone is for all three."""
+
+    input: Literal["fp32", "e8m0"] | None = None
+    weight: Literal["fp32", "e8m0"] | None = None
+    gradient: Literal["fp32", "e8m0"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_all(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        require(value in KINDS, f"scales must be one of 'fp32' or 'e8m0', or a table by operand, not {value!r}")
+        return dict.fromkeys(OPERANDS, value)
+
+
 class PrecisionConfig(Config):
     """Which number format the block linears compute in. `skip` names modules that stay in BF16."""
 
@@ -46,6 +82,8 @@ class PrecisionConfig(Config):
     schedule: ScheduleConfig | None = None  # BF16 at both ends of the run
     calibrate: CountOrOff = 0  # delayed scaling: passes to find scales where FP8 begins
     fp8_parameters: bool = False  # the weights themselves FP8, masters in the optimizer
+    amax_epsilon: AmaxEpsilon = AmaxEpsilon()  # te block, emulated, week16: amaxes below it count as it
+    scales: ScaleKinds = ScaleKinds()  # the same: any FP32 number, or powers of two alone
 
 
 @dataclass(frozen=True)
@@ -54,7 +92,7 @@ class PrecisionSpec:
 
     recipe: None is the backend's default. device: where the model will live (torch.device or its name); None: where its
     parameters are, else the GPU if there is one. ranks: FSDP2 cuts the weights over so many. tokens: of a micro-batch
-    on one rank; None: not checked.
+    on one rank; None: not checked. amax_epsilon, scales: by operand (OPERANDS), where a run asks for its own.
     """
 
     recipe: str | None = None
@@ -65,3 +103,5 @@ class PrecisionSpec:
     device: Any = None
     ranks: int = 1
     tokens: int | None = None
+    amax_epsilon: Mapping[str, float] = field(default_factory=dict)
+    scales: Mapping[str, str] = field(default_factory=dict)

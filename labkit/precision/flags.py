@@ -8,8 +8,9 @@ objects (a default can change with its version, or by an environment variable, a
     forward, backward    the formats of activations and weights, and of gradients: "e4m3", "e5m2", None for BF16
     scaling              "tensor", "row", "block", "delayed"; None
     block                values that share a scale, along the sum; None: no blocks
-    power_of_two         are scales rounded down to powers of two?
-    amax_epsilon         the least amax that a scale is made from
+    power_of_two         are scales rounded down to powers of two? One word for all operands, or where they differ
+                         {"input", "weight", "gradient"}
+    amax_epsilon         the least amax that a scale is made from, likewise
     fp8_parameters       are the weights themselves FP8, with FP32 master weights in the optimizer?
     phase                "fp8" or "bf16": what the linears computed in when the checkpoint was written
 """
@@ -19,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-COMPARED = ("forward", "backward", "scaling", "block", "power_of_two", "amax_epsilon")
-NAMES = {
+NAMES = {  # compared in this order
     "forward": "the forward's format",
     "backward": "the gradients' format",
     "scaling": "scaling per",
@@ -28,7 +28,21 @@ NAMES = {
     "power_of_two": "power-of-two scales:",
     "amax_epsilon": "an amax epsilon of",
 }
-HIGH = {"forward": None, "backward": None, "scaling": None, "block": None, "power_of_two": None, "amax_epsilon": None}
+HIGH = dict.fromkeys(NAMES)  # nothing is FP8
+OPERANDS = ("input", "weight", "gradient")  # of a linear's three products: x, w and dL/dy
+
+
+def compact(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags in which what all operands have alike is said once: {"amax_epsilon": {"input": 0.0, ...}, ...} -> 0.0."""
+    return {
+        key: value["input"] if isinstance(value, Mapping) and len({value[o] for o in OPERANDS}) == 1 else value
+        for key, value in numbers.items()
+    }
+
+
+def of_operand(flag: Any, operand: str) -> Any:
+    """A flag's value for one operand."""
+    return flag[operand] if isinstance(flag, Mapping) else flag
 
 
 def title(flags: Mapping[str, Any]) -> str:
@@ -40,16 +54,12 @@ def other_parameters(was: Mapping[str, Any] | None, now: Mapping[str, Any] | Non
     """A whole sentence without its stop if one side has FP8 parameters and the other has not, else None."""
     if not was or not now or was["fp8_parameters"] == now["fp8_parameters"]:
         return None
+    holds, does, set_to, to = "parameters in high precision", "has FP8 parameters", "false", "fp8"
     if was["fp8_parameters"]:
-        return (
-            f"it holds FP8 parameters ({title(was)}) and this run ({title(now)}) keeps its parameters in high "
-            "precision: set fp8_parameters = true in [precision], or turn a copy into one for this run with "
-            "`lab checkpoint convert OLD_RUN NEW_RUN --to bf16`"
-        )
+        holds, does, set_to, to = "FP8 parameters", "keeps its parameters in high precision", "true", "bf16"
     return (
-        f"it holds parameters in high precision ({title(was)}) and this run ({title(now)}) has FP8 parameters: set "
-        "fp8_parameters = false in [precision], or turn a copy into one for this run with "
-        "`lab checkpoint convert OLD_RUN NEW_RUN --to fp8`"
+        f"it holds {holds} ({title(was)}) and this run ({title(now)}) {does}: set fp8_parameters = {set_to} in "
+        f"[precision], or turn a copy into one for this run with `lab checkpoint convert OLD_RUN NEW_RUN --to {to}`"
     )
 
 
@@ -65,11 +75,11 @@ def mismatch(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> st
             f"it was trained by {title(was)} and this run computes by {title(now)}: set [precision] as it was, or "
             "choose another run folder"
         )
-    for key in COMPARED:
+    for key, name in NAMES.items():
         if was.get(key) != now.get(key):
             return (
-                f"it was trained with {NAMES[key]} {_word(was.get(key))} ({title(was)}) and this run has "
-                f"{_word(now.get(key))}: go back to the library version and environment variables it was made "
+                f"it was trained with {name} {in_words(was.get(key))} ({title(was)}) and this run has "
+                f"{in_words(now.get(key))}: go back to the library version and environment variables it was made "
                 "with, or choose another run folder"
             )
     if was.get("phase") != now.get("phase"):
@@ -80,5 +90,8 @@ def mismatch(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> st
     return None
 
 
-def _word(value: Any) -> str:
+def in_words(value: Any) -> str:
+    """A flag's value for a sentence."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{operand} {in_words(value[operand])}" for operand in OPERANDS)
     return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)

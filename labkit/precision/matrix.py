@@ -9,7 +9,8 @@ One table, RULES. A rule speaks of the recipes and columns its patterns name; th
 `lab doctor --matrix` prints the table (labkit.doctor.matrix), `refuse` enforces it: `lab compare` and the trainer ask
 it before they start. Two settings go across the recipes, and have rows of their own beside their columns: a precision
 schedule, and FP8 parameters. A column says whether a recipe can have it, the row what it does together with the other
-ways and machines. TP, EP and PP have no setting yet: a configuration has no key for them.
+ways and machines. TP, EP and PP have no setting: a configuration has no key for them, and what runs is built around the
+trainer (labkit.parallel.tensor, week 15).
 
 What needs the model to be told (dims and tokens that must divide) the backends refuse themselves; the multiples stand
 in the table.
@@ -21,9 +22,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.errors import LabError
 
@@ -60,7 +60,7 @@ GENERATIONS = {
 COLUMNS = (*FEATURES, *GENERATIONS)
 PROOFS = {
     "check": "results/2026-11-22-h200-gpu-check-124m",  # one rank, compiled, Hopper
-    "demo": "results/2026-11-21-cpu-demo",  # two ranks, CPU
+    "demo": "results/2026-11-23-cpu-demo",  # two ranks, CPU
     "tried": "week16_fp8/results/h200-matrix.json",  # labkit.doctor.matrix_try on one H200
     "tried-2": "week16_fp8/results/h200-matrix-2.json",  # the same with schedules, on another H200
     "tried-3": "week16_fp8/results/h200-matrix-3.json",  # FP8 parameters, and the emulated block recipe
@@ -69,6 +69,9 @@ PROOFS = {
     "parameters": "tests/train/test_fp8_parameters.py",  # CPU
     "job": "tests/train/test_job.py",  # CPU
     "here": "tests/doctor/test_matrix.py",  # CPU
+    "meshes": "tests/parallel/test_meshes.py",  # CPU
+    "piped": "week15_tp_attention/test_pipeline.py",  # CPU
+    "tp": "week15_tp_attention/results/h200-2.json",  # two ranks, Hopper
 }
 # recipes with columns: state (proof), several patterns by "|"; then why. The first that fits decides.
 TABLE = """
@@ -127,16 +130,26 @@ FP8 params with Blackwell*: untried
     Transformer Engine 2.20 turns its block scales into MXFP8's there, and its own tests expect a failure on
     12.0; not run
 
-# the ways to train: this trainer spreads a model by FSDP2 alone
-te * with TP: no
-    the trainer here has no tensor parallelism (week 15 builds it by hand); Transformer Engine's own is
-    te.Linear(parallel_mode=...), whose features are global sizes
+# the ways to train: a configuration spreads a model by FSDP2 alone; TP and PP are for a model that is handed over
+fp32 * with TP: yes (meshes)
+    labkit.parallel.tensor, before the trainer is handed the model
+bf16 * with TP: yes (tp)
+    week 15's block by hand, and by DTensor
+te bf16|te delayed|te current with TP: yes (tp)
+    te.Linear(parallel_mode=...), whose features are global sizes; amax is agreed over the tensor-parallel ranks
+te block with TP: untried
+    te.Linear(parallel_mode=...) as for the other recipes; no record of it
 * with TP: no
-    the trainer here has no tensor parallelism (week 15 builds it by hand): leave tp at 1
+    a scale needs the amax of the whole tensor, and nothing here agrees it over the tensor-parallel ranks: take
+    Transformer Engine, or leave tp at 1
 * with EP: no
     the decoder here has no experts, so there is nothing for expert parallelism to spread: leave ep at 1
+fp32 * with PP: yes (piped)
+    week 15's run_schedule on stages of the decoder
+bf16 * with PP: yes (tp)
+    the same, each stage under autocast; messages are float32
 * with PP: no
-    the trainer here has no pipeline: leave pp at 1
+    the pipeline here (week 15's run_schedule) has run in fp32 and bf16 alone: leave pp at 1
 bf16 *|torchao tensorwise|broken * with FSDP2: yes (demo)
     weights are gathered in BF16 and cast on every rank
 fp32 * with FSDP2: yes (job)
@@ -198,58 +211,30 @@ te block with Blackwell*: untried
 """
 
 
-@dataclass(frozen=True)
-class Rule:
-    """`recipes` and `columns`: patterns, several by "|"."""
-
-    recipes: str
-    columns: str
-    state: str
-    why: str
-    proof: str = ""
-
-    def speaks_of(self, recipe: str, column: str) -> bool:
-        pairs = (recipe, self.recipes), (column, self.columns)
-        return all(any(fnmatchcase(name, pattern) for pattern in patterns.split("|")) for name, patterns in pairs)
-
-
-def read_rules(text: str) -> tuple[Rule, ...]:
-    """The rules of a text as above. ValueError: a line that is none."""
-    found: list[list[str]] = []
-    for line in text.splitlines():
-        if line.startswith(" "):
-            found[-1][3] = f"{found[-1][3]} {line.strip()}".strip()
-        elif line and not line.startswith("#"):
-            match = re.fullmatch(r"(.+) with (.+): (yes|untried|no)(?: \((.+)\))?", line)
-            if match is None:
-                raise ValueError(f"this is no rule of the matrix: {line}")
-            recipes, columns, state, proof = match.groups()
-            found.append([recipes, columns, state, "", PROOFS[proof] if proof else ""])
-    return tuple(Rule(*rule) for rule in found)
-
-
-RULES = read_rules(TABLE)
-
-# What no pair of these tells: (recipes, the ways that this recipe may have one at a time, why not together).
-TOGETHER = (
-    (
-        "te *",
-        (PARAMETERS, "checkpointing"),
-        "in backward Transformer Engine gathers a weight's columns alone, and the forward that is repeated there needs "
-        'its rows (seen on an H200, 2.20.2): set activation_checkpointing = "none", or fp8_parameters = false',
-    ),
-)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What the table says of one recipe in one column."""
+class Cell(NamedTuple):
+    """What the table says of a recipe in a column. In RULES both are patterns, several by "|"."""
 
     recipe: str
     column: str
     state: str
     why: str
     proof: str = ""
+
+    def speaks_of(self, recipe: str, column: str) -> bool:
+        pairs = (recipe, self.recipe), (column, self.column)
+        return all(any(fnmatchcase(name, pattern) for pattern in patterns.split("|")) for name, patterns in pairs)
+
+
+RULE = re.compile(r"^(\S.*) with (.+): (yes|untried|no)(?: \((.+)\))?\n((?: .+\n)+)", re.MULTILINE)
+RULES = tuple(
+    Cell(recipes, columns, state, " ".join(why.split()), PROOFS[proof] if proof else "")
+    for recipes, columns, state, proof, why in RULE.findall(TABLE)
+)
+
+TE_RECOMPUTES = (
+    "in backward Transformer Engine gathers a weight's columns alone, and the forward that is repeated there needs "
+    'its rows (seen on an H200, 2.20.2): set activation_checkpointing = "none", or fp8_parameters = false'
+)
 
 
 def cell(recipe: str, column: str) -> Cell:
@@ -259,24 +244,14 @@ def cell(recipe: str, column: str) -> Cell:
     rule = next((rule for rule in RULES if rule.speaks_of(recipe, column)), None)
     if rule is None:
         raise KeyError((recipe, column))
-    return Cell(recipe, column, rule.state, rule.why, rule.proof)
+    return rule._replace(recipe=recipe, column=column)
 
 
-def generation(gpu: tuple[int, int] | str | None) -> str:
-    """The column of a machine: None is a CPU; a compute capability as (9, 0) or "9.0"; a generation's own name."""
+def generation(gpu: tuple[int, int] | None) -> str:
+    """The column of a machine: None is a CPU; else its compute capability, as (9, 0)."""
     if gpu is None:
         return "CPU"
-    if isinstance(gpu, str):
-        if gpu in GENERATIONS:
-            return gpu
-        try:
-            major, minor = (int(part) for part in gpu.split("."))
-        except ValueError:
-            raise LabError(
-                f"'{gpu}' is no compute capability such as 9.0; generations are: {', '.join(GENERATIONS)}"
-            ) from None
-        gpu = (major, minor)
-    return [name for name, (lowest, _) in GENERATIONS.items() if lowest is not None and tuple(gpu) >= lowest][-1]
+    return [name for name, (lowest, _) in GENERATIONS.items() if lowest is not None and gpu >= lowest][-1]
 
 
 def this_gpu(device: str = "cuda") -> tuple[int, int] | None:
@@ -284,11 +259,10 @@ def this_gpu(device: str = "cuda") -> tuple[int, int] | None:
     GPU's."""
     if device != "cuda":
         return None
-    import torch
+    from torch import cuda
 
-    if not torch.cuda.is_available():
-        return None
-    return min(torch.cuda.get_device_capability(k) for k in range(torch.cuda.device_count()))
+    every = range(cuda.device_count()) if cuda.is_available() else ()
+    return min((cuda.get_device_capability(k) for k in every), default=None)
 
 
 def row_of(backend: str, recipe: str | None) -> str:
@@ -308,51 +282,41 @@ def multiple(backend: str, recipe: str) -> int:
 def wanted(config: Any, world: int = 1) -> tuple[str, list[str]]:
     """(recipe of the table, the features that a training config asks for). `config`: a TrainConfig, or the same as
     nested mappings."""
-
-    def get(name: str, default: Any) -> Any:
-        value = config
-        for part in name.split("."):
-            value = value.get(part, None) if isinstance(value, Mapping) else getattr(value, part, None)
-        return default if value is None else value
-
+    values = config if isinstance(config, Mapping) else config.model_dump()
+    precision = values.get("precision") or {}
     asked = {
         "FSDP2": world > 1,
-        "compile": get("compile", False),
-        "checkpointing": get("activation_checkpointing", "none") != "none",
-        "fused": get("precision.fused", False),
-        SCHEDULE: get("precision.schedule", None),
-        PARAMETERS: get("precision.fp8_parameters", False),
+        "compile": values.get("compile"),
+        "checkpointing": values.get("activation_checkpointing", "none") != "none",
+        "fused": precision.get("fused"),
+        SCHEDULE: precision.get("schedule"),
+        PARAMETERS: precision.get("fp8_parameters"),
     }
-    known = row_of(get("precision.backend", "bf16"), get("precision.recipe", None))
+    known = row_of(precision.get("backend", "bf16"), precision.get("recipe"))
     return known, [column for column, there in asked.items() if there]
 
 
-def reasons(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> list[str]:
+def reasons(config: Any, gpu: tuple[int, int] | None, world: int = 1) -> list[str]:
     """Why this config cannot run on this machine, one sentence a conflict; [] if nothing speaks against it."""
     recipe, asked = wanted(config, world)
     columns = (*asked, generation(gpu))
     found = [cell(recipe, column) for column in columns]
-    for row in (row for row in ROWS if row in asked):
-        found += [cell(row, column) for column in columns if column != row]
+    found += [cell(row, column) for row in ROWS if row in asked for column in columns if column != row]
     told: dict[str, Cell] = {}
     for c in found:
         if c.state == NO:
             told.setdefault(c.why, c)  # a schedule with FP8 parameters is forbidden in both their rows
-    sentences = [f"{c.recipe.removesuffix(' *')} and {c.column} do not go together: {why}" for why, c in told.items()]
-    sentences += [
-        f"{recipe}, {' and '.join(ways)} do not go together: {why}"
-        for pattern, ways, why in TOGETHER
-        if fnmatchcase(recipe, pattern) and {*ways} <= {*asked}
-    ]
-    return sentences
+    pairs = [(f"{c.recipe.removesuffix(' *')} and {c.column}", why) for why, c in told.items()]
+    if fnmatchcase(recipe, "te *") and PARAMETERS in asked and "checkpointing" in asked:  # no pair tells this
+        pairs.append((f"{recipe}, {PARAMETERS} and checkpointing", TE_RECOMPUTES))
+    return [f"{pair} do not go together: {why}" for pair, why in pairs]
 
 
-def refuse(config: Any, gpu: tuple[int, int] | str | None, world: int = 1) -> None:
+def refuse(config: Any, gpu: tuple[int, int] | None, world: int = 1) -> None:
     """LabError with every reason if the table says that this config cannot run on this machine; call it before a run.
 
     config: a TrainConfig or the same as mappings. gpu: what `this_gpu` returns. world: ranks."""
-    found = reasons(config, gpu, world)
-    if found:
+    if found := reasons(config, gpu, world):
         raise LabError("; ".join(found))
 
 
@@ -361,11 +325,8 @@ def table() -> dict[str, Any]:
     {"schedule" or "FP8 params": {"cells"}}, "generations"}."""
 
     def cells(row: str) -> dict[str, Any]:
-        return {
-            column: {k: v for k, v in asdict(cell(row, column)).items() if k not in ("recipe", "column")}
-            for column in COLUMNS
-            if column != row
-        }
+        found = [cell(row, column) for column in COLUMNS if column != row]
+        return {c.column: {"state": c.state, "why": c.why, "proof": c.proof} for c in found}
 
     return {
         "recipes": {recipe: {"multiple": dims, "cells": cells(recipe)} for recipe, dims in RECIPES.items()},

@@ -11,9 +11,8 @@ or goes back to a checkpoint, is in the right one. What switches is the backend 
 and data go on. The step's held-out evaluation computes in the step's phase: what is judged is the model as it is being
 trained.
 
-Each switch is an event, "precision switch", with the step that is the first of the new phase. Each step's line says
-what it computed in, and the run counts its steps in FP8 (`fp8_steps`), from the modules and not from this file: a run
-of which a fifth was BF16 must not pass for an FP8 run.
+A run counts its steps in FP8 (`fp8_steps`) from the modules and not from this file: a run of which a fifth was BF16
+must not pass for an FP8 run.
 
 How a linear switches: `switched(kind)` puts `Switch` in front of its own class. While `plain` is set the module is an
 nn.Linear: one product of its input and its weight, in the type they have (under FSDP2 that is the BF16 copy that was

@@ -21,7 +21,7 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,9 +50,6 @@ class ScaleStat:
     overflow: float
     underflow: float
     sqnr: float
-
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 class Probe:
@@ -85,7 +82,11 @@ class Probe:
         self.open.close()
         if error[0] is None and self.raw:  # a step that failed has only half of its numbers
             rows = torch.stack(list(self.raw.values())).cpu().tolist()  # one wait for the device, at the end
-            self.stats = {name: _stat(*row) for name, row in zip(self.raw, rows)}
+            for name, (scale, amax, elements, over, under, signal, noise) in zip(self.raw, rows):
+                # JSON holds no inf and no NaN.
+                scale, amax = (value if abs(value) <= LARGEST else LARGEST for value in (scale, amax))
+                over, under = 100 * over / elements, 100 * under / elements
+                self.stats[name] = ScaleStat(scale, amax, over, under, decibel(signal, noise))
 
     def _hook(self, name: str) -> Callable[[Any, tuple, Tensor], None]:
         def seen(module: Any, args: tuple, y: Tensor) -> None:
@@ -178,14 +179,3 @@ def decibel(signal: float, noise: float) -> float:
     if math.isnan(ratio) or ratio <= 0:
         return -SQNR_EXACT
     return max(-SQNR_EXACT, min(SQNR_EXACT, 10 * math.log10(ratio))) if ratio < math.inf else SQNR_EXACT
-
-
-def _stat(
-    scale: float, amax: float, elements: float, over: float, under: float, signal: float, noise: float
-) -> ScaleStat:
-    over, under = 100 * over / elements, 100 * under / elements
-    return ScaleStat(_finite(scale), _finite(amax), over, under, decibel(signal, noise))
-
-
-def _finite(value: float) -> float:
-    return value if abs(value) <= LARGEST else LARGEST  # inf and NaN, neither of which JSON holds

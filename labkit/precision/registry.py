@@ -12,11 +12,11 @@ from labkit.errors import LabError
 from labkit.precision import student
 from labkit.precision.base import Availability, Backend
 from labkit.precision.broken import MISTAKES, Broken
-from labkit.precision.choose import nearest
 from labkit.precision.config import PrecisionConfig, PrecisionSpec
 from labkit.precision.plain import BF16, FP32
 from labkit.precision.te_backend import TransformerEngine
 from labkit.precision.torchao_backend import TorchAO
+from labkit.strict import nearest
 
 _BACKENDS: dict[str, Callable[[], Backend]] = {
     "fp32": FP32,
@@ -44,14 +44,11 @@ def get_backend(name: str) -> Backend:
 def spec_of(config: PrecisionConfig, **where: Any) -> PrecisionSpec:
     """What a backend is given for `config`; where: the spec's device, ranks and tokens. LabError: no such backend or
     recipe."""
-    return PrecisionSpec(
-        recipe=get_backend(config.backend)._check_recipe(config.recipe),
-        skip=tuple(config.skip),
-        fused=config.fused,
-        fp8_parameters=config.fp8_parameters,
-        calibrate=config.calibrate,
-        **where,
-    )
+    recipe = get_backend(config.backend)._check_recipe(config.recipe)
+    same: dict[str, Any] = config.model_dump(include={"fused", "fp8_parameters", "calibrate"})
+    for table in ("amax_epsilon", "scales"):
+        same[table] = {operand: value for operand, value in getattr(config, table).model_dump().items() if value}
+    return PrecisionSpec(recipe, tuple(config.skip), **same, **where)
 
 
 def availability(

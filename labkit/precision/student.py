@@ -5,12 +5,15 @@ parts, as "module:name", looked up when asked for:
 
     week16      a class with nn.Linear's constructor, (in_features, out_features, bias=False, ...), and its `weight`.
                 Buffers would not survive: a model is built without memory, and only its parameters are given values.
+                For [precision] amax_epsilon and scales: `scaled(amax_epsilon, scales)`, which gives the constructor's
+                keyword `recipe`; and `numbers()`, which says what a module computes in (labkit.precision.flags).
     emulated    a `Backend` of its own: correct FP8 by hand.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -20,55 +23,65 @@ from torch import Tensor, nn
 from labkit.errors import LabError
 from labkit.precision.base import Availability, Backend
 from labkit.precision.choose import in_words
+from labkit.precision.flags import compact
 from labkit.precision.torchao_backend import float8_utils
 
-PARTS = {"week16": "week16_fp8.fp8_linear:FP8Linear", "emulated": "week16_fp8.emulated:Emulated"}
+PARTS = {"week16": "week16_fp8.linear:FP8Linear", "emulated": "week16_fp8.emulated:Emulated"}
 NAMES = {"week16": "your FP8 linear", "emulated": "week 16's emulated FP8"}
 
 
 def backend(name: str) -> Backend:
     """The backend of a part; where the part is a backend and cannot be had, one that says why."""
     if name == "week16":
-        return Student(name)
+        return Student()
     try:
         return look_up(name)()
     except (Exception, SystemExit) as error:
-        return Absent(name, told(name, error))
+        return Absent(told(name, error))
 
 
 class Absent(Backend):
     """In the place of week 16's reference where it is not there or not finished."""
 
+    name = "emulated"
     recipes = ("tensorwise", "block")
 
-    def __init__(self, name: str, why: Availability) -> None:
+    def __init__(self, why: Availability) -> None:
         super().__init__()
-        self.name, self._why = name, why
+        self._why = why
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
         return self._why
 
 
 class Student(Backend):
-    recipes = ("yours",)
+    name = "week16"
+    recipes = _scalable = ("yours",)
     compiles = "between"  # nobody knows whether it can be compiled
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
 
     def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
         return tried(self.name, lambda linear: self._replace(linear, recipe), device)
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
         kind = look_up(self.name)
-        new = kind(linear.in_features, linear.out_features, bias=linear.bias is not None)
+        options = {}
+        if self._epsilon or self._scales:
+            if not hasattr(kind, "scaled"):
+                raise LabError(
+                    f"{kind.__name__} has no `scaled`, so amax_epsilon and scales cannot reach it: take them out"
+                )
+            options["recipe"] = kind.scaled(self._epsilon, self._scales)
+        new = kind(linear.in_features, linear.out_features, bias=linear.bias is not None, **options)
         if not isinstance(getattr(new, "weight", None), nn.Parameter) or new.weight.shape != linear.weight.shape:
             raise LabError(f"{kind.__name__} has no parameter `weight` of shape [out_features, in_features]")
         new.weight = linear.weight
         if linear.bias is not None:
             new.bias = linear.bias
         return new
+
+    def _numbers(self) -> dict[str, Any]:
+        module: Any = next(iter(self.modules.values()), None)
+        return compact(module.numbers()) if hasattr(module, "numbers") else super()._numbers()
 
     def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor] | None:
         """What the module says in its own `scaling(slot, x)`, if it has one; otherwise current scaling per tensor."""
@@ -98,6 +111,13 @@ def tried(name: str, replace: Callable[[nn.Linear], nn.Module], device: torch.de
     return Availability(True)
 
 
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ImportError:
+        return False
+
+
 def told(name: str, error: BaseException) -> Availability:
     """An error of a part in words; a hole that is still open is one."""
     module, _, attribute = PARTS[name].partition(":")
@@ -106,6 +126,8 @@ def told(name: str, error: BaseException) -> Availability:
         return Availability(False, f"{NAMES[name]} is not finished: arm skipped", "finish week 16 and run it again")
     if isinstance(error, ModuleNotFoundError):
         if error.name and module.startswith(error.name):
+            if _is_there(module.partition(".")[0]):
+                return Availability(False, f"{module} is not written yet: arm skipped", "write week 16's own linear")
             return Availability(False, f"there is no {module} here: arm skipped", "run from the course's folder")
         how = "does not import"
     return Availability(False, f"{NAMES[name]} {how} ({in_words(error)}): arm skipped", "see week 16's checks")

@@ -4,7 +4,8 @@
     delayed    DelayedScaling: the scale of a tensor comes from its largest amax of the last 1024 steps; E4M3 / E5M2
     current    Float8CurrentScaling: the scale comes from the tensor at hand; E4M3 / E5M2
     block      Float8BlockScaling: one power-of-two scale per 1x128 (activations, gradients) or 128x128 (weights);
-               E4M3 throughout; Hopper and CUDA 12.9 or newer; dims and tokens must divide by 128
+               E4M3 throughout; Hopper and CUDA 12.9 or newer; dims and tokens must divide by 128. Its scales and amax
+               epsilons can be chosen by operand; on Blackwell powers of two alone (the library's documentation)
 
 What it needs, and what is done about it here:
 
@@ -18,7 +19,7 @@ What it needs, and what is done about it here:
   BF16 and FP8 checkpoints have the same keys, and `state_dict` below gives scales and histories as plain tensors.
 - **A switch of its own.** In a schedule's BF16 phase the same te.Linear runs under `autocast(enabled=False)`. It drops
   its scaling state then, and makes a new one when FP8 is enabled: delayed scaling starts blind at that switch.
-- **FP8 parameters** (recipe block; see labkit.train.master). The linear is built inside `te.quantized_model_init`, on
+- **FP8 parameters** (recipe block; see labkit.train.optim). The linear is built inside `te.quantized_model_init`, on
   the meta device, and quantises its weight when it is given one: after sharding, each rank its own 128 x 128 blocks.
   FSDP2 then gathers codes and scales, through hooks of the library's tensor type (on one rank it needs help, see
   `gather_as_one`; with recomputation these hooks fail, so the matrix refuses it). Two costs remain: torch keeps an
@@ -38,7 +39,7 @@ import functools
 import importlib
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -47,9 +48,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from labkit.errors import LabError
-from labkit.precision.base import TILE, Availability, Backend, FP8Parameters
+from labkit.precision.base import TILE, Availability, Backend, FP8Parameters, local_part
 from labkit.precision.choose import in_words, type_name
-from labkit.precision.flags import HIGH
+from labkit.precision.config import PrecisionSpec
+from labkit.precision.flags import HIGH, OPERANDS, compact
+from labkit.precision.matrix import this_gpu
 from labkit.precision.phases import FP8
 from labkit.precision.torchao_backend import float8_utils, gpu_can_fp8
 
@@ -58,6 +61,8 @@ INSTALL = f"on a CUDA machine: pip install 'transformer-engine[pytorch]>={TESTED
 RECIPES = {"delayed": "DelayedScaling", "current": "Float8CurrentScaling", "block": "Float8BlockScaling"}
 TILES = "transformer_engine.pytorch.tensor.float8_blockwise_tensor"
 # Where Transformer Engine keeps a linear's quantisation state: fp8_meta[direction], entry number.
+# The fields of a recipe that say how an operand is quantised.
+QUANTISED = {"input": "fp8_quant_fwd_inp", "weight": "fp8_quant_fwd_weight", "gradient": "fp8_quant_bwd_grad"}
 STATE = {"input": ("scaling_fwd", 0), "weight": ("scaling_fwd", 1), "grad": ("scaling_bwd", 0)}
 
 
@@ -67,6 +72,7 @@ class TransformerEngine(Backend):
     compiles = "between"
     _parameter_recipes = ("block",)
     _remembering = ("delayed",)
+    _scalable = ("block",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,27 +93,19 @@ class TransformerEngine(Backend):
             # a torch or cuDNN too old: AssertionError, RuntimeError.
             return Availability(False, f"Transformer Engine does not import ({in_words(error)})", INSTALL)
         needed = ("autocast", "Linear", "checkpoint") + ("quantized_model_init",) * fp8_parameters
-        missing = [name for name in needed if not hasattr(te, name)]
-        if missing:
+        if missing := [name for name in needed if not hasattr(te, name)]:
             return Availability(False, f"Transformer Engine has no te.{missing[0]} (older than {TESTED}?)", INSTALL)
         if not torch.cuda.is_available():
-            return Availability(
-                False,
-                "Transformer Engine needs a CUDA GPU, and torch sees none",
-                "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'",
-            )
+            fix = "run on a GPU machine; on a CPU take backend 'torchao' or 'emulated'"
+            return Availability(False, "Transformer Engine needs a CUDA GPU, and torch sees none", fix)
         if recipe == "bf16":
             return Availability(True)
-        able = gpu_can_fp8(device)
-        if not able.ok:
+        if not (able := gpu_can_fp8(device)).ok:
             return able
         ask = te.is_fp8_block_scaling_available if recipe == "block" else te.is_fp8_available
         ok, why = ask(return_reason=True)
-        return (
-            Availability(ok)
-            if ok
-            else Availability(ok, f"Transformer Engine: {why}", "take recipe 'current' or 'bf16'")
-        )
+        fix = "take recipe 'current' or 'bf16'"
+        return Availability(True) if ok else Availability(False, f"Transformer Engine: {why}", fix)
 
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
         fp8 = {"init_method": lambda weight: None} if self.parameters else {}  # see TEParameters.quantise
@@ -133,24 +131,21 @@ class TransformerEngine(Backend):
         """Blocks in fused modules (see te_fused). LabError: a block whose seven linears were not all converted."""
         from labkit.precision.te_fused import fuse_block
 
-        names = {id(module): name for name, module in model.named_modules()}
         blocks: Any = model.layers
-        for block in blocks.values():
-            attn, ffn = block.attn, block.ffn
-            parts = [attn.wq, attn.wk, attn.wv, attn.wo, ffn.w1, ffn.w3, ffn.w2]
-            left = [names[id(part)] for part in parts if names[id(part)] not in self.modules]
-            if left:
-                raise LabError(
-                    f"fused = true computes a block's linears together, and {left[0]} is in the skip list: "
-                    "take it out of [precision] skip, or set fused = false"
-                )
-            taken = [names[id(part)] for part in parts if part is not attn.wo]
-            fused = fuse_block(block, _te())
+        for index, block in blocks.items():
+            taken = [
+                f"layers.{index}.{part}" for part in ("attn.wq", "attn.wk", "attn.wv", "ffn.w1", "ffn.w3", "ffn.w2")
+            ]
+            for name in (*taken, f"layers.{index}.attn.wo"):
+                if name not in self.modules:
+                    raise LabError(
+                        f"fused = true computes a block's linears together, and {name} is in the skip list: "
+                        "take it out of [precision] skip, or set fused = false"
+                    )
             for name in taken:
                 del self.modules[name]
-            for module in fused:
-                name = next(n for n, m in block.named_modules() if m is module)
-                self.modules[f"{names[id(block)]}.{name}"] = module
+            for name, module in zip(("attn.wqkv", "ffn.mlp"), fuse_block(block, _te()), strict=True):
+                self.modules[f"layers.{index}.{name}"] = module
                 self._covers[id(module)] = 3
 
     def evidence(self, model: nn.Module) -> dict[str, Any]:
@@ -169,8 +164,17 @@ class TransformerEngine(Backend):
 
     def _te_recipe(self) -> Any:
         if self._recipe is None:
-            self._recipe = te_recipe(str(self.recipe))
+            self._recipe = te_recipe(str(self.recipe), self._epsilon, self._scales)
         return self._recipe
+
+    def _choose_scaling(self, recipe: str, spec: PrecisionSpec) -> None:
+        super()._choose_scaling(recipe, spec)
+        gpu = this_gpu() if "fp32" in spec.scales.values() else None
+        if gpu and gpu >= (10, 0):
+            raise LabError(
+                "Transformer Engine's block scales are powers of two on Blackwell, and nothing else: take "
+                'scales = "e8m0", or leave scales out'
+            )
 
     def switch(self, phase: str) -> None:
         self._phase = phase  # what `autocast` looks at; the modules stay as they are
@@ -186,15 +190,16 @@ class TransformerEngine(Backend):
             return dict(HIGH)
         recipe, block = self._te_recipe(), self.recipe == "block"
         kind = getattr(getattr(recipe, "fp8_format", None), "name", "E4M3" if block else "HYBRID")
-        how = getattr(recipe, "fp8_quant_fwd_weight", None)  # delayed scaling has none: a plain max / amax
-        return {
+        how = {o: getattr(recipe, QUANTISED[o], None) for o in OPERANDS}  # delayed scaling has none: plain max / amax
+        numbers = {
             "forward": "e4m3",
             "backward": "e4m3" if kind == "E4M3" else "e5m2",
             "scaling": {"delayed": "delayed", "current": "tensor"}.get(str(self.recipe), "block"),
             "block": TILE if block else None,
-            "power_of_two": bool(getattr(how, "power_2_scale", False)),
-            "amax_epsilon": float(getattr(how, "amax_epsilon", 0.0)),
+            "power_of_two": {o: bool(getattr(how[o], "power_2_scale", False)) for o in OPERANDS},
+            "amax_epsilon": {o: float(getattr(how[o], "amax_epsilon", 0.0)) for o in OPERANDS},
         }
+        return compact(numbers)
 
     def _fp8_parameters(self) -> FP8Parameters:
         return TEParameters(self.modules) if self.recipe == "block" else super()._fp8_parameters()
@@ -252,7 +257,7 @@ class TEParameters(FP8Parameters):
             # The library's own way to quantise a weight in place. It first draws new values, by the `init_method` that
             # the module was built with: ours leaves those that are there. Then it hands out what it rounded away.
             module.reset_parameters()
-            local = _local(module.weight)
+            local = local_part(module.weight)
             if isinstance(module.weight, DTensor) and module.weight.device_mesh.size() == 1:
                 gather_as_one(local)
             first = local.get_high_precision_init_val().to(device=local.device, dtype=torch.float32)
@@ -262,15 +267,15 @@ class TEParameters(FP8Parameters):
 
     @torch.no_grad()
     def store(self, parameter: Tensor, master: Tensor) -> None:
-        _local(parameter).quantize_(_local(master))
+        local_part(parameter).quantize_(local_part(master))
 
     @torch.no_grad()
     def values(self, parameter: Tensor) -> Tensor:
-        local = _local(parameter)
+        local = local_part(parameter)
         return _like(parameter, (local.dequantize() if self.hold(local) else local).float())
 
     def hold(self, parameter: Tensor) -> bool:
-        return isinstance(_local(parameter), _te().QuantizedTensor)
+        return isinstance(local_part(parameter), _te().QuantizedTensor)
 
 
 def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
@@ -280,8 +285,7 @@ def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
     kernel reads them, padded at the end: [M / 128, N / 128], or, for rows, transposed: [N / 128, M].
     """
     square = slot == "weight"
-    kind = {"input": "fwd_inp", "weight": "fwd_weight", "grad": "bwd_grad"}[slot]
-    how = getattr(recipe, f"fp8_quant_{kind}")
+    how = getattr(recipe, QUANTISED["gradient" if slot == "grad" else slot])
     quantise = importlib.import_module(TILES).Float8BlockQuantizer(
         fp8_dtype=importlib.import_module("transformer_engine_torch").DType.kFloat8E4M3,
         rowwise=True,
@@ -297,9 +301,22 @@ def tile_scales(x: Tensor, recipe: Any, slot: str) -> Tensor:
     return scale.repeat_interleave(TILE, 1)[: x.shape[0], : x.shape[1]]
 
 
-def te_recipe(name: str) -> Any:
-    """Transformer Engine's recipe object for "delayed", "current" or "block", with its defaults."""
-    return getattr(importlib.import_module("transformer_engine.common.recipe"), RECIPES[name])()
+def te_recipe(
+    name: str, amax_epsilon: Mapping[str, float] | None = None, scales: Mapping[str, str] | None = None
+) -> Any:
+    """Transformer Engine's recipe object for "delayed", "current" or "block", with its defaults; of "block" the amax
+    epsilons and the kinds of scales, by operand, where they are given."""
+    epsilon, scales = amax_epsilon or {}, scales or {}
+    library = importlib.import_module("transformer_engine.common.recipe")
+    recipe = getattr(library, RECIPES[name])()
+    for operand in OPERANDS:
+        if operand in epsilon or operand in scales:
+            # Not arguments of the recipe: 2.20 has them as attributes of its class, which an instance overrides.
+            own = getattr(recipe, QUANTISED[operand])
+            powers = scales[operand] == "e8m0" if operand in scales else own.power_2_scale
+            new = library.QParams(power_2_scale=powers, amax_epsilon=epsilon.get(operand, own.amax_epsilon))
+            setattr(recipe, QUANTISED[operand], new)
+    return recipe
 
 
 def gather_as_one(weight: Any) -> None:
@@ -326,11 +343,6 @@ def gather_as_one(weight: Any) -> None:
         return found if out is not None else (found[0], gathered)  # FSDP2 frees and allocates these: the whole
 
     weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather = pack, unpack
-
-
-def _local(x: Tensor) -> Any:
-    """This rank's part. The very tensor: `to_local` would make a view, which FP8 tensors have only some of."""
-    return x._local_tensor if isinstance(x, DTensor) else x
 
 
 def _like(parameter: Tensor, local: Tensor) -> Tensor:

@@ -9,8 +9,7 @@ on the GPU's FP8 units and on the CPU alike; there it computes in FP32 behind th
 speed, with FP8's numerics. On GPUs torchao is meant to be compiled together with the rest of the block: the scaling and
 casting are a dozen small kernels otherwise.
 
-Weights are gathered in BF16 and cast on every rank. torchao can gather FP8 instead, which halves the traffic, but gloo
-refuses float8 tensors.
+Weights are gathered in BF16 and cast on every rank: torchao can gather FP8 instead, but gloo refuses float8 tensors.
 """
 
 from __future__ import annotations
@@ -42,13 +41,9 @@ class TorchAO(Backend):
                 return Availability(False, "torchao is not installed", INSTALL)
             return Availability(False, f"torchao does not import ({in_words(error)})", INSTALL)
         except (Exception, SystemExit) as error:
-            return Availability(
-                False,
-                f"torchao does not import ({in_words(error)})",
-                "install the torchao release that belongs to this torch",
-            )
-        missing = [n for n in ("Float8LinearConfig", "convert_to_float8_training") if not hasattr(float8, n)]
-        if missing:
+            fix = "install the torchao release that belongs to this torch"
+            return Availability(False, f"torchao does not import ({in_words(error)})", fix)
+        if missing := [n for n in ("Float8LinearConfig", "convert_to_float8_training") if not hasattr(float8, n)]:
             return Availability(False, f"this torchao has no {missing[0]}", INSTALL)
         return gpu_can_fp8(device, (9, 0) if recipe.startswith("rowwise") else (8, 9))
 
@@ -62,23 +57,14 @@ class TorchAO(Backend):
 
     def _numbers(self) -> dict[str, Any]:
         config = next(iter(self.modules.values())).config
-        return {
-            "forward": kind_of(config.cast_config_input.target_dtype),
-            "backward": kind_of(config.cast_config_grad_output.target_dtype),
-            "scaling": "tensor" if self.recipe == "tensorwise" else "row",
-            "block": None,
-            "power_of_two": bool(config.round_scales_to_power_of_2),
-            "amax_epsilon": float(float8_utils().EPS),
-        }
+        formats = config.cast_config_input.target_dtype, config.cast_config_grad_output.target_dtype
+        scaling = "tensor" if self.recipe == "tensorwise" else "row"
+        return dynamic_flags(*formats, scaling, config.round_scales_to_power_of_2)
 
     def _rounding(self, linear: Any, slot: str, x: Tensor) -> tuple[torch.dtype, Tensor]:
         """Of the products y and dx; rowwise recipes round dy and x once more, by columns, for dw."""
         config = linear.config
-        cast = {
-            "input": config.cast_config_input,
-            "weight": config.cast_config_weight,
-            "grad": config.cast_config_grad_output,
-        }[slot]
+        cast = getattr(config, "cast_config_grad_output" if slot == "grad" else f"cast_config_{slot}")
         # Rows of x and dy are tokens, rows of w are output features: along a row runs the sum of the product, but for
         # w in dx, which torchao scales again.
         scale = float8_utils().tensor_to_scale(
@@ -97,9 +83,19 @@ def float8_utils() -> Any:
     return _quiet_import("torchao.float8.float8_utils")
 
 
-def kind_of(dtype: torch.dtype) -> str:
-    """ "e4m3" or "e5m2"."""
-    return {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}[dtype]
+def dynamic_flags(
+    forward: torch.dtype, backward: torch.dtype, scaling: str = "tensor", power_of_two: bool = False
+) -> dict[str, Any]:
+    """The flags (labkit.precision.flags) of scales that torchao finds from the tensor at hand."""
+    names = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+    return {
+        "forward": names[forward],
+        "backward": names[backward],
+        "scaling": scaling,
+        "block": None,
+        "power_of_two": power_of_two,
+        "amax_epsilon": float(float8_utils().EPS),
+    }
 
 
 def gpu_can_fp8(device: torch.device | None, needed: tuple[int, int] = (8, 9)) -> Availability:
@@ -109,12 +105,9 @@ def gpu_can_fp8(device: torch.device | None, needed: tuple[int, int] = (8, 9)) -
     have = torch.cuda.get_device_capability(device)
     if have >= needed:
         return Availability(True)
-    return Availability(
-        False,
-        f"{torch.cuda.get_device_name(device)} has compute capability {have[0]}.{have[1]} and "
-        f"FP8 here needs {needed[0]}.{needed[1]}",
-        "use an H100 or newer, or backend 'bf16'",
-    )
+    has = f"{torch.cuda.get_device_name(device)} has compute capability {have[0]}.{have[1]}"
+    fix = "use an H100 or newer, or backend 'bf16'"
+    return Availability(False, f"{has} and FP8 here needs {needed[0]}.{needed[1]}", fix)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ labkit.compare's; how a training makes them, labkit.train's.
 
 run.py       the run folder: run.json, steps.jsonl, events.jsonl; written so that kill -9 loses at most one line
 read.py      reading a run folder in whatever state it is
+packed.py    a finished run as one file
 clean.py     what may enter a record: valid JSON, no secrets, no user or host names, no absolute paths
 files.py     replacing a file whole, and a failure to write as one sentence
 hardware.py  what GPUs can do at most, and what this machine is

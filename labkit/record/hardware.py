@@ -6,7 +6,7 @@ GeForce chips run half as fast with it as with FP16 accumulation. `None` means t
 FP8).
 
 *Links.* A datasheet adds both directions up ("NVLink 900 GB/s"). Here every link speed is **one direction**, because
-that is what a ring uses and what busbw is compared with: NVLink 450 GB/s on an H100, PCIe Gen5 x16 64 GB/s.
+that is what a ring uses and what busbw is compared with: NVLink 450 GB/s on an H100.
 
 *Names.* A GPU is looked up by its full name, as `torch.cuda.get_device_name()` and `nvidia-smi` print it. A near miss
 is a miss: an "H100 NVL", an "RTX 4090 Laptop GPU" or a MIG slice has another peak, and a wrong peak makes a wrong MFU.
@@ -23,81 +23,41 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 T, G = 1e12, 1e9
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU model. Peaks in FLOP/s, dense; bandwidths in bytes/s, links in one direction; memory in bytes as marketed
-    (1 GB = 1e9 bytes; the driver reports a few percent more or less)."""
+    """One GPU model. Peaks in FLOP/s, dense; `nvlink` in bytes/s, one direction, None without it."""
 
-    name: str
     pattern: str  # the whole device name must match it
     bf16: float
     fp8: float | None
-    memory: float
-    memory_bandwidth: float
     nvlink: float | None
-    pcie: float
-    source: str
 
 
-_A100 = "NVIDIA A100 Tensor Core GPU datasheet"
-_H100 = "NVIDIA H100 Tensor Core GPU datasheet (tensor figures printed with sparsity, halved here)"
-_H200 = "NVIDIA H200 Tensor Core GPU datasheet (tensor figures printed with sparsity, halved here)"
-# The first Blackwell brief says 192 GB; shipped boards have 180 (DGX B200 user guide: 8 GPUs, 1,440 GB). PCIe Gen5 is
-# what the hosts of HGX and DGX B200 offer.
-_B200 = "NVIDIA Blackwell datasheet, HGX B200 per GPU; memory from the DGX B200 user guide"
-_ADA = "NVIDIA Ada GPU architecture whitepaper, appendix A (FP32 accumulate)"
-GPUS: tuple[Gpu, ...] = (
-    Gpu("A100 SXM 40GB", r"A100-SXM4-40GB", 312 * T, None, 40 * G, 1.555 * T, 300 * G, 32 * G, _A100),
-    Gpu("A100 SXM 80GB", r"A100-SXM4-80GB", 312 * T, None, 80 * G, 2.039 * T, 300 * G, 32 * G, _A100),
-    Gpu("A100 PCIe 40GB", r"A100-PCIE-40GB", 312 * T, None, 40 * G, 1.555 * T, 300 * G, 32 * G, _A100),
-    Gpu("A100 PCIe 80GB", r"A100[ -]80GB[ -]PCIe", 312 * T, None, 80 * G, 1.935 * T, 300 * G, 32 * G, _A100),
-    Gpu("H100 SXM", r"H100 80GB HBM3", 989 * T, 1979 * T, 80 * G, 3.35 * T, 450 * G, 64 * G, _H100),
-    # NVLink on PCIe cards is a bridge between two of them.
-    Gpu("H100 PCIe", r"H100 PCIe", 756 * T, 1513 * T, 80 * G, 2.0 * T, 300 * G, 64 * G, _H100),
-    Gpu("H200 SXM", r"H200", 989 * T, 1979 * T, 141 * G, 4.8 * T, 450 * G, 64 * G, _H200),
-    Gpu("B200 SXM", r"B200", 2250 * T, 4500 * T, 180 * G, 8.0 * T, 900 * G, 64 * G, _B200),
-    Gpu("L40S", r"L40S", 362 * T, 733 * T, 48 * G, 864 * G, None, 32 * G, "NVIDIA L40S datasheet"),
-    Gpu("RTX 4090", r"GeForce RTX 4090", 165.2 * T, 330.3 * T, 24 * G, 1.008 * T, None, 32 * G, _ADA),
+GPUS = (
+    # NVIDIA A100 Tensor Core GPU datasheet
+    Gpu(r"A100-SXM4-[48]0GB", 312 * T, None, 300 * G),
+    Gpu(r"A100-PCIE-40GB|A100[ -]80GB[ -]PCIe", 312 * T, None, 300 * G),
+    # NVIDIA H100 and H200 Tensor Core GPU datasheets. NVLink on PCIe cards is a bridge between two of them.
+    Gpu(r"H100 80GB HBM3|H200", 989 * T, 1979 * T, 450 * G),
+    Gpu(r"H100 PCIe", 756 * T, 1513 * T, 300 * G),
+    # NVIDIA Blackwell datasheet, HGX B200 per GPU
+    Gpu(r"B200", 2250 * T, 4500 * T, 900 * G),
+    # NVIDIA L40S datasheet
+    Gpu(r"L40S", 362 * T, 733 * T, None),
+    # NVIDIA Ada GPU architecture whitepaper, appendix A (FP32 accumulate)
+    Gpu(r"GeForce RTX 4090", 165.2 * T, 330.3 * T, None),
 )
-_FP8 = ("fp8", "float8", "float8_e4m3fn", "float8_e5m2", "e4m3", "e5m2")
-_DTYPES = {"bf16": "bf16", "bfloat16": "bf16", **dict.fromkeys(_FP8, "fp8")}
-
-
-class Mfu(NamedTuple):
-    """Model FLOPs utilisation: `value` (0.40 is 40 %) or None, the dense `peak` in FLOP/s that it divides by or None,
-    and `text`, which names that peak or says why there is no figure."""
-
-    value: float | None
-    peak: float | None
-    text: str
 
 
 def find_gpu(name: str) -> Gpu | None:
     """The table's row for a device name such as "NVIDIA H100 80GB HBM3", or None if the model is not in the table."""
     bare = re.sub(r"^NVIDIA\s+", "", name.strip())
     return next((gpu for gpu in GPUS if re.fullmatch(gpu.pattern, bare, re.I)), None)
-
-
-def mfu(flops_per_s: float, gpu_name: str, dtype: str = "bf16") -> Mfu:
-    """What share of the chip's dense peak `flops_per_s` (model FLOP/s **of one GPU**) is.
-
-    `dtype` is the precision of the matrix products: "bf16" or "fp8" (torch's names work too). Never raises for an
-    unknown chip or precision: the value is None and the text says so."""
-    gpu, kind = find_gpu(gpu_name), _DTYPES.get(str(dtype).removeprefix("torch.").lower())
-    if gpu is None:
-        return Mfu(None, None, f"peak unknown for {gpu_name!r}, MFU not given")
-    if kind is None:
-        return Mfu(None, None, f"peak unknown for {dtype} on {gpu.name}, MFU not given")
-    peak = gpu.bf16 if kind == "bf16" else gpu.fp8
-    if peak is None:
-        return Mfu(None, None, f"{gpu.name} has no FP8 units, MFU not given")
-    value = flops_per_s / peak
-    return Mfu(value, peak, f"{value:.1%} of {peak / T:g} TFLOP/s ({gpu.name}, {kind}, dense; {gpu.source})")
 
 
 def describe() -> dict:
@@ -123,7 +83,7 @@ def describe() -> dict:
 def cpu_model() -> str | None:
     """The processor's marketing name, or None."""
     if sys.platform == "darwin":
-        return _output("sysctl", "-n", "machdep.cpu.brand_string")
+        return sysctl("machdep.cpu.brand_string")
     found = re.search(r"^model name\s*:\s*(.+)$", read_system("/proc/cpuinfo"), re.M)
     if not found:  # Arm kernels give no name there; lscpu knows the part numbers
         found = re.search(r"^Model name:\s*(.+)$", _output("lscpu") or "", re.M)
@@ -133,7 +93,7 @@ def cpu_model() -> str | None:
 def physical_cores() -> int | None:
     """Processor cores, hyper-threads not counted; None if the system does not say."""
     if sys.platform == "darwin":
-        return _int(_output("sysctl", "-n", "hw.physicalcpu"))
+        return _int(sysctl("hw.physicalcpu"))
     cores, socket = set(), "0"
     for key, value in re.findall(r"^(physical id|core id)\s*:\s*(\d+)$", read_system("/proc/cpuinfo"), re.M):
         if key == "physical id":
@@ -155,7 +115,7 @@ def usable_threads() -> int:
 def memory_bytes() -> int | None:
     """Main memory that this process may use at most: the machine's, or the container's limit if that is less."""
     if sys.platform == "darwin":
-        return _int(_output("sysctl", "-n", "hw.memsize"))
+        return _int(sysctl("hw.memsize"))
     total = re.search(r"^MemTotal:\s*(\d+) kB", read_system("/proc/meminfo"), re.M)
     limits = [int(total[1]) * 1024] if total else []
     limits += [int(text) for text in [read_system("/sys/fs/cgroup/memory.max").strip()] if text.isdigit()]
@@ -218,6 +178,11 @@ def read_system(path: str) -> str:
         return Path(path).read_text(errors="replace")
     except OSError:
         return ""
+
+
+def sysctl(name: str) -> str | None:
+    """What macOS says of itself under this name, or None."""
+    return _output("sysctl", "-n", name)
 
 
 def _output(*command: str, timeout: float = 20.0) -> str | None:

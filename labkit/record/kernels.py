@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 CLASSES = (
     "GEMM bf16",
@@ -37,38 +37,20 @@ CLASSES = (
 
 # First match wins. Communication comes before everything, attention before GEMM ("flash" kernels are called gemm
 # inside), FP8 before bf16. Not "mm" alone: it is in "record_param_comms" too.
-PATTERNS = [
-    (name, re.compile(pattern, re.IGNORECASE))
-    for name, pattern in (
-        (
-            "communication",
-            r"nccl|all_?gather|reduce_?scatter|all_?reduce|chunk_cat|split_with_sizes_copy|nvshmem|symm_mem",
-        ),
-        ("attention", r"flash|fmha|sdpa|attention|attn_|dot_do_o|convert_dq"),  # the last two: around cuDNN's backward
-        ("optimizer", r"adam|multi_tensor|lpnorm|foreach|sgd"),
-        # cuBLAS writes the operands' types behind "nvjet_": q is E4M3, r is E5M2, t is BF16, h is FP16.
-        (
-            "GEMM fp8",
-            r"nvjet_(?:sm\d+_)?[qr][qr]|(?:gemm|device_kernel|cutlass).*(?:e4m3|e5m2|float8|fp8)"
-            r"|(?:e4m3|e5m2|float8|fp8|qgmma).*gemm",
-        ),
-        # torch's compiler names a kernel by what it fused: a cast to FP8 clamps, the search for a scale takes abs and
-        # max.
-        (
-            "quantize/cast",
-            r"^(?!triton).*(?:quantize|cast_|_cast|transpose|amax|compute_scale|update_fp8|fp8|float8|e4m3"
-            r"|e5m2|swizzle)|triton.*(?:clamp|abs_|amax|scaled_mm)",
-        ),
-        ("GEMM bf16", r"nvjet|gemm|cublas|wgmma|xmma|triton_tem_\w*mm|cutlass"),
-        (
-            "norm and elementwise",
-            r"elementwise|triton|norm|softmax|swiglu|silu|reduce|copy|memcpy|memset|fill|cat|embedding"
-            r"|index|scatter|gather|sort|radix|compute_grad_weight|nll|loss|arange|gated|act|rope"
-            r"|cub::|scan|unique|compare",
-        ),
-    )
-]
-
+PATTERNS = {
+    "communication": r"nccl|all_?gather|reduce_?scatter|all_?reduce|chunk_cat|split_with_sizes_copy|nvshmem|symm_mem",
+    "attention": r"flash|fmha|sdpa|attention|attn_|dot_do_o|convert_dq",  # the last two: around cuDNN's backward
+    "optimizer": r"adam|multi_tensor|lpnorm|foreach|sgd",
+    # cuBLAS writes the operands' types behind "nvjet_": q is E4M3, r is E5M2, t is BF16, h is FP16.
+    "GEMM fp8": r"nvjet_(?:sm\d+_)?[qr][qr]|(?:gemm|device_kernel|cutlass).*(?:e4m3|e5m2|float8|fp8)"
+    r"|(?:e4m3|e5m2|float8|fp8|qgmma).*gemm",
+    # torch's compiler names a kernel by what it fused: a cast to FP8 clamps, the search for a scale takes abs and max.
+    "quantize/cast": r"^(?!triton).*(?:quantize|cast_|_cast|transpose|amax|compute_scale|update_fp8|fp8|float8|e4m3"
+    r"|e5m2|swizzle)|triton.*(?:clamp|abs_|amax|scaled_mm)",
+    "GEMM bf16": r"nvjet|gemm|cublas|wgmma|xmma|triton_tem_\w*mm|cutlass",
+    "norm and elementwise": r"elementwise|triton|norm|softmax|swiglu|silu|reduce|copy|memcpy|memset|fill|cat|embedding"
+    r"|index|scatter|gather|sort|radix|compute_grad_weight|nll|loss|arange|gated|act|rope|cub::|scan|unique|compare",
+}
 
 # What users and libraries write on the device's time line beside the kernels.
 _MARKS = re.compile(
@@ -88,28 +70,19 @@ class Kernel:
 
 @dataclass
 class Breakdown:
-    """Milliseconds of one step. `classes` add up to `span`; `hidden` is communication that ran beside computing; `top`
-    are the longest kernels: {"name", "class", "ms", "calls"}, summed over equal names."""
+    """Of one step. `classes_ms` add up to `span_ms`; hidden communication ran beside computing; `top` are the longest
+    kernels: {"name", "class", "ms", "calls"}, summed over equal names."""
 
-    span: float
-    classes: dict[str, float]
-    hidden: float
+    span_ms: float
+    classes_ms: dict[str, float]
+    hidden_communication_ms: float
     steps: int
-    top: list[dict] = field(default_factory=list)
-
-    def to_dict(self) -> dict:
-        return {
-            "span_ms": self.span,
-            "classes_ms": self.classes,
-            "hidden_communication_ms": self.hidden,
-            "steps": self.steps,
-            "top": self.top,
-        }
+    top: list[dict]
 
 
 def classify(name: str) -> str:
     """The class of a kernel by its name; "other" if no pattern fits."""
-    return next((kind for kind, pattern in PATTERNS if pattern.search(name)), "other")
+    return next((kind for kind, pattern in PATTERNS.items() if re.search(pattern, name, re.I)), "other")
 
 
 def breakdown(
@@ -161,9 +134,9 @@ def breakdown(
 def evidence(found: Breakdown) -> dict[str, bool]:
     """What the kernels prove about the run: did FP8 products run on the device, and BF16 ones?"""
     return {
-        "fp8_gemm": found.classes["GEMM fp8"] > 0,
-        "bf16_gemm": found.classes["GEMM bf16"] > 0,
-        "quantize": found.classes["quantize/cast"] > 0,
+        "fp8_gemm": found.classes_ms["GEMM fp8"] > 0,
+        "bf16_gemm": found.classes_ms["GEMM bf16"] > 0,
+        "quantize": found.classes_ms["quantize/cast"] > 0,
     }
 
 

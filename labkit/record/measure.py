@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.record.hardware import find_gpu
+
 
 class Stopwatch:
     """Times the steps of a loop on the device that does the work.
@@ -91,15 +93,9 @@ def throughput(seconds: Sequence[float], tokens: float | Sequence[float], warmup
         return Throughput(None, None, None, None, None, 0, warmup)
     times = [s for s, _ in counted]
     rate = statistics.median(t / s for s, t in counted)
-    return Throughput(
-        rate,
-        sum(t for _, t in counted) / sum(times),
-        percentile(times, 10),
-        percentile(times, 50),
-        percentile(times, 90),
-        len(counted),
-        warmup,
-    )
+    mean = sum(t for _, t in counted) / sum(times)
+    p10, p50, p90 = (percentile(times, percent) for percent in (10, 50, 90))
+    return Throughput(rate, mean, p10, p50, p90, len(counted), warmup)
 
 
 def throughput_of(steps: Iterable[dict], warmup: int = 2) -> Throughput:
@@ -156,6 +152,17 @@ def memory(device: Any = "cpu") -> dict[str, int]:
     return {"peak_bytes": peak_rss_bytes()}
 
 
+def taken_bytes(device: Any = "cpu") -> int | None:
+    """What the driver says that is taken of this GPU, by whomever: the allocator's reserve, CUDA's context, NCCL's and
+    cuDNN's buffers. It is what a full GPU is full of. None on a CPU."""
+    if not str(device).startswith("cuda"):
+        return None
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free
+
+
 def reset_peak(device: Any = "cpu") -> None:
     """Forget CUDA's peaks (after warm-up). The CPU's peak belongs to the process and cannot be reset."""
     if str(device).startswith("cuda"):
@@ -188,13 +195,12 @@ def efficiency(tokens_per_s: float, flops_per_token: dict[str, float], gpu: str 
     rate = {name: tokens_per_s * flops / gpus for name, flops in flops_per_token.items()}
     if not gpu:
         return Efficiency(rate, {}, None, "no GPU: MFU not given")
-    from labkit.record import hardware
-
-    told = {(name, kind): hardware.mfu(flops, gpu, kind) for name, flops in rate.items() for kind in ("bf16", "fp8")}
-    shares = {key: share.value for key, share in told.items() if share.value is not None}
-    peaks = {kind: share.peak for (_, kind), share in told.items() if share.peak is not None}
-    if shares:
-        note = f"dense peaks of {gpu}: " + ", ".join(f"{k} {peak / 1e12:,.0f} TFLOP/s" for k, peak in peaks.items())
-    else:
-        note = next((share.text for share in told.values()), "FLOPs per token unknown, MFU not given")
-    return Efficiency(rate, shares, gpu, note)
+    if not rate:
+        return Efficiency(rate, {}, gpu, "FLOPs per token unknown, MFU not given")
+    chip = find_gpu(gpu)
+    if chip is None:
+        return Efficiency(rate, {}, gpu, f"peak unknown for {gpu!r}, MFU not given")
+    peaks = {"bf16": chip.bf16, **({"fp8": chip.fp8} if chip.fp8 else {})}
+    shares = {(name, kind): flops / peak for name, flops in rate.items() for kind, peak in peaks.items()}
+    told = ", ".join(f"{kind} {peak / 1e12:,.0f} TFLOP/s" for kind, peak in peaks.items())
+    return Efficiency(rate, shares, gpu, f"dense peaks of {gpu}: {told}")

@@ -7,10 +7,15 @@ variables with a second value for dark screens, so that one small file serves bo
 
 from __future__ import annotations
 
+import atexit
+import functools
 import io
 import math
 import numbers
+import os
+import shutil
 import statistics
+import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 WIDTH = 7.4  # inches; the report's text column
+GAP, REACH = 1.32, 0.035  # of labels at the ends of lines: a line's height in letters; how far right of the axes
 
 # light -> dark. The light values double as the names by which the SVG finds them, so each must be unique.
 INK, MUTED, GRID, PAPER, BAND, THIN = "#20242b", "#5b626e", "#dfe3e8", "#fefefe", "#e4ebe3", "#b9c0ca"
@@ -150,6 +156,27 @@ def save(fig: Any, folder: Path, name: str, title: str, alt: str, note: str = ""
     return Picture(name, title, png, svg, alt, note)
 
 
+def folder_or_temp(folder: Path | None) -> Path:
+    """Where a picture goes: `folder`; if nobody says, a folder of its own that is gone when this process ends."""
+    if folder is None:
+        return Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@functools.cache
+def _scratch(pid: int) -> str:
+    """One temporary folder for each process, removed when that process ends, and not when one forked from it does."""
+    folder = tempfile.mkdtemp(prefix="labkit-")
+
+    def remove() -> None:
+        if os.getpid() == pid:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
 def two_themes(svg: str) -> str:
     """The SVG with each named colour as a CSS variable that has a light and a dark value."""
     used = [color for color in DARK if color in svg]
@@ -162,14 +189,12 @@ def two_themes(svg: str) -> str:
     return head + rule + defs + rest if defs else svg
 
 
-def label_ends(
-    ax: Any, ends: Sequence[tuple[float, float, str, str]], size: float = 8.5, gap: float = 1.32, reach: float = 0.035
-) -> None:
+def label_ends(ax: Any, ends: Sequence[tuple[float, float, str, str]], size: float = 8.5) -> None:
     """Name each line at its right end: (x, y, text, color). Labels stand outside the axes, spread so that none overlap,
     joined to their line by a thin leader. Call it when limits and margins are final."""
     if not ends:
         return
-    height = size / 72 * ax.figure.dpi * gap
+    height = size / 72 * ax.figure.dpi * GAP
     low, high = ax.transAxes.transform([(0, 0), (1, 1)])[:, 1]
     placed = []
     for x, y, text, color in ends:
@@ -195,20 +220,10 @@ def label_ends(
     for at, x, y, text, color, _ in placed:
         frac = to_axes.transform((0, at))[1]
         y = min(max(y, ax.get_ylim()[0]), ax.get_ylim()[1]) if math.isfinite(y) else ax.get_ylim()[1]
-        ax.annotate(
-            text,
-            xy=(x, y),
-            xycoords="data",
-            xytext=(1 + reach, frac),
-            textcoords="axes fraction",
-            va="center",
-            ha="left",
-            fontsize=size,
-            color=color,
-            annotation_clip=False,
-            linespacing=1.1,
-            arrowprops=dict(arrowstyle="-", color=color, linewidth=0.6, shrinkA=1, shrinkB=2, relpos=(0, 0.5)),
-        )
+        leader = dict(arrowstyle="-", color=color, linewidth=0.6, shrinkA=1, shrinkB=2, relpos=(0, 0.5))
+        place = dict(xy=(x, y), xycoords="data", xytext=(1 + REACH, frac), textcoords="axes fraction")
+        look = dict(va="center", ha="left", fontsize=size, color=color, linespacing=1.1)
+        ax.annotate(text, **place, **look, arrowprops=leader, annotation_clip=False)
 
 
 def margins(fig: Any, top: float, bottom: float, **sides: float) -> None:

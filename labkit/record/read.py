@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import os
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.record.clean import restore
+
+PACKED = ".jsonl.gz"  # a finished run as one file, in place of its folder: labkit.record.packed
 
 
 @dataclass
@@ -54,15 +58,19 @@ class RunData:
 
 
 def read_run(path: str | os.PathLike) -> RunData:
-    """Read a run folder in whatever state it is. Raises LabError only if there is no run.json or it is not one."""
+    """Read a run folder in whatever state it is, or the file that it was packed into. Raises LabError only if there is
+    no run.json or it is not one."""
     path = Path(path)
+    if (file := path.with_name(path.name + PACKED)).is_file() and not path.is_dir():
+        return _read_packed(path, file)
     run = load_run(path)
     steps, torn_steps = _read_lines(path / "steps.jsonl")
     events, torn_events = _read_lines(path / "events.jsonl")
     arms = {}
-    for folder in sorted(path.glob("arms/*/run.json")):
+    found = {file.parent.name for file in path.glob("arms/*/run.json")}
+    for name in sorted(found | {file.name.removesuffix(PACKED) for file in path.glob(f"arms/*{PACKED}")}):
         with suppress(LabError):
-            arms[folder.parent.name] = read_run(folder.parent)
+            arms[name] = read_run(path / "arms" / name)
     order = as_dict(run["results"].get("arms"))  # the order in which they were run, where it is known
     arms = {name: arms[name] for name in dict.fromkeys([*order, *arms]) if name in arms}
     return RunData(path, run, steps, events, torn_steps + torn_events, arms, is_alive(path))
@@ -120,13 +128,29 @@ def parse(line: bytes) -> dict | None:
     return value if isinstance(value, dict) else None
 
 
+def _read_packed(path: Path, file: Path) -> RunData:
+    try:
+        first, _, rest = gzip.decompress(file.read_bytes()).partition(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise LabError(f"could not read {file}: {error}.") from None
+    head = parse(first) or {}
+    run, events = head.get("run"), head.get("events")
+    if not isinstance(run, dict) or not isinstance(events, list):
+        raise LabError(f"{file} is not a packed run: its first line does not hold one.")
+    steps, torn = _lines(rest)
+    return RunData(path, {**run, "results": restore(run.get("results") or {})}, steps, restore(events), torn, {}, False)
+
+
 def _read_lines(file: Path) -> tuple[list[dict], int]:
     try:
-        content = file.read_bytes()
+        return _lines(file.read_bytes())
     except FileNotFoundError:
         return [], 0
     except OSError as error:
         raise LabError(f"could not read {file}: {error.strerror}.") from None
+
+
+def _lines(content: bytes) -> tuple[list[dict], int]:
     lines, torn = [], 0
     for line in content.split(b"\n"):
         if line.strip():

@@ -2,6 +2,7 @@
 
     run.json       one object: kind, status, command, config, versions, hardware, seeds, started, finished, results, ...
     steps.jsonl    one line a step: step, loss, lr, grad_norm, tokens, seconds, tokens_per_s, memory, skipped, ...
+                   in some lines also heldout, scales, param_norm and grad_norms, aside (seconds beside training)
     events.jsonl   one line an event: time, step, kind, message, ...
     figures/       pictures        report.html   drawn from the above by `labkit.compare.report`
 
@@ -144,7 +145,7 @@ class RunRecord:
             self.update(results={**load_run(self.path).get("results", {}), **fields})
 
     def finish(self, status: str = "finished", **fields: Any) -> None:
-        """Set status ("finished", "failed", "interrupted") and the time, with any further keys; then `close`."""
+        """Set status ("finished", "failed", "paused", "interrupted") and the time, with more keys; then `close`."""
         self.update(status=status, finished=now(), **fields)
         self.close()
 

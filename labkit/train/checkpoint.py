@@ -18,7 +18,7 @@ How a save survives a kill at any moment:
 How a load survives a bad disk: newest first, the ranks check the files against the manifest (each rank a share of
 them) and agree; a damaged checkpoint is passed over and said, and the one before it is used.
 
-On disk: see `labkit.train.manifest`. The folder must be one that all ranks see.
+The folder must be one that all ranks see. What lies in it: labkit.train.manifest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from labkit.precision.flags import mismatch, other_parameters
 from labkit.train import manifest, state
 from labkit.train.config import TrainConfig
 from labkit.train.health import agree, gather_text
-from labkit.train.master import MasterAdamW
+from labkit.train.optim import MasterAdamW
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Checkpoints:
         """
         self._together(lambda: refuse_hand_sharded(model), str)
         final = self.folder / manifest.folder_name(step)
-        partial = final.with_name(final.name + manifest.PARTIAL)
+        beside = final.with_name(final.name + manifest.PARTIAL)
         # AdamW has no state before its first update, and asking for it would make one. Then there is nothing to save.
         has_state = bool(optimizer.state)
         tensors, extra = state.tensors_of(model, optimizer if has_state else None)
@@ -99,21 +99,20 @@ class Checkpoints:
             "precision": self.precision(),
             "torch": torch.__version__,
         }
-        size = self._total(state.local_bytes(tensors, self.group.size))
-
-        def explain(error: BaseException) -> str:
-            return self._not_written(step, size, error)
-
+        total = torch.tensor([state.local_bytes(tensors, self.group.size)], dtype=torch.float64).to(self.group.device)
+        self.group.all_reduce(total)
+        size = round(total.item())
+        explain = partial(self._not_written, step, size)
         try:
-            self._together(lambda: self._prepare(partial, size), explain, only_rank_0=True)
-            mine = self._together(lambda: self._write(partial, tensors, own), explain)
+            self._together(lambda: self._prepare(beside, size), explain, only_rank_0=True)
+            mine = self._together(lambda: self._write(beside, tensors, own), explain)
             files: dict[str, dict[str, int]] = {}
             for part in gather_text(self.group, json.dumps(mine)):
                 files |= json.loads(part)
-            self._together(lambda: self._finish(partial, final, files, about), explain, only_rank_0=True)
+            self._together(lambda: self._finish(beside, final, files, about), explain, only_rank_0=True)
         except LabError:
             if self.group.rank == 0:
-                shutil.rmtree(partial, ignore_errors=True)  # gives the space back
+                shutil.rmtree(beside, ignore_errors=True)  # gives the space back
             raise
         self.say("checkpoint", step, f"saved {final.name}", bytes=sum(f["bytes"] for f in files.values()))
         return final
@@ -138,15 +137,15 @@ class Checkpoints:
     def _finish(self, partial: Path, final: Path, files: dict, about: dict) -> None:
         manifest.write(partial, files, about)
         manifest.publish(partial, final)
-        for step in manifest.whole_steps(self.folder)[self.keep :]:
-            manifest.retire(self.folder / manifest.folder_name(step))
+        self._retire(manifest.whole_steps(self.folder)[self.keep :])
         manifest.sweep(self.folder, manifest.PARTIAL, manifest.CORRUPT)
 
     def _not_written(self, step: int, size: int, error: BaseException) -> str:
         older = [s for s in manifest.whole_steps(self.folder) if s != step]
         kept = f"the checkpoint of step {older[0]} is intact" if older else "there is no earlier one"
         free = shutil.disk_usage(self.folder).free if self.folder.is_dir() else None
-        if _errno(error) in _DISK_FULL or (free is not None and free < size):
+        numbers = (e.errno for e in _chain(error) if isinstance(e, OSError) and e.errno)
+        if next(numbers, None) in _DISK_FULL or (free is not None and free < size):
             room = "" if free is None else f" ({size / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
             return (
                 f"the disk is full: the checkpoint of step {step} could not be written to {self.folder}{room}; "
@@ -156,17 +155,24 @@ class Checkpoints:
 
     # ---- loading
 
-    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]] | None:
+    def load(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, at_most: int | None = None
+    ) -> tuple[int, dict[str, Any]] | None:
         """Fill model, optimizer and this rank's generators (if there are as many ranks) from the newest checkpoint that
         is whole: (its step, what this rank passed as `own`). None if there is none at all. Removes what killed saves
         left.
+
+        at_most: go back, to a checkpoint of this step or an earlier one. Those after the one that is loaded are
+        deleted then: the run has given up what they hold, and a resume would take it for the newest.
 
         Raises LabError, on every rank, if every checkpoint is damaged, or the newest is of another model or
         configuration, or if a parameter of `model` was cut by hand.
         """
         self._together(lambda: refuse_hand_sharded(model), str)
         damaged: dict[int, str] = {}
-        for step in self._listed():
+        listed = self._listed()
+        later = [step for step in listed if at_most is not None and step > at_most]
+        for step in listed[len(later) :]:
             folder = self.folder / manifest.folder_name(step)
             if problem := agree(self.group, self._damage(folder)):
                 damaged[step] = f"{folder.name}: {problem}"
@@ -175,6 +181,7 @@ class Checkpoints:
             for bad, problem in damaged.items():
                 self._together(partial(self._set_aside, bad), str, only_rank_0=True)
                 self.say("corrupt_checkpoint", bad, f"passed over {problem}; going on from step {step}")
+            self._together(partial(self._retire, later), str, only_rank_0=True)
             return loaded
         if damaged:
             raise LabError(
@@ -202,7 +209,7 @@ class Checkpoints:
     def _damage(self, folder: Path) -> str | None:
         body, problem = manifest.read(folder)
         files = sorted(body.get("files", {}).items())[self.group.rank :: self.group.size]  # this rank's share
-        return problem or next((p for name, entry in files if (p := manifest.damage(folder / name, entry))), None)
+        return problem or manifest.damaged(folder, files)
 
     def _restore(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]]:
         about, _ = manifest.read(folder)
@@ -214,15 +221,13 @@ class Checkpoints:
         if other := mismatch(was, now):
             raise LabError(f"cannot resume from {folder}: {other}.")
         tensors, _ = state.tensors_of(model, optimizer if about["optimizer"] else None)
-        same_ranks = about["world_size"] == self.group.size
 
         def read() -> dict[str, Any]:
             with quiet():
                 dcp.load(tensors, storage_reader=dcp.FileSystemReader(folder), **self._ranks())
             # weights_only=False: it is what this program pickled, and its checksum has been verified.
-            return torch.load(
-                folder / _own_file(self.group.rank % about["world_size"]), map_location="cpu", weights_only=False
-            )
+            file = folder / _own_file(self.group.rank % about["world_size"])
+            return torch.load(file, map_location="cpu", weights_only=False)
 
         mine = self._together(read, lambda error: f"cannot resume from {folder}: {_cause(error)}.")
         state.put_back(model, optimizer, tensors, mine["extra"])
@@ -234,16 +239,22 @@ class Checkpoints:
                 "to here: train with the library version that made it, or start from its BF16 form "
                 "(`lab checkpoint convert OLD_RUN NEW_RUN --to bf16`)."
             )
-        if same_ranks:
+        said = f"went on from {folder.name}"
+        if about["world_size"] == self.group.size:
             state.set_generators(mine["generators"], self.group.device)
-        other = f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding"
-        self.say("loaded", about["step"], f"went on from {folder.name}" + ("" if same_ranks else other))
+        else:
+            said += f", saved on {about['world_size']} ranks and now on {self.group.size}: equal up to rounding"
+        self.say("loaded", about["step"], said)
         return about["step"], mine["own"]
 
     def _set_aside(self, step: int) -> None:
         folder = self.folder / manifest.folder_name(step)
         with contextlib.suppress(OSError):  # a run can go on from a folder it may not change
             folder.rename(folder.with_name(folder.name + manifest.CORRUPT))
+
+    def _retire(self, steps: list[int]) -> None:
+        for step in steps:
+            manifest.retire(self.folder / manifest.folder_name(step))
 
     # ---- all ranks or none
 
@@ -259,11 +270,6 @@ class Checkpoints:
         if complaint := agree(self.group, complaint):
             raise LabError(complaint)
         return result
-
-    def _total(self, mine: float) -> int:
-        total = torch.tensor([mine], dtype=torch.float64).to(self.group.device)
-        self.group.all_reduce(total)
-        return round(total.item())
 
     def _ranks(self) -> dict[str, Any]:
         """How DCP is told who takes part: nobody else, or the group's ranks."""
@@ -289,10 +295,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         for inner, _ in getattr(error, "failures", {}).values():
             yield from _chain(inner)
         error = error.__cause__ or error.__context__
-
-
-def _errno(error: BaseException) -> int | None:
-    return next((e.errno for e in _chain(error) if isinstance(e, OSError) and e.errno), None)
 
 
 def _cause(error: BaseException) -> str:

@@ -3,6 +3,7 @@ when a command runs, so that `lab --help` answers at once."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -27,8 +28,6 @@ def show(
     folder = find(path)
     body = about(folder)
     if as_json:
-        import json
-
         typer.echo(json.dumps({key: value for key, value in body.items() if key != "files"}, indent=1))
         return
     size = sum(entry["bytes"] for entry in body["files"].values())
@@ -57,21 +56,19 @@ def convert(
 
 def flag_lines(flags: dict | None) -> list[str]:
     """The precision flags in words."""
-    from labkit.precision.flags import title
+    from labkit.precision.flags import in_words, title
 
     if not flags:
         return ["no precision flags: older than they are, or trained without a precision backend"]
     lines = [f"precision: {title(flags)}, in the {flags['phase']} phase; {len(flags['linears'])} linears"]
     if flags["scaling"]:
         block = f" of {flags['block']}" if flags["block"] else ""
-        powers = "powers of two" if flags["power_of_two"] else "not powers of two"
+        powers = flags["power_of_two"]
+        told = "powers of two" if powers else "not powers of two"
+        told += f" ({in_words(powers)})" if isinstance(powers, dict) else ""
         lines.append(
             f"formats: {flags['forward']} forward, {flags['backward']} backward; scaling: {flags['scaling']}"
-            f"{block}, scales are {powers}, amax epsilon {flags['amax_epsilon']:g}"
+            f"{block}, scales are {told}, amax epsilon {in_words(flags['amax_epsilon'])}"
         )
-    lines.append(
-        "parameters: FP8, with FP32 master weights in the optimizer"
-        if flags["fp8_parameters"]
-        else "parameters: in high precision"
-    )
-    return lines
+    held = "FP8, with FP32 master weights in the optimizer" if flags["fp8_parameters"] else "in high precision"
+    return [*lines, f"parameters: {held}"]

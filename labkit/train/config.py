@@ -8,6 +8,11 @@
     [precision]
     backend = "torchao"
 
+`mixed_precision = "fp8"` is short for that [precision] table, in KempnerForge's spelling: torchao's linears, one scale
+a tensor, E4M3 forward and E5M2 for gradients; all else of [precision] as it is by default, so the head stays in BF16
+and the weights that the optimizer changes in FP32. "bf16" and "fp32" name the backends that are called so. A
+configuration says it in one way or the other: with `mixed_precision`, [precision] names no backend and no recipe.
+
 Three rules, so that a typo never becomes a silent default: an unknown key is an error that names the nearest valid key;
 types are strict ("8" is not 8, and true is not 1); and fields that must agree with one another are checked together.
 Everything here raises `LabError`. Nothing here imports torch.
@@ -15,16 +20,27 @@ Everything here raises `LabError`. Nothing here imports torch.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from labkit.model.config import ModelConfig, sizes
 from labkit.parallel.config import TransformConfig
+from labkit.precision.config import PrecisionConfig
 from labkit.strict import Count, CountOrOff, nearest, require
 from labkit.train.data.config import DataConfig
+from labkit.train.recovery import RecoveryConfig
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+# What `mixed_precision` is short for, in [precision].
+MIXED = {
+    "bf16": {"backend": "bf16"},
+    "fp32": {"backend": "fp32"},
+    "fp8": {"backend": "torchao", "recipe": "tensorwise"},
+}
 
 
 class TrainConfig(TransformConfig):
@@ -54,11 +70,36 @@ class TrainConfig(TransformConfig):
     eval_every: CountOrOff = 25  # 0: off, as in the other *_every fields
     eval_batches: Count = 4
     probe_every: CountOrOff = 0  # write the precision backend's scales
+    norms_every: CountOrOff = 0  # write the norms of the weights, and of each block's gradient
     checkpoint_every: CountOrOff = 0
     keep_checkpoints: Count = 2
 
+    recovery: RecoveryConfig = RecoveryConfig()  # what a step that is not finite leads to
+
     perturb: Annotated[float, Field(ge=0, lt=1)] = 0.0  # relative; the twin run uses 2**-9, bf16's rounding
     perturb_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # two twins need two
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mixed_precision(cls, values: Any) -> Any:
+        """Write `mixed_precision` out, so that a record has one spelling of it."""
+        if not isinstance(values, Mapping) or "mixed_precision" not in values:
+            return values
+        rest = dict(values)
+        word, table = rest.pop("mixed_precision"), rest.get("precision", {})
+        if isinstance(table, PrecisionConfig):
+            table = table.model_dump(include=table.model_fields_set)
+        known = isinstance(word, str) and word in MIXED
+        require(known, f"mixed_precision must be one of {', '.join(map(repr, MIXED))}, not {word!r}")
+        if not isinstance(table, Mapping):
+            return rest  # [precision] is no table, and that is told next
+        twice = next((key for key in ("backend", "recipe") if key in table), None)
+        require(
+            twice is None,
+            f"mixed_precision = {word!r} chooses backend and recipe, and [precision] names a {twice} as well: "
+            "leave one of the two out",
+        )
+        return {**rest, "precision": {**table, **MIXED[word]}}
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
@@ -75,6 +116,11 @@ class TrainConfig(TransformConfig):
         )
         require(
             self.warmup_steps <= self.steps, f"warmup_steps ({self.warmup_steps}) must not exceed steps ({self.steps})"
+        )
+        require(
+            not self.recovery.rollback_after or self.checkpoint_every > 0,
+            "[recovery] rollback_after goes back to a checkpoint, and checkpoint_every = 0 writes none: set it, or "
+            "take rollback_after out",
         )
         require(all(0 <= beta < 1 for beta in self.betas), f"betas {list(self.betas)} must lie in [0, 1)")
         if self.precision.schedule:

@@ -27,13 +27,16 @@ We do not: the loss has to be read once a step anyway, and an `if` that can be r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from labkit.comm.group import Group
+from labkit.model.config import ModelConfig
 from labkit.model.weights import copies, named_weights, refuse_hand_sharded
 
 
@@ -79,6 +82,39 @@ def check(loss: Tensor, model: nn.Module, group: Group, memory_bytes: int = 0) -
         bad_grad=int(bad_grads),
         memory=[int(m) for m in peaks],
     )
+
+
+@torch.no_grad()
+def norms(model: nn.Module, group: Group, held: Callable[[Tensor], Tensor] = lambda w: w) -> dict[str, Any]:
+    """{"param_norm": L2 norm of all weights, "grad_norms": {block: L2 norm of its gradient}}, over all ranks and the
+    same on each; as they are now, so before clipping and the update. A block is "layers.0", or what stands beside the
+    layers ("tok_embed", "head"). held: a weight as an ordinary tensor, sharded alike, where it may be an FP8 one.
+
+    One all-reduce, one wait; all ranks together. LabError: a parameter that was cut by hand.
+    """
+    config = getattr(model, "config", None)
+    names = config.weight_shapes() if isinstance(config, ModelConfig) else [name for name, _ in named_weights(model)]
+    place = {block: at for at, block in enumerate(dict.fromkeys(map(block_of, names)), 1)}  # alike on every rank
+    squares = torch.zeros(1 + len(place), dtype=torch.float64, device=group.device)
+
+    def add(at: int, parameter: nn.Parameter, x: Tensor) -> None:
+        norm = torch.linalg.vector_norm(x, dtype=torch.float32).double()
+        squares[at] += norm.square() / copies(parameter, group.size)
+
+    for name, parameter, grad in local_gradients(model):
+        add(place[block_of(name)], parameter, grad)
+    for _, parameter in named_weights(model):
+        weight = held(parameter)
+        add(0, parameter, weight.to_local() if isinstance(weight, DTensor) else weight)
+    group.all_reduce(squares)
+    whole, *blocks = squares.sqrt().tolist()
+    return {"param_norm": whole, "grad_norms": dict(zip(place, blocks))}
+
+
+def block_of(name: str) -> str:
+    """The block that a weight belongs to: "layers.0.attn.wq.weight" to "layers.0", "head.weight" to "head"."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "layers" else parts[0]
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -44,13 +45,15 @@ class TrainResult(History):
     paused: bool = False  # stopped for a time: to be taken up again
     tokens_per_s: float | None = None  # over all ranks; median step, after the first two
     peak_bytes: list[int] = field(default_factory=list)  # of each rank
+    recovery: dict[str, Any] = field(default_factory=dict)  # labkit.train.recovery.Recovery.state
 
 
 class Clock:
-    """Seconds from lap to lap, without the pauses between."""
+    """Seconds from lap to lap, without the pauses between; and those of the pauses, by what they were for."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._last, self._paused = device, time.perf_counter(), 0.0
+        self._aside: dict[str, float] = {}
 
     def lap(self) -> float:
         """Seconds since the last lap (or the clock's making). Call it where the host has just waited for the device."""
@@ -59,16 +62,23 @@ class Clock:
         return seconds
 
     @contextmanager
-    def pause(self) -> Iterator[None]:
-        """What runs inside is not counted. Waits for the device at both ends, so that work which is still queued is
-        counted on its own side. Not to be nested."""
+    def pause(self, what: str) -> Iterator[None]:
+        """What runs inside is not counted, but noted under `what`. Waits for the device at both ends, so that work
+        which is still queued is counted on its own side. Not to be nested."""
         self._wait()
         begin = time.perf_counter()
         try:
             yield
         finally:
             self._wait()
-            self._paused += time.perf_counter() - begin
+            seconds = time.perf_counter() - begin
+            self._paused += seconds
+            self._aside[what] = self._aside.get(what, 0.0) + seconds
+
+    def aside(self) -> dict[str, float]:
+        """{what for: seconds} of the pauses since this was last asked."""
+        told, self._aside = self._aside, {}
+        return told
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

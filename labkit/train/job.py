@@ -58,7 +58,7 @@ def train_job(
     backend = get_backend(config.precision.backend)
     model, report = build_model(config, group, backend)
     about = {
-        "conversion": report.to_dict(),
+        "conversion": asdict(report),
         "corpus": corpus.describe(),
         "parameters": sum(p.numel() for p in model.parameters()),
     }
@@ -82,11 +82,11 @@ def train_job(
             **asdict(result),
             **about,
             "evidence": backend.evidence(model),
-            "scales": {name: stat.to_dict() for name, stat in backend.scales.items()},
+            "scales": {name: asdict(stat) for name, stat in backend.scales.items()},
         }
         if record:
             record.results(**{key: value for key, value in summary.items() if key not in ("losses", *about)})
-            record.finish("interrupted" if result.paused else "finished")
+            record.finish("paused" if result.paused else "finished")
         return summary
     except BaseException as error:
         if record:

@@ -6,7 +6,8 @@ One step, from top to bottom of `Loop.run`:
     batch      B sequences that depend on (seed, step) alone; each rank takes B/N rows, in `accumulation` micro-batches
     gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches
     check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device
-    update     clip, AdamW; or, if the check failed, neither: the step is skipped and the event recorded
+    update     clip, AdamW; or, if the check failed, neither: the step is skipped, the event recorded, and after several
+               in a row what [recovery] says is done (labkit.train.recovery)
     evaluate   every `eval_every` steps, on held-out batches that are the same at every evaluation of every run, in the
                step's precision
     record     one line into steps.jsonl, by rank 0
@@ -16,9 +17,8 @@ the mean over the batch. So neither the number of ranks nor `accumulation` chang
 the additions. FSDP2 averages gradients over ranks by itself, in FP32: those of each micro-batch, so that no rank ever
 holds a whole gradient, or with `reduce_once` their sum.
 
-Time. A GPU is behind the CPU that feeds it, so a clock is only right where the CPU has just waited for the GPU. The
-loop waits once a step, in the check, and takes its times there: from one check to the next lies exactly one update and
-one forward and backward. Evaluation, checkpoints and the start are not in it.
+Time is taken in the check (labkit.train.history says why): from one to the next lies exactly one update and one forward
+and backward. Evaluation, checkpoints and the start are not in it.
 
 Steps count from 1. Step k's loss is that of the weights before its update; the held-out loss of step k is that after
 it.
@@ -54,6 +54,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.comm.group import Group
+from labkit.errors import LabError
 from labkit.parallel.shard import expect_more, release
 from labkit.precision.phases import PrecisionSchedule
 from labkit.record import measure
@@ -64,10 +65,10 @@ from labkit.train.config import TrainConfig
 from labkit.train.data.batches import micro_batches, rows_per_micro_batch
 from labkit.train.data.corpus import Corpus
 from labkit.train.history import Clock, History, TrainResult
-from labkit.train.optim import adamw, learning_rate, set_learning_rate
+from labkit.train.optim import MasterAdamW, adamw, learning_rate, set_learning_rate
+from labkit.train.recovery import LOWER, ROLL_BACK, SKIP, Recovery, row_of
 
 HELDOUT_SEED = 0  # not the run's: every run is judged on the same text
-GIVE_UP_AFTER = 20  # skipped steps in a row; the weights, or the recipe, will not recover by themselves
 log = logging.getLogger("labkit.train")
 
 
@@ -95,10 +96,13 @@ def train(
     data_share: (index, count) of the equal parts of the batch, if ranks do not each take one: ranks of a
         tensor-parallel group all give the same.
 
-    LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration.
+    LabError: the batch does not divide, the disk is full, no checkpoint can be used, or one of another configuration;
+    [recovery] rollback_after without a run_dir.
     """
+    if config.recovery.rollback_after and run_dir is None:
+        raise LabError("[recovery] rollback_after goes back to a checkpoint: give the run a folder to write them to")
     optimizer, data_share = optimizer or adamw(model, config, backend), data_share or (group.rank, group.size)
-    loop = Loop(group, config, corpus, model, optimizer, record, hooks, backend, data_share)
+    loop = Loop(group, config, corpus, model, optimizer, record, list(hooks), backend, data_share)
     if run_dir is not None:
         checkpoints = Checkpoints(
             Path(run_dir) / "checkpoints",
@@ -147,7 +151,7 @@ class Hook:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+        """After a resume, and whenever the run has gone back to a checkpoint."""
 
 
 class Loop:
@@ -162,19 +166,21 @@ class Loop:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         record: RunRecord | None,
-        hooks: Iterable[Hook],
+        hooks: list[Hook],
         backend: Any,
         data_share: tuple[int, int],
     ) -> None:
         self.group, self.config, self.corpus, self.model, self.optimizer = group, config, corpus, model, optimizer
-        self.record, self.backend, self.hooks = record, backend, list(hooks)
+        self.record, self.backend, self.hooks = record, backend, hooks
+        self.autocast = backend.autocast if backend is not None else nullcontext
         rows = rows_per_micro_batch(config.batch_size, config.accumulation, data_share[1])
         self.split = partial(micro_batches, share=data_share, rows=rows, device=group.device)
         self.tokens = config.batch_size * config.seq_len  # of a step
         self.schedule = PrecisionSchedule(config.precision.schedule, config.steps, backend)
+        self.recovery = Recovery(config.recovery)
         self.step, self.micro, self.lr, self.resumed_from = 0, 0, 0.0, 0
         self.vitals: health.Vitals
-        self.skipped, self.paused = False, False
+        self.skipped, self.paused, self.action = False, False, SKIP
         self.stopped: str | None = None
         self.fields: dict[str, Any] = {}
         self.seconds: list[float] = []
@@ -189,10 +195,10 @@ class Loop:
         self.clock.lap()
         while self.step < config.steps and self.stopped is None:
             self.step += 1
-            self.lr, self.fields, self.skipped = learning_rate(config, self.step), {}, False
+            self.lr, self.fields, self.skipped = learning_rate(config, self.step) * self.recovery.rate, {}, False
             self._enter_phase()
-            if self.config.precision.calibrate and self.schedule.begins(self.step):
-                self._calibrate(self.config.precision.calibrate)
+            if config.precision.calibrate and self.schedule.begins(self.step):
+                self._calibrate(config.precision.calibrate)
             self._call("before_step")
 
             loss = self._gradients()
@@ -200,6 +206,10 @@ class Loop:
 
             self.vitals = health.check(loss, self.model, self.group, self._peak())
             self.seconds.append(self.clock.lap())
+            if config.norms_every and self.step % config.norms_every == 0:
+                with self.clock.pause("norms"):
+                    held = {"held": self.optimizer.held} if isinstance(self.optimizer, MasterAdamW) else {}
+                    self.fields |= health.norms(self.model, self.group, **held)
             if self.vitals.finite:
                 health.clip(self.model, self.vitals.grad_norm, config.clip_norm)
                 set_learning_rate(self.optimizer, self.lr)
@@ -210,25 +220,42 @@ class Loop:
 
             self.history.add(self.step, self.vitals.loss, self.tokens, self.seconds[-1], self.schedule.in_fp8())
             self._call("after_step")
+            if self.skipped and self.action == ROLL_BACK and self.stopped is None and self._roll_back():
+                continue
             if config.eval_every and (self.step % config.eval_every == 0 or self.step == config.steps):
-                with self.clock.pause():
+                with self.clock.pause("evaluation"):
                     self.history.heldout[self.step] = self.fields["heldout"] = heldout = self.evaluate()
                     if not math.isfinite(heldout):
                         self.say("nonfinite", self.step, f"the held-out loss is {heldout}")
                     self._call("after_eval")
             self._write_line()
-            if self.checkpoints and (
-                self.step % config.checkpoint_every == 0 or self.step == config.steps or self.stopped
-            ):
-                with self.clock.pause():
-                    self.checkpoints.save(self.step, self.model, self.optimizer, self._state())
+            last = self.step == config.steps or self.stopped
+            doubtful = self.skipped and config.recovery.rollback_after  # not to be gone back to
+            if self.checkpoints and (last or (self.step % config.checkpoint_every == 0 and not doubtful)):
+                with self.clock.pause("checkpoint"):
+                    parts = {name: part.state_dict() for name, part in self._stateful().items()}
+                    own = {"history": asdict(self.history), "parts": parts, "recovery": self.recovery.state()}
+                    self.checkpoints.save(self.step, self.model, self.optimizer, own)
         self._call("on_end")
-        return self._result()
+        peaks = torch.zeros(self.group.size, dtype=torch.float64, device=self.group.device)
+        peaks[self.group.rank] = self._peak()
+        self.group.all_reduce(peaks)
+        return TrainResult(
+            **asdict(self.history),
+            steps=self.step,
+            resumed_from=self.resumed_from,
+            stopped=self.stopped,
+            paused=self.paused,
+            tokens_per_s=measure.throughput(self.seconds, self.tokens, warmup=2).tokens_per_s,
+            peak_bytes=[int(p) for p in peaks.tolist()],
+            recovery=self.recovery.state(),
+        )
 
     def _gradients(self) -> Tensor:
         """Forward and backward of this rank's part of the batch. Returns its mean loss, scalar, on the device; the
         parameters' `grad` hold the gradient of the mean over the whole batch."""
-        tokens = self.corpus.batch(self.step, self.config.batch_size, self.config.seq_len, self.config.seed)
+        number = self.step + self.recovery.shift
+        tokens = self.corpus.batch(number, self.config.batch_size, self.config.seq_len, self.config.seed)
         total = torch.zeros((), device=self.group.device)
         for micro, (inputs_BT, targets_BT) in enumerate(self.split(tokens)):
             self.micro = micro
@@ -238,21 +265,18 @@ class Loop:
             with ExitStack() as around:
                 for hook in self.hooks:
                     around.enter_context(hook.around_micro(self))
-                if probing := self._probes_now():
+                # Every `probe_every` steps, this rank's first micro-batch shows the scales of the backend.
+                every = self.config.probe_every if self.backend is not None and micro == 0 else 0
+                if probing := every > 0 and self.step % every == 0:
                     around.enter_context(self.backend.probe())
-                with self._autocast():
+                with self.autocast():
                     loss = self.model(inputs_BT, targets_BT)
                 # Outside of autocast: Transformer Engine demands it, and the backward's types follow the forward's.
                 (loss / self.config.accumulation).backward()
             if probing:
-                self.fields["scales"] = {name: stat.to_dict() for name, stat in self.backend.scales.items()}
+                self.fields["scales"] = {name: asdict(stat) for name, stat in self.backend.scales.items()}
             total += loss.detach() / self.config.accumulation
         return total
-
-    def _probes_now(self) -> bool:
-        """Every `probe_every` steps, this rank's first micro-batch shows the scales of the precision backend."""
-        every = self.config.probe_every if self.backend is not None else 0
-        return every > 0 and self.micro == 0 and self.step % every == 0
 
     def _enter_phase(self) -> None:
         """Bring the linears into this step's precision; a switch is an event, and the step's line says what it was."""
@@ -264,7 +288,7 @@ class Loop:
     def _calibrate(self, passes: int) -> None:
         """Forward and backward over this step's batch, `passes` times, without an update: delayed scaling gathers its
         amax values. One pass is not enough: what it flushes to zero hides the gradients of the layers below."""
-        with self.clock.pause():
+        with self.clock.pause("calibration"):
             for _ in range(passes):
                 self._gradients()
                 self.optimizer.zero_grad(set_to_none=True)
@@ -279,7 +303,7 @@ class Loop:
         for index in range(self.config.eval_batches):
             tokens = self.corpus.batch(index, self.config.batch_size, self.config.seq_len, HELDOUT_SEED, "heldout")
             for inputs_BT, targets_BT in self.split(tokens):
-                with self._autocast():
+                with self.autocast():
                     total += self.model(inputs_BT, targets_BT)
         self.model.train()
         release(self.model)
@@ -309,16 +333,24 @@ class Loop:
     def resume(self, checkpoints: Checkpoints) -> None:
         """Take up where the newest whole checkpoint ended; if there is none, all stays as it is."""
         if loaded := checkpoints.load(self.model, self.optimizer):
-            step, own = loaded
-            self.step = self.resumed_from = step
-            self._enter_phase()  # before the backend's state: it is that of a phase
-            self.history = History(**own["history"])
-            parts = self._stateful()
-            for name, state in own["parts"].items():
-                if name in parts and state:
-                    parts[name].load_state_dict(state)
-                elif state:
-                    self.say("state_dropped", step, f"the checkpoint has state of {name}, and this run has none")
+            self.recovery.load(loaded[1].get("recovery", {}))
+            self._take(*loaded)
+            self.resumed_from = self.step
+        self._reopen_record()
+
+    def _take(self, step: int, own: dict[str, Any]) -> None:
+        """Make this run what a checkpoint's `own` says of step `step`; its tensors are loaded already."""
+        self.step = step
+        self._enter_phase()  # before the backend's state: it is that of a phase
+        self.history = History(**own["history"])
+        parts = self._stateful()
+        for name, state in own["parts"].items():
+            if name in parts and state:
+                parts[name].load_state_dict(state)
+            elif state:
+                self.say("state_dropped", self.step, f"the checkpoint has state of {name}, and this run has none")
+
+    def _reopen_record(self) -> None:
         if self.record and self.group.rank == 0 and (self.record.path / "steps.jsonl").stat().st_size:
             # The lines of steps that are done again now are dropped: no step stands in the record twice.
             self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
@@ -326,21 +358,50 @@ class Loop:
     def _refuse_step(self) -> None:
         self.skipped = True
         self.history.skipped.append(self.step)
+        row = row_of(self.history.skipped, self.step)
+        self.action = self.recovery.answer(row)
         names = [text for text in health.gather_text(self.group, health.culprits(self.model)) if text]
-        what = "the loss" if self.vitals.bad_loss else "the gradient"
+        reason = "loss" if self.vitals.bad_loss else "gradient"
         where = f" (gradients of {names[0]})" if names else ""
         ranks = max(self.vitals.bad_loss, self.vitals.bad_grad)
+        then = {LOWER: f"; {row} in a row: {self.recovery.told()}", ROLL_BACK: f"; {row} in a row"}.get(self.action, "")
         self.say(
             "nonfinite",
             self.step,
-            f"{what} is not finite on {ranks} of {self.group.size} ranks{where}: no update in this step",
+            f"the {reason} is not finite on {ranks} of {self.group.size} ranks{where}: no update in this step{then}",
+            action=self.action,
+            reason=reason,
+            row=row,
+            rate=self.recovery.rate,
             bad_loss_ranks=self.vitals.bad_loss,
             bad_gradient_ranks=self.vitals.bad_grad,
         )
-        if self.history.skipped[-GIVE_UP_AFTER:] == list(range(self.step - GIVE_UP_AFTER + 1, self.step + 1)):
-            self.stop(f"{GIVE_UP_AFTER} steps in a row were not finite: lower the learning rate or use another recipe")
+        if why := self.recovery.over(row, self.action):
+            self.stop(why)
+
+    def _roll_back(self) -> bool:
+        """Go back to the newest checkpoint from before the bad steps, if there is one; all ranks together."""
+        assert self.checkpoints is not None, "checked in `train`"
+        step, row = self.step, row_of(self.history.skipped, self.step)
+        with self.clock.pause("rolling back"):
+            release(self.model)
+            loaded = self.checkpoints.load(self.model, self.optimizer, at_most=step - row)
+            if loaded is None:
+                self.say(
+                    "not rolled back", step, f"there is no checkpoint from before step {step - row + 1} to go back to"
+                )
+                return False
+            self._take(*loaded)
+            self.recovery.went_back(step, self.step)
+            why = f"{row} bad steps in a row"
+            told = f"went back to the checkpoint of step {self.step}, after {why}; {self.recovery.told()}"
+            self.say("rolled back", step, told, to=self.step, reason=why, **self.recovery.state())
+            self._reopen_record()
+        return True
 
     def _write_line(self) -> None:
+        if aside := self.clock.aside():
+            self.fields["aside"] = aside
         if self.record:
             self.record.step(
                 step=self.step,
@@ -355,10 +416,6 @@ class Loop:
                 **self.fields,
             )
 
-    def _state(self) -> dict[str, Any]:
-        parts = {name: part.state_dict() for name, part in self._stateful().items()}
-        return {"history": asdict(self.history), "parts": parts}
-
     def _stateful(self) -> dict[str, Any]:
         """Hooks and backend that take part in checkpoints. Named by type, so that other hooks may come and go."""
         parts: dict[str, Any] = {"backend": self.backend.state} if self.backend is not None else {}
@@ -367,26 +424,8 @@ class Loop:
             parts[f"hook {type(hook).__name__} {same}"] = hook
         return parts
 
-    def _result(self) -> TrainResult:
-        peaks = torch.zeros(self.group.size, dtype=torch.float64, device=self.group.device)
-        peaks[self.group.rank] = self._peak()
-        self.group.all_reduce(peaks)
-        speed = measure.throughput(self.seconds, self.tokens, warmup=2)
-        return TrainResult(
-            **asdict(self.history),
-            steps=self.step,
-            resumed_from=self.resumed_from,
-            stopped=self.stopped,
-            paused=self.paused,
-            tokens_per_s=speed.tokens_per_s,
-            peak_bytes=[int(p) for p in peaks.tolist()],
-        )
-
     def _peak(self) -> int:
         return measure.memory(self.group.device)["peak_bytes"]
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return self.backend.autocast() if self.backend is not None else nullcontext()
 
     def _call(self, name: str) -> None:
         for hook in self.hooks:

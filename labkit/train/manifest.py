@@ -22,6 +22,7 @@ import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,11 @@ def damage(file: Path, expected: dict[str, int]) -> str | None:
         return f"{file.name} is missing"
     except OSError as error:
         return f"{file.name} cannot be read ({error.strerror})"
+
+
+def damaged(folder: Path, files: Iterable[tuple[str, dict[str, int]]]) -> str | None:
+    """What is wrong with the first of a checkpoint's files, (name, as `describe` said), that is not whole; or None."""
+    return next((problem for name, entry in files if (problem := damage(folder / name, entry))), None)
 
 
 def publish(partial: Path, final: Path) -> None:

@@ -21,18 +21,16 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from labkit.errors import LabError
 from labkit.precision.base import TILE
-from labkit.precision.flags import title
-from labkit.precision.probe import saturating
+from labkit.precision.flags import of_operand, title
 from labkit.precision.torchao_backend import float8_utils
 from labkit.train import manifest
 from labkit.train.checkpoint import quiet
-from labkit.train.master import MASTER
+from labkit.train.optim import MASTER
 
 FORMATS, WEIGHTS = ("bf16", "fp8"), ("fp8", "master")
 
@@ -51,10 +49,7 @@ def find(path: str | Path) -> Path:
 def about(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint; LabError if it, or any file of it, is damaged."""
     body, problem = manifest.read(folder)
-    problem = problem or next(
-        (p for name, entry in sorted(body["files"].items()) if (p := manifest.damage(folder / name, entry))), None
-    )
-    if problem:
+    if problem := problem or manifest.damaged(folder, sorted(body["files"].items())):
         raise LabError(f"{folder} is damaged: {problem}")
     return body
 
@@ -79,7 +74,7 @@ def reformat(source: str | Path, target: str | Path, to: str, *, weights: str = 
     if final.exists():
         raise LabError(f"{final} exists: choose another folder for the converted run")
     tensors = load_flat(folder)
-    change(tensors, flags["linears"], to, weights, flags["amax_epsilon"])
+    change(tensors, flags["linears"], to, weights, of_operand(flags["amax_epsilon"], "weight"))
     partial = final.with_name(final.name + manifest.PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -108,7 +103,7 @@ def flags_of(folder: Path, body: dict[str, Any], to: str) -> dict[str, Any]:
     if flags["fp8_parameters"] == (to == "fp8"):
         has = "FP8 parameters" if flags["fp8_parameters"] else "parameters in high precision"
         raise LabError(f"{folder} has {has} already")
-    if flags["scaling"] != "block" or not flags["power_of_two"]:
+    if flags["scaling"] != "block" or not of_operand(flags["power_of_two"], "weight"):
         raise LabError(
             f"{folder} is of {title(flags)}, and FP8 parameters go with recipe block and its power-of-two "
             "scales alone: train with te block or emulated block"
@@ -142,30 +137,28 @@ def change(tensors: dict[str, Any], linears: list[str], to: str, weights: str, e
         if to == "fp8":
             tensors[master] = tensors[weight].float()
             tensors[weight] = as_fp8_holds(tensors[master], epsilon)
+        elif weights == "master":
+            tensors[weight] = tensors.pop(master)
         else:
-            was = tensors.pop(master)
-            tensors[weight] = was if weights == "master" else tensors[weight]
+            del tensors[master]
 
 
 def as_fp8_holds(weight: Tensor, epsilon: float) -> Tensor:
-    """The values that an FP8 parameter made of FP32 `weight` [M, N] has; by torchao's scales and torch's cast.
+    """The values that an FP8 parameter made of FP32 `weight` [M, N] has: torchao's tensorwise rounding, tile by tile.
 
     epsilon: the least amax of a 128 x 128 tile, as in the checkpoint's flags."""
-    (M, N), e4m3 = weight.shape, torch.float8_e4m3fn
-    padded = F.pad(weight, (0, -N % TILE, 0, -M % TILE))
-    tiles = padded.view(padded.shape[0] // TILE, TILE, padded.shape[1] // TILE, TILE)
-    amax = tiles.abs().amax((1, 3), keepdim=True).clamp(min=epsilon)
-    scale = float8_utils().amax_to_scale(amax, e4m3, round_scales_to_power_of_2=True)
-    return (saturating(tiles * scale, e4m3).float() / scale).view_as(padded)[:M, :N].contiguous()
+    torchaos, e4m3, held = float8_utils(), torch.float8_e4m3fn, weight.clone()
+    for tile in (tile for rows in held.split(TILE) for tile in rows.split(TILE, dim=1)):
+        amax = torchaos.tensor_to_amax(tile).clamp(min=epsilon)
+        scale = torchaos.amax_to_scale(amax, e4m3, round_scales_to_power_of_2=True)
+        tile.copy_(torchaos.to_fp8_saturated(tile * scale, e4m3).float() / scale)
+    return held
 
 
 def changed(body: dict[str, Any], to: str, folder: Path) -> dict[str, Any]:
     """The manifest's words for the converted checkpoint."""
     fp8 = to == "fp8"
-    config = {**body["config"], "precision.fp8_parameters": fp8} if body["config"] else body["config"]
-    return {
-        **{key: value for key, value in body.items() if key != "files"},
-        "config": config,
-        "precision": {**body["precision"], "fp8_parameters": fp8},
-        "converted": {"to": to, "from": folder.parent.parent.name or folder.name},
-    }
+    said = {key: value for key, value in body.items() if key != "files"}
+    said["config"] = said["config"] and {**said["config"], "precision.fp8_parameters": fp8}
+    said["precision"] = {**said["precision"], "fp8_parameters": fp8}
+    return {**said, "converted": {"to": to, "from": folder.parent.parent.name or folder.name}}

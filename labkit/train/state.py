@@ -12,33 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint import state_dict as dcp
 from torch.distributed.tensor import DTensor
 
 from labkit.model.weights import copies
 from labkit.train.config import TrainConfig
-from labkit.train.master import MasterAdamW
+from labkit.train.optim import MasterAdamW
+from labkit.train.recovery import RecoveryConfig
 
 EXTRA = "_extra_state"  # Transformer Engine's per-module scaling state: it belongs to a rank, not to the model
 
 # What may change between save and resume: none of it changes what is computed, beyond the order of additions.
-MAY_CHANGE = {
-    "eval_every",
-    "eval_batches",
-    "probe_every",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "accumulation",
-    "activation_checkpointing",
-    "reduce_once",
-    "reshard_after_forward",
-    "compile",
-}
+MAY_CHANGE = {"eval_every", "eval_batches", "probe_every", "norms_every", "checkpoint_every", "keep_checkpoints"}
+MAY_CHANGE |= {"accumulation", "activation_checkpointing", "reduce_once", "reshard_after_forward", "compile"}
+MAY_CHANGE |= {f"recovery.{key}" for key in RecoveryConfig.model_fields}  # good steps are computed as before
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -48,13 +35,13 @@ def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tup
     Under the parameters' own names: wrappers (compile, checkpointing) and the order of parameters leave no trace, so a
     checkpoint fits however the model is wrapped and sharded next time.
     """
-    weights = get_model_state_dict(model)
+    weights = dcp.get_model_state_dict(model)
     extra = {name: weights.pop(name) for name in list(weights) if name.endswith(EXTRA)}
     if isinstance(optimizer, MasterAdamW):
         weights |= optimizer.values(model)
     tensors: dict[str, Any] = {"model": weights}
     if optimizer is not None:
-        tensors["optimizer"] = get_optimizer_state_dict(model, optimizer)
+        tensors["optimizer"] = dcp.get_optimizer_state_dict(model, optimizer)
     return tensors, extra
 
 
@@ -70,9 +57,9 @@ def put_back(
                 if name not in fp8:
                     parameter.copy_(tensors["model"][name])
     else:
-        set_model_state_dict(model, {**tensors["model"], **extra})
+        dcp.set_model_state_dict(model, {**tensors["model"], **extra})
     if "optimizer" in tensors:
-        set_optimizer_state_dict(model, optimizer, tensors["optimizer"])
+        dcp.set_optimizer_state_dict(model, optimizer, tensors["optimizer"])
     if isinstance(optimizer, MasterAdamW):
         optimizer.restore()
 
@@ -81,7 +68,7 @@ def shapes(model: nn.Module) -> dict[str, list[int]]:
     """{name: shape} of the whole weights."""
     return {
         name: list(value.shape)
-        for name, value in get_model_state_dict(model).items()
+        for name, value in dcp.get_model_state_dict(model).items()
         if isinstance(value, torch.Tensor) and not name.endswith(EXTRA)
     }
 

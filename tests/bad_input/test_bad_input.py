@@ -25,6 +25,12 @@ ALONE = ALONE.replace("world_size = 2", "world_size = 1")
         (("d_ffn = 64", "d_ffn = 72"), ("multiples of 16", "layers.0.ffn.w1 (32 -> 72)")),
         (('backend = "torchao"', 'backend = "torchoa"'), ("torchoa", "did you mean 'torchao'")),
         (('recipe = "tensorwise"', 'recipe = "tensorwide"'), ("tensorwide", "did you mean 'tensorwise'")),
+        (
+            ('recipe = "tensorwise"', 'recipe = "tensorwise", amax_epsilon = 1e-9'),
+            ("torchao tensorwise", "no amax_epsilon to choose", "recipe block of te"),
+        ),
+        (("steps = 8", "steps = 8\nrecovery.rollback_after = 3"), ("rollback_after", "checkpoint_every = 0")),
+        (("steps = 8", 'steps = 8\nmixed_precision = "fp8"'), ("mixed_precision", "names a backend as well")),
         (('role = "baseline"', 'role = "twin"'), ("exactly one arm", "baseline")),
         (('title = "micro"', 'title = "micro'), ("not valid TOML",)),
     ],
@@ -91,6 +97,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     one_sentence(lab_here(tmp_path, "report", "out"), "out")
 
 
+@pytest.mark.thorough
 def test_full_disk_is_one_sentence_and_keeps_what_was_recorded(tmp_path):
     """A limit on the size of a file stands for a full disk: writing beyond it fails in the same place."""
     long = preset(tmp_path, ALONE.replace("steps = 8", "steps = 400").replace("probe_every = 4", "probe_every = 1"))

@@ -27,6 +27,7 @@ def reaching(tmp_path, line, uses=""):
     return run_checks(["91.1"], weeks=[load_week(folder)])
 
 
+@pytest.mark.thorough
 def test_files_are_the_base_and_what_is_declared():
     assert names() == sorted(BASE)
     assert names(["labkit.model"]) == sorted([*BASE, "model"])
@@ -65,14 +66,25 @@ def test_at_home_reaching_for_more_is_refused_by_its_name(tmp_path, line):
     outcome = reaching(tmp_path, line)
     assert not outcome.earned
     words = "labkit.strict is not part of {}: of labkit it stands on labkit.comm and labkit.checks alone"
-    *three, name = outcome.cases
-    assert all(words.format("task 91.1") in case.text for case in three)
-    assert words.format("week91") in name.text, "a function that the registry does not name"
+    assert all(words.format("task 91.1") in case.text for case in outcome.cases)
     assert all("week91_mini/ops.py:3" in case.text for case in outcome.cases), "and where"
 
 
 def test_at_home_what_is_declared_is_there(tmp_path):
     assert reaching(tmp_path, "import labkit.strict", 'uses = ["labkit.strict"]\n').full
+
+
+def test_what_a_task_declares_is_its_own(tmp_path):
+    """Declared by 91.1 alone: it is there for 91.1, refused to 91.2, and in the sandbox for both."""
+    one, two = '[[task]]\nid = "91.1"\n', "import labkit.strict"
+    registry = REGISTRY.replace(one, f'{one}uses = ["labkit.strict"]\n')
+    folder = make_week(tmp_path, registry=registry)
+    (folder / "ops.py").write_text(OPS.replace("import torch\n", f"import torch\n{two}\n", 1))
+    week = load_week(folder)
+    assert week.uses == week.task("91.1").uses == ("labkit.strict",) and week.task("91.2").uses == ()
+    assert run_checks(["91.1"], weeks=[week]).full
+    refused = run_checks(["91.2"], weeks=[week])
+    assert not refused.earned and all("not part of task 91.2" in case.text for case in refused.cases)
 
 
 def test_at_home_without_the_rule_it_would_be_there(tmp_path, monkeypatch):
@@ -83,8 +95,8 @@ def test_at_home_without_the_rule_it_would_be_there(tmp_path, monkeypatch):
     remote._forget(folder.name)
     (folder / "reach.py").write_text("def reach():\n    import labkit.strict\n    return labkit.strict.__name__\n")
     reach = remote._find(str(tmp_path), folder.name, "reach.reach")
-    boundary.hold(str(tmp_path), folder.name, "reach.reach")
-    with pytest.raises(boundary.Refused, match=r"labkit\.strict is not part of week91"):
+    boundary.hold("task 91.1", ["labkit.model"])
+    with pytest.raises(boundary.Refused, match=r"labkit\.strict is not part of task 91\.1"):
         reach()
     sys.meta_path.remove(boundary._Gate)
     assert reach() == "labkit.strict"

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from labkit.checks import call_each, expected, load_week, run_checks, use_runner
+from labkit.checks import call_each, expected, load_week, run_checks
 from labkit.checks.expected import once
-from labkit.checks.runner import Case, LocalRunner, Reply, use_case
+from labkit.checks.runner import Case, LocalRunner, Reply, use
 from labkit.checks.verdict import CheckFailed
 from tests.checks.miniweek import OPS, TESTS, make_week
 
@@ -92,7 +92,7 @@ class Answering:
 @pytest.mark.parametrize("answer", [[], [1], [1, 2, 3], 7, None, {"a": 1, "b": 2}])
 def test_an_answer_of_another_length_is_no_answer(tmp_path, answer):
     """It comes from the student's process: zipped with the questions, an empty list would pass every case."""
-    with use_runner(Answering(answer)), use_case(Case(tmp_path, "week91_mini")), pytest.raises(CheckFailed) as failed:
+    with use(Answering(answer), Case(tmp_path, "week91_mini")), pytest.raises(CheckFailed) as failed:
         call_each("ops.f", [(1,), (2,)])
     assert failed.value.verdict == "no result" and "2 times" in failed.value.text
 
@@ -101,7 +101,7 @@ def test_one_process_answers_all_questions_in_their_order(tmp_path):
     pid = "def pid(k, of=None):\n    import os\n    return k, of, os.getpid()\n\n\n"
     ops = OPS.replace("def more():", pid + "def more():")
     folder = make_week(tmp_path, ops, TESTS)
-    with LocalRunner() as runner, use_runner(runner), use_case(Case(folder.parent, folder.name, timeout=20.0)):
+    with LocalRunner() as runner, use(runner, Case(folder.parent, folder.name, timeout=20.0)):
         got = call_each("ops.pid", [(3,), (1, "x"), (2,)])
         with pytest.raises(CheckFailed) as failed:
             call_each("ops.pid", [(3,), ()])

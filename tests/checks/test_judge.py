@@ -79,7 +79,16 @@ def test_a_cause_needs_an_exact_fingerprint():
     assert "cause: doubled" in failure(same, WANT * 2, WANT, looks_like=mark).text
     nearly = WANT * 2 + torch.tensor([0, 0, 0, 1e-3])
     assert failure(same, nearly, WANT, looks_like=mark).cause == ()
-    assert failure(same, WANT * 2, WANT, looks_like={"nothing": None, "shape": torch.zeros(2)}).cause == ()
+    assert failure(same, nearly, WANT, looks_like={"nothing": None, "shape": torch.zeros(2)}).cause == ()
+
+
+def test_one_factor_everywhere_is_told_where_nothing_else_fits():
+    whole = torch.tensor([3.0, -7.0, 0.0, 11.0, 900.0])
+    assert failure(same, whole / 3, whole).cause == ("every number is 0.3333 times the one expected",)
+    assert failure(same, whole * 0, whole).cause == ("nothing but zeros",)
+    assert failure(same, whole * 2 + 1, whole).cause == ()
+    assert failure(same, torch.tensor([2.0, 4.0]), torch.tensor([1.0, 2.0])).cause == (), "two numbers prove nothing"
+    assert failure(same, whole * 2, whole, looks_like={"doubled": whole * 2}).cause == ("doubled",)
 
 
 def test_a_cause_needs_evidence_in_several_numbers():

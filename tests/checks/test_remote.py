@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib.machinery import PathFinder
+from pathlib import Path
 
 import pytest
 
-from labkit.checks import remote, values
-from labkit.checks.runner import Job, describe
+from labkit.checks import remote, tensors, values
+from labkit.checks.runner import Job, describe, own_lines
 from labkit.comm.ranks import run_ranks
 
 PACKAGE = "week92_remote"
@@ -60,6 +62,20 @@ def test_nor_does_a_module_of_the_course_find_it_there(asked, tmp_path):
     assert how == "raised" and text.startswith("scenes.py cannot be imported. ImportError: cannot import name 'ops'")
     (tmp_path / "lacking" / PACKAGE / "scenes.py").write_text("from .ops import seven\n")
     assert f"No module named '{PACKAGE}.ops'" in asked("lacking", "scenes.seven")[1]
+
+
+def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_told():
+    """At home the folder that holds the week holds labkit and .venv as well."""
+    root = str(Path(__file__).resolve().parents[2])
+    error = None
+    try:
+        tensors(1, 2, "three")
+    except TypeError as raised:
+        error = raised
+    lines = remote.told(error, root).splitlines()
+    assert len(lines) == 2 and "TypeError" in lines[0] and "tests/checks/test_remote.py" in lines[1], lines
+    text = "".join(traceback.format_exception(error))
+    assert "judge.py" in text and "judge.py" not in own_lines(text, root) and "test_remote.py" in own_lines(text, root)
 
 
 def test_what_one_course_has_loaded_is_forgotten_for_the_next(asked, tmp_path):

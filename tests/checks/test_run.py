@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from labkit.checks import load_week, run_checks, use_runner
+from labkit.checks import load_week, run_checks
+from labkit.checks.outcome import CaseResult, Outcome, decided
 from labkit.checks.runner import Job, LocalRunner, Reply
-from labkit.checks.table import render, watch
+from labkit.checks.table import Console, render, watched
+from labkit.checks.verdict import CRASHED, PASSED, WRONG, cause_line
 from labkit.errors import LabError
 from tests import warm
 from tests.checks.miniweek import OPS, TESTS, make_week
@@ -92,6 +97,27 @@ def test_shares_are_exact(tmp_path):
     assert outcome.cases[0].possible == Fraction(1, 30) and outcome.full
 
 
+def test_full_is_every_point_and_every_case(week):
+    """What decides the exit status of `lab check`: points alone, or cases alone, are not enough."""
+
+    def outcome(task, *verdicts):
+        possible = Fraction(str(week.task(task).points)) / max(len(verdicts), 1)
+        cases = [CaseResult(task, "t", "sums", f"{n} ranks", possible, v) for n, v in enumerate(verdicts)]
+        return Outcome([(week, (task,))], 1, cases)
+
+    points = next(task.id for task in week.tasks if task.points)
+    assert outcome(points, PASSED, PASSED).full
+    assert not outcome(points, PASSED, WRONG).full
+    assert not outcome(points).full, "nothing ran"
+    partly = outcome(points, PASSED, PASSED)
+    partly.cases.pop()
+    assert not partly.full, "all that ran passed, and half of it did not run"
+    free = outcome(points, PASSED, PASSED)
+    free.cases.append(CaseResult(points, "t", "sums", "", Fraction(0), WRONG))
+    assert not free.full, "every point, and a case without points is wrong"
+    assert [case.behaviour for case in free.cases] == ["sums: 0 ranks", "sums: 1 ranks", "sums"]
+
+
 def test_only_what_was_asked_for_runs(week):
     runner = Answering(honest)
     outcome = run_checks(["91.2"], weeks=[week], runner=runner)
@@ -115,6 +141,19 @@ def test_the_seed_decides_the_data(week):
         return runner.jobs[0].inputs[0][0].tolist(), outcome.seed
 
     assert data(3) == data(3) and data(3)[0] != data(4)[0] and data(None) != data(None)
+
+
+def test_a_tests_data_tell_nothing_of_another_tests():
+    """Each is drawn from a seed of its own, from which the run's cannot be computed."""
+    from labkit.checks.plugin import seed_of
+
+    def item(name, folder="week91"):
+        return SimpleNamespace(originalname=name, name=f"{name}[4]", path=Path(folder, "test_week91.py"))
+
+    seeds = [seed_of(seed, item(name)) for seed in range(100) for name in ("test_total", "test_twice")]
+    assert len(set(seeds)) == 200 and all(0 <= one < 2**62 for one in seeds)
+    assert len({one % 50 for one in seeds[::2]}) > 25, "consecutive seeds do not stay consecutive"
+    assert seed_of(7, item("test_total")) == seed_of(7, item("test_total")) != seed_of(7, item("test_total", "week92"))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +325,7 @@ def test_earlier_tasks_can_be_the_references(tmp_path, ranks):
 def test_call_outside_a_test_says_where_it_works():
     from labkit.checks import call, call_alone
 
-    with use_runner(Answering(honest)), pytest.raises(LabError, match="lab check"):
+    with pytest.raises(LabError, match="lab check"):
         call_alone("ops.name")
     with pytest.raises(TypeError, match="one entry for each rank"):
         call("ops.total", torch.zeros(3))
@@ -324,7 +363,7 @@ def test_lab_check_and_open_name_the_nearest(tmp_path):
     make_week(tmp_path)
     for command in ("check", "open"):
         done = lab(command, "week19", cwd=tmp_path)
-        assert done.returncode == 2 and "did you mean week91" in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 2 and "did you mean 'week91'" in done.stderr and "Traceback" not in done.stderr
     assert "no notebook lab.ipynb" in lab("open", "week91", cwd=tmp_path).stderr
 
 
@@ -363,8 +402,9 @@ def test_the_table_tells_each_mistake_once(week, capsys):
     def answer(job):
         return Reply(values=[args[0] if args else "ops" for args in job.inputs], inputs=list(job.inputs))
 
-    with watch() as (console, hooks):
-        outcome = run_checks(["week91"], weeks=[week], runner=Answering(answer), seed=1, **hooks)
+    console = Console()
+    with watched(console) as progress:
+        outcome = run_checks(["week91"], weeks=[week], runner=Answering(answer), seed=1, progress=progress)
     render(outcome, console)
     text = capsys.readouterr().out
     assert text.count("cause: nothing added") == 1 and "(and 1 more)" in text
@@ -377,15 +417,10 @@ def test_the_table_tells_each_mistake_once(week, capsys):
 
 def test_progress_is_told(week):
     seen = []
-    run_checks(
-        ["91.1"],
-        weeks=[week],
-        runner=Answering(honest),
-        expected=lambda n: seen.append(n),
-        starts=lambda task, title: seen.append((task, title)),
-        ends=lambda case: seen.append(case.verdict),
-    )
-    assert seen[:3] == [4, ("91.1", "Adds up over the ranks"), "passed"] and seen.count("passed") == 4
+    run_checks(["91.1"], weeks=[week], runner=Answering(honest), progress=lambda *told: seen.append(told))
+    assert seen[0] == (0, 4, "91.1 Adds up over the ranks") and [told[:2] for told in seen] == [
+        (k, 4) for k in range(4)
+    ]
 
 
 def test_help_stays_light():
@@ -415,3 +450,33 @@ def test_lab_open_starts_jupyterlab_or_says_how_to_get_it(week, monkeypatch, ins
         with pytest.raises(LabError, match="pip install jupyterlab"):
             open_week("week91")
         assert not started
+
+
+def found(case, verdict, *cause, text=None):
+    told = text or f"rank 0 differs\n  {cause_line(cause)}"
+    return CaseResult("13.2", f"t.py::test_x[{case}]", "Sums", case, Fraction(1), verdict, told, cause)
+
+
+def test_causes_among_which_a_case_cannot_choose_are_decided_by_the_others():
+    sure = found("even", WRONG, "the remainder of 5 by 2 is ignored")
+    unsure = found("ragged", WRONG, "nothing added", "the remainder of 7 by 3 is ignored")
+    one, other = decided([unsure, sure])
+    assert other is sure and one.cause == ("the remainder of 7 by 3 is ignored",)
+    assert "cause: the remainder of 7 by 3 is ignored (by the other cases" in one.text and "one of" not in one.text
+    cases = [found(c, WRONG, *causes) for c, causes in (("a", ("x", "y")), ("b", ("y", "z")), ("c", ("w", "x", "y")))]
+    assert [case.cause for case in decided(cases)] == [("y",)] * 3
+    assert decided(cases[:1]) == cases[:1], "one case alone decides nothing"
+    apart = [replace(cases[0], task="13.3"), cases[1]]
+    assert decided(apart) == apart, "nor does another task's"
+    crash = found("d", CRASHED, "Rank 1 raised x")
+    assert decided([*cases[:1], crash]) == [cases[0], crash], "nor one that fits none of them"
+
+
+def test_one_mistake_is_told_once_whatever_rank_and_length(capsys):
+    same_error = "Rank {} raised RuntimeError: The size of tensor a ({}) must match tensor b ({}) (collectives.py:12)."
+    cases = [found(f"N={n}", CRASHED, same_error.format(n, 50 + n, 51 + n), text="boom " + "!" * n) for n in (1, 2, 3)]
+    cases.append(found("other", CRASHED, same_error.format(1, 51, 52).replace(":12", ":13"), text="bang"))
+    week = load_week(ROOT / "week13_allreduce")
+    out = io.StringIO()
+    render(Outcome([(week, ("13.2",))], 1, cases), Console(file=out, width=120))
+    assert out.getvalue().count("boom") == 1 and "(and 2 more)" in out.getvalue() and "bang" in out.getvalue()

@@ -23,13 +23,13 @@ def test_a_week_is_read(tmp_path):
     [
         ('id = "91.2"', 'id = "91.1"', "two tasks 91.1"),
         ('id = "91.2"', 'id = "two"', "WEEK.NUMBER"),
-        ('kind = "written"', 'kind = "oral"', "kind is one of"),
+        ('kind = "written"', 'kind = "oral"', "kind must be one of"),
         ("points = 10", 'points = "ten"', "points"),
         ("points = 10", "points = -1", "above 0"),
         ("points = 0", "points = 3", "stretch"),
         ('stands_on = ["91.1"]', 'stands_on = ["91.7"]', "stands on 91.7"),
         ('title = "Mini"', 'titel = "Mini"', "title"),
-        ('functions = ["ops.twice"]', 'function = ["ops.twice"]', "did you mean functions"),
+        ('functions = ["ops.twice"]', 'function = ["ops.twice"]', "did you mean 'functions'"),
         ("[[task]]", "[[task]", "not valid TOML"),
     ],
 )
@@ -62,7 +62,7 @@ def test_names_select_tasks(tmp_path):
     assert ids() == ids("week91") == ids("week91_mini/") == ["91.1", "91.2", "91.3"]
     assert ids("91.2", "91.1", "91.2") == ["91.1", "91.2"]
     assert ids("91.4") == ["91.4"], "a stretch task is checked when it is named"
-    with pytest.raises(LabError, match="did you mean week91"):
+    with pytest.raises(LabError, match="did you mean 'week91'"):
         ids("week19")
     with pytest.raises(LabError, match="no task or week 'zzz'"):
         ids("zzz")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.checks import values
+from labkit.checks import packing, values
 from labkit.checks.values import Opaque, pack, unpack
 from labkit.errors import LabError
 
@@ -112,7 +112,7 @@ def test_deep_and_endless_values_end():
 
 
 def test_too_much_is_refused(monkeypatch):
-    monkeypatch.setattr(values, "MAX_BYTES", 1000)
+    monkeypatch.setattr(packing, "MAX_BYTES", 1000)
     with pytest.raises(LabError, match="too much"):
         pack(torch.zeros(1000))
     with pytest.raises(ValueError, match="2000 bytes"):
@@ -142,8 +142,31 @@ def forged(tree, arrays=(), blob=b""):
         forged({"tensor": 0}, [["float32", [-1]]]),
         forged({"tensor": 0}, [["object", [1]]]),
         forged({"list": [1], "dict": []}),
+        forged({"list": [{"tensor": 0}] * 2}, [["uint8", [1]]], b"x"),
+        forged({"list": [{"tensor": 1}, {"tensor": 0}]}, [["uint8", [1]]] * 2, b"xy"),
+        forged({"tensor": True}, [["uint8", [1]]] * 2, b"xy"),
+        forged(None, [["uint8", [1]]], b"x"),
+        forged({"int": 7}),
+        forged({"int": "9" * 4000}),
+        forged({"dict": [[{"int": str(n * ((1 << 61) - 1))}, None] for n in range(packing.SAME_HASH + 1)]}),
     ],
 )
 def test_forged_bytes_are_an_error_and_nothing_else(data):
     with pytest.raises(ValueError, match="not packed values"):
         unpack(data)
+
+
+def test_as_many_values_as_can_be_read_in_a_moment(monkeypatch):
+    monkeypatch.setattr(packing, "MAX_ITEMS", 1000)
+    assert unpack(pack(list(range(999)))) == list(range(999))
+    with pytest.raises(LabError, match="use tensors"):
+        pack(list(range(1000)))
+    with pytest.raises(ValueError, match="more than 1000 values"):
+        unpack(forged({"list": [None] * 1000}))
+    with pytest.raises(ValueError, match="more than 1000 values"):  # before they are made
+        unpack(forged({"list": [{"list": []}] * 2000}))
+
+
+def test_keys_that_only_look_alike_are_no_attack():
+    value = {n * 1024: n for n in range(5000)} | {(n, -n): n for n in range(5000)} | {n / 7: n for n in range(1, 5000)}
+    assert unpack(pack(value)) == value

@@ -57,7 +57,7 @@ def test_the_students_copy_holds_no_solution_and_compiles(tmp_path):
         assert not any("END SOLUTION" in "".join(cell["source"]) for cell in cells)
 
 
-ALLOWED = ("__future__", "itertools", "math", "pathlib", "pytest", "torch", "labkit")
+ALLOWED = ("__future__", "collections", "itertools", "math", "pathlib", "pytest", "random", "torch", "typing", "labkit")
 
 
 def test_the_checks_import_nothing_of_the_week(week):

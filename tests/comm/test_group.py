@@ -115,6 +115,21 @@ def in_order(group):
     return [v.item() for v in values]
 
 
+def test_a_message_whose_handle_was_dropped_arrives(run):
+    """Also when its receiver comes after the handle is gone: gloo alone forgets it then."""
+    assert run(dropped) == [None, 7]
+
+
+def dropped(group):
+    other = group.split([range(group.size)], "other")
+    if group.rank == 0:
+        group.isend(torch.tensor([7]), 1)
+        other.send(torch.tensor([0]), 1)  # the handle is gone: now rank 1 may come
+        return None
+    other.recv(0, like=torch.tensor([0]))
+    return group.recv(0, like=torch.tensor([0])).item()
+
+
 # -- collectives ------------------------------------------------------------------------------------------------------
 def reduce_all(group, dtype, op):
     x = (torch.arange(8).reshape(4, 2) % 3 + 1 + group.rank).to(dtype)

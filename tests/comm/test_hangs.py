@@ -7,11 +7,13 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
 
 from labkit.comm.output import Output
+from labkit.comm.ranks import RanksFailed, run_ranks
 
 both = pytest.mark.parametrize("backend", ["threads", "processes"])
 
@@ -120,6 +122,7 @@ def endless_alone(group):
         pass
 
 
+@pytest.mark.thorough
 @both
 @pytest.mark.parametrize("fn, guilty", [(endless, 1), (endless_and_deaf, 1), (endless_alone, 2)])
 def test_endless_loop(fails, at, backend, fn, guilty, nothing_left):
@@ -141,6 +144,7 @@ def swallows_everything(group):
             pass
 
 
+@pytest.mark.thorough
 @both
 def test_endless_loop_that_catches_everything(fails, backend, nothing_left):
     # On threads the exception escapes where the loop jumps back, outside of the try.
@@ -255,3 +259,24 @@ def test_last_words_outlast_the_wait_for_the_others(fails, monkeypatch, nothing_
     a = fails(last_words_before_a_wait, backend="processes", timeout=60)
     assert "the disk is on fire" in a.ranks[1].output and [r.state for r in a.ranks] == ["running", "died", "running"]
     assert 0 < asked.count("[rank 1] ") < 50
+
+
+def finishes(group, seconds):
+    time.sleep(seconds)
+    return group.rank
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_a_rank_that_waits_for_a_processor_is_not_late(able, monkeypatch):
+    """The kernel tells who had to wait. Three seconds of a deadline of two are too many, unless most were waiting."""
+    begin = time.monotonic()
+    monkeypatch.setattr(
+        "labkit.comm.processes.times", lambda pid: (0.0, 0.0 if able else 0.95 * (time.monotonic() - begin))
+    )
+    run = partial(run_ranks, finishes, 3.0, size=2, backend="processes", timeout=2.0)
+    if able:
+        with pytest.raises(RanksFailed) as caught:
+            run()
+        assert caught.value.autopsy.reason == "deadline"
+    else:
+        assert list(run()) == [0, 1]

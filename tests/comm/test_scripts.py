@@ -15,6 +15,8 @@ import pytest
 from labkit.comm.ranks import run_ranks
 from tests import warm
 
+pytestmark = pytest.mark.thorough
+
 ROOT = str(Path(__file__).resolve().parents[2])
 ENV = {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"}
 

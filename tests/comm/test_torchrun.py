@@ -9,7 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests import warm
+
+pytestmark = pytest.mark.thorough
 
 ROOT = str(Path(__file__).resolve().parents[2])
 PROGRAM = """

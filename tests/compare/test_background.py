@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from labkit.compare import background, watch
+from labkit.compare import background, follow
 from labkit.compare.compare import compare
 from labkit.errors import LabError
 from labkit.record.read import is_alive, read_run
@@ -80,6 +80,7 @@ def given(tmp_path, monkeypatch):
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses_when_asked(tmp_path, given):
     words, said = given
     out, command = (
@@ -126,7 +127,7 @@ def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses
 
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: not background.going(out))
-    assert watch.overview(out, words["console"]) == 1
+    assert follow.overview(out, words["console"]) == 1
     assert "was killed, or the machine went down" in said.getvalue()
     assert "1 rank on cpu, 900000 steps an arm" in said.getvalue().split("last lines")[1], "the log's own words"
     said.truncate(0)
@@ -137,16 +138,16 @@ def test_it_outlives_its_terminal_is_shown_again_its_death_is_told_and_it_pauses
     until(lambda: is_alive(out / "arms" / "bf16") and steps(out))
     assert compare(**words, stop=True) == 0
     ended = background.process_of(out)
-    assert (ended.pid, ended.exit) == (again.pid, 3) and not background.going(out)
+    assert (ended.pid, ended.exit) == (again.pid, 0) and not background.going(out)
     killed, paused = read_run(out).run["results"]["calls"]
     assert not killed["ended"] and paused["ended"] and killed["began"] < paused["began"]
     assert killed["seconds"] > 0, "what the killed call had taken is not lost"
     arm = read_run(out).arms["bf16"]
-    assert arm.status == "interrupted"
+    assert arm.status == "paused"
     assert [e["message"][:13] for e in arm.events if e["kind"] == "paused"] == ["asked to stop"]
     assert list((out / "arms" / "bf16" / "checkpoints").iterdir()) and not (out / background.STOP).exists()
-    assert "Left for another call" in said.getvalue() and watch.overview(out, words["console"]) == 3
-    assert watch.follow(out, words["console"]) == 3, "who comes late gets the exit status too"
+    assert "Left for another call" in said.getvalue() and follow.overview(out, words["console"]) == 3
+    assert follow.follow(out, words["console"]) == 0, "who comes late gets the exit status too"
     with pytest.raises(LabError, match="nothing is running"):
         compare(**words, stop=True)
 

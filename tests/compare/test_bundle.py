@@ -19,6 +19,7 @@ import pytest
 from labkit import cli
 from labkit.compare import background, bundle
 from labkit.errors import LabError
+from labkit.record.packed import pack as pack_record
 from labkit.record.run import RunRecord
 
 HARDWARE = {"gpus": []}
@@ -184,7 +185,27 @@ def test_a_detached_run_that_is_just_starting_goes_on(run):
     assert bundle.state(run) == "whole"
 
 
-def test_a_paused_comparison_says_how_many_arms_it_has(run):
+def test_a_paused_comparison_travels_and_says_how_many_arms_it_has(run, capsys):
+    """The end of a budget is no accident: the arm that waits has half of its steps, and the others are whole."""
+    a_train_run(run / "arms" / "later", steps=2, planned=9, status="paused")
+    RunRecord.open(run).finish("paused")
+    path, made = bundle.pack(run)
+    assert made.manifest["state"] == "paused (2 arms finished); the same command goes on with it"
+    assert "arms/later/steps.jsonl" in made.files
+    assert bundle.command(None, None, path, None, False) == 0
+    assert "The run is paused (2 arms finished)" in capsys.readouterr().out
+
+
+def test_a_packed_record_is_whole(run):
+    shutil.rmtree(run / "arms" / "fp8" / "checkpoints")
+    (run / "compare.log").unlink()
+    pack_record(run)
+    assert bundle.state(run) == "whole"
+    next(run.glob("arms/fp8*")).unlink()
+    assert bundle.state(run) == "the run lacks the record of its arm fp8 (arms/fp8)"
+
+
+def test_an_interrupted_comparison_says_how_many_arms_it_has(run):
     record = RunRecord.open(run)
     record.finish("interrupted")
     with pytest.raises(LabError, match=r"the run was stopped or killed \(2 arms finished\); the command"):

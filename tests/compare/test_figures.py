@@ -44,7 +44,12 @@ def texts(ax):
 def test_every_picture_is_written_with_alt_text(runs, tmp_path):
     pictures = draw_all(read_run(runs["gap"]), tmp_path)
     names = [p.name for p in pictures]
-    assert names[:3] == ["loss", "gap", "speed-memory"] and {"sqnr", "rounding", "scales-fp8", "heat-fp8"} <= set(names)
+    assert names[:4] == ["answer", "loss", "gap", "speed-memory"] and {
+        "sqnr",
+        "rounding",
+        "scales-fp8",
+        "heat-fp8",
+    } <= set(names)
     assert "heat-broken" not in names  # its scale never moves: nothing to show
     for picture in pictures:
         assert picture.png.read_bytes()[:4] == b"\x89PNG" and picture.svg.read_text().lstrip().startswith("<?xml")
@@ -127,7 +132,8 @@ def test_gap_shows_the_band_and_names_the_threshold(runs, tmp_path, monkeypatch)
     assert any("counted from here" in text for text in texts(ax))
     drawn = [list(line.get_ydata()) for line in ax.get_lines()]
     assert [g for _, g in verdict["arms"]["fp8"]["gap"]] in drawn
-    assert "outside of the band" in picture.alt and "The band is" in picture.alt and "BF16" in ax.get_title("left")
+    assert "judged outside the band" in picture.alt and f"judged from step {verdict['from_step']} on" in picture.alt
+    assert "The band is" in picture.alt and "BF16" in ax.get_title("left")
 
 
 def test_gap_survives_infinite_gaps_and_a_missing_band(runs, tmp_path, monkeypatch):
@@ -253,7 +259,7 @@ def test_an_odd_record_costs_its_picture_and_not_the_report(runs, tmp_path, monk
     trouble = []
     pictures = draw_all(read_run(runs["gap"]), tmp_path, trouble)
     assert trouble == ["The picture of the losses could not be drawn (ValueError: odd)."]
-    assert pictures[0].name == "gap"
+    assert [picture.name for picture in pictures[:2]] == ["answer", "gap"]
     with pytest.raises(ValueError, match="odd"):
         draw_all(read_run(runs["gap"]), tmp_path)
 

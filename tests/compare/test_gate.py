@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
@@ -81,8 +82,6 @@ def test_a_fail_closes_it_with_the_verdict_s_words(tmp_path, out):
 
 
 def test_in_the_band_of_a_comparison_without_power_is_not_passed(tmp_path, out):
-    import shutil
-
     run(out, "block", gap=0.02)
     shutil.rmtree(out / "arms" / "broken")
     run(out, "broken", gap=0.03)  # as near as the others: nothing could have failed
@@ -93,13 +92,27 @@ def test_in_the_band_of_a_comparison_without_power_is_not_passed(tmp_path, out):
 
 
 def test_a_drift_that_rounding_explains_and_nobody_accepts_is_not_passed(tmp_path, out):
-    import shutil
-
     for arm, gap in (("twin", 0.03), ("broken", 20.0)):  # explained: 0.48 %, accepted: 0.25 %
         shutil.rmtree(out / "arms" / arm)
         run(out, arm, gap)
     run(out, "block", gap=0.4)
     assert "is closed. Undecided: FP8 block differs by 0.4 %" in gate_closed(preset(tmp_path), "params", out)
+
+
+def test_with_repeated_runs_it_opens_when_the_loss_is_the_same(tmp_path):
+    spread = "{ baseline = 0.064, candidate = 0.10, weight = 8 }"
+    repeat = f"[repeat]\nbaseline = 2\ncandidate = 2\nmore = 0\nspread = {spread}\n[arms.bf16]"
+    twin = '[arms.twin]\nlabel = "twin"\nrole = "twin"\n'
+    asked, out = preset(tmp_path, TEXT.replace(twin, "").replace("[arms.bf16]", repeat)), tmp_path / "run"
+    for arm, gap in (("bf16", 0.0), ("bf16-2", 0.02), ("broken", 5.0), ("block", 0.0)):
+        run(out, arm, gap)
+    assert "no result yet from FP8 block" in gate_closed(asked, "params", out), "one of its two runs is missing"
+    run(out, "block-2", 0.05)
+    assert gate_closed(asked, "params", out) == gate_closed(asked, "params-2", out) == ""
+    for arm in ("block", "block-2"):
+        shutil.rmtree(out / "arms" / arm)
+        run(out, arm, 0.9)
+    assert "is closed. 1 of 1 FP8 recipes judged. It is not with FP8 block" in gate_closed(asked, "params", out)
 
 
 @pytest.mark.parametrize("status", [None, "running", "interrupted", "failed"])
@@ -229,7 +242,10 @@ def test_the_presets_that_come_along():
     assert {"two-stage", "schedule", "cpu-stages"} <= set(available())
     for name in ("two-stage", "cpu-stages"):
         asked = load_preset(name)
-        (gated,) = [arm for arm in asked.arms if asked.arms[arm].gate]
+        gated, *more = [arm for arm in asked.arms if asked.arms[arm].gate]
+        assert all(asked.arms[arm].of == gated for arm in more)
+        names = list(asked.arms)
+        assert names.index(gated) > max(names.index(n) for n in names if asked.arms[n].of == asked.arms[gated].gate)
         gate = asked.arms[gated].gate
         one, two = asked.config(gate), asked.config(gated)
         assert two.precision.fp8_parameters and not one.precision.fp8_parameters

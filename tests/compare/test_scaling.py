@@ -23,6 +23,7 @@ from tests.compare.comparing import MICRO, environment, preset
 SPEED = MICRO.replace("[train]", '[speed]\narms = ["bf16"]\nseconds = 0.1\nwarmup = 3\n[train]', 1)
 
 
+@pytest.mark.thorough
 def test_each_rank_keeps_its_work_and_nothing_is_measured_twice(tmp_path, monkeypatch):
     """Two ranks, one, and two lone ones at the same time; then the same command finds all of it done."""
     for name, value in environment(tmp_path).items():
@@ -205,7 +206,7 @@ def test_each_process_sees_one_gpu_and_has_the_rest_of_the_budget(tmp_path, monk
         monkeypatch,
         """
         echo "$CUDA_VISIBLE_DEVICES $*"
-        exit $((CUDA_VISIBLE_DEVICES == 6 ? 3 : 0))""",
+        exit 0""",
     )
     status = time_each(
         "h100",
@@ -216,7 +217,7 @@ def test_each_process_sees_one_gpu_and_has_the_rest_of_the_budget(tmp_path, monk
         settings=["speed.seconds=9", "world_size=1"],
         console=Console(file=io.StringIO()),
     )
-    assert status == 3, "one of them has something left"
+    assert status == 3, "their budgets ended in order, and they left no result"
     for i, gpu in enumerate("46"):
         said = place(tmp_path, i).with_name("log").read_text()
         assert said.startswith(f"{gpu} -m labkit compare") and said.rstrip().endswith(f"--out {place(tmp_path, i)}")

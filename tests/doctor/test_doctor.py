@@ -6,8 +6,10 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 import types
@@ -21,7 +23,7 @@ from packaging.requirements import Requirement
 from labkit.doctor import findings as doctor
 from labkit.doctor import frameworks, grading, machine
 from labkit.doctor.findings import GROUPS, PROBES, Check, Probe, exit_code, render, run_doctor, to_json, verdicts
-from labkit.doctor.requirements import PACKAGES, PYTHON, TE, TORCH
+from labkit.doctor.requirements import NOTEBOOK, PACKAGES, PYTHON, TE, TORCH
 from labkit.record import hardware
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +46,12 @@ def test_the_command_on_this_machine():
     checks = [Check(**row) for row in found["checks"]]
     assert [check.name for check in checks] == NAMES
     assert done.returncode == found["exit_code"] == exit_code(checks)
-    assert [v["group"] for v in found["verdicts"]] == ["the CPU demo", "the FP8 comparison on a GPU", "grading"]
+    assert [v["group"] for v in found["verdicts"]] == [
+        "weeks 13 to 16",
+        "the CPU demo",
+        "the FP8 comparison on a GPU",
+        "grading, for instructors",
+    ]
     # These tests themselves need a Python, a torch and gloo that work.
     assert all(one(checks, name).ok is True for name in ("Python", "torch", "gloo", "packages")), checks
     for check in checks:
@@ -65,6 +72,7 @@ def test_what_is_asked_for_is_what_pyproject_says():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {r.name: r for r in map(Requirement, project["dependencies"])}
     assert {*PACKAGES, "torch", "torchao"} == set(wanted)
+    assert set(NOTEBOOK) == {Requirement(line).name for line in project["optional-dependencies"]["student"]}
     low, high = ("{}.{}".format(*v) for v in TORCH)
     assert low in wanted["torch"].specifier and f"{high}.0" not in wanted["torch"].specifier
     assert f"{TORCH[1][0]}.{TORCH[1][1] - 1}.9" in wanted["torch"].specifier
@@ -167,17 +175,18 @@ def test_a_hanging_probe_is_ended_with_its_children(misbehaving, tmp_path):
 
 
 def test_ctrl_c_leaves_no_probe_behind(misbehaving, tmp_path):
-    def interrupt(names):
+    def interrupt():
         for _ in range(600):  # let the hanging one get going first
             if (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == 2:
                 break
             time.sleep(0.05)
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
 
+    waiting = threading.Thread(target=interrupt)
+    waiting.start()
     with pytest.raises(KeyboardInterrupt):
-        run_doctor(
-            [Probe("naughty:hangs", ("a",), "", 300.0), Probe("naughty:fine", ("b",), "", 60.0)], progress=interrupt
-        )
+        run_doctor([Probe("naughty:hangs", ("a",), "", 300.0), Probe("naughty:fine", ("b",), "", 60.0)])
+    waiting.join()
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
@@ -193,12 +202,6 @@ def test_a_file_called_torch_in_the_working_directory_is_not_torch(misbehaving, 
     (work / "naughty.py").write_text("def fine():\n    raise SystemError('the wrong file')\n")
     monkeypatch.chdir(work)
     assert misbehaving("fine")[0].ok is True
-
-
-def test_progress_names_what_is_done(misbehaving):
-    told = []
-    run_doctor([Probe("naughty:fine", ("a", "b"), "", 60.0)], progress=told.append)
-    assert told == ["a, b"]
 
 
 # ---- without torch
@@ -464,6 +467,16 @@ def test_te_not_installed(monkeypatch):
     assert check.ok is None and "not installed" in check.detail and ".[te]" in check.fix
 
 
+@pytest.mark.parametrize("asked, word", [("fp32", "through FP32, rounded once"), ("native", "native")])
+def test_bf16_products_are_tried_both_ways(monkeypatch, asked, word):
+    monkeypatch.setenv("LABKIT_BF16_PRODUCTS", asked)
+    (check,) = run_doctor([p for p in PROBES if p.names == ("BF16 products",)])
+    assert check.ok is True and check.detail.startswith(f"{word}: LABKIT_BF16_PRODUCTS says so; natively one of 256")
+    monkeypatch.setenv("LABKIT_BF16_PRODUCTS", "quick")
+    (check,) = run_doctor([p for p in PROBES if p.names == ("BF16 products",)])
+    assert check.ok is False and "takes fp32 or native, not 'quick'" in check.detail
+
+
 def test_torchao_not_installed_or_broken(monkeypatch, tmp_path):
     fake(tmp_path, "torch", "")
     fake(tmp_path, "torchao", "")
@@ -489,10 +502,12 @@ def test_an_old_python_a_foreign_system_a_missing_package(monkeypatch):
     monkeypatch.setattr(machine.sys, "version_info", (3, 10, 4))
     monkeypatch.setattr(machine.platform, "system", lambda: "Windows")
     monkeypatch.setattr(machine, "PACKAGES", ("numpy", "no-such-package-here"))
+    monkeypatch.setattr(machine, "NOTEBOOK", ("no-such-notebook-here",))
     found = {check.name: check for check in machine.basics()}
-    assert [check.ok for check in found.values()] == [False, False, False]
+    assert [check.ok for check in found.values()] == [False, False, False, False]
     assert "3.11" in found["Python"].fix and "WSL" in found["operating system"].fix
     assert found["packages"].detail == "not installed: no-such-package-here"
+    assert found["notebook"].detail == "not installed: no-such-notebook-here" and "make setup" in found["notebook"].fix
 
 
 Usage = namedtuple("Usage", "total used free")
@@ -692,42 +707,44 @@ def test_every_check_serves_a_purpose_and_every_need_is_checked():
 
 
 def test_all_is_well():
-    assert yes(well()) == [True, True, True] and exit_code(well()) == 0
-    assert verdicts(well())[0].sentence == "yes: `make demo`"
+    assert yes(well()) == [True, True, True, True] and exit_code(well()) == 0
+    assert [verdict.sentence for verdict in verdicts(well())[:2]] == ["yes: `lab open week13`", "yes: `make demo`"]
 
 
 @pytest.mark.parametrize(
     "name, expected",
     [
-        ("Python", [False, False, False]),
-        ("torch", [False, False, False]),
-        ("disk", [False, False, False]),
-        ("gloo", [False, True, False]),
-        ("memory", [False, True, True]),
-        ("GPU", [True, False, True]),
-        ("FP8_hardware", [True, False, True]),
-        ("NCCL", [True, False, True]),
-        ("user_namespaces", [True, True, False]),
-        ("bubblewrap", [True, True, False]),
-        ("nbgrader", [True, True, False]),
-        ("/dev/shm", [True, True, True]),
-        ("Transformer_Engine", [True, True, True]),
-        ("torchao", [False, True, True]),
+        ("Python", [False, False, False, False]),
+        ("torch", [False, False, False, False]),
+        ("disk", [False, False, False, False]),
+        ("gloo", [False, False, True, False]),
+        ("memory", [False, False, True, True]),
+        ("GPU", [True, True, False, True]),
+        ("FP8_hardware", [True, True, False, True]),
+        ("NCCL", [True, True, False, True]),
+        ("user_namespaces", [True, True, True, False]),
+        ("bubblewrap", [True, True, True, False]),
+        ("nbgrader", [True, True, True, False]),
+        ("/dev/shm", [True, True, True, True]),
+        ("Transformer_Engine", [True, True, True, True]),
+        ("notebook", [False, True, True, True]),
+        ("torchao", [True, False, True, True]),
+        ("BF16_products", [True, True, True, True]),
     ],
 )
 @pytest.mark.parametrize("ok", [False, None])
 def test_what_each_purpose_needs(name, expected, ok):
     checks = well(**{name: ok})
-    assert yes(checks) == expected and exit_code(checks) == (0 if expected[0] else 1)
+    assert yes(checks) == expected and exit_code(checks) == (0 if expected[1] else 1)
     for verdict in verdicts(checks):
         assert verdict.ok or verdict.missing == (name.replace("_", " "),)
         assert verdict.ok or verdict.sentence == "no, because of {0} ({0} [detail])".format(name.replace("_", " "))
 
 
 def test_one_fp8_library_is_enough_and_none_is_not():
-    found = verdicts(well(Transformer_Engine=False))[1]
+    found = verdicts(well(Transformer_Engine=False))[2]
     assert found.ok and "but without Transformer Engine" in found.sentence
-    assert verdicts(well(Transformer_Engine=False, torchao=False))[1].missing == ("Transformer Engine", "torchao")
+    assert verdicts(well(Transformer_Engine=False, torchao=False))[2].missing == ("Transformer Engine", "torchao")
 
 
 def test_json():
@@ -735,7 +752,7 @@ def test_json():
     found = json.loads(to_json(checks))
     assert [Check(**row) for row in found["checks"]] == checks
     assert found["exit_code"] == 0 and found["labkit"]
-    assert found["verdicts"][1] == {
+    assert found["verdicts"][2] == {
         "group": "the FP8 comparison on a GPU",
         "ok": False,
         "missing": ["GPU"],
@@ -757,9 +774,16 @@ def test_the_table():
     for name in NAMES:  # each check once, in words that need no colour
         assert sum(bool(re.match(rf"(ok|NO|- ) +{re.escape(name)} ", line)) for line in lines) == 1, name
     assert any(re.match(r"NO +torchao ", line) for line in lines) and any(re.match(r"- +GPU ", line) for line in lines)
-    assert "The CPU demo: NO, because of torchao" in text and "Grading: yes" in text
+    assert "The CPU demo: NO, because of torchao" in text and "Grading, for instructors: yes" in text
+    assert text.startswith("Weeks 13 to 16: yes"), "students first"
     assert "-> fix [pytorch] torchao" in text and "torchao [detail]" in text  # brackets are text, not style
     assert "fix" not in drawn(well())
+
+
+def test_students_are_not_told_what_grading_needs(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "__file__", str(tmp_path / "labkit" / "doctor" / "findings.py"))
+    text = drawn(well(bubblewrap=False))
+    assert "Grading" not in text and "bubblewrap" not in text and "The CPU demo: yes" in text
 
 
 def test_the_table_on_a_narrow_terminal():

@@ -16,6 +16,8 @@ from grading import many, marks
 from labkit.checks.tasks import load_week
 from tests.checks.miniweek import OPS, make_week
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("distributed", reason="Dask is not installed")
 ROOT = Path(__file__).resolve().parents[2]
 needs_sandbox = pytest.mark.usefixtures("sandbox")

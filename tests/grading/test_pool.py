@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_folder_holds_one_package_at_a_time(tmp_path):
     (tmp_path / "week" / "helper.py").write_text("another's")
     (tmp_path / "link").symlink_to("/etc")
     package = SimpleNamespace(files={"week/ops.py": b"mine"})
-    with judge._laid_out(package, tmp_path):
+    with judge.laid_out(package, tmp_path):
         files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir()}
         assert files == {"week/ops.py"} and (tmp_path / "week" / "ops.py").read_bytes() == b"mine"
     assert not list(tmp_path.iterdir())
@@ -166,3 +167,26 @@ def test_where_the_grader_failed_it_is_tried_again_with_nothing_beside_it():
     )
     assert began == [("faulty", 0, []), ("long", 0, ["faulty"]), ("faulty", 1, []), ("faulty", 2, [])]
     assert done == [("long", True), ("faulty", True)]
+
+
+@pytest.mark.parametrize(
+    ("spent", "waited", "late"),
+    [(30, 0, True), (30, 25, False), (5, 0, False), (pool.PATIENCE + 1, pool.PATIENCE, True)],
+)
+def test_who_waits_for_a_processor_is_not_late(monkeypatch, spent, waited, late):
+    """Else a busy machine would turn a submission's own overrun into a fault of the grader's."""
+    made = object.__new__(pool.Judge)
+    made.pid, made.patience, made.since = 1, 10.0, time.monotonic() - spent
+    monkeypatch.setattr(pool, "times", lambda pid: (0.0, float(waited)))
+    assert made.late() is late
+
+
+def test_a_judge_that_takes_too_long_is_ended_once(monkeypatch):
+    """Once more would cost the class as long again: a submission has its budget, and not three times that."""
+    killed, item = [], pool.Todo("slow", "")
+    late = SimpleNamespace(running=lambda: True, late=lambda: True, kill=lambda: killed.append(1), end=lambda: -9)
+    slot = SimpleNamespace(process=late, item=item, renew=lambda well: None)
+    made = object.__new__(pool.Pool)
+    monkeypatch.setattr(pool.Pool, "_result", lambda self, item, status: SimpleNamespace(complete=False))
+    assert not made._ended(slot).complete and killed == [1] and item.tries == pool.RETRIES
+    assert judge.budget(judge.Settings(1)) + pool.BEYOND < pool.PATIENCE

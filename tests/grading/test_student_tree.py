@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import json
 import os
 import re
@@ -13,10 +14,11 @@ import sys
 import pytest
 
 from grading.release import release
-from grading.tree import FILES, FOLDERS, QUOTED
+from grading.tree import FILES, FOLDERS, PAGES
 from labkit.checks.markers import holes, strip
 from labkit.checks.tasks import find_weeks
 from tests.grading.minicourse import ROOT
+from tests.pages import anchors, commands, links, pages, typed
 
 WEEKS = find_weeks(ROOT)
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -26,10 +28,12 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 def tree(tmp_path_factory):
     """From a copy: what is being written is released here before git knows it."""
     course = tmp_path_factory.mktemp("source")
-    for name in FILES:
+    for name in (*FILES, *(page for week in WEEKS for page in PAGES.get(week.name, ()))):
+        (course / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, course / name)
-    for name in (*FOLDERS, *QUOTED, *(week.package for week in WEEKS)):
-        shutil.copytree(ROOT / name, course / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (*FOLDERS, *(week.package for week in WEEKS)):
+        skip = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, course / name, ignore=skip, dirs_exist_ok=True)
     target = tmp_path_factory.mktemp("student") / "tree"
     report = release(target, everything=True, source=course)
     assert not report.beside and not report.blocked
@@ -45,8 +49,9 @@ def in_tree(tree, *words, **more):
 def texts(tree):
     """Every text file of the tree; of a notebook, the cells' text."""
     for path in sorted(tree.rglob("*")):
-        if path.is_file() and path.suffix not in (".png", ".jsonl", ".pyc") and ".labs" not in path.parts:
-            text = path.read_text(encoding="utf-8")
+        if path.is_file() and path.suffix not in (".png", ".npz", ".jsonl", ".pyc") and ".labs" not in path.parts:
+            content = path.read_bytes()
+            text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
             if path.suffix == ".ipynb":
                 text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
             yield path.relative_to(tree).as_posix(), text
@@ -71,9 +76,21 @@ def solution_lines():
 COMMON = {
     "N, r = group.size, group.rank",  # the first line of every worked example
     "for _ in range(iterations):",
+    "def backward(ctx, dy):",  # the signature of every backward
     "links: dict[str, Link] = {}",  # given/machines.py builds its machines in such a table
     "links |= {name: Link(speed, alpha) for name, speed in path.items()}",  # given/machines.py builds its machines
     "routes[a, b] = list(path)",  # so, as 13.11 will
+    "with torch.no_grad():",
+    "for block in model.blocks():",  # how the decoder's blocks are walked, everywhere
+    "for unit in self.units:",  # and a model's flat parameters
+    "for unit in trainer.units:",
+    "self.sharded.finish()",  # 14.4's interface, which given/contenders.py calls
+    "self.optimizer.zero_grad()",
+    "shapes = config.weight_shapes()",
+    "except OSError as error:",
+    'linear, casts = part("week16_fp8.linear"), part("week16_fp8.casts")',  # how given code asks for the weeks' parts
+    'with group.compute("product"):',  # how every product is noted: 15.5's worked example does
+    "def __init__(self) -> None:",
     "rounds = (N - 1).bit_length()",  # the number of rounds that test_stretch.py expects of a tree
 }
 LONG = 18  # characters without spaces: shorter lines ("return out") are anybody's
@@ -142,39 +159,66 @@ def test_every_hole_raises_and_names_its_task(tree):
 
 def test_links_in_the_trees_pages_lead_somewhere(tree):
     looked = 0
-    for name, text in texts(tree):
-        if name.endswith((".md", ".ipynb")):
-            for link in re.findall(r"\]\(([^)#\s]+)|<img [^>]*src=\"([^\"]+)", text):
-                link = "".join(link)
-                if "://" not in link:
+    for page in pages(tree):
+        for target, anchor in links(page):
+            looked += 1
+            there = (page.parent / target).resolve() if target else page
+            assert there.exists() and there.is_relative_to(tree.resolve()), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+    for week in WEEKS:
+        for cell in json.loads((tree / week.package / week.notebook.name).read_text())["cells"]:
+            for link in re.findall(r"\]\(([^)#\s]+)|<img [^>]*src=\"([^\"]+)", "".join(cell["source"])):
+                if "://" not in (link := "".join(link)):
                     looked += 1
-                    assert ((tree / name).parent / link).exists(), f"{name} links to {link}"
+                    assert (tree / week.package / link).exists(), f"{week.name}'s notebook links to {link}"
     assert looked >= 15
+
+
+def test_commands_on_the_trees_pages_are_students(tree):
+    for page in pages(tree):
+        assert not commands(page, tree), page.name
+        assert not [line for line in typed(page) if re.match(r"grade\b|make (grading|lint|test-all)\b", line)], (
+            page.name
+        )
+
+
+def test_readme_starts_with_students_and_pages_of_later_weeks_wait(tree):
+    readme = (tree / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)", readme, re.MULTILINE)[0] == "For students" and "For instructors" not in readme
+    assert {path.name for path in (tree / "docs").glob("*.md")} >= {"students.md"}
+    assert not (tree / "docs" / "instructors.md").exists()
+    if not any(week.name == "week16" for week in WEEKS):
+        assert not (tree / "docs" / "renters.md").exists() and not list(tree.glob("week16*"))
+        assert "rent a GPU" not in readme and "week16" not in (tree / "results" / "README.md").read_text()
 
 
 def test_the_tree_is_small_and_holds_no_raw_record(tree):
     """Released without week 16: 222 files, 2.5 MB, of which pictures and week 13's records are 1.3. A course of four
     weeks stays within twice that; the records behind the tables alone had 490 files and 16 MB."""
     files = [path for path in tree.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    names = {path.name for path in files}
-    assert not names & {"run.json", "steps.jsonl", "events.jsonl"} and "unfinished" not in os.listdir(tree / QUOTED[0])
+    # What a week's `records` names, its notebook reads.
+    named = {week.folder.name + "/results/" + record for week in WEEKS for record in week.records}
+    names = {path.name for path in files if path.relative_to(tree).as_posix() not in named}
+    assert not names & {"run.json", "steps.jsonl", "events.jsonl"}
+    assert not [name for name in names if name.endswith((".jsonl.gz", ".md.j2"))]
     assert len(files) < 300 + 50 * len(WEEKS) and sum(path.stat().st_size for path in files) < 3e6 + 0.5e6 * len(WEEKS)
 
 
 def test_what_notebooks_read_and_readme_quotes_is_there(tree):
-    for page in ("results", "week13_allreduce/results", "week16_fp8/results", "week16_fp8/results/crossover"):
+    for page in ("results", "week13_allreduce/results"):
         assert "| --" in (tree / page / "README.md").read_text() or "|---|" in (tree / page / "README.md").read_text()
     code = (
         "import pathlib, tempfile\nfrom week13_allreduce.given import anatomy_picture, records\n"
         "assert sorted(records.recorded()) == [2, 4]\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
-        "    drawn = {path.name for path in anatomy_picture.draw_results(pathlib.Path(folder))}\n"
+        "    drawn = {f'{name}.png' for name in anatomy_picture.pictures(pathlib.Path(folder))}\n"
         "assert drawn == {path.name for path in records.RESULTS.glob('*.png')}, drawn\n"
     )
     done = in_tree(tree, "-c", code)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
 def test_a_released_week_imports_and_scores_nothing_and_every_task_is_not_attempted(tree, week):
     modules = sorted(
@@ -202,6 +246,7 @@ def test_a_released_week_imports_and_scores_nothing_and_every_task_is_not_attemp
             assert case["text"].startswith(f"not attempted yet: Task {task['id']}"), case["text"]
 
 
+@pytest.mark.thorough
 def test_lab_answers_in_the_tree(tree):
     done = in_tree(tree, "-m", "labkit", "--help")
     assert done.returncode == 0 and " check " in done.stdout, done.stderr
@@ -218,6 +263,7 @@ def test_lab_answers_in_the_tree(tree):
         assert done.returncode == 0 and told in done.stdout, (words, done.stdout, done.stderr)
 
 
+@pytest.mark.thorough
 def test_make_test_checks_and_plain_pytest_finds_the_weeks(tree):
     make = shutil.which("make")
     if make:

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from grading import tree as releasing
 from grading.release import MANIFEST, release
 from labkit.errors import LabError
 from tests.grading.minicourse import HELPER, HOLE, PARTS_PY, again, change, put, snapshot
@@ -34,11 +35,16 @@ def test_a_new_tree_holds_what_is_listed_and_nothing_else(tree, course):
         "LICENSE",
         "Makefile",
         "README.md",
+        "docs/students.md",
+        "docs/watching.md",
+        "docs/images/chunk-grid.png",
         "environment.yml",
         "pyproject.toml",
         "AGENTS.md",
         "requirements.lock",
         "requirements-container.txt",
+        "requirements-watch.lock",
+        "setup.sh",
         ".gitignore",
         "labkit/__init__.py",
         "labkit/old.py",
@@ -83,6 +89,34 @@ def test_instructors_text_is_cut_out(course, tmp_path):
     assert (tmp_path / "tree" / HELPER).read_text() == "helped = 1\n"
 
 
+def test_text_of_a_later_week_comes_with_that_week(course, tmp_path):
+    change(course, HELPER, "helped = 1\n", "# BEGIN WITH week92\nlater = 2\n# END WITH week92\nhelped = 1\n")
+    release(tmp_path / "one", ["week91"], source=course)
+    assert (tmp_path / "one" / HELPER).read_text() == "helped = 1\n"
+    release(tmp_path / "two", ["week91", "week92"], source=course)
+    assert (tmp_path / "two" / HELPER).read_text() == "later = 2\nhelped = 1\n"
+
+
+def test_a_page_of_a_later_week_comes_with_that_week(course, tmp_path, monkeypatch):
+    monkeypatch.setattr(releasing, "PAGES", {"week92": ("docs/later.md",)})
+    put(course / "docs" / "later.md", "# Later\n")
+    put(course / "docs" / "instructors.md", "secret\n")
+    release(tmp_path / "one", ["week91"], source=course)
+    always = {"students.md", "watching.md", "images"}
+    assert {path.name for path in (tmp_path / "one" / "docs").iterdir()} == always
+    release(tmp_path / "one", ["week91", "week92"], source=course)
+    assert {path.name for path in (tmp_path / "one" / "docs").iterdir()} == {*always, "later.md"}
+
+
+def test_a_room_of_labkit_that_holds_answers_comes_with_their_week(course, tmp_path, monkeypatch):
+    monkeypatch.setattr(releasing, "LATER", {"labkit/later": "week92"})
+    put(course / "labkit" / "later" / "room.py", "answer = 42\n")
+    release(tmp_path / "tree", ["week91"], source=course)
+    assert (tmp_path / "tree" / "labkit").is_dir() and not (tmp_path / "tree" / "labkit" / "later").exists()
+    release(tmp_path / "tree", ["week91", "week92"], source=course)
+    assert (tmp_path / "tree" / "labkit" / "later" / "room.py").is_file()
+
+
 @pytest.mark.parametrize(
     "bad, where",
     [
@@ -90,6 +124,10 @@ def test_instructors_text_is_cut_out(course, tmp_path):
         ("# END INSTRUCTOR\n", ":2: .* in pairs"),
         ("# BEGIN INSTRUCTOR\n# BEGIN INSTRUCTOR\n# END INSTRUCTOR\n", ":3: .* in pairs"),
         ("#BEGIN INSTRUCTOR\n", ":2: this is almost"),
+        ("# BEGIN WITH week92\n# END INSTRUCTOR\n", ":3: END INSTRUCTOR after BEGIN WITH week92"),
+        ("# BEGIN WITH week92\n# END WITH week93\n", ":3: END WITH week93 after BEGIN WITH week92"),
+        ("# BEGIN WITH 92\n", ":2: this is almost"),
+        ("<!-- BEGIN INSTRUCTOR\n", ":2: this is almost"),
         ("x = 1  # begin instructor\n", ":2: this is almost"),
         ("### BEGIN SOLUTION 91.1\n", "never ends"),
         ("x = '''\n  BEGIN SOLUTION'''\n", "with a solution in it"),

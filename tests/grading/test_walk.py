@@ -17,7 +17,7 @@ from tests import warm
 from tests.grading.reports.looking import read_table
 
 pytest.importorskip("nbgrader", reason="nbgrader is not installed")
-pytestmark = pytest.mark.usefixtures("sandbox")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sandbox")]
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = """[late]
 per_day = 0.1
@@ -25,6 +25,8 @@ per_day = 0.1
 week13 = 2026-11-20T23:59:00+00:00
 [extensions.bert]
 week13 = 2026-11-22T23:59:00+00:00
+[roster]
+file = "roster.csv"
 """
 BY_NAME = {made.name: made for made in CLASS}
 
@@ -63,6 +65,7 @@ def test_a_whole_cycle(tmp_path):
     grade(tmp_path, "release", "week13", "--to", "students")
     grade(tmp_path, "course", "init", "gradebook")
     (tmp_path / "course.toml").write_text(COURSE)
+    (tmp_path / "roster.csv").write_text("anna\nbert\ncleo\ndora\n")
     exchange, released = tmp_path / "exchange", tmp_path / "students" / week.package
     hand_in(exchange, "anna", "2026-11-21 10:00:00.000000 UTC", "good01", released, week)
     hand_in(exchange, "bert", "2026-11-20 10:00:00.000000 UTC", "hang-send-first", released, week)
@@ -75,6 +78,12 @@ def test_a_whole_cycle(tmp_path):
     assert "stretch/" not in table, "nobody has handed in what is not graded, and nobody need be told"
     assert "4 marks, 0 of them made now" in grade(tmp_path, "run", "week13", "--jobs", "2")
     grade(tmp_path, "load", "week13", "--gradebook", "gradebook")
+    # The notebooks are as they were handed out, so nobody waits for points by hand.
+    assert "3 handed in, 3 graded, 0 wait for a person, 1 late" in grade(tmp_path, "status", "week13")
+    # One task anew: nothing has changed, and that is told and kept.
+    said = grade(tmp_path, "run", "week13", "--task", "13.4", "--student", "anna", "--because", "she asked")
+    assert "1 graded anew and unchanged" in said
+    assert "she asked" in grade(tmp_path, "why", "week13", "anna", "--gradebook", "gradebook")
 
     # What formgrader does with a click (a browser does it in gradebook/test_formgrader.py).
     from grading.gradebook.course import open_course
@@ -93,12 +102,17 @@ def test_a_whole_cycle(tmp_path):
     assert "13.4" in (tmp_path / "class.html").read_text()
     grade(tmp_path, "export", "week13", "--to", "all.csv", "--gradebook", "gradebook")
     rows = {row["student"]: row for row in read_table(tmp_path / "all.csv")}
+    assert rows.pop("dora")["total"] == "", "she handed nothing in, and nobody has said --zeros"
     total = {student: float(row["total"]) for student, row in rows.items()}
     # anna is a day late: nine tenths of 80 + 18. bert has an extension, and his second attempt counts. cleo's patches
-    # changed nothing outside her own sandbox: 60 for the other tasks, 1 for x returned as it came, which is right on
-    # one rank.
-    assert total == {"anna": pytest.approx(88.2), "bert": 90, "cleo": 66}
+    # changed nothing outside her own sandbox: 75 for the other tasks, 0.3 for x returned as it came, which
+    # is right on one rank, and 5 by hand.
+    assert total == {"anna": pytest.approx(88.2), "bert": 90, "cleo": pytest.approx(80.3)}
     assert rows["bert"]["attempt"] == "2" and rows["bert"]["attempts"] == "2"
+
+    pytest.importorskip("copydetect", reason="copydetect is not installed")
+    said = grade(tmp_path, "similar", "week13", "--to", "similar.html")
+    assert "the reference and" in said, "all three are the reference with an edit"
 
     # class.html and all.csv name her still: told, and left to the instructor.
     said = grade(tmp_path, "forget", "cleo", "--yes", "--gradebook", "gradebook", status=1)

@@ -298,6 +298,7 @@ def test_no_bias_anywhere() -> None:
     assert not [name for name, _ in Transformer(SMALL).named_parameters() if "bias" in name]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", ["block", "core"])
 def test_compiles_without_a_graph_break(part: str) -> None:
     """fullgraph=True raises at a break. aot_eager traces forward and backward like the real compiler, in a second."""

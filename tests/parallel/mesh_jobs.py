@@ -8,19 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from labkit.comm.group import Group
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer
 from labkit.model.weights import init_weights, perturb
+from labkit.parallel.tensor import tensor_parallel
 from labkit.train import health
 from labkit.train.checkpoint import Checkpoints
 from labkit.train.loop import train
@@ -39,23 +33,6 @@ AXES = {
 }
 
 
-def plan(positions: bool) -> dict[str, ParallelStyle]:
-    """Tensor parallelism for every linear and both ends; `positions`: norms work on a share of the positions each."""
-    between = Shard(1) if positions else Replicate()
-    column, row = {"input_layouts": between}, {"output_layouts": between}
-    found: dict[str, ParallelStyle] = {
-        "tok_embed": RowwiseParallel(input_layouts=Replicate(), **row),
-        "head": ColwiseParallel(output_layouts=Replicate(), **column),
-    }
-    for i in range(SHAPE["n_layers"]):
-        names = ("attn.wq", "attn.wk", "attn.wv", "ffn.w1", "ffn.w3")
-        found |= {f"layers.{i}.{name}": ColwiseParallel(**column) for name in names}
-        found |= {f"layers.{i}.{name}": RowwiseParallel(**row) for name in ("attn.wo", "ffn.w2")}
-        if positions:
-            found |= {f"layers.{i}.{name}": SequenceParallel() for name in ("attn_norm", "ffn_norm")}
-    return {**found, "norm": SequenceParallel()} if positions else found
-
-
 def placed(kind: str, seed: int = 7) -> Transformer:
     """The decoder on this mesh: cut on the meta device, given memory, and its first values."""
     with torch.device("meta"):
@@ -65,7 +42,7 @@ def placed(kind: str, seed: int = 7) -> Transformer:
     mesh = mesh_of(kind)
     names = mesh.mesh_dim_names or ()
     if "tp" in names:
-        parallelize_module(model, mesh["tp"], plan("positions" in kind))
+        tensor_parallel(model, mesh["tp"], positions="positions" in kind)
     if "dp" in names:
         over = mesh if "replicas" in names else mesh["dp"]
         for block in model.blocks():

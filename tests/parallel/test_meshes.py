@@ -93,6 +93,7 @@ def same_run(got, want):
         torch.testing.assert_close(got["weights"][name], weight, rtol=0, atol=2e-5, msg=name)  # as in test_loop.py
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", AXES)
 def test_training_on_any_mesh_is_the_same_training(four, alone, kind):
     for result in four.run(meshes.trained, [kind], timeout=120.0):
@@ -100,6 +101,7 @@ def test_training_on_any_mesh_is_the_same_training(four, alone, kind):
         assert result["norms"] == pytest.approx(alone["norms"], rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_checkpoints_go_from_mesh_to_mesh_bit_for_bit(four, tmp_path):
     """4 to 2 x 2 and back, and through all the others: nothing is computed in between, so nothing may change."""
     kinds = ["fsdp 4", "fsdp 2 x tp 2", "fsdp 4", *(kind for kind in AXES if kind != "fsdp 4"), "fsdp 4"]
@@ -116,6 +118,7 @@ def test_the_bytes_that_all_ranks_will_write_are_the_model_s(four, kind):
     assert sum(four.run(meshes.bytes_to_write, kind, timeout=120.0)) == sum(p.nbytes for p in plain().parameters())
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_on_another_mesh(four, alone, tmp_path):
     for result in four.run(meshes.trained, ["fsdp 4", "fsdp 2 x tp 2", "fsdp 4"], tmp_path, timeout=240.0):
         same_run(result, alone)

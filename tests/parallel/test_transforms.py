@@ -58,7 +58,7 @@ def test_what_stays_gathered_comes_from_the_config(monkeypatch, changes, how):
     seen = []
     monkeypatch.setattr(transforms, "shard", lambda *args, **told: seen.append(told))
     transforms.prepare(decoder(), config("bf16", **changes), CPU, get_backend("bf16"))
-    assert seen == [how]
+    assert seen == [{**how, "mesh": None}]  # all ranks are data-parallel
 
 
 def test_skip_list_and_recipe_come_from_the_config(monkeypatch):

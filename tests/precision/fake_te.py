@@ -54,10 +54,7 @@ class Float8BlockQuantizer:
 
     def __call__(self, x):
         assert x.is_contiguous() and x.dim() == 2
-        if self.powers:
-            scale = block_scale(x, self.square, self.epsilon)
-        else:
-            scale = 448 / x.float().abs().amax().clamp(min=self.epsilon).expand(x.shape)
+        scale = block_scale(x, self.square, self.epsilon, self.powers)
         inverse = (scale[::128, ::128] if self.square else scale[:, ::128].t()).reciprocal()
         padded = torch.nn.functional.pad(inverse, (0, -inverse.shape[1] % 4), value=float("nan"))
         return types.SimpleNamespace(_rowwise_scale_inv=padded)
@@ -353,6 +350,7 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
     pytorch.is_fp8_available = lambda return_reason=False: fp8 if return_reason else fp8[0]
     pytorch.is_fp8_block_scaling_available = lambda return_reason=False: block if return_reason else block[0]
     recipe = types.ModuleType("transformer_engine.common.recipe")
+    recipe.QParams = QParams
     recipe.DelayedScaling, recipe.Float8CurrentScaling, recipe.Float8BlockScaling = (
         DelayedScaling,
         Float8CurrentScaling,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -11,9 +12,8 @@ from torch import nn
 from labkit.precision.broken import casts_in_triton, eagerly, one_kernel
 from labkit.precision.probe import SQNR_EXACT, decibel, saturates_above, saturating, sqnr
 from labkit.precision.registry import get_backend
+from tests.fp8_values import DTYPES, LARGEST, quantise, scale_for
 from tests.precision.precision_jobs import LINEARS, convert, decoder, loss_of, tokens
-from week16_fp8.formats import E4M3, E5M2, quantise
-from week16_fp8.scaling import scale_for
 
 M, K, N = 256, 128, 96
 
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_the_rounded_operands():
     module.weight = nn.Parameter(w.clone())
     x8, w8, g8 = (
         (quantise(t * scale_for(t.abs().max(), f), f) / scale_for(t.abs().max(), f))
-        for t, f in ((x, E4M3), (w, E4M3), (g, E5M2))
+        for t, f in ((x, "e4m3"), (w, "e4m3"), (g, "e5m2"))
     )
     for got, want in zip(products(module, x, g), (x8 @ w8.t(), g8 @ w8, g8.t() @ x8)):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-7)  # fp32 sums of 128 terms in another order
@@ -163,7 +163,7 @@ def test_probe(name, recipe):
     assert set(stats) == {f"{n}.{slot}" for n in backend.modules for slot in slots}
     assert len(stats) == LINEARS * len(slots)
     for stat in stats.values():
-        assert all(abs(v) < 1e30 for v in stat.to_dict().values()) and 0 <= stat.underflow <= 100 and stat.overflow == 0
+        assert all(abs(v) < 1e30 for v in asdict(stat).values()) and 0 <= stat.underflow <= 100 and stat.overflow == 0
     grads = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     loss = loss_of(model, backend, tokens())
@@ -184,7 +184,7 @@ def test_probe_numbers_by_hand():
     assert stat.amax == 1000 and stat.scale == pytest.approx(s) and stat.overflow == 0
     flushed = ((x.float() * s).abs() <= 2.0**-10) & (x != 0)  # half of E4M3's smallest value; a tie goes to 0
     assert stat.underflow == pytest.approx(100 * flushed.float().mean().item()) and stat.underflow > 0.1
-    assert stat.sqnr == pytest.approx(sqnr(x, quantise(x.float() * s, E4M3) / s), abs=1e-3)
+    assert stat.sqnr == pytest.approx(sqnr(x, quantise(x.float() * s, "e4m3") / s), abs=1e-3)
     assert backend.scales["only.grad"].scale == pytest.approx(57344 / g.abs().max().item())
     reference = x.float() @ w.float().t()
     y = module(x)
@@ -200,10 +200,10 @@ def test_probe_of_rows():
     with backend.probe():
         products(module, x, g)
     for slot, t in (("input", x), ("weight", w), ("grad", g)):
-        s = scale_for(t.float().abs().amax(1, keepdim=True), E4M3, power_of_two=True)
+        s = scale_for(t.float().abs().amax(1, keepdim=True), "e4m3", power_of_two=True)
         stat = backend.scales[f"only.{slot}"]
         assert stat.scale == s.min() and stat.amax == t.abs().max()
-        back = quantise(t.float() * s, E4M3) / s
+        back = quantise(t.float() * s, "e4m3") / s
         assert stat.sqnr == pytest.approx(sqnr(t, back), abs=1e-3)
         # Large rows hide small ones in the SQNR, not in what is flushed: scales by columns would flush rows of x.
         assert stat.underflow == pytest.approx(100 * ((t != 0) & (back == 0)).float().mean().item())
@@ -231,7 +231,7 @@ def test_probe_in_chunks_and_after_a_failure(monkeypatch):
     monkeypatch.setattr(probe, "CHUNK", 1000)
     parts = _probed("torchao", "rowwise")
     for name in whole:
-        assert parts[name].to_dict() == pytest.approx(whole[name].to_dict())
+        assert asdict(parts[name]) == pytest.approx(asdict(whole[name]))
     backend, module = linear("emulated")
     with pytest.raises(TypeError), backend.probe():
         module(next(operands()), "one argument too many")
@@ -254,10 +254,10 @@ def test_infinite_and_nan_tensors_still_give_finite_numbers():
         with backend.probe():
             products(module, x, g)
         for stat in backend.scales.values():
-            assert all(abs(v) <= 3.5e38 for v in stat.to_dict().values())
+            assert all(abs(v) <= 3.5e38 for v in asdict(stat).values())
 
 
-@pytest.mark.parametrize("fmt", [E4M3, E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", ["e4m3", "e5m2"])
 def test_a_gpus_ways_to_round_give_the_values_of_the_arithmetic(fmt):
     """Eager cast and its compiled form; also of a transposed tensor, as gradients come. Without a GPU the compiled form
     is captured only, since code for it is generated on a GPU alone."""
@@ -269,7 +269,7 @@ def test_a_gpus_ways_to_round_give_the_values_of_the_arithmetic(fmt):
     want = (quantise(x.float() * s, fmt) / s).to(x.dtype)
     compiled = one_kernel("inductor" if device == "cuda" else "aot_eager")
     for to_grid in (eagerly, compiled):
-        assert torch.equal(to_grid(x, fmt.dtype, s), want) and torch.equal(to_grid(x.t(), fmt.dtype, s), want.t())
+        assert torch.equal(to_grid(x, DTYPES[fmt], s), want) and torch.equal(to_grid(x.t(), DTYPES[fmt], s), want.t())
     torch._dynamo.reset()
 
 
@@ -288,11 +288,11 @@ def test_older_gpus_and_those_without_triton_cast_eagerly(monkeypatch, triton, c
 # ---- what the probe computes with
 
 
-@pytest.mark.parametrize("fmt", [E4M3, E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", ["e4m3", "e5m2"])
 def test_torchs_cast_saturates_on_every_version(fmt):
     x = torch.tensor([1e30, -1e30, math.inf, -math.inf, math.nan, 0.0, 1.0])
-    want = torch.tensor([fmt.max, -fmt.max, fmt.max, -fmt.max, math.nan, 0.0, 1.0])
-    torch.testing.assert_close(saturating(x, fmt.dtype).float(), want, rtol=0, atol=0, equal_nan=True)
+    want = torch.tensor([LARGEST[fmt], -LARGEST[fmt], LARGEST[fmt], -LARGEST[fmt], math.nan, 0.0, 1.0])
+    torch.testing.assert_close(saturating(x, DTYPES[fmt]).float(), want, rtol=0, atol=0, equal_nan=True)
 
 
 def test_saturation_begins_half_a_step_above_the_largest_value():

@@ -10,7 +10,7 @@ import torch
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
 from labkit.precision.registry import availability, get_backend
-from labkit.train.master import MasterAdamW
+from labkit.train.optim import MasterAdamW
 from tests.precision import fake_te, te_jobs
 from tests.precision.precision_jobs import convert
 from week16_fp8.blockwise import on_grid
@@ -62,7 +62,7 @@ def test_flags_are_read_from_the_recipe_itself(te, monkeypatch):
         "backward": "e4m3",
     }
     monkeypatch.setattr(fake_te.Float8BlockScaling, "fp8_quant_fwd_weight", fake_te.QParams(False))
-    assert backend.state.flags()["power_of_two"] is False
+    assert backend.state.flags()["power_of_two"] == {"input": True, "weight": False, "gradient": True}
     with pytest.raises(LabError, match="te block uses others here: unset NVTE_FP8_BLOCK_SCALING_FP32_SCALES"):
         te_jobs.build()
     monkeypatch.undo()
@@ -93,6 +93,7 @@ def test_a_transformer_engine_without_it_is_explained(te, monkeypatch):
     assert "has no te.quantized_model_init" in availability("te", "block", fp8_parameters=True).reason
 
 
+@pytest.mark.thorough
 def test_two_ranks_gather_fp8_and_resume(tmp_path):
     """torch's own FSDP2, with a tensor type that gathers codes and scales, as Transformer Engine's does."""
     with RankPool(2) as two:
@@ -110,6 +111,7 @@ def test_two_ranks_gather_fp8_and_resume(tmp_path):
             assert torch.equal(straight[rank]["values"][name], on_grid(master, True)), name
 
 
+@pytest.mark.thorough
 def test_one_rank_gathers_codes_and_scales_too(tmp_path):
     """FSDP2 takes a shortcut on one rank, which brings the first of a weight's tensors alone: a GPU showed it."""
     with RankPool(1) as one, RankPool(2) as two:

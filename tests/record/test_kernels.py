@@ -44,8 +44,8 @@ def test_names_from_real_traces(name, kind):
 
 def test_a_stream_without_overlap_by_hand():
     found = breakdown([Kernel(BF16, 1000, 3000), Kernel(FP8, 3000, 4500), Kernel(CAST, 5000, 6000)], steps=1)
-    assert found.span == 5.0 and found.hidden == 0
-    assert {k: v for k, v in found.classes.items() if v} == {
+    assert found.span_ms == 5.0 and found.hidden_communication_ms == 0
+    assert {k: v for k, v in found.classes_ms.items() if v} == {
         "GEMM bf16": 2.0,
         "GEMM fp8": 1.5,
         "idle": 0.5,
@@ -58,20 +58,21 @@ def test_every_moment_belongs_to_one_class():
     found = breakdown(
         [Kernel(NCCL, 0, 4000), Kernel(BF16, 1000, 3000), Kernel(FP8, 2000, 3000), Kernel(NCCL, 5000, 6000)]
     )
-    assert found.classes["communication"] == 2 + 1 and found.hidden == 2.0  # 0-1, 3-4, 5-6 exposed; 1-3 hidden
-    assert found.classes["GEMM bf16"] == 1.5 and found.classes["GEMM fp8"] == 0.5  # alone 1-2, shared 2-3
-    assert found.classes["idle"] == 1.0
-    assert sum(found.classes.values()) == pytest.approx(found.span) and list(found.classes) == list(CLASSES)
+    # 0-1, 3-4, 5-6 exposed; 1-3 hidden
+    assert found.classes_ms["communication"] == 2 + 1 and found.hidden_communication_ms == 2.0
+    assert found.classes_ms["GEMM bf16"] == 1.5 and found.classes_ms["GEMM fp8"] == 0.5  # alone 1-2, shared 2-3
+    assert found.classes_ms["idle"] == 1.0
+    assert sum(found.classes_ms.values()) == pytest.approx(found.span_ms) and list(found.classes_ms) == list(CLASSES)
 
 
 def test_two_streams_of_communication_count_once():
     found = breakdown([Kernel(NCCL, 0, 2000), Kernel(NCCL, 1000, 3000)])
-    assert found.classes["communication"] == 3.0 == found.span
+    assert found.classes_ms["communication"] == 3.0 == found.span_ms
 
 
 def test_per_step_and_within_the_span():
     found = breakdown([Kernel(BF16, 0, 1000), Kernel(BF16, 2000, 3000)], steps=2, span=(500, 4500))
-    assert found.span == 2.0 and found.classes["GEMM bf16"] == 0.75 and found.classes["idle"] == 1.25
+    assert found.span_ms == 2.0 and found.classes_ms["GEMM bf16"] == 0.75 and found.classes_ms["idle"] == 1.25
     assert found.top == [{"name": BF16, "class": "GEMM bf16", "ms": 1.0, "calls": 1.0}]
 
 
@@ -82,7 +83,7 @@ def test_longest_kernels_are_summed_over_equal_names():
 
 def test_nothing_ran_and_no_step():
     empty = breakdown([])
-    assert empty.span == 0 and not any(empty.classes.values())
+    assert empty.span_ms == 0 and not any(empty.classes_ms.values())
     with pytest.raises(ValueError, match="at least one step"):
         breakdown([], steps=0)
 

@@ -67,6 +67,7 @@ for step in range(first, 1000000):
 """
 
 
+@pytest.mark.thorough
 def test_kill_9_at_any_moment_loses_at_most_the_line_being_written(tmp_path):
     # One folder, killed and resumed again and again. Wide lines (some 100 KiB) are written page by page, so that a kill
     # can really tear them; narrow ones make the rewriting of run.json the likelier victim.

@@ -84,6 +84,15 @@ def test_three_steps_a_resume_and_three_more_are_six_bit_for_bit(pools, straight
     assert [e["kind"] for e in record.events] == ["stopped", "checkpoint", "loaded", "resume", "checkpoint"]
 
 
+def test_both_ranks_go_back_when_one_of_them_breaks(pools, straight, tmp_path):
+    """With the same batches and the same rate what follows is the straight run, on every rank, bit for bit."""
+    config = saving(3, recovery={"rollback_after": 2, "factor": 1.0, "skip_data": False})
+    for result in sharded(pools, 2, config, tmp_path, hooks=(jobs.Burst(5, 2, rank=1),)):
+        assert result["recovery"]["rollbacks"] == [[6, 3]] and result["skipped"] == []
+        identical(result, straight)
+    assert folders(tmp_path) == ["step-00000003", "step-00000006"]
+
+
 @pytest.mark.parametrize("first, then", [(2, 1), (1, 2)])
 def test_resuming_on_another_number_of_ranks(pools, straight, tmp_path, first, then):
     sharded(pools, first, saving(3), tmp_path, hooks=(jobs.StopAt(3),))
@@ -325,6 +334,7 @@ def test_when_all_are_damaged_it_says_so_and_keeps_them(pools, copy):
 # ---- killed while saving
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["killed_while_writing", "killed_before_publishing"])
 def test_killed_while_saving(pools, straight, tmp_path, how):
     with pytest.raises(RanksFailed):
@@ -354,6 +364,7 @@ FULL = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("how", ["full_while_dcp_writes", "full_while_rank_writes"])
 def test_a_disk_that_fills_up_while_saving(pools, straight, tmp_path, how, rank):

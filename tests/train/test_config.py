@@ -61,6 +61,16 @@ MISTAKES = {
     "vocabulary smaller than bytes": ({"data": {"vocab_size": 256}}, ["[data]", "vocab_size must be at least 257"]),
     "heads do not divide the width": ({"model": SHAPE | {"n_heads": 6, "n_kv_heads": 6}}, ["[model]", "n_heads (6)"]),
     "heads do not divide into groups": ({"model": SHAPE | {"n_kv_heads": 3}}, ["[model]", "n_kv_heads (3)"]),
+    "no such precision": (
+        {"mixed_precision": "fp16"},
+        ["mixed_precision must be one of 'bf16', 'fp32', 'fp8'", "'fp16'"],
+    ),
+    "a precision that is no word": ({"mixed_precision": ["fp8"]}, ["mixed_precision must be one of", "['fp8']"]),
+    "two precisions": (
+        {"mixed_precision": "fp8", "precision": {"backend": "te"}},
+        ["mixed_precision = 'fp8'", "[precision] names a backend", "leave one"],
+    ),
+    "a precision that is no table": ({"mixed_precision": "fp8", "precision": 3}, ["precision must be a table"]),
     "odd head width": ({"model": SHAPE | {"d_model": 60}}, ["[model]", "must be even", "15"]),
 }
 
@@ -171,6 +181,15 @@ def test_a_config_comes_back_from_json() -> None:
 def test_frozen() -> None:
     with pytest.raises(pydantic.ValidationError):
         TrainConfig().steps = 3
+
+
+def test_mixed_precision_is_short_for_a_table() -> None:
+    fp8 = TrainConfig(mixed_precision="fp8")
+    assert fp8 == TrainConfig(precision={"backend": "torchao", "recipe": "tensorwise"})
+    assert "mixed_precision" not in fp8.model_dump() and fp8.precision.skip == ["head"]
+    assert TrainConfig(mixed_precision="fp8", precision={"skip": []}).precision.skip == []
+    assert TrainConfig(mixed_precision="fp32", precision=PrecisionConfig(skip=[])).precision.backend == "fp32"
+    assert [TrainConfig(mixed_precision=word).precision.backend for word in ("bf16", "fp32")] == ["bf16", "fp32"]
 
 
 def test_sizes_are_a_copy() -> None:

@@ -16,13 +16,13 @@ from labkit.precision import flags
 from labkit.precision.config import PrecisionSpec
 from labkit.precision.registry import get_backend
 from labkit.train.commands import checkpoint as commands
-from labkit.train.master import MasterAdamW
+from labkit.train.optim import MasterAdamW
 from labkit.train.reformat import find, load_flat, reformat
+from tests.fp8_values import quantise
 from tests.train import training_jobs as jobs
 from tests.train.training_jobs import small_config
 from week16_fp8.blockwise import BlockProduct, block_scale, on_grid
 from week16_fp8.emulated import BlockNumerics, GridParameters
-from week16_fp8.formats import E4M3, quantise
 
 LINEARS = 14
 BLOCKS = dict(backend="emulated", recipe="block")
@@ -66,7 +66,9 @@ def test_twice_is_once_and_bf16_holds_every_value(shape, square):
     assert torch.equal(once.bfloat16().float(), once)
     assert torch.equal(on_grid(once.bfloat16(), square).float(), once)
     scale = block_scale(x, square)
-    assert torch.equal(quantise(x * scale, E4M3) / scale, once) and torch.equal(torch.frexp(scale)[0], scale * 0 + 0.5)
+    assert torch.equal(quantise(x * scale, "e4m3") / scale, once) and torch.equal(
+        torch.frexp(scale)[0], scale * 0 + 0.5
+    )
 
 
 def test_where_the_largest_value_is_rounded_down_the_scale_moves_and_the_values_do_not():
@@ -113,6 +115,11 @@ def pair(lr=1e-2):
         fp8,
         MasterAdamW([{"params": [fp8], "weight_decay": 0.1}], {fp8: master}, parameters, **options),
     )
+
+
+def test_what_a_parameter_holds_is_an_ordinary_tensor():
+    plain, _, fp8, optimizer = pair()
+    assert torch.equal(optimizer.held(fp8), on_grid(plain.detach(), True)) and optimizer.held(plain) is plain
 
 
 def test_the_master_is_what_adamw_makes_of_an_ordinary_weight():
@@ -171,6 +178,14 @@ def test_a_resume_is_bit_for_bit(runs, tmp_path, stop):
     resumed = here(config(), tmp_path)
     assert resumed["resumed_from"] == stop and resumed["losses"] == runs[True][0]["losses"]
     same(resumed["weights"], runs[True][0]["weights"])
+
+
+def test_going_back_in_the_middle_of_a_run_is_bit_for_bit(runs, tmp_path):
+    """Codes and masters are put back into tensors that are in use."""
+    recovery = {"rollback_after": 1, "factor": 1.0, "skip_data": False}
+    result = here(config(recovery=recovery), tmp_path, (jobs.Burst(5, 1),))
+    assert result["recovery"]["rollbacks"] == [[5, 4]] and result["losses"] == runs[True][0]["losses"]
+    same(result["weights"], runs[True][0]["weights"])
 
 
 def test_a_checkpoint_holds_values_and_masters(runs):
@@ -402,6 +417,7 @@ def wide(fp8=True, **changes):
     return config(fp8, **{**dict(model=model, steps=4, batch_size=4, seq_len=8, eval_every=4, lr=1e-3), **changes})
 
 
+@pytest.mark.thorough
 def test_two_ranks_under_fsdp2(two, tmp_path):
     straight = two.run(jobs.run_prepared, wide(), timeout=120.0)
     assert straight[0]["losses"] == straight[1]["losses"] and straight[0]["losses"][4] < straight[0]["losses"][1]

@@ -117,3 +117,35 @@ def test_agreeing():
     assert on_ranks(complaints, [None, None]) == [None, None]
     assert on_ranks(complaints, [None, "b"]) == ["b", "b"]
     assert on_ranks(complaints, ["a", "b"]) == ["a", "a"]
+
+
+class Blocks(nn.Module):
+    """Named as the decoder's weights are."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=False) for _ in range(2))
+        self.head = nn.Linear(3, 2, bias=False)
+
+
+def block_norms(group):
+    torch.manual_seed(0)
+    model = Blocks()
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    whole = torch.cat([p.flatten() for p in model.parameters()]).norm().item()
+    each = {"layers.0": model.layers[0], "layers.1": model.layers[1], "head": model.head}
+    want = {name: module.weight.grad.norm().item() for name, module in each.items()}
+    before = [p.grad.clone() for p in model.parameters()]
+    got = health.norms(model, group)
+    unchanged = all(torch.equal(p.grad, grad) for p, grad in zip(model.parameters(), before))
+    model.head.weight.grad[0, 0] = math.nan
+    return got, {"param_norm": whole, "grad_norms": want}, unchanged, health.norms(model, group)["grad_norms"]
+
+
+def test_norms_of_the_weights_and_of_each_blocks_gradient():
+    """Replicas count once. The norms' squares add up to what `check` calls the norm; a NaN is its block's alone."""
+    for got, want, unchanged, spoilt in on_ranks(block_norms):
+        assert got["param_norm"] == pytest.approx(want["param_norm"], rel=1e-6)
+        assert got["grad_norms"] == pytest.approx(want["grad_norms"], rel=1e-6) and unchanged
+        assert math.isnan(spoilt["head"]) and math.isfinite(spoilt["layers.1"])

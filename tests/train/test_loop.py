@@ -9,6 +9,7 @@ import itertools
 import json
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 
 import pytest
@@ -350,7 +351,7 @@ def test_autocast_is_around_the_forward_alone_and_the_probe_around_both(tmp_path
         (*evaluation, False),
         (*evaluation, False),
     ]
-    assert [line.get("scales") for line in read_run(tmp_path).steps] == [None, {"w": backend.scales["w"].to_dict()}]
+    assert [line.get("scales") for line in read_run(tmp_path).steps] == [None, {"w": asdict(backend.scales["w"])}]
 
 
 def test_evaluation_leaves_no_trace(reference):
@@ -402,11 +403,25 @@ def test_the_line_of_a_step(tmp_path):
     assert [line["step"] for line in record.steps] == [1, 2, 3, 4, 5, 6]
     first, third = record.steps[0], record.steps[2]
     assert set(first) == {"step", "loss", "lr", "grad_norm", "tokens", "seconds", "tokens_per_s", "memory", "skipped"}
-    assert set(third) == {*first, "heldout"}
+    assert set(third) == {*first, "heldout", "aside"} and third["aside"]["evaluation"] > 0
     assert first["lr"] == 0.005 and first["tokens"] == 128 and third["tokens"] == 384
     assert first["tokens_per_s"] * first["seconds"] == pytest.approx(128)
     assert first["memory"]["peak_bytes"] > 1e7 and first["grad_norm"] > 0
     assert record.events == []
+
+
+def test_norms_are_the_whole_models_however_it_is_sharded(pools, tmp_path):
+    config = small_config(norms_every=2)
+    here(config, tmp_path / "one")
+    sharded(pools, 2, config, tmp_path / "two")
+    one, two = (read_run(tmp_path / name).steps for name in ("one", "two"))
+    assert [("param_norm" in line, "grad_norms" in line) for line in one] == [(False, False), (True, True)] * 3
+    for a, b in zip(one[1::2], two[1::2]):
+        assert list(a["grad_norms"]) == ["tok_embed", "layers.0", "layers.1", "norm", "head"]
+        assert sum(norm**2 for norm in a["grad_norms"].values()) == pytest.approx(a["grad_norm"] ** 2, rel=1e-5)
+        assert b["grad_norms"] == pytest.approx(a["grad_norms"], rel=1e-5)
+        assert b["param_norm"] == pytest.approx(a["param_norm"], rel=1e-6)
+    assert one[1]["param_norm"] != one[3]["param_norm"] > 1
 
 
 class SlowHeldout(jobs.CountingCorpus):
@@ -434,6 +449,7 @@ def test_evaluation_is_not_in_the_time_of_a_step(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert sum(line["seconds"] for line in lines) == pytest.approx(result["seconds"])
     assert all(line["seconds"] > 0 for line in lines)
+    assert all(line["aside"]["evaluation"] >= SlowHeldout.PAUSE for line in lines)
 
 
 def test_stopping(tmp_path):

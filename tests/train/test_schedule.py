@@ -136,6 +136,7 @@ def test_a_probe_of_a_bf16_step_reports_no_fp8(tmp_path):
     assert kinds == [{"output"}] * 2 + [every] * 3 + [{"output"}] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [1, 2, 3, 5, 6])
 def test_resuming_in_any_phase_goes_on_in_it(tmp_path, stop):
     straight = here(config())
@@ -195,6 +196,7 @@ def two():
         yield pool
 
 
+@pytest.mark.thorough
 def test_two_ranks_under_fsdp2_with_activation_checkpointing(two, tmp_path):
     asked = config(activation_checkpointing="block", checkpoint_every=4, eval_every=7)
     plain = two.run(jobs.run_prepared, config("bf16", 0, 0, eval_every=7), timeout=120.0)[0]

@@ -46,6 +46,16 @@ class CountingCorpus:
         return (start + 3 * torch.arange(seq_len + 1)) % 97
 
 
+class Noisy(CountingCorpus):
+    """Counts on by 3 three times of four, else goes anywhere: a text with an entropy, which no training gets below."""
+
+    def batch(self, step, batch_size, seq_len, seed, split="train"):
+        draw = torch.Generator().manual_seed(step * 1009 + seed * 7 + (split == "heldout") * 500_009)
+        jump = torch.where(torch.rand(batch_size, seq_len + 1, generator=draw) < 0.75, 3, 0)
+        jump = torch.where(jump == 3, jump, torch.randint(0, 97, jump.shape, generator=draw))
+        return jump.cumsum(1) % 97
+
+
 class Average(Hook):
     """Data parallelism in one hook: for ranks whose model is not sharded."""
 
@@ -81,6 +91,21 @@ class Spoil(Hook):
         if loop.step in self.steps and loop.group.rank == self.rank:
             grad = dict(loop.model.named_parameters())[self.name].grad
             (grad.to_local() if hasattr(grad, "to_local") else grad).view(-1)[0] = self.value
+
+
+class Burst(Hook):
+    """A fault that passes: NaN into one gradient of one rank, `times` times from step `first` on, whatever the step is
+    called by then."""
+
+    def __init__(self, first, times, rank=0, name="layers.0.ffn.w1.weight"):
+        self.first, self.left, self.rank, self.name = first, times, rank, name
+
+    def after_backward(self, loop):
+        if loop.step >= self.first and self.left:
+            self.left -= 1
+            if loop.group.rank == self.rank:
+                grad = dict(loop.model.named_parameters())[self.name].grad
+                (grad.to_local() if hasattr(grad, "to_local") else grad).view(-1)[0] = float("nan")
 
 
 class Dice(Hook):

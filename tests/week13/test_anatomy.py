@@ -30,6 +30,7 @@ def without_gpu(monkeypatch):
     monkeypatch.setattr(anatomy, "_timeline", timeline)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("N", [2, 3, 4])
 def test_every_part_is_measured_and_nobody_waits_for_ever(without_gpu, N):
     found = run_ranks(anatomy.anatomy, 0.01, 16 << 20, size=N, backend="threads", timeout=60.0)[0]

@@ -169,6 +169,7 @@ def test_records_come_back_and_others_are_refused(tmp_path):
         records.recorded(tmp_path)
 
 
+@pytest.mark.thorough
 def test_on_four_processes(tmp_path, capsys):
     status = bench.main(
         [

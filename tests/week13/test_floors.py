@@ -41,7 +41,7 @@ def test_a_row_in_which_the_cpu_was_held_up_is_named_and_left_out():
     assert strays == {1 << 17: 2.0}  # at 1 GiB the GPU decides: how long queueing took is all one
     assert max(map(abs, far.values())) < 1e-9 and 1 << 30 in far
     text = floors.floors({"ranks": 4, "series": [{"collective": "all_reduce", "contender": "ring", "rows": rows}]})
-    assert "queued in 300 us" in text and "without 128 KiB, queued for 2.0 times as long" in text
+    assert "queued in 300 us" in text and "left out: 128 KiB, whose queueing took 2.0 times the median" in text
 
 
 def test_the_crossing_is_where_the_first_one_leaves_its_floor():

@@ -14,6 +14,8 @@ import pytest
 import week13_allreduce
 from tests import warm
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(week13_allreduce.__file__).parents[1]
 PICTURES = """
 import os, tempfile

@@ -3,64 +3,40 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import time
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
 import week13_allreduce
-from labkit.checks.markers import strip_notebook
 from labkit.checks.tasks import load_week
-from labkit.notebook import load_ipython_extension, on_record, open_task, waiting_sentence
+from labkit.notebook import SKIP, load_ipython_extension, on_record, open_task, waiting_sentence
+from tests.notebooks import Notebook, source
 
-WEEK = Path(week13_allreduce.__file__).parent
-TEXT = (WEEK / "lab.ipynb").read_text(encoding="utf-8")
-CELLS = json.loads(TEXT)["cells"]
-
-
-def source(cell):
-    return "".join(cell["source"])
-
-
-def grade_cells(cells):
-    return {cell["metadata"]["labkit"]["grade_id"]: cell for cell in cells if "labkit" in cell["metadata"]}
+NOTEBOOK = Notebook(week13_allreduce)
+WEEK, CELLS = NOTEBOOK.folder, NOTEBOOK.cells
 
 
 def test_no_output_is_committed():
-    for cell in CELLS:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None
+    NOTEBOOK.has_no_output()
 
 
 def test_every_task_has_its_grade_cell():
-    week, found = load_week(WEEK), grade_cells(CELLS)
-    ids = [cell["id"] for cell in CELLS]
-    assert len(set(ids)) == len(ids)
-    for task in week.tasks:
-        if task.kind == "auto":
-            assert source(found[task.cell]).strip() == f'check("{task.id}")'
-        if task.kind == "written":
-            assert any(name.startswith(task.cell) for name in found)
-    for name, cell in found.items():
-        assert cell["id"] == name and name.startswith("task-" + cell["metadata"]["labkit"]["task"].replace(".", "-"))
-    headings = " ".join(source(cell) for cell in CELLS if cell["cell_type"] == "markdown")
-    for task in week.tasks:
-        assert re.search(rf"\b{task.id}\b", headings), f"task {task.id} is never named"
+    NOTEBOOK.has_its_grade_cells()
 
 
-def test_five_predictions_come_before_what_they_predict():
+def test_seven_predictions_come_before_what_they_predict():
     places = [
         i
         for i, cell in enumerate(CELLS)
         if "on_record(" in source(cell) and cell["cell_type"] == "code" and "import" not in source(cell)
     ]
-    assert len(places) == 5
+    assert len(places) == 7
     for number, at in enumerate(places, 1):
         used = [i for i, cell in enumerate(CELLS) if f"guess_{number}." in source(cell)]
-        assert not used or min(used) > at
+        waits = [i for i, cell in enumerate(CELLS) if re.match(rf"%%needs guess_{number}\b", source(cell))]
+        assert used and min(used) > at and waits and min(waits) == min(used)
+        assert all(i in waits for i in used), "a cell that shows what was guessed waits for the guess"
         assert "None" in source(CELLS[at])
 
 
@@ -68,10 +44,7 @@ def test_the_rubric_adds_up_and_the_answers_are_taken_out():
     text = " ".join(source(cell) for cell in CELLS)
     points = [int(n) for n in re.findall(r"^\| (?:predictions|a\.|b\.)[^|]*\| (\d+) \|", text, re.M)]
     assert sum(points) == load_week(WEEK).task("13.7").points
-    student = json.loads(strip_notebook(TEXT))["cells"]
-    for name in ("task-13-7-clocks", "task-13-7-topology"):
-        assert "Write your answer here" in source(grade_cells(student)[name])
-        assert len(source(grade_cells(student)[name])) < 200 < len(source(grade_cells(CELLS)[name]))
+    NOTEBOOK.takes_answers_out("task-13-7-clocks", "task-13-7-topology")
 
 
 def test_an_open_task_is_recognised_wherever_it_was_met():
@@ -116,6 +89,51 @@ def test_predictions_are_kept_with_their_date(capsys, tmp_path, monkeypatch):
     assert on_record("prediction 4", wire=1).wire == 1 and "here only" in capsys.readouterr().out
 
 
+def test_a_cell_waits_for_its_guess_and_both_times_are_kept(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LABKIT_GUESSES", raising=False)
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell.instance()
+    load_ipython_extension(shell)
+    shell.run_cell("from labkit.notebook import SKIP, on_record")
+    cell = "%%needs guess_7\nprint('measured: 5' + guess_7.beside('ms'))"
+    shell.run_cell(cell)
+    assert "run the cell above that makes guess_7" in capsys.readouterr().out
+    shell.run_cell("guess_7 = on_record('prediction 7', ms=None)")
+    shell.run_cell(cell)
+    out = capsys.readouterr().out
+    assert "waits for prediction 7" in out and "write SKIP" in out and "measured" not in out
+    assert not (tmp_path / "predictions.jsonl").exists()
+    shell.run_cell("guess_7 = on_record('prediction 7', ms=3)")
+    for _ in range(2):
+        shell.run_cell(cell)
+    assert capsys.readouterr().out.count("measured: 5   (your guess: 3)") == 2
+    shell.run_cell("guess_7 = on_record('prediction 7', ms=5)")
+    assert "Its cell had already run" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert [{k: v for k, v in line.items() if k != "time"} for line in lines] == [
+        {"prediction": "prediction 7", "ms": 3},
+        {"ran": "prediction 7"},
+        {"prediction": "prediction 7", "ms": 5},
+    ]
+    assert all(datetime.fromisoformat(line["time"]).tzinfo for line in lines)
+
+
+def test_a_guess_may_be_skipped_and_that_is_told(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    guess = on_record("prediction 1", ms=SKIP)
+    assert guess.open == [] and guess.ms is None and guess.beside("ms") == ""
+    assert json.loads((tmp_path / "predictions.jsonl").read_text())["ms"] == SKIP
+    assert not hasattr(guess, "seconds")
+
+
+def test_where_nobody_guesses_cells_run_and_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_GUESSES", "skip")
+    guess = on_record("prediction 1", ms=None)
+    guess.ran()
+    assert guess.open == [] and guess.ms is None and not any(tmp_path.iterdir())
+
+
 def test_needs_says_which_task_and_hides_nothing_else(capsys):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell.instance()
     load_ipython_extension(shell)
@@ -128,22 +146,11 @@ def test_needs_says_which_task_and_hides_nothing_else(capsys):
     assert shell.user_ns["found"] == 42
 
 
-def test_it_runs_from_top_to_bottom(tmp_path, monkeypatch):
-    """With the solutions; every cell, no error, all points, and the pictures are there. Takes about a minute."""
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(WEEK.parent), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-    notebook = nbformat.reads(TEXT, 4)
-    begin = time.perf_counter()
-    nbclient.NotebookClient(
-        notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(WEEK)}}
-    ).execute()  # raises on the first error
-    seconds = time.perf_counter() - begin
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    pages = "".join(o.data.get("text/html", "") for o in outputs if o.output_type == "display_data")
-    assert pages.count("<figure") == 7 and pages.count('alt=""') == 0
-    said = "".join(o.text for o in outputs if o.output_type == "stream") + pages
-    assert "waits for task" not in said and "80 of 80 automatic points" in re.sub(r"<[^>]+>", "", said)
-    assert "naive                 4.768 ms  4.768 ms" in said
-    assert seconds < 180, f"{seconds:.0f} s: a student on two cores was promised three minutes"
+@pytest.mark.thorough
+def test_it_runs_from_top_to_bottom(monkeypatch):
+    """With the solutions; every cell, no error, all points, and the pictures are there. Takes about two minutes."""
+    run = NOTEBOOK.run(monkeypatch)
+    assert run.figures == 9 and run.nameless == 0
+    assert "waits for task" not in run.said and "80 of 80 automatic points" in run.plain
+    assert "naive                 4.768 ms  4.768 ms" in run.said
+    assert run.seconds < 240, f"{run.seconds:.0f} s: a student on two cores was promised four minutes"

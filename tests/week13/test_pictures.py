@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from labkit.comm.topology import Topology
+from labkit.errors import LabError
 from week13_allreduce import collectives, cost_model
-from week13_allreduce.given import clocks, experiments, pictures
+from week13_allreduce.given import clocks, experiments, pictures, schedule
 
 ALPHA, BANDWIDTH, MiB = 5e-6, 50e9, 1 << 20
 
@@ -18,34 +19,111 @@ def drawn(picture, name):
     return picture
 
 
-def test_filling_tells_whose_addends_are_where():
-    states = experiments.filling(collectives.ring_all_reduce, 4)
-    assert states.shape == (7, 4, 4)
-    assert states[0].tolist() == [[2**r] * 4 for r in range(4)]
-    assert states[3].diagonal().tolist() == [15] * 4 and (states[3] == 15).sum() == 4
-    assert (states[6] == 15).all()
+def by_isend(x, group):
+    """A right ring that posts its messages instead of waiting in sendrecv."""
+    N, r, chunk = group.size, group.rank, x.tensor_split(group.size)
+    for s in range(2 * (N - 1)):
+        adds = s < N - 1
+        send, into = chunk[(r - s - 1) % N], chunk[(r - s - 2) % N]
+        sent = group.isend(send, (r + 1) % N)
+        if adds:
+            into += group.irecv((r - 1) % N, like=into).wait()
+        else:
+            group.irecv((r - 1) % N, out=into).wait()
+        sent.wait()
+
+
+def right_and_left_swapped(x, group):
+    N, r, chunk = group.size, group.rank, x.tensor_split(group.size)
+    for s in range(N - 1):
+        acc = chunk[(r - s - 2) % N]
+        acc += group.sendrecv(chunk[(r - s - 1) % N], dst=(r - 1) % N, src=(r + 1) % N, like=acc)
+    for s in range(N - 1):
+        group.sendrecv(chunk[(r - s) % N], dst=(r - 1) % N, src=(r + 1) % N, out=chunk[(r - s - 1) % N])
+
+
+def one_step_short(x, group):
+    N, r, chunk = group.size, group.rank, x.tensor_split(group.size)
+    for s in range(N - 2):
+        acc = chunk[(r - s - 2) % N]
+        acc += group.sendrecv(chunk[(r - s - 1) % N], dst=(r + 1) % N, src=(r - 1) % N, like=acc)
+
+
+@pytest.mark.parametrize("ring", [collectives.ring_all_reduce, by_isend])
+def test_filling_tells_whose_addends_are_where_and_who_sent_them(ring):
+    states, messages = experiments.filling(ring, 4)
+    assert states.shape == (7, 4, 4, 4, 4) and len(messages) == 6
+    for r in range(4):
+        for c in range(4):
+            want = torch.zeros(4, 4, dtype=torch.long)
+            want[r, c] = 1
+            assert (states[0, r, c] == want).all()
+            want[:, c] = 1
+            assert (states[6, r, c] == want).all()
     # after step s rank r's chunk r-s-2 holds ranks r-s-1 .. r
-    assert states[1][2][0] == 0b0110
+    assert states[1, 2, 0, :, 0].tolist() == [0, 1, 1, 0]
+    for step in messages:
+        assert [src for src, _ in step] == [3, 0, 1, 2]
+    assert messages[0][2][1].nonzero().tolist() == [[1, 0]]  # rank 1's addend to chunk 0
 
 
-def test_chunk_grid(tmp_path):
-    picture = drawn(pictures.chunk_grid(experiments.filling(collectives.ring_all_reduce, 4), tmp_path), "chunk_grid")
-    assert "0, 0, 0, 4, 8, 12, 16 of 16" in picture.alt
-    for N in (2, 3, 5):
-        drawn(pictures.chunk_grid(experiments.filling(collectives.ring_all_reduce, N), tmp_path), "chunk_grid")
-    lap = pictures.chunk_grid(experiments.filling(collectives.ring_reduce_scatter, 4), tmp_path)
-    assert "0, 0, 0, 4 of 16" in lap.alt
+@pytest.mark.parametrize("N", [2, 3, 4, 5])
+@pytest.mark.parametrize("ring", [collectives.ring_all_reduce, by_isend])
+def test_chunk_grid(tmp_path, ring, N):
+    picture = drawn(pictures.chunk_grid(experiments.filling(ring, N), tmp_path), "chunk_grid")
+    complete = [0] * (N - 1) + [N * k for k in range(1, N + 1)]
+    assert f"each step: {', '.join(map(str, complete))} of {N * N}. No chunk is wrong." in picture.alt
 
 
-def test_a_wrong_ring_is_drawn_too(tmp_path):
-    def one_step_short(x, group):
-        N, r, chunk = group.size, group.rank, x.tensor_split(group.size)
-        for s in range(N - 2):
-            acc = chunk[(r - s - 2) % N]
-            acc += group.sendrecv(chunk[(r - s - 1) % N], dst=(r + 1) % N, src=(r - 1) % N, like=acc)
-
+def test_wrong_rings_are_drawn_as_wrong(tmp_path):
     picture = pictures.chunk_grid(experiments.filling(one_step_short, 4), tmp_path)
     assert "0, 0, 0 of 16" in picture.alt
+    swapped = experiments.filling(right_and_left_swapped, 4)
+    assert [src for src, _ in swapped.messages[0]] == [1, 2, 3, 0]  # from the right, as it was
+    picture = pictures.chunk_grid(swapped, tmp_path)
+    assert "0, 0, 0, 0, 0, 0, 0 of 16" in picture.alt and "Wrong chunks: 0, 4, 8, 12, 16, 16, 16." in picture.alt
+
+    def twice(x, group):
+        N, r, chunk = group.size, group.rank, x.tensor_split(group.size)
+        acc = chunk[(r - 2) % N]
+        acc += 2 * group.sendrecv(chunk[(r - 1) % N], dst=(r + 1) % N, src=(r - 1) % N, like=acc)
+
+    assert "Wrong chunks: 0, 4." in pictures.chunk_grid(experiments.filling(twice, 4), tmp_path).alt
+
+
+def test_other_algorithms_are_drawn_too(tmp_path):
+    for collective in (collectives.naive_all_reduce, collectives.one_shot_all_reduce):
+        picture = pictures.chunk_grid(experiments.filling(collective, 4), tmp_path)
+        assert "16 of 16. No chunk is wrong." in picture.alt
+
+
+RIGHT = "step 0   3 0 1 2\nstep 1   2 3 0 1\nstep 2   1 2 3 0"
+
+
+def test_a_schedule_on_paper_is_played_and_told(tmp_path):
+    played, told = schedule.reduce_scatter(RIGHT)
+    assert told == "It works: every rank r holds chunk r complete."
+    real = experiments.filling(collectives.ring_reduce_scatter, 4)
+    assert (played.states == real.states).all()  # the same as the code's, step by step
+    drawn(pictures.chunk_grid(played, tmp_path), "chunk_grid")
+    assert (
+        "chunk 3 on rank 3 lacks the addend of rank 0."
+        in schedule.reduce_scatter(RIGHT.replace("3 0 1 2", ". 0 1 2"))[1]
+    )
+    assert "lacks the addends of ranks 1, 2, 3." in schedule.reduce_scatter("0 1 2 3\n3 0 1 2\n2 3 0 1")[1]
+    assert "lacks the addend" in schedule.reduce_scatter(RIGHT.replace("2 3 0 1", "2 . 0 1"))[1]
+    again = schedule.reduce_scatter("\n".join([RIGHT, "0 1 2 3"] * 2))[1]
+    assert "addend is in it twice" in again and "Step" in again
+    assert schedule.reduce_scatter("1 0")[1].startswith("It works")
+    _, told = schedule.all_gather("0 1 2 3\n3 0 1 2\n2 3 0 1")
+    assert told == "It works: every rank holds every chunk."
+    assert "rank 3 sends chunk 2, which it does not have" in schedule.all_gather(RIGHT)[1]
+    assert "has no chunk" in schedule.all_gather("0 1 2 3\n3 0 1 2\n. . . .")[1]
+    for lap in (schedule.reduce_scatter, schedule.all_gather):
+        assert lap(". . .\n. . .")[1].startswith("Nothing is sent yet")
+    for bad in ("", "0 1 2\n0 1", "0 1 4 2", "a b"):
+        with pytest.raises(LabError):
+            schedule.reduce_scatter(bad)
 
 
 def test_timelines(tmp_path):
@@ -102,24 +180,13 @@ def test_three_clocks_with_a_guess_and_one_not_recorded(tmp_path):
     laptop = clocks.clock_of(record)
     assert laptop == {"library": [(1024, 1e-3)]}
     picture = drawn(
-        clocks.three_clocks({"wire": virtual, "laptop": laptop, "H200": None}, {"wire": 1, "H200": 5.0}, tmp_path),
+        clocks.three_clocks({"wire": virtual, "laptop": laptop, "H200": None}, [1, "never", 5.0], tmp_path),
         "three_clocks",
     )
     assert "wire: ring beats naive at every size, beats one-shot from 490 KiB on" in picture.alt
     # On paper 500 KB; the curve between two measured sizes is not quite straight.
     assert clocks.crossing(virtual["one_shot"], virtual["ring"]) == pytest.approx(500e3, rel=0.05)
     assert "laptop: ring not measured: its task is open" in picture.alt and "H200: not recorded" in picture.alt
-
-
-def test_bandwidths(tmp_path):
-    cost = cost_model.ring_all_reduce_cost(8)
-    rows = [
-        {"size": 1 << k, "seconds": cost.time(1 << k, 3e-6, 1 / 200e9) * (1.1 if k % 2 else 0.9)} for k in range(10, 30)
-    ]
-    fit = cost_model.fit_alpha_beta([r["size"] for r in rows], [r["seconds"] for r in rows], cost)
-    by_ranks = {"wire": {2: (49e9, 49e9), 8: (28e9, 48e9)}, "H200": {8: (208e9, 365e9)}}
-    picture = drawn(clocks.bandwidths(by_ranks, rows, cost, fit, "made up", "at 64 MiB", tmp_path), "bandwidths")
-    assert "8 ranks 208 and 365" in picture.alt and f"{max(abs(r) for r in fit.residuals):.0%}" in picture.alt
 
 
 def test_sweep_of_a_gpu_record(tmp_path):

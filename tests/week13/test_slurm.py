@@ -35,7 +35,7 @@ yes localhost | head -n 20000          # more than a pipe holds: a reader that h
 TORCHRUN = f"""#!/bin/bash
 exec {sys.executable} -m torch.distributed.run "$@"
 """
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")]
 
 
 def free_port():

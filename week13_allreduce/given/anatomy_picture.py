@@ -1,15 +1,11 @@
 """The picture of given/anatomy.py's records: what one message reaches, and who works when in one all-reduce.
 
-It draws the pictures in results/ again, from the records there:
-
-    python -m week13_allreduce.given.anatomy_picture
+`lab results` draws the pictures in results/ again, from the records there.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,6 +77,7 @@ def _messages(ax: Any, of: Mapping[str, Mapping[str, Any]]) -> str:
             before = row["blocks"]
     ax.set(xscale="log", ylim=(0, 400), xlim=(sizes[0] / 2, sizes[-1] * 8), ylabel="GB/s")
     ax.set_title("one message, by its size")
+    ax.text(0.98, 0.21, "at a mark: channels from there on", transform=ax.transAxes, ha="right", fontsize=7.2)
     ax.set_xticks(sizes, [human(size).replace("iB", "") for size in sizes])
     ax.tick_params(axis="x", which="minor", length=0)
     ax.set_xlabel("message, bytes")
@@ -113,44 +110,39 @@ def _timelines(ax: Any, of: Sequence[tuple[str, Mapping[str, Any], str]]) -> str
     ax.set_yticks(range(len(of)), [title for title, *_ in of])
     ax.tick_params(axis="y", length=0)
     ax.set(xlim=(0, last * 1.13), ylim=(len(of) - 0.45, -0.6), xlabel="time on rank 0, ms")
-    ax.set_title("4 GiB: messages, additions")
+    ax.set_title("one all-reduce of 4 GiB")
     ax.grid(False, axis="y")
     for label in ax.get_yticklabels():
         label.set_color(MUTED)
+    for color, what in ((BLUE, "messages"), (ORANGE, "additions")):
+        ax.barh([0], [0], color=color, label=what)
+    ax.legend(loc="lower right", fontsize=8, ncols=2, bbox_to_anchor=(0.9, 0.79), handlelength=1.0)
     return "; ".join(words) + "."
 
 
-def draw_results(folder: Path) -> list[Path]:
-    """All pictures of results/ into `folder`, as PNG."""
+def pictures(scratch: Path) -> dict[str, Picture]:
+    """All pictures of results/, by their names there, drawn into `scratch`."""
     rings = {
         path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (records.RESULTS / "ring").glob("*.json")
     }
     plain, first, wide = rings["default"], rings["priority"], rings["chunk-128K-64-channels"]
     sliced = "1 way, 2 slices"
-    with tempfile.TemporaryDirectory() as scratch:
-        made = {
-            "ring_anatomy": anatomy_picture(
-                {"NCCL as it comes": plain, "smaller parts, 64 channels": wide},
-                [
-                    ("library", plain, "library"),
-                    ("ring, eight lines", plain, "ring"),
-                    ("2 slices", plain, sliced),
-                    ("2 slices,\nNCCL first", first, sliced),
-                    ("2 slices, NCCL\nfirst, 64 channels", wide, sliced),
-                ],
-                Path(scratch),
-            )
-        }
-        for ranks, record in records.recorded().items():
-            sub = Path(scratch, str(ranks))
-            sub.mkdir()
-            made |= {
-                f"h200-{ranks}-{picture.name}": picture
-                for picture in clocks.busbw_sweep(record, sub, ("library", "ring", "sliced", "two_way", "pipelined"))
-            }
-        return [Path(shutil.copy(picture.png, folder / f"{name}.png")) for name, picture in made.items()]
-
-
-if __name__ == "__main__":
-    for path in draw_results(records.RESULTS):
-        print(path.name)
+    made = {
+        "ring_anatomy": anatomy_picture(
+            {"NCCL as it comes": plain, "smaller parts, 64 channels": wide},
+            [
+                ("library", plain, "library"),
+                ("ring, task 13.4", plain, "ring"),
+                ("2 slices", plain, sliced),
+                ("2 slices,\nNCCL first", first, sliced),
+                ("2 slices, NCCL\nfirst, 64 channels", wide, sliced),
+            ],
+            scratch,
+        )
+    }
+    for ranks, record in records.recorded().items():
+        folder = scratch / str(ranks)
+        folder.mkdir(exist_ok=True)
+        sweep = clocks.busbw_sweep(record, folder, ("library", "ring", "sliced", "two_way", "pipelined"))
+        made |= {f"h200-{ranks}-{picture.name}": picture for picture in sweep}
+    return made

@@ -1,4 +1,4 @@
-"""The pictures of how long things take: three clocks side by side, bandwidth against ranks, fits and residuals, sweeps.
+"""The pictures of how long things take: three clocks side by side, sweeps.
 
 A clock is a dict {contender: [(bytes, seconds), ...]}. A contender has the same colour, dash and marker everywhere.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.record.plotting import BAND, INK, MUTED, PAPER, WIDTH, Picture, Style, label_ends, look, save
+from labkit.record.plotting import INK, MUTED, WIDTH, Picture, Style, label_ends, look, save
 from week13_allreduce.given.pictures import folder_or_temp
 from week13_allreduce.given.records import human
 
@@ -26,7 +26,6 @@ STYLES = {
     "tree": Style("#8a6100", (0, (6, 1.2, 1, 1.2, 1, 1.2)), "v", ""),
 }
 NAMES = {"one_shot": "one-shot", "two_way": "two-way"}
-POOR = 0.3  # a largest residual from which on the words say that the line does not fit
 Clock = Mapping[str, Sequence[tuple[float, float]]]
 
 
@@ -62,12 +61,12 @@ def crossing(first: Sequence[tuple[float, float]], second: Sequence[tuple[float,
 
 
 def three_clocks(
-    clocks: Mapping[str, Clock | None], guesses: Mapping[str, float | None] | None = None, folder: Path | None = None
+    clocks: Mapping[str, Clock | None], guesses: Sequence[float | None] = (), folder: Path | None = None
 ) -> Picture:
     """Time against size on each clock, one panel each. A clock that is None was not recorded, and its panel says so.
 
     Marked on every clock: from which size on "ring" is faster than "naive" and than "one_shot". guesses: the reader's
-    prediction of the first, in bytes, by clock."""
+    prediction of the first, in bytes, for each clock."""
     points = [p for clock in clocks.values() if clock for line in clock.values() for p in line]
     low, high = min(p[1] for p in points) / 1.8, max(p[1] for p in points) * 2.2
     left, right = min(p[0] for p in points) / 1.6, max(p[0] for p in points) * 1.6
@@ -75,13 +74,12 @@ def three_clocks(
     with look() as figure:
         fig = figure(WIDTH, 3.95)
         axes = fig.subplots(1, len(clocks), sharey=True)
-        for ax, (name, clock) in zip(axes, clocks.items()):
+        for ax, (name, clock), guess in zip(axes, clocks.items(), [*guesses, *[None] * len(clocks)]):
             ax.set(xscale="log", yscale="log", ylim=(low, high), xlim=(left, right))
             ax.set_title(name, fontsize=9, pad=30)
             _bytes_axis(ax, left, right)
             words.append(f"{name}: {_one_clock(ax, clock, low)}")
-            guess = (guesses or {}).get(name)
-            if guess and clock:
+            if isinstance(guess, (int, float)) and guess > 0 and clock:  # "never" is an answer, and no place
                 at, first = max(guess, left), guess < 4 * left
                 ax.axvline(at, color=INK, linewidth=2.4, alpha=0.28, zorder=1)
                 ax.annotate(
@@ -150,145 +148,6 @@ def _one_clock(ax: Any, clock: Clock | None, low: float) -> str:
     return "ring " + ", ".join(found)
 
 
-def fits(clocks: Mapping[str, tuple[int, Clock | None]]) -> str:
-    """The lines that fit each clock's contenders over all its sizes, as text; a line that does not fit says so.
-
-    clocks: {name: (ranks, clock)}. Uses task 13.1: NotImplementedError while it is open."""
-    from week13_allreduce import cost_model
-
-    lines = []
-    for name, (ranks, clock) in clocks.items():
-        for contender in ("naive", "one_shot", "ring"):
-            points = (clock or {}).get(contender, ())
-            if len({size for size, _ in points}) < 2:
-                continue
-            sizes, seconds = zip(*points)
-            fit = cost_model.fit_alpha_beta(sizes, seconds, getattr(cost_model, f"{contender}_all_reduce_cost")(ranks))
-            worst, at = max((abs(value), size) for value, (size, _) in zip(fit.residuals, points))
-            fine = (
-                f"at most {worst:.0%} off"
-                if worst < POOR
-                else f"up to {worst:.0%} off (at {human(at, 3)}): a line does not fit"
-            )
-            lines.append(
-                f"{name:26s} {NAMES.get(contender, contender):9s}"
-                f"{', '.join(_parameters(fit.alpha, fit.beta)):38s} {fine}"
-            )
-    return "\n".join(lines)
-
-
-def _parameters(alpha: float, beta: float) -> tuple[str, str]:
-    size = abs(alpha)
-    unit, scale = ("s", 1.0) if size >= 1 else ("ms", 1e3) if size >= 1e-3 else ("us", 1e6)
-    return (
-        f"alpha {alpha * scale:.3g} {unit}",
-        f"1/beta {1 / beta / 1e9:.3g} GB/s" if beta > 0 else "beta is not above 0",
-    )
-
-
-# ---- 5: bandwidths against ranks, the fit and what it leaves
-
-
-def bandwidths(
-    by_ranks: Mapping[str, Mapping[int, tuple[float, float]]],
-    rows: Sequence[Mapping[str, float]],
-    cost: Any,
-    fit: Any,
-    title: str,
-    at: str = "",
-    folder: Path | None = None,
-) -> Picture:
-    """algbw and busbw against the number of ranks, and one alpha-beta fit with its residuals.
-
-    by_ranks: {clock: {N: (algbw, busbw)}}, bytes/s, at the size that `at` names. rows: size, seconds. fit: the
-    `cost_model.Fit` of these rows under `cost`. title: what was fitted."""
-    sizes, seconds = [row["size"] for row in rows], [row["seconds"] for row in rows]
-    left, right = min(sizes) / 1.5, max(sizes) * 1.5
-    worst = max(abs(value) for value in fit.residuals)
-    with look() as figure:
-        fig = figure(WIDTH, 4.3)
-        grid = fig.add_gridspec(2, 2, width_ratios=(1, 1.15), height_ratios=(2, 1))
-        ax, low = fig.add_subplot(grid[:, 0]), fig.add_subplot(grid[1, 1])
-        _against_ranks(ax, by_ranks, at)
-        fig.legend(*ax.get_legend_handles_labels(), fontsize=7.8, loc="lower center", ncols=4, handlelength=2.8)
-
-        up = fig.add_subplot(grid[0, 1], sharex=low)
-        up.plot(
-            sizes,
-            seconds,
-            "o",
-            color="#005a9c",
-            markersize=4.5,
-            markerfacecolor=PAPER,
-            markeredgewidth=1.3,
-            label="measured",
-        )
-        line = [left * (right / left) ** (i / 80) for i in range(81)]
-        fitted = [max(cost.time(n, fit.alpha, fit.beta), 1e-12) for n in line]  # a bad fit may go below zero
-        up.plot(line, fitted, color=INK, linewidth=1.1, label="fit")
-        up.set(xscale="log", yscale="log", title=title, xlim=(left, right), ylim=(min(seconds) / 2, max(seconds) * 2))
-        ticks = [10.0**k for k in range(-6, 2) if min(seconds) / 2 <= 10.0**k <= max(seconds) * 2]
-        up.set_yticks(ticks, [_seconds(tick) for tick in ticks])
-        up.tick_params(axis="x", which="both", labelbottom=False, length=0)
-        up.tick_params(axis="y", which="minor", length=0)
-        up.legend(loc="upper left", fontsize=7.8)
-        told = "\n".join(_parameters(fit.alpha, fit.beta))
-        up.text(0.97, 0.06, told, transform=up.transAxes, ha="right", va="bottom", fontsize=8)
-
-        low.axhspan(-0.15, 0.15, color=BAND, zorder=0)
-        low.axhline(0, color=INK, linewidth=0.8)
-        low.vlines(sizes, 0, fit.residuals, color="#005a9c", linewidth=1.2)
-        low.plot(sizes, fit.residuals, "o", color="#005a9c", markersize=4, markerfacecolor=PAPER, markeredgewidth=1.3)
-        low.set_ylim(-max(0.2, 1.15 * worst), max(0.2, 1.15 * worst))
-        low.yaxis.set_major_formatter(lambda value, _: f"{value:+.0%}" if value else "0")
-        low.set_ylabel("residual", fontsize=8.5)
-        _bytes_axis(low, left, right)
-        fig.tight_layout(pad=0.5, w_pad=1.4, h_pad=0.6, rect=(0, 0.03 + 0.035 * math.ceil(len(by_ranks) / 2), 1, 1))
-        shown = "; ".join(
-            f"{clock}: "
-            + ", ".join(f"{N} ranks {a / 1e9:.3g} and {b / 1e9:.3g}" for N, (a, b) in sorted(points.items()))
-            for clock, points in by_ranks.items()
-        )
-        return save(
-            fig,
-            folder_or_temp(folder),
-            "bandwidths",
-            "Bandwidth against ranks, and a fit",
-            f"algbw and busbw in GB/s: {shown}. {title}: the largest residual is {worst:.0%}.",
-            "Left: open marks algbw, filled marks busbw. Right: the measured times, the fitted line, and what "
-            "it leaves; the band is 15 %.",
-        )
-
-
-def _against_ranks(ax: Any, by_ranks: Mapping[str, Mapping[int, tuple[float, float]]], at: str) -> None:
-    looks = [("o", "-", "#005a9c"), ("D", (0, (5, 1.6)), "#b34700"), ("^", (0, (3, 1.2, 1, 1.2)), "#007a63")]
-    for (clock, points), (mark, dash, color) in zip(by_ranks.items(), looks):
-        ranks = sorted(points)
-        for k, (what, face) in enumerate((("algbw", PAPER), ("busbw", color))):
-            ax.plot(
-                ranks,
-                [points[N][k] / 1e9 for N in ranks],
-                marker=mark,
-                color=color,
-                linewidth=1.6,
-                markersize=5.5,
-                linestyle=dash if k else (0, (1, 1.2)),
-                markerfacecolor=face,
-                label=f"{what}, {clock}",
-            )
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    every = sorted({N for points in by_ranks.values() for N in points})
-    ax.set_xticks(every, [str(N) for N in every])
-    ax.minorticks_off()
-    values = [value / 1e9 for points in by_ranks.values() for pair in points.values() for value in pair]
-    top, bottom = max(values) * 1.5, min(values) / 1.5
-    steps = (1, 2, 5) if top > 15 * bottom else (1, 1.5, 2, 3, 4, 5, 7)
-    ticks = [m * 10.0**k for k in range(-3, 4) for m in steps if bottom <= m * 10.0**k <= top]
-    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    ax.set(xlabel="ranks", ylabel="GB/s", title=f"algbw and busbw {at}".strip(), ylim=(bottom, top))
-
-
 # ---- the benchmark's picture
 
 
@@ -342,6 +201,9 @@ def _busbw(record: Mapping[str, Any], collective: str, entries: list[Mapping[str
         if wire:
             ax.axhline(wire, color=INK, linewidth=1.1, linestyle=(0, (6, 2)))
             ends.append((right, wire, f"wire {wire:.0f}", INK))
+        if fitted:
+            ax.plot([], [], color=INK, linewidth=0.8, label="thin, no marks: the fitted line, alpha + beta n")
+            ax.legend(loc="upper left", fontsize=7.8, bbox_to_anchor=(0, 0.9))
         label_ends(ax, ends)
         ax.set_title(
             f"{what}, {record['ranks']} ranks, {record['hardware_name']}, {record['transport']}, {record['dtype']}"

@@ -8,7 +8,7 @@ Q        the time in which the CPU queues all calls of one collective: Python, t
          records it (`queue`); the median over all sizes is taken. It is measured, and nothing is fitted to it.
 alpha,   of the GPU's part, fitted by task 13.1 to the sizes at which the GPU's part is the longer one. Twice: NCCL
 beta     gives a message 8 channels on four GPUs and more of them once it is longer than 128 MiB
-         (results/README.md, "Below: channels"), so short and long messages have a beta of their own.
+         (results/FINDINGS.md, "Below: channels"), so short and long messages have a beta of their own.
 
 `alpha + beta n` alone must explain the flat part of the curve by an alpha that grows with the number of calls, and pays
 for it at the other end.
@@ -16,10 +16,12 @@ for it at the other end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from week13_allreduce.given import clocks
 from week13_allreduce.given.records import human
 
 MiB = 1 << 20
@@ -68,7 +70,7 @@ def floor_of(rows: Sequence[Mapping[str, float]], contender: str, ranks: int) ->
 
 def floors(record: Mapping[str, Any]) -> str:
     """The model of each of a GPU record's own all-reduces, as text: what it is, how far off at most, and the sizes from
-    which on it says the ring is faster."""
+    which on it says the ring is faster, beside those measured."""
     lines, found = [], {}
     for entry in record["series"]:
         who, rows = entry["contender"], entry["rows"]
@@ -84,15 +86,17 @@ def floors(record: Mapping[str, Any]) -> str:
         if left_out:
             sizes = " and ".join(human(size, 3) for size in left_out)
             times = " and ".join(f"{times:.1f}" for times in left_out.values())
-            strays = f"; without {sizes}, queued for {times} times as long"
+            strays = f"; left out: {sizes}, whose queueing took {times} times the median"
         lines.append(
-            f"{who.replace('_', '-'):9s} queued in {floor.queue * 1e6:3.0f} us; "
+            f"{who.replace('_', '-'):9s} queued in {floor.queue * 1e6:3.0f} us (median); "
             f"{1 / floor.short.beta / 1e9:3.0f} GB/s, long messages {1 / floor.long.beta / 1e9:3.0f} GB/s: "
             f"at most {worst:.0%} off (at {human(at, 3)}){strays}"
         )
+    measured = clocks.clock_of(record)
     if "ring" in found:
         lines += [
-            f"so the ring overtakes {who.replace('_', '-')} at {human(crossing(floor, found['ring']), 3)}"
+            f"so the ring overtakes {who.replace('_', '-')} at {human(crossing(floor, found['ring']), 3)} by this "
+            f"model, at {human(clocks.crossing(measured[who], measured['ring']) or math.nan, 3)} measured"
             for who, floor in found.items()
             if who != "ring"
         ]

@@ -5,8 +5,11 @@ A test holds each of them against the parser of task 13.11.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from labkit.comm.topology import Link, Topology
 
+DATA = Path(__file__).parents[1] / "data"
 Routes = dict[tuple[int, int], list[str]]
 
 NVLINK, PCIE, SMP = 25e9, 24e9, 10e9  # one NVLink; a GPU's PCIe 4.0 x16; between two sockets. Bytes/s, one direction

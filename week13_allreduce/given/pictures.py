@@ -46,110 +46,183 @@ def folder_or_temp(folder: Path | None) -> Path:
 # ---- 1: chunks that fill
 
 
-def chunk_grid(states: Any, folder: Path | None = None) -> Picture:
-    """`states` of `experiments.filling`, [steps + 1, N, N]: a panel a step, a row for each rank, a column a chunk.
+def chunk_grid(filling: Any, folder: Path | None = None, first_lap: bool = False) -> Picture:
+    """`experiments.Filling` as a panel for each step: a column for each rank, so that right is right, a row a chunk.
 
-    The digits in a cell are the ranks whose addends are in it. A cell that changed in this step has an arrow from the
-    rank it came from; a complete chunk has a thick frame and a filled ground."""
+    The digits in a cell are the ranks whose addends are in it. A complete chunk has a thick frame and a filled ground.
+    A wrong one is in a dashed frame with a cross: an addend in it twice, or of another chunk ("2 c1"). An arrow is a
+    message: from the rank that sent it, by the ledger, and from the row of the chunk that it held, by the tags in it;
+    where it ends is what changed.
+
+    first_lap: after it rank r is to hold chunk r, complete. The last panel marks these places at a corner, and says
+    which complete chunk stands elsewhere."""
+    states, messages = filling
     N, steps = states.shape[1], states.shape[0] - 1
-    laps = [("reduce-scatter", range(min(N, steps + 1)))]
-    if steps >= N:
-        laps.append(("all-gather", range(N, steps + 1)))
-    panel = WIDTH / N
+    # Two laps of a ring stand one below the other: the second begins below step 0 of the first.
+    two_laps = steps == 2 * (N - 1) and N > 2
+    columns = N if two_laps else max(4, N if steps >= N else steps + 1)
+    shift = [t + (two_laps and t >= N) * (columns - N + 1) for t in range(steps + 1)]
+    rows = shift[-1] // columns + 1
+    height = 0.30 * N + 0.55
     with look() as figure:
-        fig = figure(WIDTH, len(laps) * (panel + 0.22) + 0.1)
-        for row, (lap, moments) in enumerate(laps):
-            first = N - len(moments)  # the second lap stands below the steps of the first
-            for column, t in enumerate(moments, first):
-                ax = fig.add_subplot(len(laps), N, row * N + column + 1)
-                _grid(ax, states[t], states[t - 1] if t else None, N)
-                step = f"step {t - moments[0] - (row == 0)}"
-                ax.set_title("at the start" if t == 0 else f"{lap} {step}" if column == 1 else step, fontsize=9, pad=4)
-        if len(laps) == 2:
-            fig.text(
-                0.012,
-                0.40,
-                "Digits in a cell:\nwhose addends are in it.\n\nArrow: it just came in\n"
-                "from the left neighbour.\n\nFilled, thick frame:\nall addends are in.",
-                va="top",
-                fontsize=8.5,
-                color=MUTED,
-                linespacing=1.35,
-            )
-        fig.tight_layout(pad=0.5, h_pad=1.0, w_pad=0.5)
-        full = 2**N - 1
-        complete = [int((states[t] == full).sum()) for t in range(steps + 1)]
+        fig = figure(WIDTH, rows * height)
+        for t, place in enumerate(shift):
+            row, column = divmod(place, columns)
+            ax = fig.add_axes([column / columns, 1 - (row + 1) / rows, 1 / columns, (1 - 0.24 / height) / rows])
+            _grid(ax, states[t], states[t - 1] if t else None, messages[t - 1] if t else [None] * N, N)
+            if first_lap and t == steps:
+                for r in range(N):
+                    ax.plot([PITCH * r + CELL - 0.17, PITCH * r + CELL - 0.02], [r + 0.90, r + 0.90], **_GOAL)
+                    ax.plot([PITCH * r + CELL - 0.02] * 2, [r + 0.72, r + 0.90], **_GOAL)
+            ax.set_xlim(-1.1, PITCH * N + 0.12)
+            ax.set_ylim(N + 0.12, -0.75)
+            ax.set_title("   at the start" if t == 0 else f"   after step {t - 1}", fontsize=9, pad=3)
+        if two_laps:
+            fig.text(0.012, 0.5 - 0.2 / (rows * height), _LEGEND, va="top", fontsize=8, color=MUTED, linespacing=1.3)
+        complete = [sum(_full(states[t, r, c], c) for r in range(N) for c in range(N)) for t in range(steps + 1)]
+        wrong = [sum(_wrong(states[t, r, c], c) for r in range(N) for c in range(N)) for t in range(steps + 1)]
         alt = (
-            f"{steps + 1} grids of {N} ranks by {N} chunks, one for each step of a ring. Complete chunks at the "
-            f"start and after each step: {', '.join(map(str, complete))} of {N * N}."
+            f"{steps + 1} grids of {N} ranks by {N} chunks. Complete chunks at the start and after each step: "
+            f"{', '.join(map(str, complete))} of {N * N}. "
+            + (f"Wrong chunks: {', '.join(map(str, wrong))}." if any(wrong) else "No chunk is wrong.")
         )
+        goal = ""
+        if first_lap:
+            astray = [(r, c) for r in range(N) for c in range(N) if r != c and _full(states[-1, r, c], c)]
+            told = ", ".join(f"chunk {c} is complete on rank {r}" for r, c in astray)
+            alt += f" In the wrong place: {told}." if astray else ""
+            goal = " Corner: where a complete chunk is to end." + (f" {told[:1].upper()}{told[1:]}." if astray else "")
         return save(
             fig,
             folder_or_temp(folder),
             "chunk_grid",
             "A ring fills its chunks",
             alt,
-            "A panel shows the chunks after its step. Look down a column: one chunk on its way around the "
-            "ring, each step one rank further and one addend richer.",
+            "Follow a row: one chunk on its way around the ring. Digits: whose addends are in it. Arrow: the message "
+            "that came in this step, from where it was sent. Dashed, with a cross: an addend is in there twice, or "
+            f"belongs to another chunk (2 c1: rank 2's addend to chunk 1).{goal}",
         )
 
 
-def _grid(ax: Any, now: Any, before: Any, N: int) -> None:
-    from matplotlib.patches import FancyArrowPatch, Rectangle
+_LEGEND = (
+    "c0: chunk 0. Digits: whose\naddends are in it.\nArrow: what came in, and\nfrom where. At the edge:\n"
+    "around the ring.\n"
+    "Filled, thick frame: all\naddends, once each.\nDashed, ×: wrong."
+)
 
-    full = 2**N - 1
-    ax.set_xlim(-0.62, N + 0.05)
-    ax.set_ylim(N + 0.05, -0.72)
-    ax.set_aspect("equal")
-    ax.grid(False)
-    for side in ax.spines.values():
-        side.set_visible(False)
-    ax.set_xticks([])
-    ax.set_yticks([])
+
+def _full(held: Any, chunk: int) -> bool:
+    """Whether a chunk, [N ranks, N chunks] counts, holds every rank's addend once, and nothing else."""
+    return not _wrong(held, chunk) and bool((held[:, chunk] == 1).all())
+
+
+def _wrong(held: Any, chunk: int) -> bool:
+    """Whether a chunk holds what it never should: an addend twice, or less than none, or one of another chunk."""
+    return bool((held < 0).any() or (held[:, chunk] > 1).any() or held.sum() != held[:, chunk].sum())
+
+
+def _said(held: Any, chunk: int) -> str:
+    """A chunk's addends: "013"; "0 0 2" where one came twice; "03\n2 c1" where rank 2's addend to chunk 1 is in it."""
+    N = held.shape[0]
+    own = [str(p) * max(0, int(held[p, chunk])) for p in range(N)]
+    lines = [(" " if max(map(len, own)) > 1 else "").join(d for digits in own for d in digits)]
+    for k in (k for k in range(N) if k != chunk and bool(held[:, k].any())):
+        lines.append("".join(str(p) * max(0, int(held[p, k])) for p in range(N)) + f" c{k}")
+    found = [line for line in lines if line]
+    return "\n".join(found if len(found) < 3 else [*found[:1], "..."]) or "-"
+
+
+_GOAL = {"color": BLUE, "linewidth": 2.6, "solid_capstyle": "butt", "zorder": 5}
+PITCH, CELL = 1.22, 0.94  # of a column, of which a cell takes so much: arrows have the rest
+
+
+def _grid(ax: Any, now: Any, before: Any, messages: list, N: int) -> None:
+    from matplotlib.patches import Rectangle
+
+    ax.axis("off")
     small = {"fontsize": 7, "color": MUTED, "va": "center"}
-    ax.text(-0.02, -0.5, "chunk", ha="right", **small)
+    ax.text(-0.40, -0.40, "rank", ha="right", **small)
     for k in range(N):
-        ax.text(k + 0.5, -0.5, str(k), ha="center", **small)
-        ax.text(-0.12, k + 0.5, f"rank {k}" if k == 0 else str(k), ha="right", **small)
+        ax.text(PITCH * k + CELL / 2, -0.40, str(k), ha="center", **small)
+        ax.text(-0.40, k + 0.53, f"c{k}", ha="right", **small)
     for r in range(N):
+        fresh = [c for c in range(N) if before is not None and bool((before[r, c] != now[r, c]).any())]
         for c in range(N):
-            value, done = int(now[r][c]), int(now[r][c]) == full
-            fresh = before is not None and int(before[r][c]) != value
+            done, wrong, digits = _full(now[r, c], c), _wrong(now[r, c], c), _said(now[r, c], c)
             ax.add_patch(
                 Rectangle(
-                    (c + 0.05, r + 0.05),
-                    0.9,
-                    0.9,
+                    (PITCH * r, c + 0.07),
+                    CELL,
+                    0.86,
                     facecolor=BAND if done else PAPER,
-                    edgecolor=INK if done else MUTED,
-                    linewidth=1.8 if done else 0.6,
+                    edgecolor=RED if wrong else INK if done else MUTED,
+                    linewidth=1.7 if done or wrong else 0.6,
+                    linestyle=(0, (2, 1)) if wrong else "-",
                     zorder=2,
                 )
             )
-            digits = "".join(str(k) for k in range(N) if value >> k & 1) if 0 <= value <= full else "?"
             ax.text(
-                c + 0.5,
-                r + 0.54,
+                PITCH * r + CELL / 2,
+                c + 0.53,
                 digits,
                 ha="center",
                 va="center",
-                fontsize=min(8.5, 29 / max(len(digits), 3)),
-                fontweight="bold" if fresh or done else "normal",
-                color=INK,
+                fontsize=5.6 if "\n" in digits else min(7.2, 34 / max(len(digits), 4)),
+                fontweight="bold" if c in fresh or done else "normal",
+                color=RED if wrong else INK,
+                linespacing=0.95,
                 zorder=4,
             )
-            if fresh:
-                ax.add_patch(
-                    FancyArrowPatch(
-                        (c + 0.5, r - 0.30),
-                        (c + 0.5, r + 0.26),
-                        arrowstyle="-|>",
-                        mutation_scale=8,
-                        linewidth=1.5,
-                        color=ORANGE,
-                        zorder=5,
-                    )
+            if wrong:
+                ax.text(
+                    PITCH * r + CELL,
+                    c + 0.07,
+                    "×",
+                    color=PAPER,
+                    fontsize=6.5,
+                    fontweight="bold",
+                    ha="center",
+                    va="center",
+                    zorder=6,
+                    bbox={"boxstyle": "circle,pad=0.05", "facecolor": RED, "edgecolor": "none"},
                 )
+        if messages[r] is not None and fresh:
+            _arrow(ax, messages[r], before, r, fresh, N)
+
+
+def _arrow(ax: Any, message: tuple[int, Any], before: Any, r: int, fresh: list[int], N: int) -> None:
+    """From the sender's chunk that the message held, to the cell of rank r that changed."""
+    from matplotlib.patches import FancyArrowPatch
+
+    src, content = message
+    held = [] if content is None else [k for k in range(N) if bool((before[src, k] == content).all())]
+    into = held[0] if held and held[0] in fresh else fresh[0]
+    row = (held[0] if held else into) + 0.5
+    left, right = PITCH * r - 0.02, PITCH * r + CELL + 0.02
+    if (src + 1) % N == r and src > r:  # around the ring: in from the edge
+        begin, end = (left - 0.24, row), (left, into + 0.5)
+    elif (r + 1) % N == src and src < r:
+        begin, end = (right + 0.24, row), (right, into + 0.5)
+    elif src < r:
+        begin, end = (PITCH * src + CELL, row), (left, into + 0.5)
+    else:
+        begin, end = (PITCH * src, row), (right, into + 0.5)
+    far = abs(src - r) > 1 and abs(begin[0] - end[0]) > 1
+    ax.add_patch(
+        FancyArrowPatch(
+            begin,
+            end,
+            connectionstyle="arc3,rad=0.3" if far else "arc3,rad=0",
+            arrowstyle="-|>",
+            shrinkA=0,
+            shrinkB=0,
+            mutation_scale=6.5,
+            linewidth=1.3,
+            color=ORANGE,
+            zorder=5,
+            clip_on=False,
+        )
+    )
 
 
 # ---- 2: wires that are busy

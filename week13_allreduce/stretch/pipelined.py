@@ -1,8 +1,8 @@
 """The ring that keeps its wires busy: slices, and both directions (task 13.12, stretch, no points).
 
-The eight-line ring alternates: a chunk travels, then it is added, then the next one travels. While it adds, the wire
+The ring of task 13.4 alternates: a chunk travels, then it is added, then the next one travels. While it adds, the wire
 idles; while the wire works, the adders idle. On the virtual wire nobody notices, since adding is free there. On a GPU
-it is a measurable part of the time: 2.2 of 20.1 ms for 4 GiB on four H200 (results/README.md).
+it is a measurable part of the time: 2.2 of 20.1 ms for 4 GiB on four H200 (results/FINDINGS.md).
 
 Slices. Cut every chunk into S slices and let each slice walk the ring on its own. Slice k of step t+1 needs slice k of
 step t, and nothing else. So all S slices of a step are sent one after another, and slice k is added while slices k+1,
@@ -24,7 +24,7 @@ them. An addition queued on that stream would hold up the next message behind it
 stream, `Adders` below: wait for the message, add, tell the first stream when done. On a CPU there is no second stream
 and nothing overlaps; the result is the same.
 
-What it gave. Less than the picture above promises, and the reasons are the lesson (measured in results/README.md, by
+What it gave. Less than the picture above promises, and the reasons are the lesson (measured in results/FINDINGS.md, by
 given/anatomy.py). When slice k arrives, its addition and the next message's kernel want the same multiprocessors, and
 who comes first takes all: start with TORCH_NCCL_HIGH_PRIORITY=1, or nothing overlaps. They also want the same memory,
 so each slows the other down. And NCCL gives a smaller message fewer channels, that is, less of the wire; two directions

@@ -19,9 +19,9 @@ import sys
 from typing import Any
 
 import torch
-from labkit_inside import jail  # type: ignore[import-not-found]  # this folder's name in there
+from labkit_inside import jail, steady  # type: ignore[import-not-found]  # this folder's name in there
 
-from labkit.checks import remote, values
+from labkit.checks import bare, remote, values
 from labkit.comm.forkserver import renumber
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
@@ -38,14 +38,17 @@ def main(setup: dict[str, Any], number: int, descriptors: list[int]) -> int:
     try:
         null = os.open(os.devnull, os.O_RDONLY)
         renumber([null, *descriptors], [0], [LINK], [1, 2], [TRACE])
-        return _serve(frozenset(setup["off"]), setup["limits"])
+        return _serve(frozenset(setup["off"]), setup["limits"], setup["hidden"], setup["weighed"])
     except BaseException as error:  # into the rank's output, where the grader reads it
         print(f"sandbox: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return 120
 
 
-def _serve(off: frozenset[str], limits: dict[str, int]) -> int:
-    jail.shut(off, limits, keep=TRACE)
+def _serve(off: frozenset[str], limits: dict[str, int], hidden: list[str], weighed: bool) -> int:
+    if weighed:
+        steady.steady()
+        limits = {**limits, "disk": steady.STASH}
+    jail.shut(off, limits, keep=TRACE, hidden=hidden)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.register(signal.SIGUSR1, file=TRACE, all_threads=False)
     link = socket.socket(fileno=LINK)
@@ -67,7 +70,11 @@ def _serve(off: frozenset[str], limits: dict[str, int]) -> int:
 
 
 def _run(link: socket.socket, job: dict[str, Any], body: bytes) -> bytes:
-    group = Group(BrokerTransport(job["rank"], job["size"], link), Ledger(job["rank"], job["size"]))
+    if job["without"]:  # no code of a student's in this process, which holds what they must do without
+        given, named, _ = values.unpack(body)
+        return bare.Process(job).answer(values.pack((given, named)))
+    transport = BrokerTransport(job["rank"], job["size"], link, steady.tidy if job["weighed"] else None)
+    group = Group(transport, Ledger(job["rank"], job["size"]))
     given, named, modules = values.unpack(body)
     reference = None
     if job["stands_on"]:

@@ -15,13 +15,15 @@ import importlib
 import json
 import logging
 import os
+import pkgutil
 import platform
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from labkit_inside import jail, rank  # type: ignore[import-not-found]  # noqa: F401  this folder's name in there
+from labkit_inside import calls, jail, rank  # type: ignore[import-not-found]  # noqa: F401  this folder's name in there
 
 from labkit.checks import remote, values
 from labkit.comm import forkserver
@@ -33,21 +35,32 @@ from labkit.comm.link import BrokerTransport, frame_head, raw
 def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     settings = json.loads(sys.argv[2])
-    _become(settings["uid"])
+    _become(settings["uid"], "users" not in settings["off"])
     for name in settings["import"]:
         importlib.import_module(name)
+    for name in settings["uses"]:
+        with suppress(ImportError):  # a rank that needs what is not there says so itself
+            _import_all(name)
     import torch
 
     torch.set_num_threads(1)
     remote.settle()  # every rank is born so
     _warm(torch)
-    jail.program(platform.machine())
+    calls.program(platform.machine())
     # At a fork logging makes every handler's lock anew, 38 of them, each in another page. Here nobody can hold one.
     logging._at_fork_reinit_lock_weakset.clear()  # type: ignore[attr-defined]  # private
     with open("/proc/self/statm") as file:
         jail.mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     off = frozenset(settings["off"])
     forkserver.serve(link, by=partial(jail.fork, off), close="descriptors" not in off)
+
+
+def _import_all(name: str) -> None:
+    """A part of labkit that the week uses, with the modules of a package: a rank that imports the decoder would spend a
+    second on pydantic and on torch's distributed tensors."""
+    found = importlib.import_module(name)
+    for module in pkgutil.iter_modules(getattr(found, "__path__", ()), f"{name}."):
+        importlib.import_module(module.name)
 
 
 def _warm(torch: Any) -> None:
@@ -61,6 +74,9 @@ def _warm(torch: Any) -> None:
     half[1].copy_(half[0]).div_(2)
     torch.stack([x, y.float(), torch.empty_like(x), x.clone()]).sum(0).tolist()
     y.add_(1).to(torch.float32)
+    # A first backward imports some 500 modules of torch's: a third of a second, and a page copied for each few of them.
+    z = x.clone().requires_grad_()
+    torch.nn.functional.linear(z.reshape(2, 4), torch.ones(3, 4)).backward(torch.ones(2, 3))
     for _ in range(12):  # Python adapts a function's code in its first calls
         _warm_messages(torch.zeros(8))
     if len(os.listdir("/proc/self/task")) != 1:
@@ -81,12 +97,18 @@ def _warm_messages(x: Any) -> None:
         values.unpack(values.pack(((x,), {}, {"code": x.view(x.dtype)})))
 
 
-def _become(uid: int | None) -> None:
-    """As root: another user for good, so that the kernel's limits on processes bind."""
+def _become(uid: int | None, users: bool) -> None:
+    """As root: another user for good, so that the kernel's limits on processes bind. Of all that root may it keeps only
+    to make each rank a user of its own."""
     if uid is not None:
+        if users:
+            jail.keep_capabilities()
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
+        if users:
+            jail.become_able()
+            jail.first_user = uid * jail.USERS
         ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, which changing the user took away: /proc/self
 
 

@@ -1,5 +1,6 @@
 """The pictures of a comparison or of one run, each with its alt text: in a sentence, what it shows.
 
+    answer.py     speed and loss of each arm: the first one
     loss.py       the losses, and the paired gap with its band
     speed.py      throughput, memory, where each millisecond goes; the course of a single run
     scales.py     scales and amax of every quantised tensor
@@ -10,11 +11,11 @@ Each function takes what it draws and a folder, and returns a `Picture`, or None
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from labkit.compare.figures import loss, rounding, scales, speed
+from labkit.compare.answer import rows_of
+from labkit.compare.figures import answer, loss, rounding, scales, speed
 from labkit.compare.results import arms_of, timed_of, verdict_of
 from labkit.record.plotting import Picture, styles
 from labkit.record.read import RunData
@@ -27,28 +28,29 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     without it the error is raised. OSError (a full disk) is raised always."""
     folder = Path(folder or data.path / "figures")
     folder.mkdir(parents=True, exist_ok=True)
-    arms, timed = arms_of(data), timed_of(data)
+    every, timed = arms_of(data), timed_of(data)
+    arms = {name: arm for name, arm in every.items() if not arm.of}  # of an arm trained several times, the first run
     probed = {name: arm for name, arm in arms.items() if arm.scales()}
     look_of = styles({name: arm.role for name, arm in arms.items()})
-    todo: list[tuple[str, Callable[[], Picture | None]]] = [("the losses", partial(loss.losses, arms, folder))]
+    todo: list[tuple[Any, ...]] = [("the answer", answer.answer, rows_of(data), folder)] if data.is_comparison else []
+    todo.append(("the losses", loss.losses, arms, folder))
     if timed:
-        todo.append(("the milliseconds", partial(speed.milliseconds, timed, folder)))
+        todo.append(("the milliseconds", speed.milliseconds, timed, folder))
     if data.is_comparison:
-        where = " in the safety part" if timed else ""
-        todo.append(("the paired gap", partial(loss.gap, arms, verdict_of(data), folder)))
-        todo.append(("speed and memory", partial(speed.cost, arms, folder, where)))
+        todo.append(("the paired gap", loss.gap, every, verdict_of(data), folder))
+        todo.append(("speed and memory", speed.cost, arms, folder, " in the safety part" if timed else ""))
     else:
-        todo.append(("the course of the run", partial(speed.course, arms["run"], folder)))
-    todo.append(("SQNR", partial(rounding.sqnr, probed, look_of, folder)))
-    todo.append(("overflow and underflow", partial(rounding.lost, probed, look_of, folder)))
+        todo.append(("the course of the run", speed.course, arms["run"], folder))
+    todo.append(("SQNR", rounding.sqnr, probed, look_of, folder))
+    todo.append(("overflow and underflow", rounding.lost, probed, look_of, folder))
     for name, arm in probed.items():
         suffix = "-" + "".join(c if c.isalnum() or c in "-_" else "_" for c in name) if data.is_comparison else ""
-        todo.append((f"the scales of {arm.label}", partial(scales.scales, arm, folder, suffix)))
-        todo.append((f"the heat map of {arm.label}", partial(scales.heat, arm, folder, suffix)))
-    pictures = []
-    for what, draw in todo:
+        todo.append((f"the scales of {arm.label}", scales.scales, arm, folder, suffix))
+        todo.append((f"the heat map of {arm.label}", scales.heat, arm, folder, suffix))
+    pictures: list[Picture | None] = []
+    for what, draw, *given in todo:
         try:
-            pictures.append(draw())
+            pictures.append(draw(*given))
         except OSError:
             raise
         except Exception as error:

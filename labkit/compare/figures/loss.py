@@ -56,10 +56,8 @@ def losses(arms: dict[str, ArmResult], folder: Path) -> plot.Picture | None:
         plot.label_ends(right, ends)
         note = "Thin: every step. Thick: running median of 9 steps."
         if len(drawn) > 1:
-            note += (
-                " The arms see the same data from the same weights, so their wiggles are the same; what differs is in "
-                "the next picture."
-            )
+            note += " The arms see the same data from the same weights, so their wiggles are the same; "
+            note += "what differs is in the next picture."
         return plot.save(fig, folder, "loss", "Loss", _losses_alt(drawn), note)
 
 
@@ -69,7 +67,8 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture
     drawn = {name: arm for name, arm in arms.items() if arm.gap}
     if not drawn:
         return None
-    look_of = plot.styles({name: arm.role for name, arm in arms.items()})
+    look_of = plot.styles({name: arm.role for name, arm in arms.items() if not arm.of})
+    several = any(arm.of for arm in arms.values())
     band = as_dict(verdict.get("band"))
     every = plot.finite([g for arm in drawn.values() for _, g in arm.gap])
     edges = plot.finite([band.get("low"), band.get("high")])
@@ -80,8 +79,8 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture
         fig = figure(plot.WIDTH, 3.5)
         ax = fig.subplots()
         fig.subplots_adjust(left=0.105, right=0.755, top=0.87, bottom=0.13)
-        first = min(s for arm in drawn.values() for s, _ in arm.gap)
-        last = max(s for arm in drawn.values() for s, _ in arm.gap)
+        steps = [s for arm in drawn.values() for s, _ in arm.gap]
+        first, last = min(steps), max(steps)
         logarithmic = top > 4 * threshold
         if logarithmic:
             ax.set_yscale("symlog", linthresh=threshold, linscale=1.1)
@@ -103,8 +102,12 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture
             ax.annotate(" counted from here", (start, 1), xytext=(0, 2), va="bottom", ha="left", **BESIDE, **small)
         ends = []
         for name, arm in drawn.items():
-            style = look_of[name]
             points = plot.thin(arm.gap)
+            if arm.of or (several and arm.role == "baseline"):  # a further run: thin, in its arm's colour
+                style = look_of[arm.of or name]
+                ax.plot(*plot.xy(points), **style.line(linewidth=0.7, alpha=0.6))
+                continue
+            style = look_of[name]
             ax.plot(*plot.xy(points), **style.marks(len(points)))
             _mark_lost(ax, arm.gap, math.inf, style, arm.label)
             if not _lost(arm.gap, math.inf):
@@ -112,15 +115,22 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture
         if len(edges) == 2:
             inside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (5, 4)}
             ax.annotate("band" + (f": {band['name']}" if band.get("name") else ""), (0, edges[0]), **inside, **small)
-        ax.set_title(f"held-out loss relative to {_baseline(arms)} (same data, same initial weights)", pad=16)
+        base = f"the mean of {_baseline(arms)}'s runs" if several else _baseline(arms)
+        ax.set_title(f"held-out loss relative to {base} (same data)", pad=16)
         ax.set_xlabel("step")
         plot.label_ends(ax, ends)
-        note = "Above zero is worse than the baseline. "
+        note = (
+            "Above zero is worse than the baseline. All arms start from the same weights, a twin's moved by rounding. "
+        )
+        if several:
+            note = "Above zero is worse than the baseline. Every run starts from the same weights, moved by a rounding "
+            note += "error of its own. Marked: each arm's first run; thin: its further ones, and BF16's. "
         if len(edges) == 2:
             note += f"Shaded: the band, {band.get('name') or 'given with the verdict'}. "
         if logarithmic:
             note += "The scale is linear inside the band and logarithmic outside it. "
-        return plot.save(fig, folder, "gap", "Paired gap", _gap_alt(arms, drawn, edges), note.strip())
+        counted = start if isinstance(start, (int, float)) else None
+        return plot.save(fig, folder, "gap", "Paired gap", _gap_alt(arms, drawn, edges, counted), note.strip())
 
 
 # ---- limits, marks and words
@@ -199,16 +209,21 @@ def _losses_alt(arms: dict[str, ArmResult]) -> str:
     return f"Curves of the loss over the steps: {plot.join(told)}."
 
 
-def _gap_alt(arms: dict[str, ArmResult], drawn: dict[str, ArmResult], edges: list[float]) -> str:
+def _gap_alt(
+    arms: dict[str, ArmResult], drawn: dict[str, ArmResult], edges: list[float], start: float | None = None
+) -> str:
     told = []
     for arm in drawn.values():
+        if arm.of or arm.role == "baseline":
+            continue
         values = [g for _, g in arm.gap]
         if len(plot.finite(values)) < len(values):
             told.append(f"{arm.label} becomes not finite")
-        else:
-            told.append(
-                f"{arm.label} lies between {min(values):+.2g} and {max(values):+.2g} percent"
-                + (f", {arm.word} of the band" if arm.word in ("inside", "outside") else "")
-            )
+            continue
+        where = f", judged {arm.word} the band" if arm.word in ("inside", "outside") else ""
+        where = f", {arm.word}" if arm.runs else where
+        told.append(f"{arm.label} lies between {min(values):+.2g} and {max(values):+.2g} percent{where}")
     band = f" The band is {edges[0]:+.2g} to {edges[1]:+.2g} percent." if len(edges) == 2 else ""
+    if band and start is not None:
+        band += f" Gaps are judged from step {start:g} on."
     return f"Gap of the held-out loss against {_baseline(arms)} over the steps: {plot.join(told)}.{band}"

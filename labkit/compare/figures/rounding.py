@@ -50,20 +50,18 @@ def sqnr(arms: dict[str, ArmResult], look_of: dict[str, plot.Style], folder: Pat
             for db in ROUNDING_DB.values():
                 ax.axhline(db, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
             x, tensor, kind, db = min(dots, key=lambda dot: dot[3])
-            right = x > last / 2
-            ax.annotate(
-                f"{short(tensor)}.{kind}\n{db:.1f} dB",
-                (x + _offset(kind), max(db, low)),
-                xytext=(-14 if right else 14, -19),
-                textcoords="offset points",
-                ha="right" if right else "left",
-                va="center",
-                bbox={"facecolor": plot.PAPER, "edgecolor": "none", "pad": 0.8},
-                arrowprops={"arrowstyle": "-", "color": plot.INK, "linewidth": 0.6, "shrinkB": 3},
-                fontsize=8,
-                color=plot.INK,
-                linespacing=1.1,
-            )
+            side = {"xytext": (-14, -19), "ha": "right"} if x > last / 2 else {"xytext": (14, -19), "ha": "left"}
+            under = {"bbox": {"facecolor": plot.PAPER, "edgecolor": "none", "pad": 0.8}}
+            arrow = {"arrowprops": {"arrowstyle": "-", "color": plot.INK, "linewidth": 0.6, "shrinkB": 3}}
+            words = {
+                "va": "center",
+                "fontsize": 8,
+                "color": plot.INK,
+                "linespacing": 1.1,
+                "textcoords": "offset points",
+            }
+            where = (x + _offset(kind), max(db, low))
+            ax.annotate(f"{short(tensor)}.{kind}\n{db:.1f} dB", where, **side, **words, **under, **arrow)
             ax.set_title(arms[name].label, fontsize=9)
             ax.set_xlim(-0.6, last + 0.6)
             ax.set_xlabel("layer")

@@ -112,9 +112,8 @@ def heat(arm: ArmResult, folder: Path, suffix: str = "") -> plot.Picture | None:
         place = axes[-1].get_position()
         bar = fig.colorbar(picture, cax=fig.add_axes([0.885, place.y0, 0.018, place.height]), extend="both")
         most = f"{2**extent:.3g}"
-        bar.set_ticks(
-            [-extent, 0, extent], labels=[f"\N{DIVISION SIGN}{most}", "same", f"\N{MULTIPLICATION SIGN}{most}"]
-        )
+        names = [f"\N{DIVISION SIGN}{most}", "same", f"\N{MULTIPLICATION SIGN}{most}"]
+        bar.set_ticks([-extent, 0, extent], labels=names)
         bar.outline.set_visible(False)
         alt = f"Heat map of {arm.label}: no data."
         drops = [

@@ -59,7 +59,7 @@ def cost(arms: dict[str, ArmResult], folder: Path, where: str = "") -> plot.Pict
         warmup = max(arm.speed.warmup for arm in drawn.values())
         note = f"Median step; the line spans the 10th to the 90th percentile; the first {warmup} steps are left out."
         if reserved:
-            note += " The tick on the memory bar: what the allocator reserved."
+            note += " The tick on the memory bar: what torch's allocator reserved for tensors; the driver counts more."
         alt = f"Bars of throughput and peak memory: {plot.join(told)}."
         return plot.save(fig, folder, "speed-memory", f"Speed and memory{where}", alt, note)
 
@@ -104,8 +104,8 @@ def milliseconds(rows: dict[str, dict], folder: Path) -> plot.Picture | None:
         ]
         alt = f"Bars of device time per 1,000 tokens by class of kernel: {'; '.join(told)}."
         note = (
-            "Kernels on the device only, by class; every moment counts once. Communication is what stood in the way; "
-            "what ran beside computing is hidden in it. Profiled steps are a little slower."
+            "Kernels on the device only, by class; every moment counts once. Communication: computing waited for it; "
+            "what ran beside it counts as computing. Profiled steps are a little slower than those that were timed."
         )
         return plot.save(fig, folder, "milliseconds", "Where each millisecond goes", alt, note)
 

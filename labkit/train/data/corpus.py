@@ -8,6 +8,10 @@ are memory-mapped: ranks on a machine share the pages, and a corpus larger than 
     train.bin  heldout.bin     one array of tokens each (uint16, or uint32 for more than 65536 entries), no header
     about.json                 what they are, their sizes, and the hash of their contents; written last
 
+The vocabulary is one of byte pairs: start from the 256 bytes, so that any text can be written; then again and again
+join the pair of neighbours that occurs most often in the sample into a new token, until the vocabulary is full
+(arXiv:1508.07909; on bytes: GPT-2). The work is done by the `tokenizers` library, on all cores.
+
 **A batch is a function of (seed, step, split) and of nothing else**: not of how many ranks there are, which is what
 lets 1 rank and 8 ranks, BF16 and FP8, first run and resumed run, see the same data. Row b of step s is the window of
 T + 1 tokens that starts at
@@ -25,7 +29,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +39,6 @@ from labkit.errors import LabError
 from labkit.train.data.cache import built_once, cache_root
 from labkit.train.data.config import DataConfig
 from labkit.train.data.sources import SourceFile, find_files, split
-from labkit.train.data.tokenizer import END, sample_bytes, train_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
 
 LAYOUT = 1  # of this folder; a change makes old caches unused
 SPLITS = ("train", "heldout")
+END = "<|end|>"  # token 0, after every file
+SAMPLE_BYTES_PER_ENTRY = 512  # measured: more text than this per vocabulary entry costs time, saves no tokens
+LEAST_SAMPLE = 2 << 20  # bytes
 LOT = 1 << 21  # characters handed to the tokenizer at once: all cores busy, memory small
 Progress = Callable[[str, float], None]  # progress(what is being done, fraction done in [0, 1])
 
@@ -89,16 +95,6 @@ class Corpus:
             raise LabError(f"there is no split {split!r}: the splits are train and heldout")
         return self.train if split == "train" else self.heldout
 
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_file(str(self.path / "tokenizer.json"))
-
-    def decode(self, tokens: Any) -> str:
-        """The text of a 1-D sequence of tokens (list, array or tensor)."""
-        return self.tokenizer.decode([int(t) for t in tokens], skip_special_tokens=False)
-
     def describe(self) -> dict[str, Any]:
         """What a run record keeps: enough to say later whether two runs read the same tokens."""
         return {
@@ -123,12 +119,9 @@ def build_corpus(config: DataConfig, cache_dir: str | Path | None = None, progre
     report("finding the text", 0.0)
     files = find_files(config)
     folder = Path(cache_dir or cache_root()) / "corpus" / _key(config, files)
-    built_once(
-        folder,
-        lambda empty: write_corpus(empty, config, files, report),
-        is_whole,
-        on_wait=lambda: report("waiting for another process that prepares the corpus", 0.0),
-    )
+    waiting = "waiting for another process that prepares the corpus"
+    write = partial(write_corpus, config=config, files=files, report=report)
+    built_once(folder, write, is_whole, on_wait=lambda: report(waiting, 0.0))
     report("corpus ready", 1.0)
     return open_corpus(folder)
 
@@ -162,7 +155,8 @@ def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], repo
     """Fill an empty folder. LabError if a side has no usable text; OSError if the folder cannot be written."""
     sides = dict(zip(SPLITS, split(files, config.heldout_fraction), strict=True))
     report("learning the vocabulary", 0.05)
-    tokenizer = train_tokenizer(_sample(sides["train"], sample_bytes(config.vocab_size)), config.vocab_size)
+    most = max(LEAST_SAMPLE, SAMPLE_BYTES_PER_ENTRY * config.vocab_size)
+    tokenizer = train_tokenizer(_sample(sides["train"], most), config.vocab_size)
     (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
     entries, end = tokenizer.get_vocab_size(), tokenizer.token_to_id(END)
     dtype = np.dtype(np.uint16 if entries <= 1 << 16 else np.uint32)
@@ -183,7 +177,29 @@ def write_corpus(folder: Path, config: DataConfig, files: list[SourceFile], repo
                 f"no usable text for the {side} split: the files found are empty, copies of one another, or "
                 "not UTF-8; name other folders in [data] source"
             )
-    _write_about(folder, {"vocab_size": entries, "dtype": dtype.name, "files": kept, "bytes": size})
+    names, content = ["tokenizer.json", "heldout.bin", "train.bin"], hashlib.sha256()
+    for name in names:
+        with (folder / name).open("rb") as file:
+            for part in iter(lambda: file.read(1 << 22), b""):
+                content.update(part)
+    about = {"vocab_size": entries, "dtype": dtype.name, "files": kept, "bytes": size, "layout": LAYOUT}
+    about |= {"hash": content.hexdigest(), "sizes": {n: (folder / n).stat().st_size for n in names}}
+    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A byte-level BPE of at most vocab_size entries (fewer if the texts run out of pairs). Deterministic."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
 
 def is_whole(folder: Path) -> bool:
@@ -193,17 +209,6 @@ def is_whole(folder: Path) -> bool:
         return all((folder / name).stat().st_size == size for name, size in about["sizes"].items())
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return False
-
-
-def _write_about(folder: Path, about: dict[str, Any]) -> None:
-    names = ["tokenizer.json", "heldout.bin", "train.bin"]
-    content = hashlib.sha256()
-    for name in names:
-        with (folder / name).open("rb") as file:
-            for part in iter(lambda: file.read(1 << 22), b""):
-                content.update(part)
-    about |= {"layout": LAYOUT, "hash": content.hexdigest(), "sizes": {n: (folder / n).stat().st_size for n in names}}
-    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def _sample(files: list[SourceFile], most: int) -> Iterator[str]:

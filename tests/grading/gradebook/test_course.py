@@ -83,7 +83,7 @@ def test_nbgraders_own_generate_agrees_and_harms_nothing(course, api, week, mark
 def test_autograde_refuses_and_changes_nothing(course, api, week, marks):
     load(course, week, put_marks(marks, mark("anna", {"91.1": 1})), files=lambda mark: handed())
     work = course.root / "submitted" / "anna" / "week91"
-    work.mkdir(parents=True)
+    work.mkdir(parents=True, exist_ok=True)
     for name, data in handed().items():
         (work / name).write_bytes(data)
     before, shown = rows(course), (course.root / "autograded" / "anna" / "week91" / "lab.ipynb").read_bytes()
@@ -98,7 +98,7 @@ def test_without_the_guard_autograde_would_overwrite(course, api, week, marks):
     """Or the test above proves nothing."""
     load(course, week, put_marks(marks, mark("anna", {"91.1": 1})))
     work = course.root / "submitted" / "anna" / "week91"
-    work.mkdir(parents=True)
+    work.mkdir(parents=True, exist_ok=True)
     shutil.copy(course.root / "source" / "week91" / "lab.ipynb", work)  # as fetched through nbgrader's exchange
     del api.config.Autograde["exporter_class"]
     api.autograde("week91", "anna")  # runs the notebook, in which `check` is no name
@@ -107,7 +107,7 @@ def test_without_the_guard_autograde_would_overwrite(course, api, week, marks):
 
 def test_autograde_fails_as_well_where_the_guard_cannot_be_imported(course, api, week, marks):
     load(course, week, put_marks(marks, mark("anna", {"91.1": 1})), files=lambda mark: handed())
-    shutil.copytree(course.root / "autograded" / "anna", course.root / "submitted" / "anna")
+    shutil.copytree(course.root / "autograded" / "anna", course.root / "submitted" / "anna", dirs_exist_ok=True)
     before = rows(course)
     api.config.Autograde.exporter_class = "grading.gradebook.guard.Missing"
     with pytest.raises(Exception, match="Missing"):
@@ -203,6 +203,7 @@ def test_a_folder_that_will_not_do(source, tmp_path, where, why):
     assert not (source / CONFIG).exists() and not (tmp_path / CONFIG).exists()
 
 
+@pytest.mark.thorough
 def test_an_environment_that_is_not_activated_will_do(source, tmp_path):
     """nbgrader calls `alembic` by its bare name."""
     code = (
@@ -214,6 +215,7 @@ def test_an_environment_that_is_not_activated_will_do(source, tmp_path):
     assert open_course(tmp_path / "new").root == tmp_path / "new"
 
 
+@pytest.mark.thorough
 def test_the_name_and_the_exchange_can_be_chosen(source, tmp_path):
     course = init(tmp_path / "new", source=source, name="m4", exchange=tmp_path / "exchange").course
     from traitlets.config.loader import PyFileConfigLoader
@@ -256,12 +258,13 @@ def _grade(*words, cwd):
     return warm.python("-c", code, *words, cwd=cwd, env={**os.environ, "PYTHONPATH": os.getcwd()})
 
 
+@pytest.mark.thorough
 def test_the_commands(source, tmp_path):
     done = _grade("course", "init", tmp_path / "new", "--name", "m4", cwd=source)
     assert done.returncode == 0, done.stderr
     assert "week91 is registered: 3 grade cells, 12 points" in done.stdout
     folder = tmp_path / "new" / "submitted" / "anna" / "week91"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, data in handed().items():
         (folder / name).write_bytes(data)
     put_marks(tmp_path / "new" / "marks", mark("anna"))

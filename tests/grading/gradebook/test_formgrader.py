@@ -4,6 +4,7 @@ Every test has a student of its own, so that their order does not matter."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,11 +15,12 @@ import pytest
 
 from grading.marks import Mark
 from labkit.checks.verdict import FAULT, HUNG, PASSED, WRONG
-from tests.grading.gradebook.browser import browser, chromium, jupyter
+from tests.browser import START, browser, chromium, jupyter
 from tests.grading.gradebook.conftest import NBGRADER
 from tests.grading.gradebook.samples import case, put_marks, rows, scores
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.skipif(not NBGRADER, reason="nbgrader is not installed: pip install '.[grading]'"),
     pytest.mark.skipif(chromium() is None, reason="Chromium is not installed: apt install chromium"),
 ]
@@ -30,13 +32,13 @@ ATTACK = "<script>alert('{0}'); window.ran = '{0}'</script><img src=x onerror=\"
 
 
 def mark_of(student: str, week, **more) -> Mark:
-    """72 of 80 automatic points: 13.4 has one wrong case."""
+    """72 of 80 automatic points: 13.2 has one wrong case."""
     tasks = []
     for task in week.tasks:
         points, cases = task.points, [case(PASSED, task.points, task.points, behaviour=task.title)]
         if task.kind == "written":
             points, cases = None, []
-        elif task.id == "13.4":
+        elif task.id == "13.2":
             points, cases = (
                 12,
                 [case(PASSED, 12, 12, behaviour="the sum: N=1"), case(WRONG, 0, 8, DIAGNOSIS, "the sum: N=4, L=3")],
@@ -115,7 +117,7 @@ def attack(cells: list[dict]) -> None:
             "metadata": {
                 "nbgrader": {
                     "schema_version": 3,
-                    "grade_id": "task-13-4",
+                    "grade_id": "task-13-2",
                     "grade": True,
                     "solution": False,
                     "locked": True,
@@ -179,7 +181,7 @@ def world(tmp_path_factory):
     load(course, week, put_marks(folder / "marks", *marks, fault), files=lambda mark: files.get(mark.student, {}))
     for name in files:  # nbgrader's own place: what a click on Autograde would grade
         work = course.root / "submitted" / name / "week13"
-        work.mkdir(parents=True)
+        work.mkdir(parents=True, exist_ok=True)  # `grade load` has made it, for formgrader's first page
         (work / "timestamp.txt").write_text("2026-10-05 10:30:00 UTC")
         shutil.copy(course.root / "source" / "week13" / "lab.ipynb", work)
     with jupyter(course.root, folder / "jupyter", "secret") as address, browser(folder / "browser") as tab:
@@ -206,7 +208,13 @@ def submission(course, student: str) -> str:
 def opened(world, student: str):
     """A student's page, with the scores that its scripts fetch."""
     page = world[2](submission(world[0], student))
-    page.wait("formgrader.grades && formgrader.grades.loaded && formgrader.comments && formgrader.comments.loaded")
+    loaded = "formgrader.grades && formgrader.grades.loaded && formgrader.comments && formgrader.comments.loaded"
+    # The page asks once; a request that a busy machine lost leaves it waiting for ever. A person reloads, so do we.
+    with contextlib.suppress(TimeoutError):
+        page.wait(loaded, seconds=START / 2)
+        return page
+    page = world[2](submission(world[0], student))
+    page.wait(loaded)
     return page
 
 
@@ -230,9 +238,9 @@ def test_every_verdict_stands_in_its_grade_cell_with_its_diagnosis(world):
     assert page.js("[...document.querySelectorAll('input.score')].map(e => e.id)") == [
         f"task-13-{number}" for number in range(1, 8)
     ]
-    assert page.js("document.getElementById('task-13-4').placeholder") == "12"
-    cell = page.js("document.getElementById('task-13-4').closest('.code_cell').innerText")
-    assert "def ring_all_reduce" in cell, "the student's own code"
+    assert page.js("document.getElementById('task-13-2').placeholder") == "12"
+    cell = page.js("document.getElementById('task-13-2').closest('.code_cell').innerText")
+    assert "def ring_reduce_scatter" in cell, "the student's own code"
     assert "12 of 20 points: 1 of 2 cases passed" in cell and "✗ wrong" in cell
     for line in DIAGNOSIS.splitlines():
         assert line in cell
@@ -249,7 +257,7 @@ def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right
     assert total(manage) == "72 / 100"
     page = opened(world, "anna")
     rubric = page.js("document.getElementById('task-13-7').closest('.cell').innerText")
-    for line in ("predictions 1 to 5", "a. three clocks", "b. topology document"):
+    for line in ("predictions 1 to 7", "a. three clocks", "b. topology document"):
         assert line in rubric, "the instructor reads what counts beside the field"
     assert page.js("document.getElementById('task-13-7').classList.contains('needs_manual_grade')")
     page.type("#task-13-7", "17")
@@ -287,7 +295,7 @@ def test_a_graders_fault_asks_for_a_human(world):
     assert page.js("document.getElementById('task-13-5').classList.contains('needs_manual_grade')")
     assert page.js("document.getElementById('task-13-5').placeholder") == ""
     assert "Give the points by hand" in page.js("document.getElementById('task-13-5').closest('.code_cell').innerText")
-    assert not page.js("document.getElementById('task-13-4').classList.contains('needs_manual_grade')")
+    assert not page.js("document.getElementById('task-13-2').classList.contains('needs_manual_grade')")
 
 
 @pytest.mark.parametrize("student", ["mallory", "mia"])
@@ -309,7 +317,7 @@ def test_nothing_of_a_student_runs_on_the_instructors_page(world, student):
         == 0
     )
     assert page.js("document.querySelectorAll('input.score').length") == 7, "forged cells are no grade cells"
-    assert page.js("document.getElementById('task-13-4').closest('.nbgrader_cell').innerText").count("/ 20.0") == 1
+    assert page.js("document.getElementById('task-13-2').closest('.nbgrader_cell').innerText").count("/ 20.0") == 1
     assert "alert" in page.text(), "it is shown, as text"
 
 

@@ -14,6 +14,8 @@ from grading.gradebook.load import load
 from tests import warm
 from tests.grading.gradebook.samples import handed, mark, put_marks, rows, shown
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = textwrap.dedent("""
     import os, signal, sys

@@ -284,3 +284,47 @@ def test_formgrader_can_save_while_a_load_is_between_two_students(course, week, 
     load(course, week, marks, progress=save)
     assert scores(course, "anna")["task-91-2"] == (None, 6, False)
     assert scores(course, "ben")["task-91-1"][0] == 4
+
+
+def test_whose_points_changed_is_told_from_what_to_what(course, week, marks):
+    load(course, week, put_marks(marks, mark("anna"), mark("ben")), files=lambda mark: handed())
+    report = load(course, week, put_marks(marks, mark("anna", {"91.1": 1, "91.3": 2})), files=lambda mark: handed())
+    assert report.changed == 1 and report.same == 1
+    assert "anna: 91.1 from 4 to 1" in report.sentences() and not [s for s in report.sentences() if "ben" in s]
+
+
+def test_an_answer_that_was_never_handed_in_waits_for_nobody_and_takes_points_all_the_same(course, week, marks):
+    load(course, week, put_marks(marks, mark("anna", unanswered=["91.2"])), files=lambda mark: {})
+    assert scores(course, "anna")["task-91-2"] == (0, None, False)
+    by_hand(course, "anna", "task-91-2", points=3)
+    load(course, week, marks, files=lambda mark: {})
+    assert scores(course, "anna")["task-91-2"][1:] == (3, False)
+    load(course, week, put_marks(marks, mark("ben", unanswered=["91.2"])), files=lambda mark: {})
+    load(course, week, put_marks(marks, mark("ben")), files=lambda mark: handed())
+    assert scores(course, "ben")["task-91-2"] == (None, None, True), "now there is an answer"
+
+
+def test_formgraders_first_page_counts_what_has_come(course, week, marks):
+    """What its page asks nbgrader for."""
+    from nbgrader.apps import NbGraderAPI
+    from nbgrader.coursedir import CourseDirectory
+    from traitlets.config.loader import PyFileConfigLoader
+
+    def first_page():
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(course.root)).load_config()
+        api = NbGraderAPI(CourseDirectory(config=config), config=config)
+        assert not api.exchange_missing, "the page begins with a warning else"
+        found = {one["name"]: one for one in api.get_assignments()}
+        return found["week91"]["num_submissions"], found["week91"]["status"], found["week92"]["status"]
+
+    assert first_page() == (0, "draft", "draft")
+    load(course, week, put_marks(marks, mark("anna"), mark("ben", received="")), files=lambda mark: handed())
+    assert first_page() == (2, "released", "draft")
+    load(course, week, put_marks(marks, mark("ben", received="2026-10-06T12:30:00+02:00")), files=lambda mark: handed())
+    with course.gradebook() as book:
+        assert book.find_submission("week91", "ben").timestamp is not None
+    theirs = course.root / "submitted" / "cleo" / "week91"
+    theirs.mkdir(parents=True)
+    (theirs / "lab.ipynb").write_text("{}")
+    load(course, week, put_marks(marks, mark("cleo")), files=lambda mark: handed())
+    assert [path.name for path in theirs.iterdir()] == ["lab.ipynb"], "nbgrader's own folder stays as it is"

@@ -222,10 +222,11 @@ def test_a_given_time_holds_for_what_tells_none(tmp_path, gather, folder, week):
     put_all(folder / "anna", MINE)
     put_all(folder / "bob", MINE | {"timestamp.txt": "2026-11-19 10:00:00 UTC"})
     after = DUE + timedelta(days=3)
-    gather(folder, given=after)
+    report = gather(folder, given=after)
+    assert "bob says 2026-11-19 10:00+00:00, which its student can write" in report.notes[0]
     assert {e.student: e.received for e in find_submissions(tmp_path / "kept", week)} == {
         "anna": after,
-        "bob": datetime(2026, 11, 19, 10, tzinfo=UTC),
+        "bob": after,  # his own file says something else: what he can write weighs less than what was told
         "doe_45": DUE,
         "roe_46": after,
     }
@@ -255,6 +256,20 @@ def test_downloads_that_tell_no_time(tmp_path, gather, kept):
     assert [(r.student, r.attempt) for r in gather(again).added] == [("Jane Doe", 4)]
     assert not gather(again).added
     assert [files["ring.py"] for files in kept().values()] == [b"A", b"B", b"C", b"B", b"the same"]
+
+
+def test_ids_that_come_after_the_first_collection_make_nobody_two(tmp_path, gather, kept):
+    """Marks and gradebook know them by the first name: they keep it, and that is told."""
+    first, second = (zipped({f"doejane_45_{n}_ring.py": f"x = {n}"}) for n in (1, 2))
+    gather(put(tmp_path / "a.zip", first))
+    rules = Rules(ids={"doejane_45": "anna", "roemax_46": "max"})
+    report = gather(put(tmp_path / "a.zip", first), rules=rules)
+    assert report.added == [] and "doejane_45 was collected before [ids] called them anna" in report.notes[0]
+    report = gather(
+        put(tmp_path / "b.zip", second), put(tmp_path / "c.zip", zipped({"roemax_46_9_ring.py": "y"})), rules=rules
+    )
+    assert [(r.student, r.attempt) for r in report.added] == [("doejane_45", 2), ("max", 1)]
+    assert {student for student, _ in kept()} == {"doejane_45", "max"}
 
 
 def test_canvas_folder_in_the_download(tmp_path, gather):
@@ -356,6 +371,16 @@ def test_a_hand_in_that_is_still_being_copied_waits(tmp_path, inbound, gather):
     (old / "timestamp.txt").unlink()
     os.utime(old, (time.time() - 3600,) * 2)
     assert [r.student for r in gather(tmp_path / "exchange").added] == ["bob"]
+
+
+@pytest.mark.parametrize("id", ["collected.json", "Collected.JSON"])
+def test_a_student_called_like_the_marker_stands_in_nobodys_way(id, tmp_path, inbound, gather, kept):
+    inbound(id, 17, {"ring.py": "odd"})
+    inbound("zoe", 18, {"ring.py": "hers"})
+    report = gather(tmp_path / "exchange")
+    assert sorted(r.student for r in report.added) == sorted([id, "zoe"]) and not report.refused
+    assert kept() == {(id, 1): {"ring.py": b"odd"}, ("zoe", 1): {"ring.py": b"hers"}}
+    assert gather(tmp_path / "exchange").known == 2
 
 
 def test_ids_join_what_a_student_is_called(tmp_path, folder, inbound, gather, kept):

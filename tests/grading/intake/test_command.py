@@ -75,7 +75,7 @@ def test_what_was_not_collected_gives_status_1(tmp_path, grade, monkeypatch):
 @pytest.mark.parametrize(
     "words, sentence",
     [
-        (("week99", "--from", "in"), "no week 'week99'; did you mean week91?"),
+        (("week99", "--from", "in"), "no week 'week99'; did you mean 'week91'?"),
         (("week91", "--from", "in", "--received", "yesterday"), "'yesterday' is no time with its offset from UTC"),
         (("week91", "--from", "in", "--received", "2026-11-20T23:59"), "no time with its offset"),
         (("week91", "--from", "in", "--course", "none.toml"), "no config file none.toml"),

@@ -76,7 +76,7 @@ def main() -> None:
             path.write_text(mutant.apply(original))
             try:
                 outcome = run_checks(
-                    [mutant.task], weeks=[week], runner=runner, seed=13, deadline=min(5, mutant.deadline)
+                    [mutant.task], weeks=[week], runner=runner, seed=13, deadline=mutant.deadline or 5
                 ).to_json()
             finally:
                 path.write_text(original)

@@ -8,8 +8,9 @@ import re
 
 import pytest
 
+from grading.intake.roster import read as read_roster
 from grading.reports.by_hand import ByHand
-from grading.reports.canvas import export, read_roster
+from grading.reports.canvas import export
 from grading.reports.standing import Standing
 from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
@@ -81,7 +82,7 @@ def test_the_roster_gives_canvas_own_columns(week, tmp_path):
     roster = tmp_path / "roster.csv"
     roster.write_bytes(b"\xef\xbb\xbf" + ROSTER.encode())
     made = [done("anna@uni"), done("u2", 10), done("muellerbob_4713", 0)]
-    written = export(week, made, tmp_path / "c.csv", roster=roster, assignment="Week 13 (4242)")
+    written = export(week, made, tmp_path / "c.csv", roster=read_roster(roster), assignment="Week 13 (4242)")
     title, _, lines = as_canvas(written.path)
     assert title == "Week 13 (4242)" and written.told == []
     assert lines[0] == {
@@ -96,10 +97,40 @@ def test_the_roster_gives_canvas_own_columns(week, tmp_path):
     assert lines[2]["id"] == "4713" and lines[2]["user"] == lines[2]["login"] == "", "its number finds him; no formula"
 
 
+@pytest.mark.parametrize(
+    "columns, assignment, title, there",
+    [
+        (("Week 13 (113)", "Week 14 (114)"), None, "Week 13 (113)", True),
+        (("week13: All-reduce (113)",), None, "week13: All-reduce (113)", True),
+        (("All-Reduce (7)", "Week 13 quiz (8)"), None, "All-Reduce (7)", True),
+        (("Week 13 (113)", "Lab one (5)"), "Lab one", "Lab one (5)", True),
+        (("Week 14 (114)",), None, "week13: All-reduce", False),
+        (("Week 13 (113)",), "Lab two", "Lab two", False),
+    ],
+)
+def test_a_column_that_is_there_is_filled_and_not_made_once_more(week, tmp_path, columns, assignment, title, there):
+    head = ",".join(("Student,ID,SIS User ID,SIS Login ID,Section", *columns))
+    (tmp_path / "r.csv").write_text(f"{head}\n    Points Possible,,,,{',100' * len(columns)}\nA,7,,anna,,\n")
+    written = export(
+        week, [done("anna")], tmp_path / "c.csv", roster=read_roster(tmp_path / "r.csv"), assignment=assignment
+    )
+    assert as_canvas(written.path)[0] == title and written.column == (title if there else "") and written.told == []
+
+
+def test_a_column_that_may_be_another_ones_is_asked_for_and_other_points_are_told(week, tmp_path):
+    """A quiz of the same week would lose its grades."""
+    (tmp_path / "r.csv").write_text("Student,ID,Section,Week 13 quiz (8)\nPoints Possible,,,10\nA,anna,,\n")
+    roster = read_roster(tmp_path / "r.csv")
+    with pytest.raises(LabError, match=r"'Week 13 quiz \(8\)', which may be week13 or not: .*--assignment"):
+        export(week, [done("anna")], tmp_path / "c.csv", roster=roster)
+    written = export(week, [done("anna")], tmp_path / "c.csv", roster=roster, assignment="Week 13 quiz (8)")
+    assert written.told == ["'Week 13 quiz (8)' has 10 points in Canvas, and here are 100: set it there first"]
+
+
 def test_nobody_gets_another_one_s_grade(week, tmp_path):
     (tmp_path / "roster.csv").write_text(ROSTER)
     made = [done("Smith, Jo"), done("nobody"), done("anna@uni"), done("u1")]
-    written = export(week, made, tmp_path / "c.csv", roster=tmp_path / "roster.csv")
+    written = export(week, made, tmp_path / "c.csv", roster=read_roster(tmp_path / "roster.csv"))
     assert written.lines == 1
     assert written.told == [
         "1 student left out (several of the roster are called so): Smith, Jo",
@@ -116,11 +147,10 @@ def test_hand_points_for_an_older_answer_are_told(week, tmp_path):
 
 def test_a_roster_with_semicolons_and_one_that_is_none(tmp_path):
     (tmp_path / "s.csv").write_text("Student;ID;SIS Login ID;Section\nPoints Possible;;;\nA, B;7;ab;\n")
-    assert read_roster(tmp_path / "s.csv") == [
-        {"Student": "A, B", "ID": "7", "SIS User ID": "", "SIS Login ID": "ab", "Section": ""}
-    ]
+    (line,) = read_roster(tmp_path / "s.csv").lines
+    assert line.cells == {"Student": "A, B", "ID": "7", "SIS Login ID": "ab", "Section": ""}
     (tmp_path / "n.csv").write_text("name,points\nx,1\n")
-    with pytest.raises(LabError, match="not Canvas' gradebook"):
+    with pytest.raises(LabError, match="no roster"):
         read_roster(tmp_path / "n.csv")
     with pytest.raises(LabError, match="cannot be read"):
         read_roster(tmp_path / "missing.csv")

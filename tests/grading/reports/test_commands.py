@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_feedback_with_pictures_of_the_submission_that_was_marked(grade, week):
 def test_feedback_of_one_student(grade):
     assert grade("feedback", "week13", "--to", "f", "--student", "ben").exit_code == 0
     assert [p.name for p in Path("f").iterdir()] == ["ben"]
-    with pytest.raises(LabError, match="did you mean ben"):
+    with pytest.raises(LabError, match="did you mean 'ben'"):
         grade("feedback", "week13", "--to", "f", "--student", "bem")
 
 
@@ -141,3 +142,40 @@ def test_mistakes_are_one_sentence(grade):
     Path("marks/week13/anna/1.json").write_text(json.dumps({"version": 7}))
     with pytest.raises(LabError, match="grade run"):
         grade("feedback", "week13", "--to", "f")
+
+
+def test_feedback_and_the_seed_wait_for_the_last_hand_in(grade):
+    """Somebody has an extension: pages and the seed would tell them of hidden data."""
+    from grading.cli import app
+
+    Path("marks/week13/.seed.json").write_text('{"seed": 5}')
+    Path("course.toml").write_text(
+        "[deadlines]\nweek13 = 2020-01-01T00:00:00+00:00\n[extensions.ben]\nweek13 = 2999-01-01T00:00:00+00:00\n"
+    )
+
+    def seed(*more):
+        return CliRunner().invoke(app, ["seed", "week13", *more])
+
+    with pytest.raises(LabError, match=r"until 2999-01-01 .*'ben' has an extension.*--anyway"):
+        grade("feedback", "week13", "--to", "feedback")
+    assert not Path("feedback").exists()
+    assert isinstance(seed().exception, LabError) and seed("--anyway").output == "5\n"
+    assert grade("feedback", "week13", "--to", "feedback", "--anyway").exit_code == 0
+    Path("course.toml").write_text("[deadlines]\nweek13 = 2020-01-01T00:00:00+00:00\n")
+    assert seed().output == "5\n" and grade("feedback", "week13", "--to", "feedback").exit_code == 0
+
+
+def test_status_where_no_class_is_says_so(grade):
+    assert "week13: 2 handed in, 2 graded" in grade("status").output
+    shutil.rmtree("marks")
+    said = " ".join(grade("status").output.split())
+    assert said.startswith("No class is here: submitted holds no hand-in, marks no marks")
+
+
+def test_the_column_of_canvas_that_is_filled_is_told(grade):
+    Path("r.csv").write_text(
+        "Student,ID,SIS Login ID,Section,Week 13 (113)\nPoints Possible,,,,80\nA,1,anna,,\nB,2,ben,,\n"
+    )
+    words = ("export", "week13", "--to", "c.csv", "--format", "canvas", "--automatic", "--roster", "r.csv")
+    assert "Grades, Import, into the column 'Week 13 (113)' of r.csv" in grade(*words).output
+    assert "as a new assignment: r.csv has no column of this title" in grade(*words, "--assignment", "Lab").output

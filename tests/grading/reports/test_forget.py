@@ -190,6 +190,37 @@ def test_pages_and_tables_of_the_class_are_told_and_left(week, root):
     assert places_of("nn", week, root).told == [] and (root / "class.html").exists()
 
 
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("similar.html", ""),
+        ("moodle.csv", 'Identifier,"Full name",Grade\n"Participant 901",Jane Doe,87\n"Participant 902",Li Wei,9\n'),
+        ("gradebook-export.csv", "Student,ID,SIS Login ID,Section\nPoints Possible,,,\nJane D,4567,jd,\n"),
+        ("roster.csv", "ben\njdoe\n"),
+        ("download.zip", "doejane_4567_89_a.py"),
+        ("upload.zip", "Jane Doe_901_assignsubmission_file_/week13.html"),
+    ],
+)
+def test_what_names_a_student_among_others_is_told_whatever_made_it(week, tmp_path, name, text):
+    """By our id or by a platform's name for them; and of who is not in it nothing is said."""
+    from grading.similar import page as similar
+
+    put(
+        tmp_path / "course.toml", '[ids]\n"doejane_4567" = "jdoe"\n"Jane Doe" = "jdoe"\n[roster]\nfile = "roster.csv"\n'
+    )
+    write(tmp_path / "marks", mark("jdoe"))
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr(text, "x")
+    elif name == "similar.html":
+        similar.write(week, [], 2, ["jdoe"], 0.5, tmp_path / name)
+    else:
+        put(tmp_path / name, text)
+    told = [sentence for sentence in places_of("jdoe", week, tmp_path).told if "course.toml" not in sentence]
+    assert [sentence.partition(" ")[0] for sentence in told] == [str(tmp_path / name)]
+    assert places_of("doe", week, tmp_path).told == []
+
+
 def test_the_rules_tell_what_a_platform_calls_them_and_are_left_to_a_person(week, root):
     put(
         root / "course.toml",
@@ -311,6 +342,7 @@ class TestWithNbgrader:
         places = places_of("a/b", week, tmp_path, course=course.root)
         assert {place.what for place in places.found} == {
             "marks of week91",
+            "nbgrader's submitted/",
             "nbgrader's autograded/",
             "rows in nbgrader's gradebook",
         }
@@ -364,6 +396,21 @@ class TestWithNbgrader:
         finally:
             event.remove(Engine, "before_cursor_execute", stop)
         assert b"SECRET REMARK" not in base.read_bytes()
+
+    def test_a_second_markers_directory_beside_it_is_searched_too(self, course, tmp_path):
+        from grading.gradebook.course import SAMPLE, open_course
+        from tests.grading.gradebook.samples import rows
+
+        course, week = course
+        shutil.copytree(course.root, tmp_path / "second")
+        put(tmp_path / "second" / SAMPLE, json.dumps({"week91": ["ann", "anna"]}))
+        second = open_course(tmp_path / "second")
+        before = rows(second)
+        places = places_of("anna", week, tmp_path, course=course.root)
+        assert [sentence.partition(" ")[0] for sentence in places.told] == [str(second.root / SAMPLE)]
+        list(forget("anna", places))
+        assert rows(second) == rows(course) == [row for row in before if "anna" not in row]
+        assert not (second.root / "autograded" / "anna").exists() and (second.root / "autograded" / "ann").exists()
 
     def test_copies_of_the_gradebook_are_told(self, course, tmp_path):
         course, week = course

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from grading.reports.mistakes import behaviours, mistake, title, told_once
+from grading.reports.class_page import html
+from grading.reports.mistakes import behaviours, by_mistake, mistake, title, told_once
+from grading.reports.overview import overview
+from grading.reports.standing import Standing
 from labkit.checks.verdict import FAULT
 from tests.grading.reports.aclass import MUTANTS, RECORDED, mark, spoil
 
@@ -119,6 +122,35 @@ def test_the_most_failed_behaviour_comes_first_and_holes_are_no_mistakes():
     assert all(e.task != "13.6" or (e.failed == 0 and e.untried == 5) for e in found)
     middle = [e.task for e in found if not e.failed]
     assert middle[0] == "13.6", "what was not tried comes before what everybody passed"
+
+
+def test_what_fails_together_is_one_and_two_slips_are_two():
+    slip, other = "13.2 off-by-one chunk", "13.5 no maximum"
+    found = behaviours(one.tasks for one in (mark("a", slip), mark("b", slip), mark("c", other), mark("d")))
+    first, second = (entry for entry in by_mistake(found) if entry.failed)
+    broken = [entry.title for entry in found if entry.task == "13.2" and entry.failed]
+    assert len(broken) > 3 and [first.title, *first.also] == broken
+    assert (first.failed, first.judged, first.untried, second.failed, second.task) == (2, 4, 0, 1, "13.5")
+    assert first.typical == next(entry for entry in found if entry.failed).typical
+    holes = by_mistake(behaviours([mark("a", blank=("13.1", "13.6")).tasks]))
+    assert [(entry.task, entry.untried) for entry in holes if entry.untried] == [("13.1", 1), ("13.6", 1)]
+
+
+def test_one_recognised_mistake_is_one_also_where_others_fail_beside():
+    """Two made it; a third failed at one of the behaviours for another reason."""
+    made = [mark("a", "13.2 off-by-one chunk"), mark("b", "13.2 off-by-one chunk"), mark("c")]
+    spoil(made[2], "test_reduce_scatter[even", "crashed", "rank 0 raised IndexError: 3")
+    first, *rest = (entry for entry in by_mistake(behaviours(one.tasks for one in made)) if entry.failed)
+    assert first.failed == 3 and first.also and not rest and [many for _, many in first.causes] == [2, 1]
+
+
+def test_an_autopsys_sentence_is_told_to_its_end(week):
+    """Its advice comes last."""
+    entry = behaviours([mark("a", "13.2 like= forgotten").tasks])[0]
+    words = entry.typical[0]
+    assert words.endswith("like= must be the chunk you receive, not the one you send.") and "bytes)" not in words
+    page = html(overview(week, [Standing(mark("a", "13.2 like= forgotten"), [1])]))
+    assert page.count("the chunk you receive, not the one you send.") >= 4, "in each table, and above"
 
 
 def test_a_grader_fault_is_nobody_s_failure():

@@ -70,12 +70,17 @@ def test_what_was_not_understood_comes_first_most_failed_first(week, klass):
 def test_counts_agree_with_the_marks(week):
     seen = overview(week, small())
     page = html(seen)
-    assert [e.failed for e in seen.not_understood[:4]] == [2, 2, 2, 1]
-    assert {e.title for e in seen.not_understood[:3]} == {
+    assert [e.failed for e in seen.behaviours[:4]] == [2, 2, 2, 1]
+    assert {e.title for e in seen.behaviours[:3]} == {
         "Algorithm bandwidth",
         "Bus bandwidth on 8 ranks, as nccl-tests has it",
         "Bus bandwidth of a single rank, and of an unknown collective",
     }
+    # One slip of two students: one entry, one bar, each of them counted once.
+    first, second = seen.not_understood[:2]
+    assert (first.failed, first.judged, first.causes) == (2, 6, [("in GB/s, expected bytes/s", 2)])
+    assert {first.title, *first.also} == {e.title for e in seen.behaviours[:3]} and second.failed == 1
+    assert "failed these 3" in page and f"With it fail: {first.also[0]}; {first.also[1]}." in words(page)
     assert "2 of 6 students (33 %)" in section(page, "What the class has not understood")
     assert "2 \u00d7 in GB/s, expected bytes/s" in section(page, "What the class has not understood")
     assert [i.student for i in seen.incidents_of("hung")] == ["ben"]
@@ -99,6 +104,15 @@ def test_everybody_to_look_at_is_named_in_their_section(week):
     assert "the machine was out of space" in section(page, "Grader faults to look at")
     assert "50.0" in section(page, "Slowest submissions")
     assert "UNSANDBOXED: 1 mark comes" in words(page) and "ann" in words(page).partition("UNSANDBOXED")[2][:160]
+
+
+def test_a_note_on_a_hand_in_is_no_fault_of_the_graders(week):
+    large = mark("zoe", attention=["This hand-in is larger than what is read of one: not all of it was looked at."])
+    seen = overview(week, [Standing(mark("a"), [1]), Standing(large, [1])])
+    assert seen.doubtful == [] and [s.student for s in seen.noted] == ["zoe"]
+    page = html(seen)
+    assert section(page, "Grader faults to look at") == "None." and "Look at this first" not in page
+    assert "zoe" in section(page, "Notes on hand-ins") and "larger than what is read" in words(page)
 
 
 def test_a_quiet_class_says_nobody(week):
@@ -140,7 +154,14 @@ def test_the_alt_text_tells_the_numbers(week, tmp_path):
     from grading.reports.figures import draw_all
 
     bars, histogram, tasks = draw_all(overview(week, small()), tmp_path)
-    assert "13.5 Bus bandwidth on 8 ranks, as nccl-tests has it: 2 of 6 failed, 0 left the hole" in bars.alt
+    assert re.search(r"13\.5 [^:;]*, and 2 more: 2 of 6 failed, 0 left the hole", bars.alt)
+    assert bars.alt.count("13.5") == 1
+    # Two of six are a third of the axis, whose end is the whole class.
+    ends = [
+        float(x)
+        for x in re.findall(r'<g id="xtick_\d+">.*?<use xlink:href="#\w+" x="([\d.]+)"', bars.svg.read_text(), re.S)
+    ]
+    assert len(ends) == 6
     assert "72 to 80: 3" in histogram.alt and "of 5 students" in histogram.alt
     assert "13.5 timing a collective" in tasks.alt
 

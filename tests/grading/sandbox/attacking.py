@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[3]
 ATTACKS = Path(__file__).parent / "attacks"
 PACKAGE = "week91_mini"
 DEADLINE = 20.0  # seconds: generous, the machine may be busy. Attacks that hang use a shorter one
-GRADERS = frozenset({"deadline", "excuse", "output", "watch", "text", "broker"})  # defences outside of the sandbox
+GRADERS = frozenset(
+    {"deadline", "excuse", "output", "watch", "text", "judging", "broker"}
+)  # defences outside of the sandbox
 
 
 class Field:

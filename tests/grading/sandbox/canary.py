@@ -110,9 +110,12 @@ CHEATS = {
     "walking through all objects": """
     import gc
     from labkit.checks import tensors
-    for found in gc.get_objects():
+    from labkit.checks.plugin import seed_of
+    objects = gc.get_objects()
+    (test,) = [one for one in objects if type(one).__name__ == "Function" and one.name == "test_secret"]
+    for found in objects:
         if type(found).__name__ == "Checks":
-            return tensors(found.seed, 1, 1)[0].item()
+            return tensors(seed_of(found.seed, test), 1, 1)[0].item()
     return 0.0""",
     "the test's helpers replaced": """
     from labkit.checks import same

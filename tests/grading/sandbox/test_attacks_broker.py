@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.checks import values
+from labkit.checks import packing, values
 from labkit.errors import LabError
 from tests.grading.sandbox.attacks import junk
+
+pytestmark = pytest.mark.thorough
 
 EARNED = ("passed", "grader fault")
 
@@ -69,3 +71,11 @@ def test_much_text_is_not_even_read():
     with pytest.raises(LabError, match="use tensors"):
         values.pack(list(range(500_000)))
     assert values.unpack(values.pack(list(range(20_000)))) == list(range(20_000))
+
+
+def test_keys_that_collide_would_be_a_table_in_which_all_share_one_place(monkeypatch):
+    with pytest.raises(ValueError, match="collide"):
+        values.unpack(junk.ANSWERS["keys that collide"])
+    monkeypatch.setattr(packing, "SAME_HASH", len(junk.COLLIDING))
+    _, table, _ = values.unpack(junk.ANSWERS["keys that collide"])
+    assert len(table) == len(junk.COLLIDING) and len(set(map(hash, table))) == 1

@@ -11,8 +11,12 @@ import pytest
 
 from grading.sandbox import broker, call, watch
 from grading.sandbox.box import Box, Limits
+from grading.sandbox.call import End
 from grading.sandbox.command import scratch
+from labkit.checks.runner import read_answers
 from tests.grading.sandbox.attacking import DEADLINE, processes
+
+pytestmark = pytest.mark.thorough
 
 MIB = 1 << 20
 SMALL = Limits(tree=96 * MIB, memory=256 * MIB, disk=4 * MIB, processes=24, files=128)
@@ -61,6 +65,18 @@ def test_the_kernels_memory(field, monkeypatch):
     assert field.ask("floods.sockets", count=80, runner=small(field, "watch")).values == [80]
 
 
+@pytest.mark.parametrize(
+    "name, arguments", [("backlog", {"size": 120 * MIB}), ("datagrams", {"count": 70}), ("on_the_way", {"count": 100})]
+)
+def test_the_kernels_memory_that_no_open_file_shows(field, name, arguments):
+    """As much as the limit and more, and nobody sees it: neither a size nor a count of files."""
+    reply = field.ask(f"floods.{name}", runner=small(field), **arguments)
+    assert reply.verdict == "passed" and reply.values[0] < MIB, reply.text
+    reply = field.ask(f"floods.{name}", runner=small(field, "syscalls"), **arguments)
+    assert reply.verdict == "passed", reply.text
+    assert reply.values[0] > (8 * MIB if name == "on_the_way" else SMALL.tree)
+
+
 @pytest.mark.parametrize("path", [f"{scratch()}/flood", "/dev/shm/flood"])
 def test_disk(field, path):
     assert field.ask("floods.disk", size=8 * MIB, path=path, runner=small(field)).values[0] <= 4 * MIB
@@ -106,6 +122,41 @@ def test_hanging_is_no_fault_of_the_machines(field, monkeypatch):
         os.sched_setaffinity(0, processors)
 
 
+def test_standing_in_its_own_way_is_no_overload(field, monkeypatch):
+    """A rank that waits for a processor while others are idle, or taken by what it has started, had its chance."""
+    monkeypatch.setattr(call, "STRETCH", 2.0)
+    reply = field.ask("floods.pinned", runner=small(field, "syscalls", deadline=6.0))
+    assert reply.verdict == "hung", reply.text
+    reply = field.ask("floods.pinned", runner=small(field, "syscalls", "excuse", deadline=6.0))
+    assert reply.verdict == "grader fault" and "overloaded" in reply.text, reply.text
+
+
+def test_reading_what_it_sends_is_its_own_time(field, monkeypatch):
+    def slowly(*answers):
+        time.sleep(0.6)
+        return read_answers(*answers)
+
+    monkeypatch.setattr("grading.sandbox.runner.read_answers", slowly)
+    runner = small(field)
+    before = runner.used
+    field.ask("floods.honest", ranks=2, runner=runner)
+    assert runner.used - before >= 0.6
+
+
+def test_no_call_lasts_beyond_its_budget(field):
+    """Neither its deadline nor what is added to that for one whose memory grows."""
+    runner = small(field, budget=100.0, deadline=50.0)
+    before, runner.used = runner.used, 97.0
+    job = type("Job", (), {"function": "f", "task": "task 99.1"})
+    assert runner._deadline(job) == 3.0
+    runner.used = 99.9
+    assert runner._deadline(job) == 1.0
+    runner.used = before
+    one = call.Call(field.lent(frozenset(), SMALL), [({}, b"")], 3.0, 0, 5.0)
+    one._finish(End("hung"))
+    assert (one.seconds, one.most) == (3.0, 5.0)
+
+
 def test_a_death_of_its_own_is_no_fault_of_the_machines(field):
     for status in (0, 1, 120, 121):
         assert field.ask("floods.leave", status=status).verdict == "crashed"
@@ -118,8 +169,8 @@ def test_the_zygotes_own_waiting_is_no_excuse(field, monkeypatch):
     """It waited for a processor while it started on a busy machine: that says nothing about a later call."""
     runner = small(field, deadline=1.0)
     field.ask("floods.honest", runner=runner)
-    real = watch.times
-    monkeypatch.setattr(watch, "times", lambda pid: (0.0, 100.0) if pid == runner._box.zygote else real(pid))
+    real = call.times
+    monkeypatch.setattr(call, "times", lambda pid: (0.0, 100.0) if pid == runner._box.zygote else real(pid))
     assert field.ask("floods.stubborn", seconds=4.0, runner=runner).verdict == "hung"
 
 
@@ -132,14 +183,16 @@ def test_slow_drip_ends_at_the_budget(field):
     assert [field.ask("floods.drip", seconds=0.4, runner=runner).verdict for _ in range(5)] == ["passed"] * 5
 
 
-def test_a_hang_is_paid_in_full_once(field):
+def test_a_hang_is_paid_in_full_once_a_task(field):
+    """By whatever function of the task it is met; another task's calls have the full deadline."""
     runner = small(field, deadline=3.0)
-    job = type("Job", (), {"function": "f"})
+    first, second = (type("Job", (), {"function": name, "task": "task 99.1"}) for name in ("f", "scenarios.f"))
+    other = type("Job", (), {"function": "g", "task": "task 99.2"})
     limits = []
-    for hangs in range(5):
-        runner.hangs["f"] = hangs
-        limits.append(runner._deadline(job))
-    assert limits == [3.0, 1.0, 1.0, 1.0, 1.0]
+    for hangs in range(3):
+        runner.hangs["task 99.1"] = hangs
+        limits.append([runner._deadline(job) for job in (first, second, other)])
+    assert limits == [[3.0, 3.0, 3.0], [1.0, 1.0, 3.0], [1.0, 1.0, 3.0]]
 
 
 def test_who_destroys_sandboxes_pays_alone(field, monkeypatch):

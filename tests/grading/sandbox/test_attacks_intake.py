@@ -15,7 +15,7 @@ import pytest
 
 from grading.intake import arrange, find_submissions, load
 from grading.intake.load import Submission
-from grading.judge import _laid_out
+from grading.judge import laid_out
 from grading.sandbox.runner import SandboxRunner
 from labkit.checks.runner import Job
 from tests.grading.intake.handed_in import COST, MINE, PACKAGE, RING, TREE, make_week, member, put_all, zipped
@@ -46,8 +46,8 @@ HIJACKS = {
     ),
     "a module of Python's": (
         {
-            "../colorsys.py": "mine = 99\n",
-            "ring.py": "def turn():\n    import colorsys\n    return getattr(colorsys, 'mine', 1)\n",
+            "../netrc.py": "mine = 99\n",
+            "ring.py": "def turn():\n    import netrc\n    return getattr(netrc, 'mine', 1)\n",
         },
         "ring.turn",
         99,
@@ -201,7 +201,7 @@ def test_a_zip_of_hostile_names_is_laid_out_inside_its_folder(week, tmp_path):
     )
     (entry,) = find_submissions(tmp_path / "in", week)
     package = arrange(load(entry, week), week)
-    with _laid_out(package, tmp_path / "work" / "eve") as folder:
+    with laid_out(package, tmp_path / "work" / "eve") as folder:
         for path in folder.rglob("*"):
             assert not path.is_symlink()
         laid = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 
 import pytest
 
@@ -12,9 +13,12 @@ from labkit.checks import load_week, run_checks
 from labkit.checks.verdict import FAULT
 from labkit.comm.ledger import KEEP, Ledger
 from tests import warm
+from tests.checks import miniweek
 from tests.checks.miniweek import make_week
 from tests.grading.sandbox.attacking import DEADLINE, PACKAGE, ROOT
 from tests.grading.sandbox.canary import CHEATS, NOT_IN_PROCESS, OPS, REGISTRY, TESTS, cheating
+
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ PAST_THE_BROKER = """
 
 def test_a_sum_without_messages(graded):
     assert graded(replaced("total", PAST_THE_BROKER), ["91.1"]).earned == 0
-    assert graded(replaced("total", PAST_THE_BROKER), ["91.1"], off={"tmp"}).earned == 4
+    assert graded(replaced("total", PAST_THE_BROKER), ["91.1"], off={"tmp", "users"}).earned == 4
 
 
 OUT_OF_THE_LEDGER = """
@@ -171,6 +175,42 @@ def test_code_that_runs_while_it_is_imported(graded, name):
     outcome = graded(AT_IMPORT[name], ["91.1"], deadline=1.5 if name == "an endless loop" else DEADLINE)
     assert outcome.earned == 0
     assert FAULT not in {case.verdict for case in outcome.cases}
+
+
+WALKS = '''
+from labkit.checks import call_alone, expect, task
+
+
+@task("91.1", points=9)
+def test_walk():
+    """Walks over what came back, for each part of it"""
+    came = call_alone("ops.name")
+    expect(sum(a == b for a in came for b in came) > 0, "nothing is equal")
+
+
+@task("91.1", points=1)
+def test_name():
+    """Is asked afterwards"""
+    call_alone("ops.name")
+'''
+
+
+def test_whoever_makes_a_test_slow_pays_for_it(field, tmp_path):
+    """A long answer, which the test walks through: its time is the submission's, and a verdict ends it."""
+    week = load_week(make_week(tmp_path, tests=WALKS))
+    (field.folder / PACKAGE / "ops.py").write_text(miniweek.OPS.replace('return "ops"', 'return "x" * 9000'))
+
+    def outcome(off):
+        runner, begin = field.runner(off, budget=1.0), time.process_time()
+        runner.used = 0.0
+        return run_checks(["91.1"], weeks=[week], runner=runner, seed=7), time.process_time() - begin
+
+    found, seconds = outcome(())
+    walk, name = found.cases
+    assert walk.verdict == "hung" and "to judge what came back takes so long" in walk.text and not found.faults
+    assert name.verdict == "hung" and "used up its 1 s" in name.text
+    found, all_of_it = outcome({"judging"})
+    assert found.cases[0].verdict == "passed" and all_of_it > 1.3 * seconds
 
 
 def test_the_next_submission_is_judged_as_ever(graded):

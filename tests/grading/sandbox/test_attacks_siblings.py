@@ -11,6 +11,8 @@ from grading.sandbox.command import scratch
 from tests.grading.sandbox.attacking import PACKAGE, needs
 from tests.grading.sandbox.attacks.siblings import SECRET
 
+pytestmark = pytest.mark.thorough
+
 OPEN = {"namespaces", "syscalls", "limits"}
 # Attack, its arguments, and what must be off for it to work.
 WAYS = [
@@ -19,15 +21,19 @@ WAYS = [
     ("memory", {"how": "ptrace"}, OPEN),
     ("folder", {"path": scratch()}, {"tmp"}),
     ("folder", {"path": "/dev/shm"}, {"tmp"}),
-    ("terminal", {}, {"devices"}),
+    ("terminal", {}, {"devices", "syscalls", "users"}),
     ("shared_memory", {}, OPEN),
     ("message_queue", {}, OPEN),
-    ("abstract_socket", {}, {"namespaces"}),
+    ("abstract_socket", {}, {"namespaces", "syscalls"}),
     ("file_lock", {"how": "whole"}, {"syscalls"}),
     ("file_lock", {"how": "region"}, {"syscalls"}),
     ("watched_file", {}, {"syscalls"}),
     ("page_cache", {}, {"syscalls"}),
     ("hint", {}, {"syscalls", "user"}),
+    ("pipe_pages", {}, {"users"}),
+    ("in_flight", {}, {"users", "syscalls"}),
+    ("file_times", {}, {"nodes"}),
+    ("machine", {}, {"syscalls"}),
 ]
 
 
@@ -35,6 +41,7 @@ WAYS = [
 def test_ranks_cannot_talk_past_the_broker(field, name, arguments, off):
     if name == "hint":  # a file's owner may give it one
         os.chown(field.folder / PACKAGE / "siblings.py", os.geteuid(), os.getegid())
+    needs(os.geteuid() == 0 or off != {"users"}, "only root can give each rank a user of its own")
     assert field.got(f"siblings.{name}", ranks=2, **arguments) is None
     found = field.got(f"siblings.{name}", ranks=2, off=off, **arguments)
     if name in ("page_cache", "hint") and found != SECRET:

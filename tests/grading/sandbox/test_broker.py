@@ -52,16 +52,16 @@ SHAPES = [(), (0,), (1,), (7,), (3, 0, 2), (2, 3)]
 class Ranks:
     """Ranks on threads of this process whose groups speak to a real broker over sockets."""
 
-    def __init__(self, fn, size, *args):
+    def __init__(self, fn, size, *args, weigh=None, tidy=None):
         ends = [socket.socketpair() for _ in range(size)]
         for mine, _ in ends:
             mine.setblocking(False)
-        self.broker = Broker([mine for mine, _ in ends])
+        self.broker = Broker([mine for mine, _ in ends], weigh=weigh)
         self.values, self.errors = [None] * size, [None] * size
         self.links = [theirs for _, theirs in ends]
 
         def work(rank):
-            group = Group(BrokerTransport(rank, size, self.links[rank]), Ledger(rank, size))
+            group = Group(BrokerTransport(rank, size, self.links[rank], tidy), Ledger(rank, size))
             try:
                 self.values[rank] = fn(group, *args)
             except (EOFError, OSError):
@@ -75,8 +75,8 @@ class Ranks:
     def run(self, seconds=20.0):
         """Until all ranks have returned, all that run stand still, or a fault."""
         selector = selectors.DefaultSelector()
-        for member in self.broker.members:
-            selector.register(member.link, selectors.EVENT_READ, member)
+        for endpoint in self.broker.endpoints:
+            selector.register(endpoint.link, selectors.EVENT_READ, endpoint)
         for thread in self.threads:
             thread.start()
         give_up, quiet = time.monotonic() + seconds, 0
@@ -84,9 +84,9 @@ class Ranks:
             ready = selector.select(0.02)
             for key, _ in ready:
                 self.broker.read(key.data)
-            for member in self.broker.members:
-                self.broker.write(member)
-            blocked = all(m.blocked for m, t in zip(self.broker.members, self.threads) if t.is_alive())
+            for endpoint in self.broker.endpoints:
+                self.broker.write(endpoint)
+            blocked = all(m.blocked for m, t in zip(self.broker.endpoints, self.threads) if t.is_alive())
             quiet = quiet + 1 if blocked and not ready else 0
             if self.broker.fault or quiet > 15:
                 break
@@ -98,12 +98,12 @@ class Ranks:
 
     @property
     def ledgers(self):
-        return [member.ledger for member in self.broker.members]
+        return [endpoint.ledger for endpoint in self.broker.endpoints]
 
     def autopsy(self, reason=""):
         evidence = [
             Evidence(m.rank, m.ledger, "running" if t.is_alive() else "returned", now=m.ledger.now())
-            for m, t in zip(self.broker.members, self.threads)
+            for m, t in zip(self.broker.endpoints, self.threads)
         ]
         return diagnose(evidence, reason, backend="sandbox", fault=self.broker.fault)
 
@@ -123,8 +123,8 @@ class Ranks:
 def ranks():
     made = []
 
-    def run(fn, size, *args):
-        made.append(Ranks(fn, size, *args))
+    def run(fn, size, *args, **weighing):
+        made.append(Ranks(fn, size, *args, **weighing))
         return made[-1].run()
 
     yield run
@@ -290,6 +290,34 @@ def test_parts_and_spans(ranks):
     assert backward.begin < gathered.begin < gathered.end < backward.end
 
 
+def under_way(group):
+    """Spans while results are on their way, which may come before the answer that a span waits for."""
+    found = []
+    for step in range(5):
+        handle = group.all_gather(torch.full((1000,), float(step)), async_op=True)
+        group.compute(f"step {step}", seconds=0)
+        with group.compute("more"):
+            found.append(step)
+        found.append(handle.wait())
+    return found
+
+
+def test_a_rank_is_weighed_at_its_spans_while_it_stands_still(ranks):
+    order = []
+    mine = ranks(under_way, 3, weigh=lambda rank: order.append(rank) or 100 + rank, tidy=lambda: order.append("tidy"))
+    assert mine.values[2][::2] == list(range(5)) and all((x == s).all() for s, x in enumerate(mine.values[2][1::2]))
+    for rank, ledger in enumerate(mine.ledgers):
+        spans = [e.index for e in ledger.events if e.kind == "compute"]
+        assert ledger.weighed == dict.fromkeys(spans, 100 + rank) and len(spans) == 10
+    assert order.count("tidy") == 30 and order[0] == "tidy"
+    assert not any(ledger.weighed for ledger in ranks(under_way, 2).ledgers), "nobody asked"
+
+
+def test_a_rank_that_cannot_be_weighed_is_told(ranks):
+    with pytest.raises(Broken, match="memory cannot be read"):
+        ranks(under_way, 1, weigh=lambda rank: 0, tidy=lambda: None)
+
+
 DISAGREE = {
     "sizes": (lambda g: g.send(torch.zeros(3), 1) if g.rank == 0 else g.recv(0, like=torch.zeros(4)), "[3] of float32"),
     "dtypes": (
@@ -420,6 +448,6 @@ def test_a_rule_broken_is_told(ranks):
     broker = Broker([mine])
     theirs.sendall(b"none at all, but long enough for a header")
     with pytest.raises(Broken):
-        broker.read(broker.members[0])
+        broker.read(broker.endpoints[0])
     mine.close()
     theirs.close()

@@ -8,7 +8,7 @@ import pytest
 
 from grading.intake import arrange
 from grading.intake.load import Submission
-from grading.judge import _laid_out
+from grading.judge import laid_out
 from grading.run import reference_submission
 from grading.sandbox.runner import SandboxRunner, parts_of
 from labkit.checks import load_week, run_checks
@@ -60,6 +60,7 @@ def mini(tmp_path_factory):
         yield checked
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("habit", HABITS)
 def test_habits(mini, habit):
     top, inside = HABITS[habit]
@@ -121,7 +122,7 @@ def test_the_reference_in_a_students_hands_keeps_full_marks(tmp_path):
     week, submission = whole_week()
     package = arrange(submission, week)
     assert package.missing == {} and "inside.py" in package.files
-    with _laid_out(package, tmp_path / "work") as folder:
+    with laid_out(package, tmp_path / "work") as folder:
         for parent in (folder, *list(folder.parents)[:3]):
             parent.chmod(0o755)
         with SandboxRunner(folder, parts=parts_of(week), deadline=DEADLINE, budget=1000.0) as runner:

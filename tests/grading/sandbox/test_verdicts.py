@@ -31,6 +31,7 @@ def week13(tmp_path_factory):
         yield made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if name_of(m) in SAMPLE], ids=name_of)
 def test_mutant(week13, mutant):
     assert differences(mutant, week13.mutant(mutant)) == []

@@ -95,6 +95,58 @@ def sockets(group, count):
     return len(kept)
 
 
+def backlog(group, size):
+    """Connections to itself that nobody accepts, whose senders are gone: what they have sent stays, and no open file
+    shows it. How many bytes lie there."""
+    held = 0
+    with contextlib.suppress(OSError):
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind("\0flood")
+        listener.listen(4096)
+        while held < size:
+            with socket.socket(socket.AF_UNIX) as sender:
+                sender.setblocking(False)
+                sender.connect("\0flood")
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        held += sender.send(bytes(1 << 17))
+        time.sleep(0.7)
+    return held
+
+
+def datagrams(group, count):
+    """Ten letters wait for each of a few readers, and their senders are gone. How many bytes lie there."""
+    held, readers = 0, []
+    with contextlib.suppress(OSError):
+        for number in range(count):
+            readers.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            readers[-1].bind(f"\0flood {number}")
+            for _ in range(10):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                    sender.setblocking(False)
+                    held += sender.sendto(bytes(200_000), f"\0flood {number}")
+        time.sleep(0.7)
+    return held
+
+
+def on_the_way(group, count):
+    """Full sockets that are sent to itself and not received: two open files, and each letter has 100 more in it. How
+    many bytes lie there."""
+    held, kept = 0, socket.socketpair()
+    with contextlib.suppress(OSError):
+        while held < count * 100_000:
+            pair = socket.socketpair()
+            pair[0].setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    held += pair[0].send(bytes(1 << 15))
+            socket.send_fds(kept[0], [b"x"], [one.fileno() for one in pair])
+            for one in pair:
+                one.close()
+        time.sleep(0.7)
+    return held
+
+
 def daemon(group):
     """A grandchild that belongs to nobody, ignores every signal, and goes on."""
     if os.fork() == 0:
@@ -133,6 +185,22 @@ def crowd(group, helpers):
             while True:
                 pass
     end = time.monotonic() + 15
+    while time.monotonic() < end:
+        pass
+
+
+def pinned(group):
+    """One helper is enough: beside it on one processor, and with a low priority, this rank runs a tenth of the time,
+    however many processors are idle. (With the lowest one it may wait for seconds on a busy machine, and the kernel
+    counts a wait only when it is over.)"""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    if os.fork() == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
+        while True:
+            pass
+    os.nice(10)
+    end = time.monotonic() + 30
     while time.monotonic() < end:
         pass
 

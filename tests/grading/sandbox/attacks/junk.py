@@ -63,6 +63,9 @@ def _raw(tree, arrays=(), blob=b""):
     return len(text).to_bytes(8, "little") + text + blob
 
 
+# Whole numbers this far apart have one hash in Python: a dict of n such keys takes n * n / 2 comparisons. 30,000 are
+# minutes; so many as here are seconds.
+COLLIDING = [[{"int": str(n * ((1 << 61) - 1))}, None] for n in range(1, 8_001)]
 FRAMES = {
     "an unknown kind": _frame(b"hack", {}),
     "bytes of no alphabet": _frame(b"\xff\xfe\0\1", {}),
@@ -141,6 +144,11 @@ ANSWERS = {
     "a number of 4,000 digits": _raw({"tuple": ["ok", {"int": "9" * 4000}, {"tuple": []}]}),
     "not a number of digits": _raw({"tuple": ["ok", {"int": "1e9"}, {"tuple": []}]}),
     "a key that cannot be one": _raw({"tuple": ["ok", {"dict": [[{"list": []}, None]]}, {"tuple": []}]}),
+    "one tensor in many places": _raw(
+        {"tuple": ["ok", {"list": [{"tensor": 0}] * 50_000}, {"tuple": []}]}, [["uint8", [1 << 20]]], bytes(1 << 20)
+    ),
+    "a tensor that is nowhere": _raw({"tuple": ["ok", None, {"tuple": []}]}, [["uint8", [1]]], b"x"),
+    "keys that collide": _raw({"tuple": ["ok", {"dict": COLLIDING}, {"tuple": []}]}),
     "an unknown ending": _raw({"tuple": ["pardoned", None, {"tuple": []}]}),
     "an ending that is a list": _raw({"tuple": [{"list": []}, None, {"tuple": []}]}),
     "too many parts": _raw({"tuple": ["ok", None, None, None, None]}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import glob
 import os
@@ -149,12 +150,19 @@ def message_queue(group):
 
 def abstract_socket(group):
     """A socket with a name and no file."""
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    if group.rank == 0:
-        link.bind("\0meeting")
-        link.setblocking(False)
+    kept = []
+    with contextlib.suppress(OSError):
+        kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        if group.rank == 0:
+            kept[0].bind("\0meeting")
+            kept[0].setblocking(False)
     group.barrier()
-    return _over(group, lambda: link.sendto(str(SECRET).encode(), "\0meeting"), lambda: int(link.recv(100)))
+
+    def leave():
+        if kept:
+            kept[0].sendto(str(SECRET).encode(), "\0meeting")
+
+    return _over(group, leave, lambda: int(kept[0].recv(100)) if kept else None)
 
 
 # -- marks on a file that both can only read --------------------------------------------------------------------------
@@ -246,3 +254,90 @@ def waiting(group):
         group.barrier()
         found |= (time.monotonic() - begin > 0.05) << bit
     return found
+
+
+# -- what the kernel keeps for a user, a file of everybody's, or the whole machine -------------------------------------
+def pipe_pages(group):
+    """A user's pipes hold so many pages together; who comes later gets small ones."""
+    kept = []
+
+    def leave():
+        for _ in range(100):
+            kept.append(os.pipe())
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(kept[-1][0], 1031, 1 << 20)  # F_SETPIPE_SZ
+
+    def size():
+        reader, writer = os.pipe()
+        try:
+            return fcntl.fcntl(reader, 1032)
+        finally:
+            os.close(reader)
+            os.close(writer)
+
+    usual = size()
+    group.barrier()  # or rank 1 may ask what is usual when rank 0 has taken all
+    return _over(group, leave, lambda: SECRET if size() < usual else None)
+
+
+def in_flight(group):
+    """A user's descriptors that are sent and not yet received, all together."""
+    a, b = socket.socketpair()
+    a.setblocking(False)
+
+    def leave():
+        kept = []
+        with contextlib.suppress(OSError):
+            for _ in range(8):
+                kept.append(socket.socketpair())
+                kept[-1][0].setblocking(False)
+                for _ in range(40):
+                    socket.send_fds(kept[-1][0], [b"x"], [0] * 100)
+        group.kept = kept
+
+    def find():
+        try:
+            for _ in range(20):
+                socket.send_fds(a, [b"x"], [0] * 10)
+        except OSError as error:
+            return SECRET if error.errno == errno.ETOOMANYREFS else None
+        return None
+
+    found = _over(group, leave, find)
+    a.close()
+    b.close()
+    return found
+
+
+def file_times(group):
+    """Everybody may write to /dev/null, and who may write to a file may set its times to now."""
+
+    def leave():
+        time.sleep(0.05)
+        os.utime("/dev/null")
+
+    before = os.stat("/dev/null").st_mtime_ns
+    return _over(group, leave, lambda: SECRET if os.stat("/dev/null").st_mtime_ns != before else None)
+
+
+def machine(group):
+    """How many processes the machine has, and how much memory is free."""
+    into = (ctypes.c_ulong * 64)()
+
+    def count():
+        if _libc.sysinfo(into) != 0:
+            raise OSError(ctypes.get_errno(), "")
+        return ctypes.cast(ctypes.byref(into, 80), ctypes.POINTER(ctypes.c_ushort))[0]
+
+    def leave():
+        for _ in range(40):
+            if os.fork() == 0:
+                time.sleep(2)
+                os._exit(0)
+
+    begin = 0
+    if group.rank == 0:
+        with contextlib.suppress(OSError):
+            begin = count()
+    group.barrier()
+    return _over(group, leave, lambda: SECRET if begin and count() >= begin + 30 else None)

@@ -1,0 +1,166 @@
+"""One process, for the checks: the same training by plain autograd and torch's AdamW, in FP8 by twenty lines; and which
+slice of a weight is whose. It knows nothing of your modules.
+
+What may differ. float32 adds the same terms in other orders: a sum of n terms is off by at most n u of their absolute
+sum, u = 2^-24, and typically by sqrt(n) u. The longest sums here have n = 448 terms (a weight's gradient: all tokens of
+a batch), and a gradient lies behind 16 products forward and as many backward: 32 sqrt(448) u = 4e-5 of its norm. TOL is
+that. AdamW's epsilon is large here (EPS), so that an update is a smooth function of its gradient: no rounding is
+blown up by a division by nearly nothing.
+
+FP8 is a grid: a number near the middle of a step falls to the other side by a rounding of float32, and moves what
+comes behind it by a thousandth, where more numbers fall. So in FP8 each linear is compared by itself, from the very
+operands that it was handed, and the step as a whole by how far it is from float32's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from labkit.checks.drawn import Draw
+from labkit.checks.runner import call
+from labkit.model.config import ModelConfig
+from labkit.model.decoder import Transformer
+
+TOL, EPS, LR = 4e-5, 1e-2, 0.1
+FORMATS = torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float8_e5m2  # of x, w, dy
+RANKS = 4
+MICRO = 4  # micro-batches a step in the whole, whatever the mesh
+MESHES = {
+    "dp4": dict(dp=4),
+    "tp4": dict(tp=4),
+    "dp2 x tp2": dict(dp=2, tp=2),
+    "dp2 x pp2": dict(dp=2, pp=2, zero=1),
+    "tp2 x pp2": dict(tp=2, pp=2, zero=1),
+}
+SPLIT = {"rows": ("wq", "wk", "wv", "w1", "w3"), "columns": ("wo", "w2"), "vocab": ("tok_embed", "head")}
+
+
+# ---- one process
+
+
+class Rounded(torch.autograd.Function):
+    """x @ w^T and its gradients from operands in FP8, one scale per tensor: what one GPU would do."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        x8, w8 = on_grid(x, torch.float8_e4m3fn), on_grid(w, torch.float8_e4m3fn)
+        ctx.save_for_backward(x8, w8)
+        return x8 @ w8.t()
+
+    @staticmethod
+    def backward(ctx, dy):
+        x8, w8 = ctx.saved_tensors
+        dy8 = on_grid(dy, torch.float8_e5m2)
+        return dy8 @ w8, dy8.flatten(0, -2).t() @ x8.flatten(0, -2)
+
+
+def on_grid(x, dtype, amax=None):
+    """x as FP8 holds it with the scale largest / amax, scaled back."""
+    largest = torch.finfo(dtype).max
+    s = (largest / (x.abs().max() if amax is None else amax).double()).float()
+    return (x * s).clamp(-largest, largest).to(dtype).float() / s
+
+
+class RoundedLinear(torch.nn.Linear):
+    def forward(self, x):
+        return Rounded.apply(x, self.weight)
+
+
+def linear_for(fp8):
+    def make(name, inputs, outputs):
+        kind = RoundedLinear if fp8 and name != "head" else torch.nn.Linear
+        return kind(inputs, outputs, bias=False)
+
+    return make
+
+
+def drawn(seed, *words, rows=1):
+    """A decoder's shape, its weights, and the batches of three steps. rows: what the vocabulary is a multiple of."""
+    draw = Draw(seed, *words)
+    # T, V from the seed; heads and widths so that every slice on 4 ranks is a multiple of 16, as FP8 wants
+    shape: dict[str, Any] = dict(
+        vocab_size=draw.size(61 // rows + 1, 99 // rows, times=rows),
+        d_model=64,
+        n_layers=draw.size(2, 3),
+        n_heads=4,
+        n_kv_heads=2,
+    )
+    shape |= dict(d_ffn=draw.size(2, 3, times=64), max_seq_len=64)
+    T = draw.size(9, 14)
+    c = ModelConfig(**shape)
+    weights = {}
+    for name, size in c.weight_shapes().items():
+        weights[name] = (
+            1 + draw.normal(*size, scale=0.2) if len(size) == 1 else draw.normal(*size, scale=size[1] ** -0.5)
+        )
+    batches = [draw.ids(c.vocab_size, 2 * MICRO, T + 1) for _ in range(3)]
+    options = {"adam_eps": EPS, "weight_decay": 0.5, "clip_norm": 1.0, "betas": (0.8, 0.9)}
+    return c, weights, batches, options
+
+
+def alone(c, weights, batches, options, fp8=False):
+    """The same training in one process: losses, norms, the first gradients, the weights at the end."""
+    model = Transformer(c, linear=linear_for(fp8))
+    model.load_state_dict(weights)
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": matrices, "weight_decay": options["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=options["betas"], eps=options["adam_eps"])
+    losses: list[float] = []
+    norms: list[float] = []
+    first: dict[str, torch.Tensor] = {}
+    for batch in batches:
+        optimizer.zero_grad()
+        total = 0.0
+        for rows in batch.chunk(MICRO):
+            loss = model(rows[:, :-1], rows[:, 1:]) / MICRO
+            loss.backward()
+            total += float(loss.detach())
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        first = first or {name: g.clone() for name, g in gradients.items()}
+        norms.append(sum(float(g.double().square().sum()) for g in gradients.values()) ** 0.5)
+        losses.append(total)
+        for g in gradients.values():
+            g.mul_(min(1.0, options["clip_norm"] / norms[-1]))
+        optimizer.step()
+    after = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return {"losses": losses, "norms": norms, "gradients": first, "weights": after}
+
+
+def own(name, whole, c, N, r):
+    """Rank r's slice of a whole weight, of N tensor-parallel ranks."""
+    last = name.split(".")[-2]
+    if N == 1 or last.endswith("norm"):
+        return whole
+    if last in SPLIT["vocab"]:
+        return whole.tensor_split(N)[r]
+    if last in SPLIT["columns"]:
+        return whole.chunk(N, 1)[r]
+    if last in ("wk", "wv") and c.n_kv_heads < N:
+        return whole.chunk(c.n_kv_heads)[r * c.n_kv_heads // N]
+    return whole.chunk(N)[r]
+
+
+def place(mesh, rank):
+    """(pp, dp, tp) of a rank: tp varies fastest, then dp."""
+    dp, tp = mesh.get("dp", 1), mesh.get("tp", 1)
+    return rank // (dp * tp), rank // tp % dp, rank % tp
+
+
+def far(got, want):
+    """|got - want| / |want|; infinite where it is no tensor of this shape."""
+    if not isinstance(got, torch.Tensor) or got.shape != want.shape or not got.isfinite().all():
+        return float("inf")
+    return float((got.double() - want.double()).norm() / want.double().norm().clamp(min=1e-30))
+
+
+def setup(c, mesh, options, weights, **more):
+    micro = MICRO // mesh.get("dp", 1)
+    return {"model": c.model_dump(), **mesh, **options, "micro": micro, "weights": weights, **more}
+
+
+def run(c, mesh, options, weights, batches, **more):
+    told = setup(c, mesh, options, weights, **more)
+    return call("scenarios.trained", [(batches, told, LR)] * RANKS, timeout=40.0)

@@ -1,0 +1,1 @@
+"""What runs your modules: the configuration, both ways' loops, the notebook's experiments."""

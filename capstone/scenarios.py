@@ -1,0 +1,260 @@
+"""Drives your trainer for the checks. It holds no expected value.
+
+It runs where your code runs; what it returns is judged in the test files, elsewhere. Each scenario imports the one
+module that it drives: a file that is broken must not stop the checks of another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from capstone.given.setup import Setup
+from labkit.errors import LabError
+from labkit.model.config import ModelConfig
+
+
+def setup_of(told: dict[str, Any]) -> Setup:
+    """A Setup from plain values."""
+    return Setup(**{**told, "model": ModelConfig(**told["model"]), "betas": tuple(told.get("betas", (0.9, 0.95)))})
+
+
+def whole(trainer: Any, of: Any) -> dict[str, torch.Tensor]:
+    """{name: this rank's slice}, gathered over the data-parallel ranks: `of(unit)` is a vector [S] of a unit."""
+    found = {}
+    for unit in trainer.units:
+        flat = unit.group.all_gather(of(unit).detach().float().contiguous())
+        sizes = [p.numel() for p in unit.params]
+        for p, part in zip(unit.params, flat[: sum(sizes)].split(sizes)):
+            found[trainer.names[p]] = part.view(p.shape).clone()
+    return found
+
+
+def places(meshes, group):
+    """C.1: for each setup the ranks of this rank's groups."""
+    from . import assemble
+
+    told = []
+    for one in meshes:
+        mesh = assemble.mesh_of(group, setup_of(one))
+        told.append({name: list(mesh[name].ranks) for name in ("pp", "dp", "tp")} | {"share": list(mesh.data_share)})
+    return told
+
+
+def trained(batches, told, lr, group):
+    """C.1: a step for each batch. Returns what every step gave, the first one's gradients as the optimizer would have
+    seen them, the weights at the end, what was converted and what the rank holds between steps."""
+    from . import assemble
+
+    trainer = assemble.assemble(setup_of(told), group)
+    gradients: dict[str, torch.Tensor] = {}
+    asked = []
+
+    def look(vitals):
+        asked.append(list(vitals))
+        if not gradients:
+            gradients.update(whole(trainer, lambda unit: unit.shard.grad))
+        return True
+
+    vitals = [list(trainer.step(assemble.data_of(trainer, batch), lr, look)) for batch in batches]
+    held = [len(unit.shard) for unit in trainer.units]
+    storages = [unit.full.untyped_storage().nbytes() for unit in trainer.units]
+    left = sum(p.untyped_storage().nbytes() for p in trainer.model.parameters())
+    return {
+        "vitals": vitals,
+        "asked": asked,
+        "gradients": gradients,
+        "weights": whole(trainer, lambda unit: unit.shard),
+        "report": trainer.report,
+        "kinds": kinds(trainer.model),
+        "held": held,
+        "moments": [len(x) for x in (*trainer.optimizer.m, *trainer.optimizer.v)],
+        "left": sum(storages) + left,
+        "grads": sum(unit.shard.grad is not None for unit in trainer.units),
+    }
+
+
+def heard(batches, told, lr, group):
+    """C.1: one step; of its first micro-batch what went into each converted linear on this rank, and what came out:
+    {name: {"x", "y", "dy", "dx"}}, with the weights before the step, the gradients and the vitals."""
+    from . import assemble
+
+    trainer = assemble.assemble(setup_of(told), group)
+    weights = whole(trainer, lambda unit: unit.shard)
+    found: dict[str, dict[str, torch.Tensor]] = {}
+
+    def keep(name, what, tensor):
+        found.setdefault(name, {}).setdefault(what, tensor.detach().float().reshape(-1, tensor.shape[-1]).clone())
+
+    for name, module in trainer.model.named_modules():
+        if hasattr(module, "in_features") and name != "head":
+
+            def forward(module, args, y, name=name):
+                keep(name, "x", args[0])
+                keep(name, "y", y)
+
+            def backward(module, dx, dy, name=name):
+                keep(name, "dy", dy[0])
+                keep(name, "dx", dx[0])
+
+            module.register_forward_hook(forward)
+            module.register_full_backward_hook(backward)
+    gradients: dict[str, torch.Tensor] = {}
+
+    def look(vitals):
+        gradients.update(whole(trainer, lambda unit: unit.shard.grad))
+        return True
+
+    vitals = list(trainer.step(assemble.data_of(trainer, batches[0]), lr, look))
+    told_of = {"report": trainer.report, "kinds": kinds(trainer.model), "weights": weights}
+    return {"linears": found, "gradients": gradients, "vitals": vitals, **told_of}
+
+
+def kinds(model: nn.Module) -> dict[str, str]:
+    """{name: type} of what computes the linears, counted in the model."""
+    return {name: type(m).__name__ for name, m in model.named_modules() if hasattr(m, "in_features")}
+
+
+def spoilt(batches, told, lr, bad, group):
+    """C.1: two steps; in the first, rank `bad` finds a NaN among its gradients. `allow` refuses the second. Returns
+    vitals, how often `allow` was asked, and whether anything moved in each."""
+    from . import assemble
+
+    trainer = assemble.assemble(setup_of(told), group)
+    gradients, asked, moved, vitals = trainer.gradients, [], [], []
+
+    def with_nan(rows):
+        loss = gradients(rows)
+        if group.rank == bad:
+            trainer.units[-1].shard.grad[-1] = float("nan")
+        return loss
+
+    for number, batch in enumerate(batches):
+        vars(trainer)["gradients"] = with_nan if number == 0 else gradients
+        before = [unit.shard.detach().clone() for unit in trainer.units]
+        moments = [x.clone() for x in (*trainer.optimizer.m, *trainer.optimizer.v)]
+        told_to = number != 1
+
+        def allow(found, told_to=told_to):
+            asked.append(int(found.finite))
+            return told_to
+
+        vitals.append(list(trainer.step(assemble.data_of(trainer, batch), lr, allow)))
+        same = all(torch.equal(a, unit.shard) for a, unit in zip(before, trainer.units))
+        same &= all(map(torch.equal, moments, (*trainer.optimizer.m, *trainer.optimizer.v)))
+        moved.append(not same)
+    grads = sum(unit.shard.grad is not None for unit in trainer.units)
+    return {"vitals": vitals, "asked": asked, "moved": moved, "grads": grads}
+
+
+def product(x, w, dy, group):
+    """C.1: AgreedProduct of these slices, forward and backward; and how many numbers it kept."""
+    from capstone.given.parts import part
+
+    from . import fp8
+
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    recipe = part("week16_fp8.casts").HYBRID
+    group.barrier()
+    y = fp8.AgreedProduct.apply(x, w, recipe, group)
+    group.barrier()
+    y.backward(dy)
+    group.barrier()
+    return {"y": y.detach(), "dx": x.grad, "dw": w.grad}
+
+
+def refused(asked, group):
+    """C.1: what `assemble` raises for each setup, and whether a stage was built before."""
+    from . import assemble
+
+    found, built, original = [], [], assemble.built
+
+    def noted(*args):
+        built.append(True)
+        return original(*args)
+
+    assemble.built = noted
+    try:
+        for told in asked:
+            built.clear()
+            try:
+                assemble.assemble(setup_of(told), group)
+                found.append(("nothing", "", bool(built)))
+            except LabError as error:
+                found.append(("LabError", str(error), bool(built)))
+    finally:
+        assemble.built = original
+    return found
+
+
+class Memory:
+    """A Store (given/store.py) that is in memory: what a rank writes, and what is there already. The ledger knows when
+    it was used.
+
+    files: {"5/rank-00000": bytes as uint8}. full: names that cannot be written."""
+
+    def __init__(self, group, files=None, full=()) -> None:
+        self.group, self.files, self.full = group, dict(files or {}), full
+        self.written: dict[str, torch.Tensor] = {}
+        self.published: list[int] = []
+        self.discarded: list[int] = []
+
+    def put(self, step, name, data):
+        self.group.compute(f"put {name}", seconds=0)
+        if name in self.full:
+            raise OSError(28, "No space left on device")
+        self.written[f"{step}/{name}"] = torch.frombuffer(bytearray(data), dtype=torch.uint8).clone()
+
+    def publish(self, step):
+        self.group.compute("publish", seconds=0)
+        self.published.append(step)
+
+    def discard(self, step):
+        self.discarded.append(step)
+
+    def steps(self):
+        return sorted({int(key.partition("/")[0]) for key in self.files}, reverse=True)
+
+    def get(self, step, name):
+        if f"{step}/{name}" not in self.files:
+            raise OSError(2, f"{name} is missing")
+        return bytes(self.files[f"{step}/{name}"].tolist())
+
+
+def saved(batches, told, lr, steps, full, group):
+    """C.2: `steps` steps, a save, and the rest of the batches. Returns what was written and said, and what the run is
+    like behind the save."""
+    from . import assemble, checkpoint
+
+    checkpoint.damage(Memory(group), 0, [])  # if it is a hole, it says so before C.1's
+    trainer = assemble.assemble(setup_of(told), group)
+    for batch in batches[:steps]:
+        trainer.step(assemble.data_of(trainer, batch), lr)
+    store, error = Memory(group, full=full), ("", "")
+    try:
+        checkpoint.save(trainer, steps, store, {"rate": 0.25, "rank": group.rank})
+    except LabError as refused:
+        error = ("LabError", str(refused))
+    vitals = [list(trainer.step(assemble.data_of(trainer, batch), lr)) for batch in batches[steps:]]
+    weights = whole(trainer, lambda unit: unit.shard)
+    said = {"published": store.published, "discarded": store.discarded, "error": error}
+    return {"files": store.written, "vitals": vitals, "weights": weights, **said}
+
+
+def resumed(batches, told, lr, files, group):
+    """C.2: a load from these files, and a step for each batch."""
+    from . import assemble, checkpoint
+
+    checkpoint.damage(Memory(group), 0, [])  # if it is a hole, it says so before C.1's
+    trainer = assemble.assemble(setup_of(told), group)
+    before = [unit.shard.detach().clone() for unit in trainer.units]
+    try:
+        found = checkpoint.load(trainer, Memory(group, files))
+    except LabError as refused:
+        same = all(torch.equal(a, unit.shard) for a, unit in zip(before, trainer.units))
+        return {"error": ("LabError", str(refused)), "untouched": same}
+    vitals = [list(trainer.step(assemble.data_of(trainer, batch), lr)) for batch in batches]
+    weights = whole(trainer, lambda unit: unit.shard)
+    told_of = None if found is None else {"step": found[0], "own": found[1], "passed_over": list(found[2])}
+    return {"loaded": told_of, "vitals": vitals, "weights": weights, "error": ("", "")}

@@ -1,0 +1,218 @@
+"""The checks of C.2: `lab check C.2`. Nothing is hidden.
+
+The disk is here: what the ranks put comes back, and goes to the ranks that load. So the check can lose bits, and knows
+in which order things were done. On the same mesh a resumed run equals the undisturbed one bit for bit; on another one
+sums are taken in other orders, and TOL is given/alone.py's.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from capstone.given.alone import LR, MESHES, RANKS, TOL, alone, drawn, far, own, place, setup
+from labkit.checks import call, expect, field, same, task
+from labkit.checks.drawn import Draw
+
+WAYS = {
+    "dp2 x tp2 to dp4": ("dp2 x tp2", "dp4"),
+    "dp4 to tp4": ("dp4", "tp4"),
+    "tp2 x pp2 to dp2 x tp2": ("tp2 x pp2", "dp2 x tp2"),
+}
+
+
+def saving(c, mesh, options, weights, batches, steps, full=(), **more):
+    told = setup(c, MESHES[mesh], options, weights, **more)
+    return call("scenarios.saved", [(batches, told, LR, steps, list(full))] * RANKS, timeout=40.0)
+
+
+def loading(c, mesh, options, batches, files, **more):
+    told = setup(c, MESHES[mesh], options, None, **more)
+    return call("scenarios.resumed", [(batches, told, LR, files)] * RANKS, timeout=40.0)[0]
+
+
+def disk(got, published=True):
+    """What all ranks wrote, on one disk; a verdict if the step was not published once."""
+    if published:
+        times = sum(len(field(one, "published")) for one in got)
+        expect(times == 1, f"the checkpoint was published {times} times, expected once, by one rank", known=True)
+    return {key: value for one in got for key, value in field(one, "files").items()}
+
+
+def as_before(got, want, rank):
+    """The same vitals and weights, bit for bit."""
+    same(
+        [x for v in got["vitals"] for x in v[:2]],
+        [x for v in want["vitals"] for x in v[:2]],
+        rank=rank,
+        what="losses and norms after the resume",
+    )
+    for name, weight in want["weights"].items():
+        off = far(got["weights"].get(name), weight)
+        expect(
+            off == 0,
+            f"rank {rank}: after the resume {name} is {off:.2g} off the undisturbed run's; expected bit for bit",
+        )
+
+
+@task("C.2", points=6)
+@pytest.mark.parametrize("mesh, precision", [("dp2 x tp2", "fp8"), ("dp2 x pp2", "fp32")])
+def test_resumed(mesh, precision, seed):
+    """On the same mesh, bit for bit"""
+    c, weights, batches, options = drawn(seed, mesh, "resumed")
+    got, ledgers = saving(c, mesh, options, weights, batches, 2, precision=precision)
+    files = disk(got)
+    again = loading(c, mesh, options, batches[2:], files, precision=precision)
+    for r in range(RANKS):
+        error = field(again[r], "error")
+        expect(not error[0], f"rank {r}: the checkpoint was refused: {error[1]}", known=True)
+        found = field(again[r], "loaded")
+        expect(
+            isinstance(found, dict) and found["step"] == 2,
+            f"rank {r}: the checkpoint of step 2 must be found: {found}",
+            known=True,
+        )
+        expect(
+            found["own"] == {"rate": 0.25, "rank": r},
+            f"rank {r}: its own values came back as {found['own']}",
+            known=True,
+        )
+        as_before(again[r], got[r], r)
+    published_last(ledgers)
+
+
+def published_last(ledgers):
+    """Nobody's file may be written after the publishing, or at an unknown time before it: a collective lies between."""
+    writer = next(r for r in range(RANKS) if any(e.label == "publish" for e in ledgers[r].events))
+    ahead = collectives_before(ledgers[writer], "publish")
+    for r in range(RANKS):
+        mine = collectives_before(ledgers[r], "put rank-")
+        expect(
+            ahead > mine,
+            f"rank {writer} published while rank {r} may still have been writing: no collective of all lies between",
+            cause=("published before all had written",),
+        )
+
+
+def collectives_before(ledger, label):
+    """How many collectives of all ranks a rank had done when it came to the first span whose name begins so."""
+    done = 0
+    for event in ledger.events:
+        if event.kind == "compute" and (event.label or "").startswith(label):
+            return done
+        done += event.group == "world" and event.kind in ("all_reduce", "all_gather", "broadcast", "barrier")
+    return done
+
+
+@task("C.2", points=5)
+@pytest.mark.parametrize("way", WAYS)
+def test_another_mesh(way, seed):
+    """On another mesh, to rounding"""
+    first, second = WAYS[way]
+    c, weights, batches, options = drawn(seed, way, "another")
+    got, _ = saving(c, first, options, weights, batches, 2)
+    again = loading(c, second, options, batches[2:], disk(got))
+    want = alone(c, weights, batches, options)
+    mesh = MESHES[second]
+    for r in range(RANKS):
+        error = field(again[r], "error")
+        expect(not error[0], f"rank {r}: the checkpoint was refused: {error[1]}", known=True)
+        told = field(again[r], "vitals")
+        same(told[0][0], want["losses"][2], tol=TOL * want["losses"][2], rank=r, what=f"{way}: the loss of step 3")
+        same(told[0][1], want["norms"][2], tol=TOL * want["norms"][2], rank=r, what=f"{way}: the norm of step 3")
+        for name, whole in want["weights"].items():
+            if name in again[r]["weights"]:
+                off = far(again[r]["weights"][name], own(name, whole, c, mesh.get("tp", 1), place(mesh, r)[2]))
+                expect(off <= TOL, f"{way}: rank {r}: after step 3 {name} is {off:.2g} off, relative to its norm")
+
+
+@task("C.2", points=2)
+@pytest.mark.parametrize("what", ["a file", "the manifest", "cut short", "missing"])
+def test_damaged(what, seed):
+    """The newest one is damaged"""
+    draw = Draw(seed, what)
+    c, weights, batches, options = drawn(seed, what, "damaged")
+    files: dict[str, torch.Tensor] = {}
+    for steps in (1, 2):
+        files |= disk(saving(c, "dp2 x tp2", options, weights, batches[:2], steps)[0])
+    name = "2/manifest" if what == "the manifest" else f"2/rank-{draw.size(0, RANKS - 1):05d}"
+    expect(
+        name in files, f"a checkpoint has the files that the module's text names, and {name} is not there", known=True
+    )
+    bytes_ = files[name].clone()
+    if what == "cut short":
+        bytes_ = bytes_[: len(bytes_) // 2]
+    else:
+        bytes_[draw.size(len(bytes_) // 4, len(bytes_) // 2)] ^= 4
+    whole_one = loading(c, "dp2 x tp2", options, [], files)
+    files = {**files, name: bytes_}
+    if what == "missing":
+        del files[name]
+    got = loading(c, "dp2 x tp2", options, batches[1:2], files)
+    for r in range(RANKS):
+        expect(
+            field(whole_one[r], "loaded")["step"] == 2,
+            f"rank {r}: of two whole checkpoints the newest must be taken",
+            known=True,
+        )
+        error = field(got[r], "error")
+        expect(
+            not error[0],
+            f"rank {r}: {name} is damaged, the one before is whole, and it was refused: {error[1]}",
+            known=True,
+        )
+        found = field(got[r], "loaded")
+        expect(
+            found["step"] == 1,
+            f"rank {r}: {name} is damaged, and the checkpoint of step {found['step']} was taken",
+            known=True,
+        )
+        said = " ".join(found["passed_over"])
+        expect(
+            len(found["passed_over"]) == 1 and "2" in said,
+            f"rank {r}: a sentence must say that step 2 was passed over: {said!r}",
+            known=True,
+        )
+
+
+@task("C.2", points=1)
+def test_a_disk_that_is_full(seed):
+    """One rank cannot write"""
+    c, weights, batches, options = drawn(seed, "full")
+    bad = Draw(seed, "full").size(1, RANKS - 1)
+    got, _ = saving(c, "dp4", options, weights, batches[:2], 1, full=[f"rank-{bad:05d}"])
+    disk(got, published=False)
+    for r in range(RANKS):
+        error = field(got[r], "error")
+        expect(
+            error[0] == "LabError" and f"rank {bad}" in error[1],
+            f"rank {bad} could not write, and rank {r} heard: {error}",
+            known=True,
+        )
+        expect(not got[r]["published"], f"rank {r} published a checkpoint that lacks a file", known=True)
+    expect(any(one["discarded"] for one in got), "what was put is to be discarded: it fills the disk", known=True)
+
+
+@task("C.2", points=1)
+def test_another_run(seed):
+    """A checkpoint of something else"""
+    c, weights, batches, options = drawn(seed, "other")
+    files = disk(saving(c, "dp4", options, weights, batches[:1], 1)[0])
+    for more in ({"precision": "fp8"}, {"weight_decay": 0.25}):
+        got = loading(
+            c,
+            "dp4",
+            {**options, **more} if "weight_decay" in more else options,
+            [],
+            files,
+            **({} if "weight_decay" in more else more),
+        )
+        for r in range(RANKS):
+            error = field(got[r], "error")
+            key = next(iter(more))
+            expect(
+                error[0] == "LabError" and key in error[1],
+                f"rank {r}: another {key} must be refused by its name: {error}",
+                known=True,
+            )
+            expect(got[r].get("untouched") is True, f"rank {r}: weights were changed before the refusal", known=True)

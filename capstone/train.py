@@ -1,0 +1,117 @@
+"""The trainer: one entry point, your parts or torch's.
+
+    torchrun --nproc-per-node 4 -m capstone.train config.toml --out runs/first      the ranks that torchrun started
+    python -m capstone.train config.toml --ranks 4 --out runs/first                 ranks of its own, on this machine
+    torchrun --max-restarts 3 ...                                                   a rank that dies: all begin anew
+
+The folder of a run that was interrupted, killed or paused is gone on with, from its newest whole checkpoint. (With
+gloo, torch 2.13's torchrun restarts ranks only under TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.)
+
+`running/config.py` says what a configuration holds. The run's folder is that of every training here (labkit.record):
+run.json, steps.jsonl, events.jsonl. What does not go is refused in one sentence, with exit status 2, before anything is
+built or written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from capstone.running.config import CapstoneConfig, degrees, read
+from labkit.comm.ranks import run_ranks, under_torchrun
+from labkit.errors import LabError
+from labkit.record.clean import jsonable
+from labkit.record.run import RunRecord, read_run
+from labkit.strict import strict_validate
+from labkit.train.state import difference_in_settings, settings
+
+PAUSED = 3  # exit status: the same command goes on
+
+
+def job(group: Any, values: dict[str, Any], out: str) -> dict[str, Any]:
+    """One rank's training, from the configuration's values to a summary."""
+    config = degrees(strict_validate(CapstoneConfig, values, "the configuration"), group.size)
+    refuse_another(Path(out), config)
+    records: list[RunRecord] = []
+
+    def opened(about: dict[str, Any], step: int | None = None) -> RunRecord | None:
+        """Rank 0's record: a new one, or the one that is there, to go on behind `step` (None: the loop cuts it)."""
+        if group.rank > 0:
+            return None
+        mesh = {key: getattr(config.parallel, key) for key in ("dp", "tp", "pp", "zero")}
+        if (Path(out) / "run.json").exists():
+            made = RunRecord.open(Path(out), resume_from=None if step is None else step + 1)
+            made.update(status="running", finished=None, config=config, mesh=mesh, **about)
+        else:
+            seeds, more = {"run": config.seed}, {"parts": config.parts, "mesh": mesh, **about}
+            made = RunRecord.create(Path(out), kind="train", config=config, seeds=seeds, **more)
+        records.append(made)
+        return made
+
+    if config.parts == "torch":
+        from capstone.running.torch_way import run
+    else:
+        from capstone.running.mine import run
+    try:
+        summary = run(group, config, Path(out), opened)
+    except BaseException as error:
+        for record in records:
+            record.__exit__(type(error), error, error.__traceback__)  # "failed" or "interrupted", and why
+        raise
+    for record in records:
+        record.results(**{key: summary[key] for key in ("heldout", "skipped", "steps")})
+        record.finish("paused" if summary["paused"] else "finished")
+    return {key: summary[key] for key in ("losses", "heldout", "skipped", "steps", "paused", "evidence")}
+
+
+def refuse_another(out: Path, config: CapstoneConfig) -> None:
+    """LabError if the folder holds a run of another configuration: it would be lost. Degrees may change."""
+    if not (out / "run.json").exists():
+        return
+    was = strict_validate(CapstoneConfig, read_run(out).run["config"], f"the config in {out / 'run.json'}")
+    now = strict_validate(CapstoneConfig, jsonable(config), "the configuration")  # paths as a record shows them
+    told = [{key: v for key, v in settings(one).items() if not key.startswith("parallel.")} for one in (was, now)]
+    if other := difference_in_settings(*told):
+        raise LabError(f"{out} holds another run: {other}; set it back, or choose another folder with --out")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m capstone.train", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("config", type=Path, help="a TOML file")
+    add("--out", type=Path, default=None, help="the run's folder; default: runs/ and the file's name")
+    add("--ranks", type=int, default=None, help="without torchrun: how many processes; default: what the degrees make")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    a = parser.parse_args(argv)
+    config = read(a.config)
+    p, started = config.parallel, under_torchrun()
+    ranks = int(os.environ["WORLD_SIZE"]) if started else a.ranks or max(1, p.dp) * p.tp * p.pp
+    out = a.out or Path("runs") / a.config.stem
+    refuse_another(out, degrees(config, ranks))
+    device = a.device if a.device != "auto" else _device(ranks)
+    how = partial(run_ranks, backend="torchrun") if started else partial(run_ranks, size=ranks, backend="processes")
+    summary = how(job, config.model_dump(), str(out), timeout=None, device=device)[0]
+    if int(os.environ.get("RANK", "0")) == 0:
+        last = max(summary["losses"])
+        print(f"{out}: {summary['steps']} steps, loss {summary['losses'][last]:.4f}; {summary['evidence']}")
+    return PAUSED if summary["paused"] else 0
+
+
+def _device(ranks: int) -> str:
+    import torch
+
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    return "cuda" if torch.cuda.is_available() and torch.cuda.device_count() >= local else "cpu"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LabError as error:
+        print(f"train: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,67 @@
+"""Written tasks to which nothing was handed in: nobody has to read them, and they earn nothing until a person says so.
+
+Careful on one side only: whatever might be an answer is left to a person. There is none if every cell of the task is
+absent or stands as it was handed out, the notebook has no text cell besides the course's own, no prediction is on
+record, and no other document lies beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from grading.gradebook import inert
+from grading.gradebook.cells import read_notebook, task_of
+from grading.gradebook.view import handed_in, places
+from labkit.checks.tasks import Week
+
+# What an answer may be written in, beside the notebook.
+DOCUMENTS = (".md", ".txt", ".pdf", ".doc", ".docx", ".odt", ".html", ".tex", ".rtf", ".png", ".jpg", ".jpeg")
+RECORD = "predictions.jsonl"
+
+
+def unanswered(week: Week, files: Mapping[str, bytes]) -> list[str]:
+    """Ids of the written tasks to which these files (path -> bytes) hold nothing."""
+    written = [task for task in week.tasks if task.kind == "written"]
+    if not written or not week.notebook.exists() or any(_may_answer(path, data, week) for path, data in files.items()):
+        return []
+    course = read_notebook(week.notebook)
+    ours = {cell["id"]: cell for cell in course["cells"] if cell.get("id")}
+    theirs, trouble = handed_in(week, files)
+    if theirs and trouble:
+        return []  # cut short: what is behind was not looked at
+    known = {_words(cell.get("source")) for cell in course["cells"]} | {""}
+    answered: set[str] = set()
+    for cell, id in zip(theirs, places(week, course, theirs)):
+        words = _words(cell.get("source"))
+        task = task_of(ours[id], week) if id else None
+        if task is not None and task.kind == "written":
+            if words not in (_words(ours[id]["source"]), ""):
+                answered.add(task.id)
+        elif words not in known and cell.get("cell_type") != "code":
+            return []
+    return [task.id for task in written if task.id not in answered]
+
+
+def _may_answer(path: str, data: bytes, week: Week) -> bool:
+    """Whether a file might hold an answer: a document that is not called as one of the course's, a record of
+    predictions, or another notebook."""
+    *folders, name = path.lower().split("/")
+    if name == RECORD:
+        return bool(data.strip())
+    if name.endswith(".ipynb"):
+        return name != week.notebook.name.lower()
+    return name.endswith(DOCUMENTS) and "labkit" not in folders and name not in _own(week.folder.parent)
+
+
+@cache
+def _own(course: Path) -> frozenset[str]:
+    """Names of the course's own documents, which students may hand in along with their work."""
+    places = (course, *course.glob("week*"), *course.glob("capstone*"), course / "docs", course / "results")
+    found = (path for place in places for path in (place.rglob("*") if place != course else place.iterdir()))
+    return frozenset({"agents.md", *(path.name.lower() for path in found if path.suffix.lower() in DOCUMENTS)})
+
+
+def _words(source: object) -> str:
+    return " ".join(inert.plain(source).split())

@@ -1,0 +1,74 @@
+"""The autograder's archive for Gradescope: setup.sh and run_autograder at the top, the course below course/.
+
+It holds the tests and the solutions, as `grade run` needs them, and the class's seed, so that both give the same marks.
+Later weeks and records stay out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from grading.files import put
+from grading.tree import RESULTS, tracked_files
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+HERE = Path(__file__).parent
+SETTINGS = "settings.json"
+# What judging needs of requirements.lock: labkit.checks, labkit.comm, the weeks, and this package.
+NEEDED = ("torch", "numpy", "pydantic", "typer", "rich", "jinja2", "pytest", "matplotlib", "tokenizers", "torchao")
+_LEFT_OUT = ("benchmarks", "student")  # of grading/
+
+
+def pack(week: Week, weeks: Sequence[Week], to: Path, seed: int, *, unsandboxed: bool = False) -> int:
+    """Write the archive; how many files it holds. The same course and seed give the same bytes.
+
+    unsandboxed   also where Gradescope's machine can shut nothing in: the marks say so"""
+    course = week.folder.parent
+    earlier = weeks[: [one.name for one in weeks].index(week.name) + 1]
+    settings = {"week": week.name, "seed": seed, "unsandboxed": unsandboxed}
+    files: dict[str, tuple[bytes, bool]] = {
+        "setup.sh": ((HERE / "setup.sh").read_bytes(), True),
+        "run_autograder": ((HERE / "run_autograder").read_bytes(), True),
+        "requirements.txt": (_pins(course).encode(), False),
+        f"course/{SETTINGS}": (json.dumps(settings).encode(), False),
+    }
+    for path in _course_files(course, earlier):
+        files[f"course/{path.relative_to(course).as_posix()}"] = (path.read_bytes(), False)
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name, (data, executable) in sorted(files.items()):
+            info = zipfile.ZipInfo(name)
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, (0o100755 if executable else 0o100644) << 16
+            archive.writestr(info, data)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    put(to, whole.getvalue(), 0o600)  # it holds the solutions and the seed
+    return len(files)
+
+
+def _course_files(course: Path, weeks: Sequence[Week]) -> Iterator[Path]:
+    tracked = tracked_files(course)
+    for folder in ("labkit", "grading", *(week.package for week in weeks)):
+        for path in sorted((course / folder).rglob("*")):
+            parts = path.relative_to(course).parts
+            if path.is_symlink() or not path.is_file() or "__pycache__" in parts or path.name.startswith("."):
+                continue
+            if RESULTS in parts[:-1] or (parts[0] == "grading" and parts[1] in _LEFT_OUT):
+                continue
+            if tracked is None or path.relative_to(course).as_posix() in tracked:
+                yield path
+
+
+def _pins(course: Path) -> str:
+    """The pins of what judging needs; what these need themselves, pip finds."""
+    lock = (course / "requirements.lock").read_text(encoding="utf-8")
+    pins = [line for line in lock.splitlines() if re.split(r"[=<>!~\[; ]", line)[0].lower() in NEEDED]
+    missing = set(NEEDED) - {re.split(r"[=<>!~\[; ]", line)[0].lower() for line in pins}
+    if missing:
+        raise LabError(f"requirements.lock has no pin of {', '.join(sorted(missing))}, which the autograder needs")
+    return "\n".join(pins) + "\n"

@@ -1,0 +1,49 @@
+"""`grade rename`: a file that a student misnamed counts under its right name (renames.py keeps the decision)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from grading.intake.find import find_submissions
+from grading.intake.load import load
+from grading.intake.names import harmless, shown
+from grading.intake.receipts import MARKER
+from grading.intake.renames import read_names, write_names
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+from labkit.strict import nearest
+
+
+def rename(
+    submissions: Path, week: Week, student: str, old: str, new: str, *, attempt: int | None = None, undo: bool = False
+) -> str:
+    """Rename one file of one attempt, or take that back; a sentence on what was done.
+
+    LabError where attempts were not collected, and for a file, a name or an attempt that is not there or is taken."""
+    if not any((root / MARKER).is_file() for root in (submissions / week.name, submissions)):
+        raise LabError(
+            f"{submissions} was not made by `grade collect`: rename the file in it yourself, or collect first"
+        )
+    theirs = [entry for entry in find_submissions(submissions, week) if entry.student == student]
+    chosen = [entry for entry in theirs if entry.attempt == (attempt or theirs[-1].attempt)]
+    if not chosen:
+        which = f"attempt {attempt} of {student!r}" if theirs else f"hand-in of {student!r}"
+        raise LabError(f"there is no {which} in {submissions}: `grade status {week.name}` lists what has come")
+    entry, names = chosen[0], read_names(chosen[0].path)
+    where = f"attempt {entry.attempt} of {shown(student)}"
+    if undo:
+        if old not in names:
+            raise LabError(f"{shown(old)} of {where} is not renamed: {', '.join(map(shown, names)) or 'nothing'} is")
+        write_names(entry.path, {name: to for name, to in names.items() if name != old})
+        return f"{where}: {shown(old)} counts under its own name again; now `grade run {week.name}`"
+    files = load(replace(entry, renamed=()), week).files
+    if old not in files:
+        raise LabError(f"{where} holds no {shown(old)}{nearest(old, list(files)[:200])}")
+    if why := harmless(new):
+        raise LabError(f"{shown(new)} {why}: choose a name inside of the hand-in")
+    others = {name: to for name, to in names.items() if name != old}
+    if new in others.values() or (new in files and new not in others):
+        raise LabError(f"{where} holds a {shown(new)} already, and that one counts")
+    write_names(entry.path, {**others, old: new})
+    return f"{where}: {shown(old)} counts as {shown(new)}; now `grade run {week.name}`"

@@ -1,0 +1,179 @@
+"""Who is in the class, from a file of the learning platform or a list of ids, and who of them handed nothing in.
+
+    Canvas' exported gradebook      columns Student, ID, SIS User ID, SIS Login ID, Section
+    Moodle's grading worksheet      columns Identifier ("Participant 4711"), Full name, Email address, ...
+    a list                          a column "student" with ids, or one id a line
+
+A line is a student whom we know if one of its names is theirs: the id, or what [ids] in course.toml says that a
+platform calls them. Canvas' bulk download names people NAME_ID, so the ID at an id's end counts as well.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from grading.intake.names import shown
+from grading.intake.policy import Rules
+from labkit.errors import LabError
+
+CANVAS, MOODLE, LIST = "Canvas", "Moodle", "list"
+CANVAS_NAMES = ("ID", "SIS User ID", "SIS Login ID", "Student")  # in the order in which they are compared
+MOODLE_NAMES = ("Identifier", "Email address", "Full name")
+NOT_THERE = "not in the roster"  # why nobody is found
+
+
+@dataclass
+class Line:
+    """One student of the roster: the cells of the file by column, and the names by which we may know them."""
+
+    cells: dict[str, str]
+    names: tuple[str, ...]
+
+
+@dataclass
+class Roster:
+    """A class as a file tells it: which system's it is, its columns in order, its lines. `possible`: Canvas' points
+    possible by column."""
+
+    path: Path
+    system: str
+    columns: list[str]
+    lines: list[Line] = field(default_factory=list)
+    possible: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Absent:
+    """One who handed nothing in. `due`: their deadline; None if there is none, which never passes. `over`: it has."""
+
+    student: str
+    due: datetime | None
+    over: bool
+
+
+def read(path: Path) -> Roster:
+    """A roster from its file. LabError if it is none."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        head = text.partition("\n")[0]
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_sign(head), strict=True))
+    except (OSError, ValueError, csv.Error) as error:
+        raise LabError(f"{path} cannot be read as CSV in UTF-8 ({type(error).__name__}: {error})") from None
+    rows = [row for row in rows if any(cell.strip() for cell in row)]
+    if not rows:
+        raise LabError(f"{path} is empty: it must name the students of the class")
+    columns = [name.strip() for name in rows[0]]
+    if "Student" in columns and "ID" in columns:
+        system, names = CANVAS, list(CANVAS_NAMES)
+    elif "Identifier" in columns and "Full name" in columns:
+        system, names = MOODLE, list(MOODLE_NAMES)
+    elif "student" in columns:
+        system, names = LIST, ["student"]
+    elif len(columns) == 1:
+        system, names, rows = LIST, ["student"], [["student"], *rows]
+        columns = ["student"]
+    else:
+        raise LabError(
+            f"{path} is no roster: its first line must name the columns Student and ID (Canvas), Identifier and "
+            "Full name (Moodle's grading worksheet), or student"
+        )
+    roster = Roster(path, system, columns)
+    for row in rows[1:]:
+        cells = dict(zip(columns, [*row, *[""] * (len(columns) - len(row))]))
+        if system == CANVAS and (not cells["ID"].strip() or "Points Possible" in cells["Student"]):
+            roster.possible |= cells if "Points Possible" in cells["Student"] else {}
+            continue
+        own = tuple(name for column in names if (name := cells.get(column, "").strip()))
+        if own:
+            roster.lines.append(Line(cells, own))
+    return roster
+
+
+def _sign(head: str) -> str:
+    return max(",;\t", key=head.count)
+
+
+def find(student: str, roster: Roster, rules: Rules) -> tuple[Line | None, str]:
+    """The line that is this student, or why none is: not there, or several are called so."""
+    for called in rules.called(student):
+        number = re.fullmatch(r".*_(\d+)", called, re.S)
+        for columns, wanted in _comparisons(roster.system, called, number[1] if number else ""):
+            found = [
+                line
+                for line in roster.lines
+                if wanted and any(line.cells.get(column, "").strip() == wanted.strip() for column in columns)
+            ]
+            if len(found) == 1:
+                return found[0], ""
+            if found:
+                return None, "several of the roster are called so"
+    return None, NOT_THERE
+
+
+def _comparisons(system: str, called: str, number: str) -> list[tuple[tuple[str, ...], str]]:
+    """(columns, what stands in one of them if it is this student), in the order in which they are tried."""
+    if system == CANVAS:
+        return [(CANVAS_NAMES[:3], called), (("ID",), number), (("Student",), called)]
+    if system == MOODLE:
+        return [(MOODLE_NAMES[:2], called), (("Identifier",), f"Participant {number}"), (("Full name",), called)]
+    return [(("student",), called)]
+
+
+def id_of(line: Line, roster: Roster, rules: Rules) -> str:
+    """Our id of somebody from whom nothing is here: what [ids] says, else what `grade collect` would call them."""
+    for name in line.names:
+        if rules.id_of(name) != name:
+            return rules.id_of(name)
+    if roster.system == CANVAS:
+        number = line.cells["ID"].strip()
+        for name in rules.ids:
+            if re.fullmatch(rf".*_{re.escape(number)}", name):
+                return rules.id_of(name)
+        return line.cells.get("SIS Login ID", "").strip() or line.cells["Student"].strip() or number
+    return line.cells["Full name"].strip() if roster.system == MOODLE and line.cells["Full name"] else line.names[0]
+
+
+def absent(week: str, students: Iterable[str], roster: Roster, rules: Rules, now: datetime) -> list[Absent]:
+    """Who of the roster is not among these students, by id. An extension moves the deadline."""
+    here = {id(line) for student in students if (line := find(student, roster, rules)[0]) is not None}
+    gone = []
+    for line in roster.lines:
+        if id(line) not in here:
+            student = id_of(line, roster, rules)
+            due = rules.due(student, week)
+            gone.append(Absent(student, due, due is not None and due < now))
+    return sorted(gone, key=lambda one: one.student)
+
+
+def of_rules(rules: Rules, given: Path | None = None) -> Roster | None:
+    """The roster that is meant: the one given, else course.toml's, else none."""
+    path = given or (Path(rules.roster.file) if rules.roster.file else None)
+    return read(path) if path is not None else None
+
+
+def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
+    """Sentences on ids of [ids] in course.toml that are nobody's in the roster: a slip, for instance."""
+    if roster is None:
+        return []
+    known = [name for line in roster.lines for name in line.names]
+    told = []
+    for id in dict.fromkeys(rules.ids.values()):
+        if find(id, roster, rules)[1] == NOT_THERE:
+            close = difflib.get_close_matches(id, known, 1)
+            told.append(
+                f"[ids] in course.toml speaks of {shown(id, 60)}, who is not in {roster.path.name}"
+                + (f": did you mean {shown(close[0], 60)}?" if close else "")
+            )
+    return told
+
+
+def strangers(students: Sequence[str], roster: Roster, rules: Rules) -> list[tuple[str, str]]:
+    """(student, why) of those who handed in and are not in the roster."""
+    return [(student, why) for student in students if (why := find(student, roster, rules)[1])]

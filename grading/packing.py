@@ -1,0 +1,87 @@
+"""`grade pack`: what leaves for another platform, in its own form. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grading.reports.commands import Course, Gradebook, Marks, Week
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Register the commands with the `grade` application."""
+    pack = typer.Typer(no_args_is_help=True, help="What leaves for another platform, in the form that it takes.")
+    pack.callback()(lambda: None)
+    pack.command(name="feedback")(feedback)
+    pack.command(name="gradescope")(gradescope)
+    app.add_typer(pack, name="pack")
+
+
+def feedback(
+    week: Week,
+    like: Annotated[
+        list[Path],
+        typer.Option(
+            "--like",
+            metavar="DOWNLOAD.zip",
+            help="The bulk download of the hand-ins, as Canvas or Moodle gave it: it tells how files must be called. "
+            "Repeatable.",
+        ),
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.zip", help="The archive to upload.")],
+    pages: Annotated[Path, typer.Option("--feedback", metavar="DIR", help="Where `grade feedback` put pages.")] = Path(
+        "feedback"
+    ),
+    marks: Marks = Path("marks"),
+    gradebook: Gradebook = None,
+    course: Course = None,
+) -> None:
+    """Pack the feedback pages for the upload to Canvas or Moodle. Status 1: somebody is left out, and is named."""
+    from grading.intake.policy import find_rules
+    from grading.reports.commands import class_of
+    from grading.reports.handback import pack
+    from labkit.checks.tasks import find_weeks
+
+    found, here = class_of(week, marks, gradebook, course)
+    packed = pack(found, here, pages, like, to, find_rules(course, find_weeks()))
+    for sentence in packed.told:
+        typer.echo(sentence)
+    way = {
+        "Moodle": "the assignment, Grading action, Upload multiple feedback files in a zip",
+        "Canvas": "the assignment, Re-upload submissions",
+    }[packed.system]
+    typer.echo(f"{len(packed.students)} pages are in {to}; in {packed.system}: {way}")
+    raise typer.Exit(1 if packed.told else 0)
+
+
+def gradescope(
+    week: Week,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.zip", help="The autograder to upload.")],
+    marks: Marks = Path("marks"),
+    unsandboxed: Annotated[
+        bool,
+        typer.Option(
+            "--unsandboxed",
+            help="Grade also where Gradescope's machine can shut nothing in. A submission could read the solutions "
+            "and write its own points; every result says so.",
+        ),
+    ] = False,
+) -> None:
+    """Pack the week's autograder for Gradescope: the same judge, the same seed as `grade run` here.
+
+    The archive holds the solutions: it is for Gradescope's assignment settings and for nobody else.
+    """
+    from grading.gradescope.pack import pack
+    from grading.run import class_seed
+    from labkit.checks.tasks import find_week, find_weeks
+
+    weeks = find_weeks()
+    found = find_week(week, weeks)
+    (marks / found.name).mkdir(parents=True, exist_ok=True)
+    many = pack(found, weeks, to, class_seed(marks / found.name), unsandboxed=unsandboxed)
+    typer.echo(f"{to}: {many} files, {to.stat().st_size / 1e6:.1f} MB, {found.points('auto'):g} automatic points")
+    typer.echo(
+        "In Gradescope: a Programming Assignment, Configure Autograder; it holds the solutions, so send it nowhere"
+    )

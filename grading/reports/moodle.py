@@ -1,0 +1,69 @@
+"""What Moodle imports: its own grading worksheet with the grades filled in.
+
+In Moodle: the assignment, View all submissions, Grading action, Download grading worksheet ("Offline grading worksheet"
+in the assignment's feedback types). The file comes back by "Upload grading worksheet". Moodle finds a student by the
+column Identifier, takes the number from the column Grade, and passes over lines whose cell is empty
+(mod/assign/feedback/offline/importgradeslib.php, Moodle 4.5). Nothing else of the file is changed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from grading.intake.policy import Rules
+from grading.intake.roster import MOODLE, Absent, Roster, find
+from grading.reports import page
+from grading.reports.canvas import Written, names
+from grading.reports.standing import Standing
+from labkit.checks.outcome import number
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+GRADE, MAXIMUM = "Grade", "Maximum grade"
+
+
+def export(
+    week: Week, standings: Sequence[Standing], to: Path, roster: Roster, rules: Rules, *, zeros: Sequence[Absent] = ()
+) -> Written:
+    """Write the worksheet. `zeros`: those who handed nothing in and get a zero.
+
+    LabError for another file than Moodle's worksheet, and one whose maximum grade is not this week's points."""
+    if roster.system != MOODLE or GRADE not in roster.columns:
+        raise LabError(
+            f"{roster.path} is not Moodle's grading worksheet, with the columns Identifier, Full name and Grade: "
+            "download it from the assignment (Grading action, Download grading worksheet)"
+        )
+    points = number(week.points("auto", "written"))
+    for line in roster.lines:
+        most = line.cells.get(MAXIMUM, "").replace(",", ".").strip()
+        if most and float(most) != points:
+            raise LabError(
+                f"{roster.path}: the assignment's maximum grade in Moodle is {most}, and {week.name} has {points} "
+                "points: set it there, and download the worksheet again"
+            )
+    left: dict[str, list[str]] = {}
+    grades: dict[int, float] = {}
+    for s in standings:
+        own, why = find(s.student, roster, rules)
+        if own is None or s.total is None:
+            left.setdefault(why or s.state, []).append(s.student)
+        elif id(own) in grades:
+            left.setdefault("somebody else here is the same student of the roster", []).append(s.student)
+        else:
+            grades[id(own)] = s.total
+    for one in zeros:
+        own, _ = find(one.student, roster, rules)
+        if own is not None:
+            grades.setdefault(id(own), 0)
+    out = io.StringIO(newline="")
+    writer = csv.writer(out)
+    writer.writerow(roster.columns)
+    for line in roster.lines:
+        grade = grades.get(id(line))
+        cells = {**line.cells, GRADE: "" if grade is None else f"{number(grade)}"}
+        writer.writerow([cells[column] for column in roster.columns])
+    told = [f"{page.count(len(who), 'student')} left out ({why}): {names(who)}" for why, who in left.items()]
+    return Written(page.write(to, out.getvalue()), len(grades), told)

@@ -1,0 +1,72 @@
+"""`grade why`: what the record says of one student in one week, for the answer to a question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from grading import history
+from grading.intake.policy import Rules
+from grading.marks import all_marks
+from grading.reports import page
+from grading.reports.standing import Standing, standings
+from labkit.checks.outcome import number
+from labkit.checks.tasks import Week
+from labkit.checks.verdict import PASSED
+from labkit.errors import LabError
+from labkit.strict import nearest
+
+
+def show(
+    week: Week, student: str, task: str | None, marks: Path, gradebook: Path, rules: Rules, console: Console
+) -> None:
+    """Print it. LabError for a student without a mark, and a task that the week does not have."""
+    here = standings(week, marks, gradebook, rules)
+    found = [standing for standing in here if standing.student == student]
+    if not found:
+        raise LabError(f"there is no mark of {student!r}{nearest(student, [s.student for s in here][:30])}")
+    if task is not None and task not in week:
+        raise LabError(f"{week.name} has no task {task}{nearest(task, [one.id for one in week.tasks])}")
+    for line in told(week, found[0], task, marks):
+        console.print(Text(line), soft_wrap=True)
+
+
+def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[str]:
+    """The lines."""
+    student = page.one_line(standing.student, 80)
+    total = "no total yet" if standing.total is None else f"total {number(standing.total)}"
+    lines = [f"{student}, {week.name}: attempt {standing.mark.attempt} counts, {total}, {standing.state}"]
+    lines += [standing.rule] if standing.rule else []
+    for mark in all_marks(marks, week.name):
+        if mark.student == standing.student:
+            received = f", handed in {mark.received}" if mark.received else ""
+            lines.append(
+                f"attempt {mark.attempt}: {number(mark.points)} of {number(mark.possible)} automatic points{received}, "
+                f"submission {mark.submission[:12]}, graded {mark.finished}, seed {mark.seed}"
+            )
+    for one in standing.mark.tasks:
+        if one["kind"] == "stretch" or (task is not None and one["id"] != task):
+            continue
+        lines += ["", f"{one['id']} {one['title']}: {page.of(standing.points(one), one['possible'])}"]
+        given = standing.by_hand.get(one["id"])
+        if given is not None and given.points is not None:
+            lines.append(
+                f"    by hand: {number(given.points)}" + (f" and {number(given.extra)}" if given.extra else "")
+            )
+        lines += [f"    a person wrote: {page.visible(comment)}" for comment in (given.comments if given else ())]
+        if one["id"] in standing.mark.unanswered:
+            lines.append("    nothing was handed in")
+        for case in one["cases"]:
+            if case["verdict"] != PASSED:
+                lines.append(f"    {case['verdict']}: {page.one_line(case['behaviour'])}")
+                text = page.visible(page.here(case["text"])).split("\n")
+                lines += [f"        {line}" for line in (text if task is not None else text[:1])]
+    changes = [
+        sentence
+        for change in history.of(marks, week.name, standing.student)
+        if task is None or task in [one.id for one in change.tasks]
+        for sentence in (change.when, *(f"    {words}" for words in history.sentences(change)))
+    ]
+    return [*lines, "", *(["Graded anew:", *changes] if changes else ["It was never graded anew."])]

@@ -1,0 +1,193 @@
+"""`grade status`: who has handed in, what is graded, what waits for a person, who is late or missing. Read only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grading import marks as marking
+from grading.intake import roster
+from grading.intake.find import find_submissions
+from grading.intake.names import some
+from grading.intake.policy import Rules
+from grading.intake.receipts import MARKED, MARKER
+from grading.reports import page
+from grading.reports.standing import Standing, possible, standings
+from labkit.checks.outcome import number
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+NOT_GRADED, MISSING, NOT_YET = "not graded yet", "missing", "not handed in yet"
+
+
+@dataclass
+class Row:
+    """One student in one week.
+
+    attempts    how many were handed in; received: of the one that counts, or of the last; None if nothing tells
+    late        whether it came after the student's own deadline
+    standing    None: not graded yet, or nothing was handed in
+    marked      the platform told that it was late and no time: `received` is the least that it can mean
+    """
+
+    student: str
+    attempts: int
+    received: datetime | None
+    late: bool
+    state: str
+    standing: Standing | None = None
+    marked: bool = False
+
+
+@dataclass
+class Status:
+    """All students of a week by id, and sentences on what does not fit together."""
+
+    week: Week
+    rows: list[Row] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    def count(self, *states: str) -> int:
+        return sum(row.state in states for row in self.rows)
+
+    @property
+    def come(self) -> int:
+        return sum(row.attempts > 0 for row in self.rows)
+
+    @property
+    def late(self) -> int:
+        return sum(row.late for row in self.rows)
+
+    @property
+    def waiting(self) -> int:
+        """For a person: graded in part, or in doubt."""
+        return sum(row.standing is not None and row.state != "complete" for row in self.rows)
+
+    @property
+    def graded(self) -> int:
+        return sum(row.standing is not None for row in self.rows)
+
+
+def status(
+    week: Week, submissions: Path, marks: Path, gradebook: Path, rules: Rules, now: datetime, given: Path | None = None
+) -> Status:
+    """Where everybody stands. A folder that is not there holds nothing."""
+    attempts: dict[str, dict[int, datetime | None]] = {}
+    marked: set[tuple[str, int]] = set()
+    if submissions.is_dir() and not _of_other_weeks(submissions, week):
+        for entry in find_submissions(submissions, week):
+            attempts.setdefault(entry.student, {})[entry.attempt] = entry.received
+            if entry.timed == MARKED or (entry.late and entry.received is None):
+                marked.add((entry.student, entry.attempt))
+    found: list[Standing] = []
+    if (marks / week.name).is_dir() and any(marking.all_marks(marks, week.name)):
+        found = standings(week, marks, gradebook, rules)
+    graded = {one.student: one for one in found}
+    result = Status(week)
+    for student in sorted({*attempts, *graded}):
+        theirs, standing = attempts.get(student, {}), graded.get(student)
+        open_ = sorted(set(theirs) - set(standing.attempts if standing else ()))
+        if standing is None:
+            last = max(theirs)
+            is_marked, is_late = (student, last) in marked, _late(student, theirs[last], week, rules)
+            result.rows.append(Row(student, len(theirs), theirs[last], is_late, NOT_GRADED, marked=is_marked))
+            continue
+        received = _time(standing.mark.received)
+        state = f"attempt {page.join([str(n) for n in open_])} {NOT_GRADED}" if open_ else standing.state
+        many = max(len(theirs), len(standing.attempts))
+        is_marked, is_late = (student, standing.mark.attempt) in marked, _late(student, received, week, rules)
+        result.rows.append(Row(student, many, received, is_late, state, standing, is_marked))
+    if names := [row.student for row in result.rows if row.marked]:
+        marked_late = page.count(len(names), "student is", "students are")
+        result.told.append(
+            f"{marked_late} marked late by the platform, which tells no time ({some(names)}): collected, they count "
+            "as handed in right after the deadline, else as in time"
+        )
+    _absent(result, rules, now, given)
+    return result
+
+
+def _of_other_weeks(submissions: Path, week: Week) -> bool:
+    """Whether `grade collect` keeps other weeks there, and nothing of this one yet."""
+    return not (submissions / week.name / MARKER).exists() and any(submissions.glob(f"*/{MARKER}"))
+
+
+def _absent(result: Status, rules: Rules, now: datetime, given: Path | None) -> None:
+    """Those of the roster from whom nothing is here, and those who are not in it."""
+    who = roster.of_rules(rules, given)
+    if who is None:
+        result.told.append("No roster is named, so nobody can be missing: [roster] in course.toml, or --roster FILE")
+        return
+    result.told += roster.unknown_ids(who, rules)
+    here = [row.student for row in result.rows]
+    for one in roster.absent(result.week.name, here, who, rules, now):
+        result.rows.append(Row(one.student, 0, None, False, MISSING if one.over else NOT_YET))
+    result.rows.sort(key=lambda row: row.student)
+    for student, why in roster.strangers(here, who, rules):
+        result.told.append(f"{page.one_line(student, 60)} handed in and is {why}: [ids] in course.toml says who it is")
+
+
+def show(result: Status, console: Console) -> None:
+    """One table, and one line of counts."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("student", "attempts", "handed in", "", "automatic", "by hand", "total", "state"):
+        numbers = name in ("attempts", "automatic", "by hand", "total")
+        whole = min(24, max((len(row.student) for row in result.rows), default=0)) if name == "student" else None
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold", min_width=whole)
+    for row in result.rows:
+        table.add_row(*(Text(cell) for cell in _cells(row)))
+    console.print(table)
+    for sentence in result.told:
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    console.print(summary(result), style="bold", highlight=False, soft_wrap=True)
+
+
+def summary(result: Status) -> str:
+    """ "week13: 38 have come, 36 graded, 4 wait for a person, 2 late, 3 missing"."""
+    gone = result.count(MISSING)
+    yet = result.count(NOT_YET)
+    return (
+        f"{result.week.name}: {result.come} handed in, {result.graded} graded, {result.waiting} wait for a person, "
+        f"{result.late} late, {gone} missing" + (f", {yet} not handed in yet" if yet else "")
+    )
+
+
+def _cells(row: Row) -> Sequence[str]:
+    s = row.standing
+    time = row.received.strftime("%Y-%m-%d %H:%M") if row.received else "unknown" if row.attempts else ""
+    time = "marked late" if row.marked else time
+    if s is None:
+        points = ["", "", ""]
+    else:
+        written = possible(s.mark.tasks, "written")
+        points = [
+            f"{number(s.automatic)} / {number(possible(s.mark.tasks, 'auto'))}",
+            "" if not written else "–" if s.ungraded else f"{number(s.given)} / {number(written)}",
+            "" if s.total is None else f"{number(s.total)}",
+        ]
+    return [
+        page.one_line(row.student, 40),
+        str(row.attempts or ""),
+        time,
+        "late" if row.late else "",
+        *points,
+        row.state,
+    ]
+
+
+def _late(student: str, received: datetime | None, week: Week, rules: Rules) -> bool:
+    due = rules.due(student, week.name)
+    return bool(due and received and received.tzinfo and received > due)
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        raise LabError(f"a mark holds {text!r}, which is no time: run `grade run` again") from None

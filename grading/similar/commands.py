@@ -1,0 +1,71 @@
+"""`grade similar`. It imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Register the command with the `grade` application."""
+    app.command()(similar)
+
+
+def similar(
+    week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.html", help="The page: one self-contained file.")],
+    submissions: Annotated[Path, typer.Option(metavar="DIR", help="What was handed in.")] = Path("submitted"),
+    earlier: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="What was handed in in an earlier year. Repeatable.")
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Show pairs that share so much of the smaller one. Default: what was measured."
+        ),
+    ] = None,
+) -> None:
+    """Find pairs of hand-ins that share more than the given code and the class's habits explain, side by side.
+
+    The functions of the tasks alone are compared, as syntax trees. Each student's last attempt counts. The course's own
+    solutions take part. Nothing is run, and no mark is changed.
+    """
+    import importlib.util
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from grading.intake.find import find_submissions
+    from grading.intake.load import load
+    from grading.run import reference_submission
+    from grading.similar import compare, page
+    from labkit.checks.tasks import find_week
+    from labkit.errors import LabError
+
+    if importlib.util.find_spec("copydetect") is None:
+        raise LabError("copydetect is not installed: run `make grading`, or pip install copydetect==0.5.0")
+    found, console, least = find_week(week), Console(), compare.SHARE if share is None else share
+
+    def here():
+        for folder, year in ((submissions, ""), *((one, one.name) for one in earlier or ())):
+            last = {entry.student: entry for entry in find_submissions(folder, found)}
+            for entry in last.values():
+                yield load(entry, found), year
+
+    with console.status("reading ...") as status:
+        pairs, works, unread = compare.compare(
+            found,
+            here,
+            share=least,
+            ours=reference_submission(found),
+            progress=lambda who: status.update(f"reading {who}"),
+        )
+    page.write(found, pairs, len(works), unread, least, to)
+    for pair in pairs[:20]:
+        most = f"most alike: {pair.functions[0][0]}, {pair.functions[0][1]:.0%}"
+        console.print(Text(f"{pair.first.name} and {pair.second.name}: {pair.share:.0%}, {pair.shared} nodes; {most}"))
+    console.print(f"{len(pairs)} pairs of {len(works)} hand-ins share much; side by side in {to}", highlight=False)
+    for student in unread:
+        console.print(Text(f"{student}: none of the tasks' functions is finished, or can be read"))

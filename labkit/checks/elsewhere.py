@@ -1,0 +1,69 @@
+"""Does code put its tensors where its group moves them? Asked on a machine whose ranks all live on the CPU.
+
+With GPUs, `torch.tensor([1.0])` lies on the CPU and `group.device` is elsewhere, so a collective refuses it. On a CPU
+the two are one device, and the mistake shows nowhere. `Elsewhere` keeps track instead: a tensor lies on the group's
+device if it was made with a device, moved to one, or computed from tensors that lie there; else it lies elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from labkit.comm.group import Group
+
+_HERE = "_labkit_on_the_groups_device"
+
+
+class Elsewhere(TorchFunctionMode):
+    """Inside the `with`, this group notes which of its calls were given a tensor that lay elsewhere.
+
+    group = Elsewhere(group)
+    with group:
+        work(group)
+    group.astray        ["all_reduce"]: the names of these calls, in order
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__()
+        self._group = group
+        self.astray: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = list(_tensors((*args, *kwargs.values())))
+        moved = func is torch.Tensor.to and any(isinstance(value, str) for value in args[1:])
+        named = moved or any(isinstance(value, torch.device) for value in args) or kwargs.get("device") is not None
+        here = named or (bool(given) and all(map(_is_here, given)))
+        made = func(*args, **kwargs)
+        for tensor in _tensors((made,)):
+            if named or not any(tensor is other for other in given):  # what is changed in place stays where it is
+                setattr(tensor, _HERE, here)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._group, name)
+        if not callable(found):
+            return found
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if not all(map(_is_here, _tensors((*args, *kwargs.values())))):
+                self.astray.append(name)
+            return found(*args, **kwargs)
+
+        return called
+
+
+def _is_here(tensor: torch.Tensor) -> bool:
+    return getattr(tensor, _HERE, False)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

@@ -1,0 +1,87 @@
+"""What a rank holds on to: the tensors that its objects reach (`reached`), and its memory from outside (`grown`).
+
+Attributes and containers are not all that keeps a tensor. So do a closure's variable, a default argument, a partial, a
+bound method, a generator that waits, a class, a module's global. `reached` follows whatever the garbage collector
+follows. It runs in the student's process, finds what somebody put aside, and can be fooled by who wants to fool it (a
+copy in NumPy). Grading therefore judges by `grown` as well: there the kernel tells, outside, what a rank's processes
+hold (`call(..., weighed=True)`). At home nobody reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Iterator
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType, TracebackType
+from typing import Any
+
+import torch
+
+from labkit.checks.verdict import FORBIDDEN, CheckFailed
+from labkit.comm.group import Group
+from labkit.comm.ledger import EMPTY, Event, Ledger
+
+_COURSES = ("given", "scenarios")  # the parts of a week's package that are not the student's
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), CodeType, TracebackType)
+
+
+def reached(*roots: Any, package: str) -> Iterator[torch.Tensor]:
+    """All tensors that the roots refer to, each once. Where it stops: at groups, and at modules, classes and globals
+    that are not the student's, that is, not of `package` ("week14_fsdp") or of the course's parts of it."""
+    seen: set[int] = set()
+    left = list(roots)
+    while left:
+        one = left.pop()
+        if id(one) in seen or type(one) in _PLAIN or isinstance(one, Group):
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            yield one
+        left += _refers_to(one, package)
+
+
+def _refers_to(one: Any, package: str) -> list[Any]:
+    if isinstance(one, FunctionType):
+        inner = [one.__closure__, one.__defaults__, one.__kwdefaults__, one.__dict__]
+        return [*inner, one.__globals__] if _students(one.__globals__.get("__name__"), package) else inner
+    if isinstance(one, BuiltinFunctionType):  # a method of a list, say
+        return [] if isinstance(one.__self__, ModuleType) else [one.__self__]
+    if isinstance(one, ModuleType):
+        return [vars(one)] if _students(one.__name__, package) else []
+    if isinstance(one, type):
+        return [dict(vars(one)), *one.__bases__] if _students(one.__module__, package) else []
+    if isinstance(one, FrameType):
+        return [dict(one.f_locals)] if _students(one.f_globals.get("__name__"), package) else []
+    return gc.get_referents(one)
+
+
+@functools.cache
+def _students(module: Any, package: str) -> bool:
+    first, _, rest = str(module).partition(".")
+    return first == package and rest.partition(".")[0] not in _COURSES
+
+
+def grown(ledger: Ledger, base: str, mark: str, after: int) -> int | None:
+    """Bytes of memory that the rank's processes hold more at the span called `mark` (the most, if several count) than
+    at the first span, `base`; None where nobody reads memory. CheckFailed if there are no such spans.
+
+    base    noted before any code of the student's has run: it must be the first thing in the ledger
+    after   a `mark` counts once so many messages have arrived, before the next one is sent: whoever throws something
+    away
+            for a moment, to look light, cannot have it back there
+    """
+    if not ledger.weighed:
+        return None
+    spans = [event for event in ledger.events if event.kind == "compute"]
+    at = [event.index for event in spans if event.label == mark and _between(ledger, event, after)]
+    if not spans or spans[0].label != base or ledger.events[0] is not spans[0] or not at:
+        raise CheckFailed(FORBIDDEN, f"rank {ledger.rank} does not note when it computes: its memory cannot be judged")
+    return max(ledger.weighed.get(index, 0) for index in at) - ledger.weighed[spans[0].index]
+
+
+def _between(ledger: Ledger, mark: Event, after: int) -> bool:
+    """Whether so many messages were there, and no other was on its way, at this span."""
+    sent = [e for e in ledger.events if e.kind not in ("compute", "wait", *EMPTY)]
+    waits = {e.of: e for e in ledger.events if e.kind == "wait"}
+    stood = [e if e.blocking else waits.get(e.index, mark) for e in sent if e.index < mark.index]
+    return len(stood) == after and all(e.end is not None and e.end <= mark.begin for e in stood)

@@ -1,0 +1,110 @@
+"""The picture that a comparison is read from: speed against BF16, and the loss's gap with its interval, by arm."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from labkit.compare.answer import Row
+from labkit.compare.statistic import ACCEPTED
+from labkit.record import plotting as plot
+
+FARTHEST = 1.0  # per cent, either side: what lies beyond stands at the edge, with its number
+
+
+def answer(rows: list[Row], folder: Path, name: str = "answer", note: str = "") -> plot.Picture | None:
+    """A row for each arm. None if nothing was timed nor judged beside the baseline."""
+    drawn = [row for row in rows if row.times or row.gap is not None]
+    speeds, gaps = [row for row in drawn if row.times], [row for row in drawn if row.gap is not None]
+    judged = [row for row in gaps if row.role != "baseline"]
+    if not judged and not [row for row in speeds if row.role != "baseline"]:
+        return None
+    look_of = plot.styles({row.name: row.role for row in drawn})
+    panels = [bool(speeds), bool(judged)]
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 1.0 + 0.36 * len(drawn))
+        shares = [share for share, there in zip((1, 1.6), panels) if there]
+        axes = list(fig.subplots(1, len(shares), sharey=True, squeeze=False, width_ratios=shares)[0])
+        plot.margins(fig, 0.34, 0.3, left=0.205, right=0.985, wspace=0.06)
+        ax = axes[0]
+        if speeds:
+            most = max(row.times or 0 for row in speeds)
+            for y, row in enumerate(drawn):
+                if row.times:
+                    look = look_of[row.name]
+                    paint = {"color": plot.PAPER, "edgecolor": look.color, "hatch": look.hatch}
+                    ax.barh(y, row.times, height=0.6, linewidth=1.3, **paint)
+                _beside(ax, row.times or 0, y, f"{row.times:.2f}" if row.times else "not timed")
+            ax.axvline(1, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
+            ax.set_xlim(0, most * 1.25)
+            ax.xaxis.set_major_locator(plot.ticks(4))
+            ax.set_title("speed, times BF16")
+        if judged:
+            ax = axes[-1]
+            ends = [abs(x) for row in judged for x in _ends(row)]
+            reach = 1.08 * max([2 * ACCEPTED, *(end for end in ends if end <= FARTHEST)])
+            ax.axvspan(-ACCEPTED, ACCEPTED, color=plot.BAND, zorder=0.5)
+            ax.axvline(0, color=plot.INK, linewidth=0.9, zorder=1)
+            ax.set_xlim(-reach, 3.4 * reach)
+            ax.spines["bottom"].set_bounds(-reach, reach)
+            for y, row in enumerate(drawn):
+                _gap(ax, y, row, look_of[row.name], reach)
+            ax.set_title("gap of the held-out loss (%)")
+            ticks = [tick for tick in (-1, -0.5, -ACCEPTED, 0, ACCEPTED, 0.5, 1) if abs(tick) <= reach]
+            crowd = reach > 0.6
+            ax.set_xticks(ticks, ["" if crowd and abs(t) == ACCEPTED else f"{t:+g}" if t else "0" for t in ticks])
+            ax.tick_params(axis="x", labelsize=7.5)
+        axes[0].set_yticks(range(len(drawn)), [plot.lines(row.label, 24) for row in drawn], color=plot.INK)
+        axes[0].set_ylim(len(drawn) - 0.5, -0.5)
+        for ax in axes:
+            ax.grid(axis="y", visible=False)
+            ax.tick_params(axis="y", length=0)
+        told = f"Shaded: the {ACCEPTED} % that is accepted. Above zero the loss is worse than BF16's."
+        if any(row.low is not None and math.isfinite(row.low) for row in judged):
+            told += " Bars: the interval of the gap."
+        title = "Speed and loss" if all(panels) else "Speed" if speeds else "Loss"
+        return plot.save(
+            fig, folder, name, f"The answer: {title.lower()} by arm", _alt(drawn), f"{told} {note}".strip()
+        )
+
+
+def _ends(row: Row) -> list[float]:
+    return [x for x in (row.low, row.high, row.gap) if x is not None and math.isfinite(x)]
+
+
+def _gap(ax, y: int, row: Row, look: plot.Style, reach: float) -> None:
+    """One arm's gap, its interval, and its words at the right."""
+    if row.role == "baseline":
+        _words(ax, reach, y, f"baseline, {row.runs} runs" if row.runs > 1 else "baseline")
+        return
+    if row.gap is None:
+        _words(ax, reach, y, "not judged")
+        return
+    at = max(-reach, min(reach, row.gap)) if math.isfinite(row.gap) else reach
+    face = {"color": look.color, "marker": look.mark, "markersize": 6, "markerfacecolor": plot.PAPER, "linewidth": 0}
+    if row.low is not None and row.high is not None and math.isfinite(row.low) and abs(row.gap) <= reach:
+        ends = [max(-reach, row.low), min(reach, row.high)]
+        ax.plot(ends, [y, y], color=look.color, linewidth=1.6, solid_capstyle="butt")
+    if abs(row.gap) > reach or math.isinf(row.gap):
+        face |= {"marker": ">" if row.gap > 0 else "<", "markerfacecolor": look.color}
+    ax.plot([at], [y], clip_on=False, zorder=4, **face)
+    _words(ax, reach, y, f"{row.word}\n{row.gap_told}" if row.word else row.gap_told)
+
+
+def _words(ax, x: float, y: int, text: str) -> None:
+    place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "linespacing": 1.05}
+    ax.annotate(text, (x, y), fontsize=8, color=plot.INK, **place)
+
+
+def _beside(ax, x: float, y: int, text: str) -> None:
+    ax.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=plot.INK)
+
+
+def _alt(rows: list[Row]) -> str:
+    told = []
+    for row in rows:
+        speed = f"{row.times:.2f} times BF16's speed" if row.times and row.role != "baseline" else ""
+        loss = ", ".join(filter(None, (row.word, row.gap_told))) if row.gap is not None else ""
+        if row.role != "baseline" and (words := "; ".join(filter(None, (speed, loss and f"loss {loss}")))):
+            told.append(f"{row.label}: {words}")
+    return f"Speed and loss against BF16, by arm. {'. '.join(told)}."

@@ -1,0 +1,266 @@
+"""Looking at a comparison from outside: what is done, what runs now, how it ended. Reads the folder, changes nothing.
+
+`lab status RUN` shows it once, `lab follow RUN` to its end; `lab compare` follows a run that goes on in its folder
+instead of starting a second one. The folder tells everything, and nothing is asked of the ranks, so it does not matter
+who started the run, or whether it is detached. (`lab watch`, the page with curves and alarms, is labkit.watch's.)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from labkit.compare import background
+from labkit.compare.forecast import Forecast, Pace, in_words
+from labkit.compare.preset import UNENDING
+from labkit.compare.results import heldout_of
+from labkit.compare.summary import show
+from labkit.compare.terminal import say
+from labkit.compare.verdict import gaps
+from labkit.errors import LabError
+from labkit.record.read import RunData, as_dict, is_alive, load_run, parse, read_run
+
+LOOK = 0.3  # seconds between two looks
+LEFT = 130  # exit status when the one who follows leaves: Ctrl-C
+LINE_EVERY = 15.0  # seconds between plain lines of progress
+TAIL = 1 << 16  # bytes read from the end of steps.jsonl; a line with scales has some kilobytes
+
+
+# ---- one training
+
+
+class TrainingProgress:
+    """Context manager: while it is open, shows how far the run in `folder` has come towards `steps` (None: a clock ends
+    it), and with a forecast how long the whole call still takes. On a terminal a moving bar, elsewhere (a log, CI, a
+    detached run) a plain line at the first step and now and then."""
+
+    def __init__(
+        self, console: Console, label: str, folder: Path, steps: int | None, forecast: Forecast | None = None
+    ) -> None:
+        self.console, self.label, self.file, self.steps = console, label, folder / "steps.jsonl", steps
+        self.forecast, self.pace, self.begin = forecast, Pace(steps or 0), time.monotonic()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
+
+    def __enter__(self) -> TrainingProgress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _show(self) -> None:
+        if not self.console.is_terminal:
+            self._lines()
+            return
+        columns = (
+            TextColumn("{task.description:<30}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}"),
+            TextColumn("{task.fields[left]}") if self.forecast else TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console, refresh_per_second=4) as bar:
+            task = bar.add_task(self.label, total=self.steps, now="starting ranks", left="")
+            while True:
+                ended = self._end.wait(LOOK)
+                if last := last_step(self.file):
+                    bar.update(task, completed=last["step"], now=step_words(last), left=self._left(last))
+                if ended:
+                    return
+
+    def _lines(self) -> None:
+        told_at = None
+        while not self._end.wait(LOOK):
+            last, now = last_step(self.file), time.monotonic()
+            left = self._left(last) if last else ""
+            if now - (told_at or self.begin) < LINE_EVERY and (told_at or not last):
+                continue
+            told_at, of = now, f"/{self.steps}" if self.steps else ""
+            told = f"step {last['step']}{of}, {step_words(last)}" if last else "starting ranks"
+            say(self.console, f"{self.label}: {told}, {now - self.begin:.0f} s" + (f"; {left}" if left else ""))
+
+    def _left(self, last: dict) -> str:
+        """How long the call still takes, in words; "" without a forecast."""
+        if not self.forecast:
+            return ""
+        now = time.monotonic()
+        if not self.steps:  # a window: it ends by the clock, as predicted
+            elapsed = now - self.begin
+            return in_words(self.forecast.left(elapsed, max(0.0, self.forecast.now.predicted - elapsed)))
+        here = self.pace.left(now, last["step"], last.get("seconds") or 0.0)
+        return in_words(self.forecast.left(now - self.begin, here))
+
+
+def last_step(file: Path) -> dict | None:
+    """The last whole line of a steps.jsonl that is being written; None if there is none yet."""
+    lines = background.tail(file, TAIL).split(b"\n")[:-1]
+    return next((step for line in reversed(lines) if (step := parse(line)) and "step" in step), None)
+
+
+def step_words(step: dict) -> str:
+    """Loss and rate of one step line."""
+    loss, speed = step.get("loss"), step.get("tokens_per_s")
+    words = [f"loss {loss:.3f}" if isinstance(loss, (int, float)) else "", f"{speed:,.0f} tok/s" if speed else ""]
+    return " ".join(words)
+
+
+# ---- a comparison
+
+
+def arms(out: Path) -> Iterator[tuple[str, str, Path]]:
+    """(part, label, folder) of every arm that the comparison is made of, in the order in which they run."""
+    config = as_dict(load_run(out).get("config"))
+    labels = {name: arm.get("label", name) for name, arm in as_dict(config.get("arms")).items()}
+    parts = config.get("parts") or ["speed", "safety"]
+    if "speed" in parts:
+        for name in as_dict(config.get("speed")).get("arms") or ():
+            yield "speed", labels.get(name, name), out / "speed" / name
+    if "safety" in parts:
+        for name, label in labels.items():
+            yield "safety", label, out / "arms" / name
+
+
+def line(part: str, label: str, folder: Path) -> str:
+    """One arm in words: finished, at work, paused; "" if it has not begun."""
+    try:
+        data = read_run(folder)
+    except LabError:
+        return ""
+    return f"{label} ({part}): {_how_far(data)}"
+
+
+def _how_far(data: RunData) -> str:
+    results = data.results
+    if data.status == "finished":
+        rate = as_dict(results.get("speed")).get("tokens_per_s") or results.get("tokens_per_s")
+        return "finished" + (f", {rate:,.0f} tokens/s" if rate else "") + _outcome(data)
+    last, steps = last_step(data.path / "steps.jsonl"), data.config.get("steps")
+    of = f" of {steps}" if steps and steps < UNENDING else ""  # a window ends by the clock
+    told = f"step {last['step']}{of}, {step_words(last)}" if last else "no step yet"
+    return f"{'paused' if results.get('paused') else data.status} at {told}" if data.status != "running" else told
+
+
+def _outcome(data: RunData) -> str:
+    """The last held-out loss and, if the baseline has its own beside it, the gap to it; "" if nothing was evaluated."""
+    own = heldout_of(data)
+    if not own:
+        return ""
+    told = f", held-out loss {own[max(own)]:.4f}"
+    for folder in sorted(data.path.parent.iterdir()):
+        if folder != data.path and as_dict(_run_of(folder)).get("role") == "baseline":
+            pairs = gaps(own, heldout_of(read_run(folder)))
+            late = [gap for step, gap in pairs if step > pairs[-1][0] // 2]
+            if late:
+                told += f", {sum(late) / len(late):+.3f} % from BF16's so far"
+    return told
+
+
+def _run_of(folder: Path) -> dict[str, Any] | None:
+    try:
+        return load_run(folder)
+    except LabError:
+        return None
+
+
+def overview(out: Path, console: Console) -> int:
+    """Print where the comparison in `out` stands. Returns 0 if it goes on or is finished, 3 if the same command would
+    go on with it, 1 if it died or failed. LabError: no comparison there."""
+    run = read_run(out)
+    if not run.is_comparison:
+        raise LabError(f"{out} holds no comparison: `lab report {out}` draws the page of any run")
+    if background.going(out):
+        _tell_arms(out, f"{out} is running{_since(out, as_dict(run.run.get('call')))}.", console)
+        return 0
+    if tell_death(out, console):
+        return 1
+    if run.status != "finished" and not run.results.get("verdict"):
+        _tell_arms(out, f"{out} has not come to an end ({run.status}); the same command goes on:", console)
+        return 1 if run.status == "failed" else 3
+    show(out, console)
+    return {"finished": 0, "failed": 1}.get(run.status, 3)
+
+
+def _tell_arms(out: Path, head: str, console: Console) -> None:
+    say(console, head, fold=False)
+    for told in filter(None, (line(*arm) for arm in arms(out))):
+        say(console, f"  {told}")
+
+
+def _since(out: Path, call: dict[str, Any]) -> str:
+    began = call.get("began")
+    if not began:
+        return ""
+    told = f", {(time.time() - began) / 60:.1f} minutes by now"
+    if call.get("predicted_s"):
+        told += f", {call['predicted_s'] / 60:.1f} predicted"
+    if call.get("minutes"):
+        told += f", at most {call['minutes']:g}"
+    process = background.process_of(out)
+    return told + (f" (detached, process {process.pid})" if process and process.alive else "")
+
+
+def follow(out: Path, console: Console) -> int:
+    """Follow the run that goes on in `out` to its end, then show what came of it. Returns its exit status; 130 if the
+    one who follows leaves, and then the run goes on."""
+    told: set[Path] = set()
+    try:
+        overview(out, console)
+        say(console, "Ctrl-C leaves it running; --stop pauses it.")
+        while background.going(out):
+            now = next((arm for arm in arms(out) if arm[2] not in told and is_alive(arm[2])), None)
+            if now is None:
+                time.sleep(LOOK)
+                continue
+            part, label, folder = now
+            steps = as_dict(load_run(folder).get("config")).get("steps")
+            named, steps = (label, steps) if part == "safety" else (f"{label}, speed", None)
+            with TrainingProgress(console, named, folder, steps):
+                while background.going(out) and is_alive(folder):
+                    time.sleep(LOOK)
+            told.add(folder)
+            say(console, line(*now))
+    except KeyboardInterrupt:
+        say(console, f"Left. The run goes on: `lab status {out}` shows it.", fold=False)
+        return LEFT
+    status = overview(out, console)
+    process = background.process_of(out)
+    return process.exit if process and process.exit is not None else status
+
+
+def stop(out: Path, console: Console) -> int:
+    """Ask the run in `out` to pause, and wait until it has. LabError if nothing runs there."""
+    if not background.going(out):
+        raise LabError(f"nothing is running in {out}")
+    background.ask_to_stop(out)
+    say(console, "Asked to pause. It does so between two steps, which may take a minute while it compiles.")
+    try:
+        while background.going(out):
+            time.sleep(LOOK)
+    except KeyboardInterrupt:
+        say(console, "Left. It stops by itself.")
+        return LEFT
+    overview(out, console)
+    return 0
+
+
+def tell_death(out: Path, console: Console) -> bool:
+    """If the last detached run of this folder ended without a word of its own, tell its last ones. Was it so?"""
+    process = background.died(out)
+    if process is None:
+        return False
+    how = "was killed, or the machine went down" if process.exit is None else "ended with an error"
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(process.began))
+    head = f"The detached run of {when} {how}. The last lines of {out / background.LOG}:"
+    say(console, head, style="bold", fold=False)
+    for said in (background.last_words(out) or "(nothing)").splitlines():
+        say(console, f"    {said}", fold=False)
+    say(console, "What it finished is kept; the same command goes on.")
+    return True

@@ -1,0 +1,47 @@
+"""How long until the end: what is left of the arm at work, and the arms after it.
+
+The steps done so far tell how fast an arm is here. How the later arms compare with it is the preset's to say, by the
+rates that it expects (labkit.compare.budget): another machine is off by the same factor for all, more or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from labkit.compare.budget import Item
+
+
+class Forecast:
+    """Of one call. done: arms with `measured` seconds; now: the arm at work; later: those that come after it."""
+
+    def __init__(self, done: Sequence[Item], now: Item, later: Sequence[Item]) -> None:
+        self.done, self.now, self.later = done, now, later
+
+    def left(self, elapsed: float, here: float) -> float:
+        """Seconds until the last arm ends, `elapsed` seconds into this one, when it needs `here` more."""
+        told = [(item.measured, item.predicted) for item in self.done if item.measured is not None]
+        measured = elapsed + here + sum(seconds for seconds, _ in told)
+        predicted = self.now.predicted + sum(seconds for _, seconds in told)
+        later = sum(item.predicted for item in self.later)
+        return here + (later * measured / predicted if predicted > 0 else (elapsed + here) * len(self.later))
+
+
+class Pace:
+    """How fast one training comes forward, evaluations included, on the clock of whoever watches it."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.first: tuple[float, int] | None = None  # when the first step was seen, and its number
+
+    def left(self, now: float, step: int, seconds: float) -> float:
+        """Seconds until the last step, told that `step` is done at time `now` and took `seconds` itself."""
+        self.first = self.first or (now, step)
+        begun, at = self.first
+        return (self.steps - step) * ((now - begun) / (step - at) if step > at else seconds)
+
+
+def in_words(seconds: float) -> str:
+    """ "about 4 min left", to the next larger whole one; up to a minute to the next larger 10 seconds."""
+    if seconds > 60:
+        return f"about {-int(-seconds // 60)} min left"
+    return f"about {max(10, -int(-seconds // 10) * 10)} s left"

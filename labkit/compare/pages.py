@@ -1,0 +1,179 @@
+"""`lab results`: README.md, pages in docs/ and in folders named results/, filled in from records.
+
+A page NAME.md is made from the template NAME.md.j2 beside it (jinja2). A template holds prose and holes. Every number,
+table, figure and line of provenance is a hole; an unknown name in one is an error. In its first line a template may
+name modules, `{# numbers: week16_fp8.given.findings #}`: their public names fill holes beside those of `Page`.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import io
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from labkit.compare import summary
+from labkit.compare.figures import loss, speed
+from labkit.compare.results import arms_of, timed_of, verdict_of
+from labkit.compare.terminal import markdown_table
+from labkit.errors import LabError
+from labkit.record.files import explained, replace_file
+from labkit.record.plotting import Picture
+from labkit.record.read import RunData, read_run
+
+TEMPLATE = ".j2"
+PACKAGES = {"torch": "torch", "transformer-engine": "Transformer Engine", "torchao": "torchao", "nccl": "NCCL"}
+COLOURS = 40  # of a figure on a page: flat colours and their edges need no more, and the file is a third
+
+
+class Page:
+    """One template's page. Its public methods fill holes; names of records are relative to the page's folder."""
+
+    def __init__(self, template: Path, scratch: Path):
+        self.template, self.folder, self.scratch = template, template.parent, scratch
+        self.figures: dict[Path, bytes] = {}
+
+    def run(self, name: str) -> RunData:
+        """The record of a run."""
+        return read_run(self.folder / name)
+
+    def load(self, name: str) -> Any:
+        """A record that is one JSON file."""
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+    def provenance(self, name: str) -> str:
+        """One line: date, hardware, versions, commit, command."""
+        record = self.load(name) if name.endswith(".json") else self.run(name).run
+        versions, hardware = record.get("versions", {}), record.get("hardware", record.get("note", ""))
+        told = [str(record.get("started") or record["date"])[:10], hardware if isinstance(hardware, str) else ""]
+        if isinstance(hardware, dict) and (gpus := hardware["gpus"]):
+            told[1] = f"{f'{len(gpus)} ' if gpus[1:] else ''}{gpus[0]['name']}, driver {gpus[0]['driver']}"
+        elif isinstance(hardware, dict):
+            told[1] = f"{hardware['cpu']['model']}, {hardware['cpu']['cores']} cores"
+        told += [f"{said} {versions[key]}" for key, said in PACKAGES.items() if key in versions]
+        told += [f"Python {versions['python']}"] if "python" in versions else []
+        told += [f"commit {versions['commit']}"] if "commit" in versions else []
+        command = record.get("command") or record.get("how", {}).get("compare", "")
+        return f"*{'; '.join(filter(None, told))}.*" + (f" `{command}`" if command else "")
+
+    def seconds(self, name: str) -> float:
+        """How long a run took by the clock, from its first line to its verdict."""
+        began, ended = (datetime.fromisoformat(self.run(name).run[key]) for key in ("started", "finished"))
+        return (ended - began).total_seconds()
+
+    def tables(self, name: str) -> str:
+        """A comparison's tables: speed, then losses, whichever it measured."""
+        return summary.markdown(self.folder / name)
+
+    def figure(self, name: str, what: str) -> str:
+        """A comparison's "gap" or "milliseconds", drawn into figures/."""
+        data = self.run(name)
+        if what == "gap":
+            return self.show(loss.gap(arms_of(data), verdict_of(data), self.scratch), f"figures/{name}-gap")
+        return self.show(speed.milliseconds(timed_of(data), self.scratch), f"figures/{name}-milliseconds")
+
+    def show(self, picture: Picture | None, name: str) -> str:
+        """A drawn picture, kept as NAME.png with its alt text inside."""
+        if picture is None:
+            raise LabError(f"{self.template}: the record holds nothing to draw for {name}")
+        self.figures[self.folder / f"{name}.png"] = small(picture)
+        return f"![{picture.alt}]({name}.png)"
+
+    def picture(self, name: str, width: int = 0) -> str:
+        """A PNG that is there, with the alt text inside it; shown as wide as it is, or `width` pixels."""
+        from PIL import Image
+
+        with Image.open(self.folder / name) as image:
+            alt = str(image.info["Description"])
+        return f'<img src="{name}" width="{width}" alt="{html.escape(alt)}">' if width else f"![{alt}]({name})"
+
+    @staticmethod
+    def table(heads: list[str], rows: list[list[Any]]) -> str:
+        return markdown_table(heads, [[str(cell) for cell in row] for row in rows])
+
+    @staticmethod
+    def span(values: Iterable[float], form: str) -> str:
+        """ "2 to 8", least and most."""
+        low, *_, high = sorted((values := list(values)) * 2)
+        return " to ".join(dict.fromkeys((format(low, form), format(high, form))))
+
+    @staticmethod
+    def both(values: Iterable[float], form: str) -> str:
+        """ "2 and 8", in their order."""
+        return " and ".join(format(value, form) for value in values)
+
+    def text(self) -> str:
+        """The page. LabError names the template and what is wrong in it."""
+        import jinja2
+
+        source = self.template.read_text(encoding="utf-8")
+        names = {name: getattr(self, name) for name in vars(Page) if not name.startswith("_") and name != "text"}
+        names |= {"scratch": self.scratch, "min": min, "max": max}  # scratch: where a picture is drawn, to be shown
+        if found := re.match(r"\{#-? numbers: ([\w. ]+?) -?#\}", source):
+            if "" not in sys.path:
+                sys.path.insert(0, "")
+            for module in found[1].split():
+                names |= vars(importlib.import_module(module))
+        room = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+        room.filters["f"] = format  # {{ rate|f(",.0f") }}
+        try:
+            return room.from_string(source).render(names)
+        except (jinja2.TemplateError, KeyError, OSError) as error:
+            raise LabError(f"{self.template}: {type(error).__name__}: {error}") from error
+
+
+def small(picture: Picture) -> bytes:
+    """A picture's PNG in few colours, its alt text kept inside."""
+    from PIL import Image, PngImagePlugin
+
+    inside, out = PngImagePlugin.PngInfo(), io.BytesIO()
+    inside.add_text("Description", picture.alt)
+    with Image.open(picture.png) as image:
+        few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    few.save(out, "PNG", optimize=True, pnginfo=inside)
+    return out.getvalue()
+
+
+def templates(course: Path) -> list[Path]:
+    """All templates of pages: in results/ and in the weeks' results/, then in docs/ and README's, which show their
+    figures."""
+    return [
+        path
+        for tops in (("results/**", "*/results/**"), ("docs", "."))
+        for path in sorted({path for top in tops for path in course.glob(f"{top}/*.md{TEMPLATE}")})
+    ]
+
+
+def command(folder: Path | None, pack: bool, check: bool) -> int:
+    """What `lab results` does. Returns 1 if --check found a page that is not what its records say."""
+    if pack:
+        from labkit.record.packed import pack as pack_runs
+
+        if folder is None:
+            raise LabError("--pack needs the folder whose runs are to be packed")
+        print(f"{folder}: {pack_runs(folder)} runs packed")
+        return 0
+    course = folder or Path()
+    if not (found := templates(course)):
+        raise LabError(f"there is no *.md{TEMPLATE} in {course}: run this from the course's root folder")
+    stale = 0
+    for template in found:
+        page = template.with_suffix("")
+        with tempfile.TemporaryDirectory() as scratch:
+            made = Page(template, Path(scratch))
+            text = made.text()
+        same = page.exists() and page.read_text(encoding="utf-8") == text
+        stale += not same
+        print(f"{page}: {'unchanged' if same else 'differs' if check else 'written'}")
+        for path, content in {page: text.encode(), **made.figures}.items() if not check else ():
+            with explained(path):
+                path.parent.mkdir(exist_ok=True)
+                replace_file(path, content)
+    return int(check and stale > 0)

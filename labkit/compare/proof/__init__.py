@@ -1,0 +1,8 @@
+"""What the verdict's error rates are measured on: trainings whose true gaps are known, and comparisons drawn from them.
+
+faults.py      FP8 that is wrong by a dose
+together.py    many trainings as one
+pool.py        `python -m labkit.compare.proof.pool POOL`: trains many runs, and writes their held-out losses
+operating.py   `python -m labkit.compare.proof.operating POOL OUT`: how often the verdict says each word, by true gap
+show.py        the picture and the tables of that
+"""

@@ -1,0 +1,162 @@
+"""Many trainings of one small decoder, so that gaps can be known instead of assumed.
+
+    python -m labkit.compare.proof.pool FILE [--at-once 2] [--minutes 45]
+
+A verdict's error rates cannot be argued from one comparison: nobody knows that comparison's true answer. Here BF16 is
+trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (labkit.compare.proof.faults): all
+on the same data in the same order, each from the same weights moved by a BF16 rounding error of its own. The mean over
+all runs is the truth, to a told error; comparisons are then drawn from the pool (labkit.compare.proof.operating).
+
+**The training.** Two blocks of width 64 at a learning rate at which two BF16 runs drift about as far apart as 124M
+parameters do on a GPU. The demo's decoder scatters by a sixth of that, and would make any statistic look good. FP8 is
+emulated, products in BF16: what is tested is the statistic.
+
+The file is JSON lines: a first one with hardware, versions and settings, then a run each. The same command goes on with
+the runs that it lacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from labkit.compare.proof.faults import Fault
+from labkit.errors import LabError
+
+TOGETHER = 8  # runs trained as one: labkit.compare.proof.together
+BASELINES = 6  # times TOGETHER
+STEPS, EVERY = 160, 10
+TRAIN: dict[str, Any] = {
+    "model": dict(vocab_size=512, d_model=64, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=192, max_seq_len=64),
+    "data": {"max_bytes": 12_000_000},
+    "steps": STEPS,
+    "seq_len": 64,
+    "batch_size": 4,
+    "lr": 2.3e-3,
+    "warmup_steps": 20,
+    "eval_every": EVERY,
+    "eval_batches": 4,
+    "perturb": 2.0**-9,
+}
+FAULTS = (
+    Fault("none"),
+    Fault("e5m2"),
+    Fault("stale", STEPS),
+    Fault("mantissa", 1),
+    Fault("flush", 2.0**-3),
+    Fault("unscaled"),
+    Fault("flush", 2.0**-5),
+    Fault("stale", 32),
+    Fault("mantissa", 0),
+    Fault("unscaled", 3),
+    Fault("flush", 2.0**-4),
+    Fault("unscaled", blocks=1),
+    Fault("mantissa", 2),
+    Fault("e5m2", blocks=1),
+    Fault("stale", 4),
+    Fault("unscaled", 4, blocks=1),
+)
+CORRECT = 3  # times TOGETHER: correct FP8 is what records tell the spread of
+Job = tuple[Fault | None, int]  # the fault, None for BF16; the first of TOGETHER seeds
+
+
+def jobs() -> list[Job]:
+    """In an order in which a pool that was stopped early serves best: BF16 between the faults."""
+    bf16: list[Job] = [(None, TOGETHER * i) for i in range(BASELINES)]
+    faults: list[Job] = [(fault, 1000) for fault in FAULTS]
+    correct: list[Job] = [(FAULTS[0], 1000 + TOGETHER * i) for i in range(1, CORRECT)]
+    return [*bf16[:3], *faults[:6], *bf16[3:], *correct, *faults[6:]]
+
+
+def described(fault: Fault | None) -> dict[str, Any]:
+    return asdict(fault) if fault else {"kind": "bf16", "dose": 0.0, "blocks": 0}
+
+
+def trained(job: Job) -> list[dict[str, Any]]:
+    """The runs of one job, in this process, on one thread: their lines of the file."""
+    import torch
+
+    from labkit.compare.proof.together import train_together
+    from labkit.strict import strict_validate
+    from labkit.train.config import TrainConfig
+    from labkit.train.data.corpus import build_corpus
+
+    torch.set_num_threads(1)
+    begin, (fault, first) = time.process_time(), job
+    config = strict_validate(TrainConfig, TRAIN, "the pool's training")
+    seeds = list(range(first, first + TOGETHER))
+    heldout = train_together(config, build_corpus(config.data), fault, seeds)
+    seconds = round((time.process_time() - begin) / TOGETHER, 2)
+    return [
+        {
+            **described(fault),
+            "seed": seed,
+            "core_seconds": seconds,
+            "heldout": {s: round(x, 6) for s, x in losses.items()},
+        }
+        for seed, losses in zip(seeds, heldout)
+    ]
+
+
+def read_pool(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(what the pool is, its runs). Steps of `heldout` are numbers; a line cut short by a kill is left out.
+    LabError: no such file, or no pool."""
+    try:
+        about, *runs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line[-1:] == "}"]
+        for run in runs:
+            run["heldout"] = {int(step): loss for step, loss in run["heldout"].items()}
+    except (OSError, ValueError, KeyError) as error:
+        raise LabError(f"{file} is no pool of runs: {error}") from None
+    return about, runs
+
+
+def lacking(runs: list[dict[str, Any]]) -> list[Job]:
+    """The jobs of which a run is not there."""
+    have = [({key: run[key] for key in described(None)}, run["seed"]) for run in runs]
+    return [job for job in jobs() if any((described(job[0]), job[1] + i) not in have for i in range(TOGETHER))]
+
+
+def train_all(file: Path, at_once: int, until: float) -> None:
+    """Train what the file lacks. until: on time.monotonic's clock; a job that has not begun by then is left."""
+    from labkit.record import hardware
+    from labkit.record.run import now, versions
+
+    if not file.exists():
+        about: dict[str, Any] = {"kind": "pool", "command": "python -m labkit.compare.proof.pool", "date": now()}
+        about |= {"hardware": hardware.describe(), "versions": versions(), "train": TRAIN}
+        file.write_text(json.dumps(about) + "\n", encoding="utf-8")
+    todo = lacking(read_pool(file)[1])
+    with (
+        ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool,
+        file.open("a", encoding="utf-8") as out,
+    ):
+        waiting = {pool.submit(trained, job): job for job in todo}
+        for number, done in enumerate(as_completed(waiting), 1):
+            if done.cancelled():
+                continue
+            out.writelines(json.dumps(line) + "\n" for line in done.result())
+            out.flush()
+            fault, first = waiting[done]
+            print(f"{number} of {len(todo)}: {described(fault)}, seeds from {first}", flush=True)
+            if time.monotonic() > until:
+                for job in waiting:
+                    job.cancel()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m labkit.compare.proof.pool", description="Train the pool's runs.")
+    parser.add_argument("file", type=Path, help="JSON lines; made, or gone on with")
+    parser.add_argument("--at-once", type=int, default=2, help="jobs at a time, a thread each")
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no job after so many")
+    asked = parser.parse_args()
+    train_all(asked.file, asked.at_once, time.monotonic() + 60 * asked.minutes)
+
+
+if __name__ == "__main__":
+    main()

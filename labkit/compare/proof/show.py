@@ -1,0 +1,107 @@
+"""How a study of the verdict's error rates is shown: the operating curve, and two tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from labkit.compare.proof.operating import CHOSEN, COSTS, DESIGNS, GAPS, WORDS
+from labkit.compare.statistic import ACCEPTED
+from labkit.compare.terminal import markdown_table
+from labkit.record import plotting as plot
+
+WEIGHT = DESIGNS[CHOSEN].weight
+MARKS = {"bf16": "*", "none": "o", "stale": "D", "unscaled": "s", "mantissa": "^", "flush": "v", "e5m2": "P"}
+NAMES = {"bf16": "BF16", "none": "correct FP8"}
+
+
+def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
+    """The operating curve: how often each word is said, by the true gap; marks are the real faults."""
+    looks = dict(zip(("different", "undecided", "same"), plot.styles(dict.fromkeys("abc", "candidate")).values()))
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 3.6)
+        ax = fig.subplots()
+        fig.subplots_adjust(left=0.085, right=0.8, top=0.9, bottom=0.14)
+        ends = []
+        for word, style in looks.items():
+            line = [(point["gap"], 100 * point[word]) for point in found["curve"]]
+            ax.plot(*plot.xy(line), **style.line())
+            at = {"different": 0.62, "same": 0.1, "undecided": 0.2}[word]
+            x, y = min(line, key=lambda p: abs(p[0] - at))
+            ends.append((x, y, word, style.color))
+        for x, y, word, color in ends:
+            ax.annotate(word, (x, y), xytext=(4, 6), textcoords="offset points", color=color, fontsize=9)
+        edge, seen, color = GAPS[-1] * 1.06, set(), looks["different"].color
+        for row in found["kinds"]:
+            if "rates" not in row:
+                continue
+            x, (low, high) = min(abs(row["gap"]), edge), row["rates"]["range"]["different"]
+            ax.plot([x, x], [100 * low, 100 * high], color=color, linewidth=0.9, alpha=0.6)
+            label = None if row["kind"] in seen else NAMES.get(row["kind"], row["kind"])
+            seen.add(row["kind"])
+            face = {"markerfacecolor": plot.PAPER, "markeredgecolor": color, "markersize": 5.5, "linewidth": 0}
+            ax.plot([x], [100 * row["rates"]["different"]], marker=MARKS[row["kind"]], label=label, **face)
+        ax.axvline(ACCEPTED, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
+        ax.annotate("accepted ", (ACCEPTED, 95), ha="right", color=plot.MUTED, fontsize=8)
+        ax.set_xlim(-0.02, edge * 1.02)
+        ax.set_ylim(-3, 103)
+        ax.set_xlabel(f"true gap, either sign (%); at the right edge: {edge:.2f} and more")
+        ax.set_ylabel("comparisons (%)")
+        ax.set_title("What the verdict says, by how large the gap is")
+        ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8.5, title='"different" of')
+        null = found["curve"][0]
+        told = [
+            f"{100 * p['different']:.0f} percent at {p['gap']:g}" for p in found["curve"] if p["gap"] in (0.25, 0.5)
+        ]
+        alt = (
+            f"Curves over the true gap in percent. Without a gap the verdict is same in {100 * null['same']:.1f}, "
+            f"undecided in {100 * null['undecided']:.1f} and different in {100 * null['different']:.1f} percent of "
+            f"comparisons; it is different in {plot.join(told)}."
+        )
+        note = "Lines: correct FP8 moved by the gap. Marks: how often each kind was told; bars: in 90 % of pools."
+        return plot.save(fig, folder, name, "Operating curve", alt, note)
+
+
+def kinds_table(found: dict[str, Any]) -> str:
+    """What the verdict said of each kind of run, as Markdown."""
+    heads = ["kind", "runs", "true gap %", "spread %", *(f"{word} %" for word in WORDS), "interval holds it %"]
+    rows, layers = [], found["train"]["model"]["n_layers"]
+    for row in sorted(found["kinds"], key=lambda row: abs(row["gap"])):
+        blocks = f", {row['blocks']} of {layers} blocks" if 0 < row["blocks"] < layers else ""
+        dose = "" if row["kind"] == "e5m2" else f" {row['dose']:.3g}"
+        what = NAMES.get(row["kind"], f"{row['kind']}{dose}{blocks}")
+        told = [_rate(row["rates"], word) for word in (*WORDS, "covered")] if "rates" in row else [""] * 4
+        gap = f"{row['gap']:+.2f} ± {row['error']:.2f}"
+        rows.append([what, str(row["runs"]), gap, f"{row['spread']:.2f}", *told])
+    return markdown_table(heads, rows)
+
+
+def designs_table(found: dict[str, Any]) -> str:
+    """Each design's rates, as Markdown."""
+    heads = [
+        "design",
+        "BF16: different %",
+        "BF16: undecided %",
+        "0: same %",
+        "0: different %",
+        "0: interval holds it %",
+    ]
+    heads += [f"{ACCEPTED:g}: different %", f"{COSTS:g}: different %", "runs at 0"]
+    rows = []
+    for row in found["designs"]:
+        none, edge, half = (row[f"FP8 at {gap:g} %"] for gap in (0.0, ACCEPTED, COSTS))
+        told = [(row["BF16"], "different"), (row["BF16"], "undecided"), (none, "same"), (none, "different")]
+        told += [(none, "covered"), (edge, "different"), (half, "different")]
+        rows.append([row["design"], *(_rate(*one) for one in told), f"{none['runs']:.1f}"])
+    return markdown_table(heads, rows)
+
+
+def costly(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The faults whose true gap is at least COSTS."""
+    return [row for row in found["kinds"] if abs(row["gap"]) >= COSTS and "rates" in row]
+
+
+def _rate(row: dict[str, Any], word: str) -> str:
+    """ "98.1 (95 to 100)", per cent."""
+    low, high = row["range"][word]
+    return f"{100 * row[word]:.1f} ({100 * low:.0f} to {100 * high:.0f})"

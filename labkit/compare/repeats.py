@@ -1,0 +1,290 @@
+"""The verdict from repeated runs: is FP8's loss the same as BF16's, and how sure is that?
+
+A preset with a `[repeat]` table trains BF16 and each candidate several times, every run from weights moved by a BF16
+rounding error of its own. labkit.compare.statistic decides from them; here stand the looks, the control and the words.
+
+    first look     all first runs of BF16 and of the candidates are there: same, different or undecided
+    second look    an undecided candidate gets `more` runs and is judged once more; who was decided stays decided
+    control        FP8 that is broken on purpose must be told from BF16, or the comparison has no power
+
+A candidate is judged when all its runs of a look are there, never in between: each further glance would be another
+chance to be wrong, and two are paid for. Every candidate that was asked for counts, also those still to come.
+
+**The gross control** is trained once, and stops as soon as it is rejected: at two evaluations in a row it is further
+than GROSS from every BF16 run. That is ten times what is accepted; recorded sound recipes stay within 0.5 % at any
+single evaluation. One that ends without that is judged by the statistic, with the candidates' spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.compare.preset import ArmConfig, Preset, Repeat
+from labkit.compare.statistic import ACCEPTED, Answer, Spread, answers, tail
+from labkit.compare.verdict import weakness
+
+GROSS = 10 * ACCEPTED  # per cent
+STATISTIC = (
+    "gap of the mean logarithm of the held-out loss over the second half of the run, mean over runs, in per cent; its "
+    "error from repeated runs; same: its interval lies within 0.25 %; different: zero is excluded at 1 %"
+)
+
+
+@dataclass
+class Family:
+    """The runs of one arm, by name: those of the first look and those of the second."""
+
+    label: str
+    role: str
+    first: list[str] = field(default_factory=list)
+    second: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[str]:
+        return [*self.first, *self.second]
+
+
+def families(arms: Mapping[str, ArmConfig]) -> dict[str, Family]:
+    """The arms with their runs. A twin is a further run of the baseline: BF16 from perturbed weights."""
+    base = next(name for name, arm in arms.items() if arm.role == "baseline")
+    out: dict[str, Family] = {}
+    for name, arm in arms.items():
+        of = base if arm.role == "twin" else arm.of or name
+        family = out.setdefault(of, Family(arms[of].label, arms[of].role))
+        (family.second if arm.look > 1 else family.first).append(name)
+    return out
+
+
+def spread_of(repeat: Repeat) -> Spread | None:
+    told = repeat.spread
+    return Spread(told.baseline, told.candidate, told.weight) if told else None
+
+
+def rejected_at(control: Mapping[int, float], baseline: Sequence[Mapping[int, float]]) -> tuple[int, float] | None:
+    """(step, its gap in per cent) where a control was rejected as grossly wrong; None: it was not. A loss that is not
+    finite is as far off as can be."""
+    before = False
+    for step in sorted(control):
+        there = [run[step] for run in baseline if step in run]
+        if not there:
+            continue
+        gaps = [100 * (control[step] / loss - 1) if math.isfinite(control[step]) else math.inf for loss in there]
+        nearest = min(gaps, key=abs)
+        if before and abs(nearest) > GROSS:
+            return step, nearest
+        before = abs(nearest) > GROSS
+    return None
+
+
+def judge(
+    heldout: Mapping[str, Mapping[int, float]],
+    preset: Preset,
+    asked: Sequence[str],
+    missing: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The verdict over finished runs.
+
+    heldout: run -> {step: held-out loss in nats}; asked: the candidates that this comparison was asked to judge,
+    finished or not; missing: arm -> why it can have no result here: it is named, and does not count as asked.
+    Returns the plain dict that run.json, table, page and picture read, as labkit.compare.verdict.judge does. word: pass
+    (all asked are the same), fail (one is different), undecided, no-power, incomplete. In arms, for each judged arm:
+    value, low, high, error (per cent), runs, needed, look, word, sentence; and for each run its gap by step, against
+    the mean of BF16's runs. judged, asked: how many candidates; candidates: those asked for.
+    """
+    assert preset.repeat
+    all_of = families(preset.arms)
+    told_of = [name for name, family in all_of.items() if family.role != "candidate" or name in asked]
+    missing = {name: why for name, why in (missing or {}).items() if name in told_of}
+    asked = [name for name in asked if name not in missing]
+    base = next(family for family in all_of.values() if family.role == "baseline")
+    out: dict[str, Any] = {"word": "incomplete", "sentence": "", "reasons": [], "from_step": None, "arms": {}}
+    out |= {"statistic": STATISTIC, "judged": 0, "asked": len(asked), "candidates": asked}
+    out["band"] = {"low": -ACCEPTED, "high": ACCEPTED, "threshold": ACCEPTED, "name": "what is accepted"}
+    have = [heldout[run] for run in base.first if run in heldout]
+    if not have:
+        out["sentence"] = "No verdict: the BF16 baseline has no result to hold the others against."
+        return out
+    if not all(run and all(map(_finite, run.values())) for run in have):
+        out["sentence"] = "No verdict: a run of the BF16 baseline has no finite held-out loss."
+        return out
+    half = out["from_step"] = max(max(run) for run in have) // 2 + 1
+    ys = {run: tail(losses, half) for run, losses in heldout.items()}
+    for run, losses in heldout.items():
+        out["arms"][run] = {"gap": gaps_of(losses, have), "value": None, "word": "", "sentence": ""}
+    ours = [ys[run] for run in base.first if run in ys]
+    out["arms"][base.first[0]] |= {"word": "baseline", "runs": len(ours), "value": 0.0}
+    if len(have) < len(base.first):
+        out["sentence"] = f"No verdict: {len(have)} of {len(base.first)} BF16 runs are finished."
+        return out
+
+    found = _looks(ours, asked, all_of, ys, preset.repeat)
+    candidates = {name: [ys[run] for run in all_of[name].first] for name in found}
+    told = {name: (answer, look) for name, (answer, look) in found.items()}
+    control = ""
+    for name, family in all_of.items():
+        own = [ys[run] for run in family.runs if run in ys]
+        if family.role in ("broken", "fine", "reference") and own:
+            prior = spread_of(preset.repeat)
+            answer = answers(ours, {**candidates, name: own}, prior, plan=False)[name]
+            entry = _entry(family, answer, 1)
+            if family.role == "broken":
+                at = rejected_at(heldout[family.first[0]], have)
+                entry["word"] = "rejected" if at or answer.word == "different" else "not rejected"
+                if at:
+                    entry |= {"value": at[1], "low": None, "high": None, "step": at[0]}
+                entry["sentence"] = control = _of_control(family.label, entry, at)
+            out["arms"][family.first[0]] |= entry
+    for name, (answer, look) in told.items():
+        out["arms"][name] |= _entry(all_of[name], answer, look)
+    out["judged"] = len(found)
+    lost_names = [all_of[name].label for name in asked if name not in found]
+    out["word"], out["sentence"] = _word(out, asked, found, all_of, lost_names)
+    weak = weakness(have[0], half)
+    if out["word"] in ("pass", "undecided") and weak:
+        out["word"], out["sentence"] = "no-power", f"This comparison has no power: {weak}."
+    elif control:
+        out["sentence"] += f" {control}"
+    out["reasons"] = [entry["sentence"] for entry in out["arms"].values() if entry["sentence"]]
+    out["reasons"] += [f"{preset.arms[arm].label}: no result, {why}." for arm, why in missing.items()]
+    return out
+
+
+def second_look(heldout: Mapping[str, Mapping[int, float]], preset: Preset, arm: str, asked: Sequence[str]) -> str:
+    """What becomes of a run of the second look: "due" if its arm is undecided after the first, "decided" if it is not,
+    "waits" if not all runs of the first look are there."""
+    assert preset.repeat
+    all_of, of = families(preset.arms), preset.arms[arm].of or arm
+    base = next(family for family in all_of.values() if family.role == "baseline")
+    if not all(run in heldout for run in (*base.first, *all_of[of].first)):
+        return "waits"
+    half = max(heldout[base.first[0]]) // 2 + 1
+    ys = {run: tail(losses, half) for run, losses in heldout.items()}
+    ours = [ys[run] for run in base.first]
+    if not all(map(math.isfinite, ours)):
+        return "decided"
+    first = _first(ours, list(dict.fromkeys((*asked, of))), all_of, ys, preset.repeat)
+    return "due" if first[of].word == "undecided" else "decided"
+
+
+def gaps_of(losses: Mapping[int, float], baseline: Sequence[Mapping[int, float]]) -> list[list[float]]:
+    """[[step, gap in per cent]] against the mean logarithm of the baseline's runs; inf where a loss is not finite."""
+    out = []
+    for step in sorted(losses):
+        there = [math.log(run[step]) for run in baseline if step in run]
+        if there:
+            own = losses[step]
+            gap = 100 * math.expm1(math.log(own) - math.fsum(there) / len(there)) if _finite(own) else math.inf
+            out.append([step, gap])
+    return out
+
+
+def interval(entry: Mapping[str, Any]) -> str:
+    """ "+0.03 % [-0.05, +0.11]"; "diverged"; "" without a gap."""
+    gap, low, high = (entry.get(key) for key in ("value", "low", "high"))
+    if gap is None or math.isnan(gap):
+        return ""
+    if math.isinf(gap):
+        return "diverged"
+    if low is None or high is None or math.isinf(low):
+        return _signed(gap) + " %"
+    return f"{_signed(gap)} % [{_signed(low)}, {_signed(high)}]"
+
+
+# ---- parts
+
+
+def _finite(loss: float) -> bool:
+    return math.isfinite(loss) and loss > 0
+
+
+def _signed(value: float) -> str:
+    """Two decimals, none from 10 on; never a minus before zeros."""
+    digits = 0 if abs(value) >= 10 else 2
+    return f"{0.0 if abs(value) < 0.5 * 10**-digits else value:+.{digits}f}"
+
+
+def _first(
+    ours: Sequence[float], asked: Sequence[str], all_of: Mapping[str, Family], ys: Mapping[str, float], repeat: Repeat
+) -> dict[str, Answer]:
+    """The answers at the first look, of those asked for whose runs are all there; the others count all the same."""
+    complete = {
+        name: [ys[run] for run in all_of[name].first] for name in asked if all(run in ys for run in all_of[name].first)
+    }
+    waiting: dict[str, list[float]] = {name: [] for name in asked if name not in complete}
+    looks = 2 if repeat.more else 1
+    found = answers(ours, {**complete, **waiting}, spread_of(repeat), looks)
+    return {name: found[name] for name in complete}
+
+
+def _looks(
+    ours: Sequence[float], asked: Sequence[str], all_of: Mapping[str, Family], ys: Mapping[str, float], repeat: Repeat
+) -> dict[str, tuple[Answer, int]]:
+    """(answer, at which look) for each candidate whose first look is complete."""
+    first = _first(ours, asked, all_of, ys, repeat)
+    again = [
+        name
+        for name, answer in first.items()
+        if answer.word == "undecided" and all_of[name].second and all(run in ys for run in all_of[name].second)
+    ]
+    if not again:
+        return {name: (answer, 1) for name, answer in first.items()}
+    runs = {name: all_of[name].runs if name in again else all_of[name].first for name in first}
+    waiting: dict[str, list[float]] = {name: [] for name in asked if name not in first}
+    every = {name: [ys[run] for run in names] for name, names in runs.items()}
+    second = answers(ours, {**every, **waiting}, spread_of(repeat), 2)
+    return {name: (second[name], 2) if name in again else (answer, 1) for name, answer in first.items()}
+
+
+def _entry(family: Family, answer: Answer, look: int) -> dict[str, Any]:
+    """What the record keeps of an answer."""
+    entry = {"word": answer.word, "value": answer.gap, "low": answer.low, "high": answer.high, "error": answer.error}
+    entry |= {"runs": answer.runs, "needed": answer.needed, "look": look}
+    open_ = answer.word == "undecided" and look == 1 and family.second
+    after = f" after {answer.runs} runs: {len(family.second)} more will be judged with them" if open_ else ""
+    return {**entry, "sentence": f"{family.label}: {answer.word}{after}, {interval(entry)}."}
+
+
+def _of_control(label: str, entry: Mapping[str, Any], at: tuple[int, float] | None) -> str:
+    if at:
+        how = "diverged" if math.isinf(at[1]) else f"{at[1]:+.0f} % off"
+        return f"{label}, the control, was rejected at step {at[0]}: {how}."
+    return f"{label}, the control, was {entry['word']}: {interval(entry)}."
+
+
+def _word(
+    out: Mapping[str, Any],
+    asked: Sequence[str],
+    found: Mapping[str, tuple[Answer, int]],
+    all_of: Mapping[str, Family],
+    lost: list[str],
+) -> tuple[str, str]:
+    """The one word and the one sentence."""
+    entries = {name: out["arms"][name] for name in found}
+
+    def named(word: str) -> str:
+        return "; ".join(f"{all_of[n].label} {interval(e)}" for n, e in entries.items() if e["word"] == word)
+
+    if not asked:
+        return "incomplete", "No verdict: no FP8 arm was to be judged."
+    if not found:
+        return "incomplete", f"No verdict: no result yet from {', '.join(lost)}."
+    words = [entry["word"] for entry in entries.values()]
+    head = f"{len(found)} of {len(asked)} FP8 recipes judged. "
+    told = (("same", "The loss is the same with "), ("different", "It is not with "), ("undecided", "Undecided: "))
+    said = head + " ".join(f"{begin}{named(word)}." for word, begin in told if word in words)
+    if lost:
+        said += f" No result yet from {', '.join(lost)}."
+    if "different" in words:
+        return "fail", said
+    controls = [out["arms"].get(f.first[0], {}).get("word") for f in all_of.values() if f.role == "broken"]
+    if any(word == "not rejected" for word in controls):
+        return "no-power", f"This comparison has no power: FP8 that is broken on purpose was not rejected. {said}"
+    if lost:
+        return "incomplete", said
+    if "rejected" not in controls:
+        why = "no deliberately broken FP8 arm ran, so nothing shows that it could have said no"
+        return "no-power", f"This comparison has no power: {why}. {said}"
+    return ("undecided" if "undecided" in words else "pass"), said

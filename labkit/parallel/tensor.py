@@ -1,0 +1,76 @@
+"""Tensor parallelism: every linear of the decoder cut over the ranks, by torch's own `parallelize_module`.
+
+    wq, wk, wv, w1, w3, head    by rows: a rank computes some of the outputs (whole heads)
+    wo, w2                      by columns: a rank computes an addend of all outputs; the ranks' sum follows
+    tok_embed                   by rows of the table: a rank fills in the tokens that it has rows for
+
+One all-reduce behind attention and one behind the feed-forward network, forward, and one in front of each, backward
+(Megatron-LM, arXiv:1909.08053). With `positions` what lies between works on a share of the positions on each rank: a
+reduce-scatter and an all-gather in the place of each all-reduce (arXiv:2205.05198).
+
+x is made whole once for the linears that read it, in front of `attn` and `ffn`: each linear by itself would send its
+own gradient of x. Weights become DTensors, so first values, norms of gradients and checkpoints fit every mesh. It comes
+before `shard`, on the model as it was written: FSDP2 then cuts each rank's part over the other dimension of the mesh.
+"""
+
+from __future__ import annotations
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from labkit.errors import LabError
+from labkit.model.config import ModelConfig
+from labkit.model.decoder import Transformer
+
+
+def tensor_parallel(model: Transformer, mesh: DeviceMesh, *, positions: bool = False) -> Transformer:
+    """Spread a whole model or a stage of it over `mesh`, which has one dimension; in place, and returns it.
+
+    positions: norms and residuals on T/N positions. Works on the meta device. LabError: heads or features that do not
+    divide by the ranks, a tied head."""
+    check(model.config, mesh.size())
+    parallelize_module(model, mesh, plan(model, positions))
+    return model
+
+
+def check(config: ModelConfig, ranks: int) -> None:
+    """LabError if the decoder cannot be cut for so many ranks."""
+    counts = {"n_heads": config.n_heads, "n_kv_heads": config.n_kv_heads, "d_ffn": config.d_ffn}
+    for name, count in counts.items():
+        if count % ranks:
+            raise LabError(f"{name} = {count} cannot be split over {ranks} tensor-parallel ranks: choose a divisor")
+    if config.tie_embeddings and ranks > 1:
+        raise LabError(
+            "a tied head is cut as the embedding and as a linear, and cannot be both: tie_embeddings = false"
+        )
+
+
+def plan(model: Transformer, positions: bool) -> dict[str, ParallelStyle]:
+    """What `parallelize_module` is told, by module name."""
+    between, whole = Shard(1) if positions else Replicate(), Replicate()
+    found: dict[str, ParallelStyle] = {}
+    for i in model.layers:
+        at = f"layers.{i}"
+        found[f"{at}.attn"] = PrepareModuleInput(
+            input_layouts=(between, None, None), desired_input_layouts=(whole, None, None)
+        )
+        found[f"{at}.ffn"] = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(whole,))
+        found |= {f"{at}.{name}": ColwiseParallel() for name in ("attn.wq", "attn.wk", "attn.wv", "ffn.w1", "ffn.w3")}
+        found |= {f"{at}.{name}": RowwiseParallel(output_layouts=between) for name in ("attn.wo", "ffn.w2")}
+        if positions:
+            found |= {f"{at}.{name}": SequenceParallel() for name in ("attn_norm", "ffn_norm")}
+    if model.tok_embed is not None:
+        found["tok_embed"] = RowwiseParallel(input_layouts=whole, output_layouts=between)
+    if model.head is not None:
+        found["head"] = ColwiseParallel(input_layouts=between, output_layouts=whole)
+        if positions:
+            found["norm"] = SequenceParallel()
+    return found

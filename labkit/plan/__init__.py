@@ -1,0 +1,28 @@
+"""`lab plan`: which degrees of parallelism for this model on these GPUs, how long a step takes, and why.
+
+A step is a sum of parts, and each part is a formula that fits on a line. How wrong it is on
+runs that it has not seen is told with every answer.
+
+    machine.py      what a GPU can do
+    model.py        the models by name
+    cases.py        many (model, plan, machine) at once, as columns
+    constants.py    what is not derived; data/fitted.toml has the values
+    work.py         products by tiles and waves, attention, what only moves bytes, casts
+    links.py        what messages cost, by level
+    memory.py       bytes by kind, and whether they fit
+    step.py         all of it together: overlap, bubble, optimizer
+    rows.py         measured runs as cases; what a row does not say is tried both ways
+    fit.py          fit the constants; leave a stack out, or a row
+    validate.py     hold the model to a file of measured runs
+    search.py       every plan of a model on a cluster
+    explain.py      why not the neighbours
+    command.py      what `lab plan` prints
+    pictures.py     the anatomy of plans' steps, the map of degrees, the errors
+    survey.py       what PARALLELISM_GUIDE.md is written from: hundreds of answers, and runs of others
+    guide.py        what fills that page's holes
+    own.py          the file of one's own machine, and what it changes
+    calibrate.py    `lab plan --calibrate`: measures that file
+    wires.py        what a message takes on this machine
+
+data/shown.csv: 41 public runs of A100 and H100, each with its source; data/own.csv: this course's, on H200.
+"""

@@ -1,0 +1,274 @@
+"""`lab plan --calibrate`: what this machine does, in the planner's own units, kept in a small file for `--gpu FILE`.
+
+    products     a decoder's shapes, forward and backward: the share of peak and the `start` with which `work.product`
+                 is least wrong. What that leaves is told: it is the best that the formula can do here
+    attention    torch's fused kernel, causal, forward and backward
+    memory       a copy that no cache holds
+    link         all-gathers among this machine's ranks: one large, for the rate, and one small, for alpha
+    network      the same between machines, every rank with its like at once; under torchrun alone
+
+The chip is hot before it is timed: five seconds of products, since power holds a GPU down and a cold one is quicker
+than any training. Numbers are drawn, never zeros, which cost a multiplier no power. A GPU takes about a minute, a CPU
+some seconds, in float32, in which this project trains there. A CPU's peak is nobody's datasheet: the best product is.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.plan.constants import Constants, constants
+from labkit.plan.machine import PCIE5, Chip, alone, find_chip
+from labkit.plan.own import DEFAULT, Machine, Rates, text
+from labkit.plan.wires import measured_links
+from labkit.plan.work import FULL_POWER, REACHED, product
+
+T, G = 1e12, 1e9
+NOISY = 0.35  # mean |log| of products beyond which something else ran beside them
+STARTS = (0, 20, 40, 80, 120, 160, 240, 320, 480, 640)  # of `start`, tried in turn
+
+
+class Scale(NamedTuple):
+    """How much is measured on a kind of device. Shapes are (rows, outputs, inputs); attention is (heads, positions)."""
+
+    shapes: tuple[tuple[int, int, int], ...]
+    attention: tuple[int, int]
+    copied: int  # bytes
+    message: int  # bytes of the large all-gather
+    each: float  # seconds for each thing timed
+    heat: float  # seconds
+
+
+GPU = Scale(
+    shapes=tuple(
+        (n, *io) for n in (2048, 8192, 16384) for io in ((4096, 4096), (14336, 4096), (4096, 14336), (1792, 8192))
+    ),
+    attention=(32, 8192), copied=2**30, message=2**28, each=0.6, heat=5.0,
+)  # fmt: skip
+CPU = Scale(
+    shapes=tuple((n, *io) for n in (128, 512) for io in ((256, 256), (688, 256), (256, 688), (512, 512))),
+    attention=(4, 512), copied=2**26, message=2**23, each=0.08, heat=0.2,
+)  # fmt: skip
+
+
+def timed(call: Callable[[], Any], device: str, budget: float) -> float:
+    """Seconds of a call: the median on a GPU, which its power slows now and then; the least on a CPU, where others run,
+    too, and only ever add. Calls are timed in bundles of at least 2 ms, so that the clock's own cost is small."""
+    from labkit.record.measure import Stopwatch
+
+    watch = Stopwatch(device)
+
+    def bundle(n: int) -> float:
+        watch.start()
+        for _ in range(n):
+            call()
+        return watch.lap() / n
+
+    bundle(1)
+    n = max(1, int(0.002 / max(bundle(1), 1e-7)))
+    laps: list[float] = []
+    end = time.perf_counter() + budget
+    while len(laps) < 3 or time.perf_counter() < end:
+        laps.append(bundle(n))
+    return statistics.median(laps) if device == "cuda" else min(laps)
+
+
+def fitted(
+    chip: Chip, shapes: list[tuple[int, int, int]], seconds: list[float], k: Constants
+) -> tuple[Constants, float]:
+    """The two constants of a product with which these are least wrong, and the mean |log error| left. For each `start`
+    the best share of peak is the median of what the rows ask for; the start with the least error wins."""
+    kind = "gemm_recent" if chip.recent else "gemm_older"
+    m, n, depth = np.array(shapes, dtype=np.float64).T
+    c, one, plain = alone(chip, len(shapes)), np.ones(len(shapes)), np.zeros(len(shapes))
+    best, least = k, np.inf
+    for start in STARTS:
+        tried = k._replace(**{kind: 1.0, "start": float(start)})
+        for _ in range(3):  # a product held by memory does not follow the share: once more with the share found
+            off = np.log(np.array(seconds) / product(c, tried, m, n, depth, one, plain))
+            tried = tried._replace(**{kind: float(getattr(tried, kind) * np.exp(-np.median(off)))})
+        error = float(np.mean(np.abs(np.log(product(c, tried, m, n, depth, one, plain) / np.array(seconds)))))
+        if error < least:
+            best, least = tried, error
+    return best, least
+
+
+def products(shapes: tuple[tuple[int, int, int], ...], device: str, scale: Scale) -> dict[tuple[int, int, int], float]:
+    """{(m, n, depth): seconds} of the three products of each linear: its output, its input's gradient, its weight's."""
+    import torch
+
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    out = {}
+    for rows, outputs, inputs in shapes:
+        x, w, dy = (
+            torch.randn(s, device=device).to(dtype) for s in ((rows, inputs), (outputs, inputs), (rows, outputs))
+        )
+        out[rows, outputs, inputs] = timed(partial(torch.matmul, x, w.T), device, scale.each / 3)
+        out[rows, inputs, outputs] = timed(partial(torch.matmul, dy, w), device, scale.each / 3)
+        out[outputs, inputs, rows] = timed(partial(torch.matmul, dy.T, x), device, scale.each / 3)
+    return out
+
+
+def copy_rate(device: str, scale: Scale) -> float:
+    """Bytes/s, read and written, of a copy."""
+    import torch
+
+    source = torch.randn(scale.copied // 4, device=device)
+    target = torch.empty_like(source)
+    return 2 * scale.copied / timed(lambda: target.copy_(source), device, scale.each)
+
+
+def attention_seconds(device: str, scale: Scale) -> float:
+    """Forward and backward of causal attention, heads of 128 numbers, by the fastest of torch's fused kernels."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention as attend
+
+    heads, positions = scale.attention
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    q, k, v, dy = (torch.randn(1, heads, positions, 128, device=device).to(dtype) for _ in range(4))
+    q, k, v = (one.requires_grad_() for one in (q, k, v))
+
+    def both() -> None:
+        torch.autograd.grad(attend(q, k, v, is_causal=True), (q, k, v), dy)
+
+    found = []
+    for kernel in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)[: 2 if device == "cuda" else 1]:
+        try:
+            with sdpa_kernel(kernel):
+                found.append(timed(both, device, scale.each))
+        except RuntimeError:  # not on this GPU or in this torch
+            continue
+    if not found:
+        raise LabError("torch has no fused attention on this device: rates of attention cannot be measured")
+    return min(found)
+
+
+def fp8_rate(scale: Scale) -> float:
+    """FLOP/s of one large FP8 product, or 0 where the GPU has none."""
+    import torch
+
+    if torch.cuda.get_device_capability() < (8, 9):
+        return 0.0
+    side, one = 8192, torch.ones((), device="cuda")
+    a, b = (torch.randn(side, side, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+
+    def call() -> Any:
+        return torch._scaled_mm(a, b.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    try:
+        return 2 * side**3 / timed(call, "cuda", scale.each)
+    except RuntimeError:
+        return 0.0
+
+
+def measure(device: str, say: Callable[[str], None] = print, scale: Scale | None = None) -> Machine | None:
+    """This machine; None on every rank of torchrun but the first. LabError: a device that is not there."""
+    import torch
+
+    from labkit.record.hardware import cpu_model, memory_bytes
+
+    cuda = device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        raise LabError("--calibrate cuda: torch sees no GPU here")
+    scale = scale or (GPU if cuda else CPU)
+    name = torch.cuda.get_device_name() if cuda else cpu_model() or "CPU"
+    known = find_chip(name) if cuda else None
+    first = not int(os.environ.get("RANK", 0))
+    if first:
+        say(f"{name}: {'about a minute' if cuda else 'some seconds'}.")
+    here, within, between = measured_links(device, scale.message)
+    if not first:
+        return None
+    torch.manual_seed(1)
+
+    rate = copy_rate(device, scale)
+    side, dtype = (8192, torch.bfloat16) if cuda else (256, torch.float32)
+    heat = torch.randn(side, side, device=device).to(dtype)
+    end = time.perf_counter() + scale.heat
+    while time.perf_counter() < end:
+        timed(lambda: heat @ heat, device, 0.1)
+    seconds = products(scale.shapes, device, scale)
+    shapes, times = list(seconds), list(seconds.values())
+    best = max(2 * m * n * d / s for (m, n, d), s in seconds.items()) / T
+    recent = bool(known.recent if known else cuda and torch.cuda.get_device_capability() >= (9, 0))
+    sms = torch.cuda.get_device_properties(0).multi_processor_count if cuda else torch.get_num_threads()
+    memory = torch.cuda.get_device_properties(0).total_memory if cuda else memory_bytes() or 8 * 2**30
+    link_gbs = known.nvlink if known else within.gbs if within else PCIE5
+    chip = Chip(
+        known.tflops if known else best, 0.0, known.memory_gb if known else memory / G, rate / REACHED, sms, FULL_POWER,
+        recent, link_gbs,
+    )  # fmt: skip
+    k, error = fitted(chip, shapes, times, constants())
+    share = k.gemm_recent if recent else k.gemm_older
+    heads, positions = scale.attention
+    flops = 7 * positions * positions * heads * 128  # as work.attention counts them: 2 forward, 5 backward, causal
+    flash = flops / attention_seconds(device, scale) / (chip.tflops * T)
+    fp8 = fp8_rate(scale) / T / share if cuda else 0.0
+    generation = "recent" if recent else "older"
+    rates: dict[str, Any] = {f"gemm_{generation}": share, "start": k.start, f"flash_{generation}": flash}
+    if within:
+        rates |= {"wire": within.gbs / link_gbs, "alpha": within.alpha}
+    if between:
+        rates["network"] = 1.0  # what was measured is what arrives
+    return Machine(
+        name=name,
+        measured=f"{time.strftime('%Y-%m-%d')}, torch {torch.__version__}, {'bfloat16' if cuda else 'float32'}",
+        tflops=float(chip.tflops),
+        fp8_tflops=float(fp8),
+        memory_gb=float(chip.memory_gb),
+        hbm_gbs=chip.hbm / G,
+        sms=sms,
+        recent=recent,
+        per_node=here,
+        link_gbs=float(link_gbs),
+        network_gbs=between.gbs if between else None,
+        product_error=error,
+        rates=Rates(**rates),
+    )
+
+
+def told(machine: Machine) -> list[str]:
+    """What was found, in lines: beside it what the planner would have taken."""
+    known, k = machine.rates.model_dump(exclude_none=True), constants()
+    lines = [
+        f"peak {machine.tflops:.4g} TFLOP/s, FP8 {machine.fp8_tflops:.4g}; {machine.memory_gb:.4g} GB, copied at "
+        f"{machine.hbm_gbs * REACHED:.4g} GB/s"
+    ]
+    lines += [f"{name:12s} {value:10.4g}   (without: {getattr(k, name):.4g})" for name, value in known.items()]
+    lines += [f"products are {100 * machine.product_error:.0f} % off the formula on average"]
+    if machine.product_error > NOISY:
+        lines += ["that is more than a quiet machine leaves: end what else runs here, and measure again"]
+    if "wire" not in known:
+        lines += ["one GPU: the link is the datasheet's"]
+    if machine.network_gbs is None:
+        lines += ["one machine: the network is --ib"]
+    return lines
+
+
+def calibrate(out: Path | None = None, device: str | None = None, say: Callable[[str], None] = print) -> int:
+    """Measure, say it, write it. Returns 0."""
+    import torch
+
+    from labkit.record.files import explained, replace_file
+
+    if device not in (None, "cuda", "cpu"):
+        raise LabError(f"--device is cuda or cpu, not '{device}'")
+    out = out or DEFAULT
+    machine = measure(device or ("cuda" if torch.cuda.is_available() else "cpu"), say)
+    if machine is not None:
+        for line in told(machine):
+            say(line)
+        with explained(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(out, text(machine))
+        say(f"written: {out}; plan with it: lab plan --gpu {out}")
+    return 0

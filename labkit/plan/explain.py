@@ -1,0 +1,189 @@
+"""Why this plan and not its neighbours, in sentences made of the model's own numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.plan.cases import FULL
+from labkit.plan.memory import GIB
+from labkit.plan.search import PLAN, Found, ties
+from labkit.plan.step import Step
+
+WORDS = {
+    "gemm": "its products take longer",
+    "attention": "attention takes longer",
+    "elementwise": "norms and sums move more bytes",
+    "casts": "FP8 casts",
+    "tensor": "tensor-parallel messages",
+    "context": "keys and values around the context ring",
+    "experts": "tokens on their way to experts",
+    "data": "gradients and weights of data parallelism",
+    "pipeline": "rows between stages",
+    "bubble": "the pipeline's bubble",
+    "optimizer": "the optimizer",
+    "host": "the CPU is too slow",
+}
+WORTH = 0.03  # share of a step for which a plan is told of at all
+BINDING = {
+    "tensor": "TP messages",
+    "context": "CP messages",
+    "experts": "EP messages",
+    "data": "DP messages",
+    "pipeline": "PP messages",
+    "bubble": "the bubble",
+    "host": "CPU launches",
+}
+OTHERS = {
+    "tp": ("pp", "cp", "ep", "fp8"),
+    "pp": ("tp", "cp", "ep", "fp8"),
+    "cp": ("tp", "pp", "fp8"),
+    "ep": ("tp", "pp"),
+}
+
+
+def name(plan: dict[str, int]) -> str:
+    """A plan in words that `--explain` reads again: dp16.tp4.pp1.mbs2.zero1.recompute.fp8."""
+    shown = [f"{key}{plan[key]}" for key in ("dp", "tp", "pp")]
+    shown += [f"{key}{plan[key]}" for key in ("vp", "cp", "ep") if plan[key] > 1]
+    shown += [f"mbs{plan['mbs']}", f"zero{plan['zero']}"]
+    shown += ["recompute"] * (plan["recompute"] == FULL) + ["fp8"] * plan["fp8"]
+    return ".".join(shown)
+
+
+def parts(step: Step, row: int) -> dict[str, float]:
+    """Seconds of a row, by part."""
+    return {key: float(value[row]) for key, value in step._asdict().items()}
+
+
+def binding(found: Found, row: int) -> tuple[str, float]:
+    """(what a plan loses most to, the share of its step that this costs); computing itself is no loss."""
+    of = parts(found.step, row)
+    most = max(BINDING, key=lambda key: of[key])
+    share = of[most] / float(found.seconds[row])
+    return (BINDING[most], share) if share >= 0.01 else ("computing", 0.0)
+
+
+def next_constraint(found: Found, best: int) -> str:
+    """The least memory with which a plan would be faster by more than `WORTH`, and by how much."""
+    faster = np.flatnonzero(~found.fits & (found.seconds < (1 - WORTH) * found.seconds[best]))
+    if not faster.size:
+        return f"More memory would gain less than {100 * WORTH:.0f} %."
+    row = int(faster[np.argmin(found.memory.needed[faster])])
+    gain = 1 - float(found.seconds[row] / found.seconds[best])
+    need, have = float(found.memory.needed[row]) / GIB, float(found.cases.memory[row]) / GIB
+    return f"With {need:.1f} GiB in place of {have:.1f}, {name(found.plan(row))} would be {100 * gain:.0f} % faster."
+
+
+def neighbours(found: Found, best: int) -> list[str]:
+    """A sentence for each plan that differs in one choice: the best of those with the other degrees alike."""
+    out = []
+    here = found.plan(best)
+    for key in ("tp", "pp", "cp", "ep", "vp", "zero", "mbs", "recompute", "fp8"):
+        column = getattr(found.cases, key)
+        held = OTHERS.get(key, tuple(other for other in PLAN if other not in (key, "mbs", "vp", "recompute")))
+        if key in ("mbs", "recompute", "vp"):
+            held = tuple(other for other in PLAN if other != key)
+        same = np.ones(len(column), dtype=bool)
+        for other in held:
+            same &= getattr(found.cases, other) == here[other]
+        values = sorted({int(value) for value in column[same]})
+        below = [value for value in values if value < here[key]][-1:]
+        above = [value for value in values if value > here[key]][:1]
+        for value in below + above:
+            rows = np.flatnonzero(same & (column == value))
+            out.append(why_not(found, best, rows, key, value))
+    return out
+
+
+def why_not(found: Found, best: int, rows: np.ndarray, key: str, value: int) -> str:
+    """What is wrong with the best of `rows`, which have another value of `key`."""
+    label = {"recompute": "computing activations again" if value else "keeping all activations"}.get(key)
+    label = label or {"fp8": "FP8" if value else "BF16", "zero": f"ZeRO {value}"}.get(key) or f"{key} {value}"
+    able = rows[found.fits[rows]]
+    if not able.size:
+        row = int(rows[np.argmin(found.memory.needed[rows])])
+        most = max(found.memory._fields, key=lambda kind: float(getattr(found.memory, kind)[row]))
+        need, have = float(found.memory.needed[row]) / GIB, float(found.cases.memory[row]) / GIB
+        part = float(getattr(found.memory, most)[row]) / GIB
+        return f"{label}: does not fit, {need:.0f} GiB of {have:.0f}, {part:.0f} of them {most}."
+    row = int(able[np.argmin(found.seconds[able])])
+    slower = float(found.seconds[row] / found.seconds[best] - 1)
+    mine, theirs = parts(found.step, best), parts(found.step, row)
+    sign = 1 if slower >= 0 else -1
+    grown = max(mine, key=lambda part: sign * (theirs[part] - mine[part]))
+    reason = WORDS[grown]
+    if found.plan(row)["recompute"] > found.plan(best)["recompute"] and key != "recompute" and grown == "gemm":
+        reason = "it fits only if activations are computed again, and products take longer"
+    if grown == "tensor" and value > found.cluster.per_node and key == "tp":
+        reason += f" leave the node of {found.cluster.per_node}"
+    if grown == "bubble":
+        plan, micro = found.plan(row), int(found.cases.micro[row])
+        reason += f": {plan['pp']} stages for {micro} micro-batches" + (
+            f", {plan['vp']} times interleaved" * (plan["vp"] > 1)
+        )
+    change = f"{mine[grown]:.3g} to {theirs[grown]:.3g} s"
+    if ties(found, [best, row])[1] and slower >= 0:
+        return f"{label}: a tie, {100 * slower:+.1f} %; {reason}, {change}."
+    word = "slower" if slower >= 0 else "faster"
+    return f"{label}: {100 * abs(slower):.0f} % {word}; {reason}, {change}."
+
+
+def chosen(found: Found, text: str, order: list[int]) -> int:
+    """The row that `--explain` means: a rank in the list, or a plan's name or a part of it (the quickest that has
+    it)."""
+    if text.isdigit():
+        if not 1 <= int(text) <= len(order):
+            raise LabError(f"--explain {text}: the list has {len(order)} plans")
+        return order[int(text) - 1]
+    asked = {part for part in text.lower().split(".") if part}
+    names = [(row, told(found.plan(row))) for row in np.argsort(found.seconds).tolist()]
+    like = [row for row, parts_ in names if asked <= parts_]
+    if not like:
+        raise LabError(
+            f"--explain '{text}': no plan of this model on this cluster has it; one is {name(found.plan(order[0]))}"
+        )
+    return next((row for row in like if found.fits[row]), like[0])
+
+
+def told(plan: dict[str, int]) -> set[str]:
+    """The words of a plan's name, and those that its name leaves out: cp1, recompute's absence as keep, bf16."""
+    ones = {f"{key}1" for key in ("vp", "cp", "ep") if plan[key] == 1}
+    without = ["keep"] * (plan["recompute"] != FULL) + ["bf16"] * (not plan["fp8"])
+    return {*name(plan).split("."), *ones, *without}
+
+
+def compared(found: Found, a: int, b: int) -> list[tuple[str, float, float]]:
+    """(what, of a, of b) line by line: seconds by part, then GiB by kind. What neither plan has is left out."""
+
+    def both(what: str, column: Any, unit: float = 1.0) -> tuple[str, float, float]:
+        return what, float(column[a]) / unit, float(column[b]) / unit
+
+    seconds = [both(f"  {part}, s", column) for part, column in found.step._asdict().items()]
+    kinds = [both(f"  {kind}, GiB", column, GIB) for kind, column in found.memory._asdict().items()]
+    of_step, of_memory = both("step, s", found.seconds), both("needed, GiB", found.memory.needed, GIB)
+    there = [line for line in seconds if max(line[1:]) > 0.0005 * of_step[1]]
+    return [of_step, *there, of_memory, *[line for line in kinds if max(line[1:]) > 0.005]]
+
+
+def as_json(found: Found, rows: list[int], sigma: float) -> list[dict[str, Any]]:
+    """The plans with all that is known of them."""
+    tied = ties(found, rows)
+    return [
+        {
+            "plan": found.plan(row),
+            "name": name(found.plan(row)),
+            "step_s": float(found.seconds[row]),
+            "interval_s": [float(found.seconds[row] * np.exp(sign * sigma)) for sign in (-1, 1)],
+            "tie": tie,
+            "tokens_s_gpu": float(found.tokens_s_gpu()[row]),
+            "mfu": float(found.mfu()[row]),
+            "needed_gib": float(found.memory.needed[row]) / GIB,
+            "memory_gib": {kind: float(getattr(found.memory, kind)[row]) / GIB for kind in found.memory._fields},
+            "parts_s": parts(found.step, row),
+            "loses_to": binding(found, row),
+        }
+        for row, tie in zip(rows, tied)
+    ]

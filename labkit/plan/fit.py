@@ -1,0 +1,145 @@
+"""Fit the constants, and tell how wrong they are on what they have not seen: python -m labkit.plan.fit [--write]
+
+Least squares by Gauss and Newton, of log(predicted / measured), over data/shown.csv and data/own.csv. Three rules:
+
+    one vote a stack      a row of a stack with n rows counts 1/n: a sweep of 26 plans is one experience, not 26
+    a prior               each constant may leave its start by its `width`; where no run depends on it, it stays
+    a doubtful row        one that is off by more than `DOUBT` counts less, as |error| grows (Huber 1964): a plan on the
+                          edge of memory, or a node that was slow, says nothing about the model
+
+Two honest errors come of it. **Stack out**: fit without a whole software stack, predict it. **Row out**: without one
+row. Neither is blind altogether: who chose the formulas, and the constants that are not fitted, had seen these rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from labkit.plan.cases import Array
+from labkit.plan.constants import ABOUT, DATA, Constants, start
+from labkit.plan.rows import Row, Runs, number, read, runs
+from labkit.plan.step import step
+
+NOISE, DOUBT = 0.08, 0.10  # of a log: what releases of one stack differ by (5 to 10 %); beyond it a row is doubtful
+NUDGE, LEAP, ROUNDS = 1e-3, 0.3, 8  # of log(constant): for the slope; the longest step; steps
+
+
+def measured() -> list[Row]:
+    """The rows with a time, of both files."""
+    return [row for name in ("shown", "own") for row in read(DATA / f"{name}.csv") if number(row, "step_s")]
+
+
+def predict(found: Runs, k: Constants) -> Array:
+    """log(seconds) of each row."""
+    return np.log(found.spread(step(found.cases, k).total)[0])
+
+
+def fit(found: Runs, wanted: Array, weights: Array, begin: Constants, rounds: int = ROUNDS) -> Constants:
+    """Constants under which the rows' log(seconds) come nearest to `wanted`. A row of weight 0 is not seen."""
+    names = [name for name, about in ABOUT.items() if about.width]
+    width = np.array([ABOUT[name].width for name in names])
+    origin = np.log([ABOUT[name].start for name in names])
+    x = np.log([getattr(begin, name) for name in names])
+
+    def at(logs: Array) -> Constants:
+        return begin._replace(**dict(zip(names, map(float, np.exp(logs)))))
+
+    for _ in range(rounds):
+        now = predict(found, at(x))
+        slopes = np.stack([(predict(found, at(x + nudge)) - now) / NUDGE for nudge in NUDGE * np.eye(len(x))], axis=1)
+        off = now - wanted
+        trust = np.sqrt(weights * np.minimum(1, DOUBT / np.maximum(np.abs(off), 1e-12))) / NOISE
+        # min over d of |trust (slopes d + off)|^2 + |(x + d - origin) / width|^2     [R,n] @ [n] + [R], [n]
+        left = np.concatenate([slopes * trust[:, None], np.diag(1 / width)])
+        right = np.concatenate([-off * trust, (origin - x) / width])
+        x = x + np.clip(np.linalg.lstsq(left, right, rcond=None)[0], -LEAP, LEAP)
+    return at(x)
+
+
+def votes(groups: list[str], seen: Array) -> Array:
+    """1 / (rows of the same stack) for each row that is seen, else 0."""
+    count = Counter(group for group, one in zip(groups, seen) if one)
+    return np.array([1.0 / count[group] if one else 0.0 for group, one in zip(groups, seen)])
+
+
+def left_out(found: Runs, wanted: Array, stacks: list[str], folds: list[str], begin: Constants, rounds: int) -> Array:
+    """log(predicted / measured) of each row, by constants that have not seen its fold."""
+    off = np.zeros(len(wanted))
+    for fold in sorted(set(folds)):
+        mine = np.array([one == fold for one in folds])
+        off[mine] = (predict(found, fit(found, wanted, votes(stacks, ~mine), begin, rounds)) - wanted)[mine]
+    return off
+
+
+def within_sweeps(rows: list[Row], off: Array) -> float:
+    """How far plans of one sweep are off against one another: the median |log error| around their sweep's median. What
+    two plans on one machine must differ by to be told apart."""
+    groups = [row.get("sweep_group", "") for row in rows]
+    spread: list[float] = []
+    for name in {one for one in groups if one and groups.count(one) >= 3}:
+        some = off[[one == name for one in groups]]
+        spread += list(np.abs(some - np.median(some)))
+    return float(np.median(spread))
+
+
+def fitted(say: Callable[[str], None]) -> tuple[Constants, dict[str, float]]:
+    """(constants, their accuracy); `say` is told what a reader wants to know of it."""
+    rows = measured()
+    found = runs(rows)
+    wanted = np.log([number(row, "step_s") or 0.0 for row in found.rows])
+    stacks = [row["framework"] for row in found.rows]
+    everything = np.ones(len(wanted))
+    k = fit(found, wanted, votes(stacks, everything), start())
+    seen = predict(found, k) - wanted
+    stack_out = left_out(found, wanted, stacks, stacks, start(), ROUNDS)
+    row_out = left_out(found, wanted, stacks, [str(i) for i in range(len(wanted))], k, 2)
+    out: dict[str, float] = {}
+    for name, off in (("seen", seen), ("stack_out", stack_out), ("row_out", row_out)):
+        size = np.abs(np.exp(off) - 1)
+        for what, value in (("mean", size.mean()), ("median", np.median(size)), ("p90", np.quantile(size, 0.9))):
+            out[f"{name}_{what}"] = float(value)
+        mean, median, p90 = (100 * out[f"{name}_{what}"] for what in ("mean", "median", "p90"))
+        say(f"{name:10s} mean {mean:5.1f} %  median {median:5.1f} %  p90 {p90:5.1f} %")
+    by_stack = {name: np.abs(np.exp(stack_out[[one == name for one in stacks]]) - 1) for name in sorted(set(stacks))}
+    for name, size in by_stack.items():
+        say(f"    stack out, {name:26s} {len(size):3d} rows, mean {100 * size.mean():5.1f} %")
+    out["stacks_mean"] = float(np.mean([size.mean() for size in by_stack.values()]))
+    say(f"a stack's mean error, all stacks alike: {100 * out['stacks_mean']:.1f} %")
+    out["interval"] = kept_by(0.8, np.abs(stack_out), votes(stacks, everything))
+    out["tie"] = within_sweeps(found.rows, row_out)
+    return k, out
+
+
+def kept_by(share: float, off: Array, weights: Array) -> float:
+    """The least |log error| within which rows of this share of all votes lie: a weighted quantile."""
+    order = np.argsort(off)
+    reached = np.cumsum(weights[order]) >= share * weights.sum() - 1e-9
+    return float(off[order][np.argmax(reached)])
+
+
+def text(k: Constants, found: dict[str, float]) -> str:
+    """data/fitted.toml."""
+    lines = [
+        "# Written by `python -m labkit.plan.fit --write`; what each means: labkit/plan/constants.py",
+        "[constants]",
+    ]
+    lines += [f"{name} = {value:.4g}" for name, value in k._asdict().items()]
+    lines += ["", "# Of log(predicted / measured); see labkit/plan/fit.py", "[accuracy]"]
+    return "\n".join(lines + [f"{name} = {value:.4f}" for name, value in found.items()]) + "\n"
+
+
+def main(argv: list[str]) -> int:
+    k, found = fitted(print)
+    written = text(k, found)
+    print(written)
+    if "--write" in argv:
+        (DATA / "fitted.toml").write_text(written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""A step's time, part by part.
+
+A rank computes M micro-batches, each through its stage's layers: forward, backward, and what it computes again. Then,
+one after another: what of the messages is not hidden, the bubble, the optimizer.
+
+    tensor      two all-reduces a layer in forward and two in backward (as reduce-scatter and all-gather under sequence
+                parallelism), forward's again where all is recomputed. With overlap the share `tp_left` stays exposed
+    data        gradients down and weights up, once a step; under ZeRO-3 weights twice and gradients once a micro-batch.
+                With overlap they hide behind the backward that is there, and hidden messages slow it by `drag`
+    context     keys and values around a ring, a hop behind each chunk's attention, and the chunks' results merged.
+                Causal work is the same on all ranks: each has a chunk from the front and its mirror image
+    pipeline    a micro-batch's rows to the next stage and its gradient back, `vp` times
+    bubble      (P-1) / vp micro-batches that the last stage waits for (week 15)
+    host        where a layer is done before the CPU has queued the next one: many small kernels, where
+                attention is not fused
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from labkit.plan import links
+from labkit.plan.cases import FULL, NONE, OPERATIONS, SELECTIVE, UNFUSED, Array, Cases
+from labkit.plan.constants import Constants
+from labkit.plan.memory import held_parameters
+from labkit.plan.work import REACHED, Layer, layer
+
+MERGED = 10  # bytes of one number: a chunk's result read (BF16), the sum so far read and written (FP32)
+
+
+class Step(NamedTuple):
+    """Seconds of a step on the slowest rank, by where they go. Their sum is the step."""
+
+    gemm: Array
+    attention: Array
+    elementwise: Array
+    casts: Array
+    tensor: Array
+    context: Array
+    experts: Array
+    data: Array
+    pipeline: Array
+    bubble: Array
+    optimizer: Array
+    host: Array
+
+    @property
+    def total(self) -> Array:
+        return sum(self, np.zeros_like(self.gemm))
+
+
+def repeated(c: Cases, one: Layer) -> tuple[Array, Array, Array, Array]:
+    """Seconds of what a layer's backward computes again: (products, attention, moved, casts). `OPERATIONS` keeps every
+    second product's output and attention's, and computes the rest again; `SELECTIVE` attention's core alone."""
+    all_of = (c.recompute == FULL).astype(float)
+    half = (c.recompute == OPERATIONS).astype(float)
+    core = all_of + (c.recompute == SELECTIVE)
+    return one.gemm_f * (all_of + half / 2), one.attention_f * core, one.moved_f * (all_of + half), one.cast_f * all_of
+
+
+def step(c: Cases, k: Constants) -> Step:
+    """The parts of each case's step."""
+    one = layer(c, k)
+    again = repeated(c, one)
+    M, depth = c.micro, c.depth
+    many = M * depth
+    head = M * one.head
+    gemm = many * (one.gemm_f + one.gemm_b + again[0]) + head
+    attention = many * (one.attention_f + one.attention_b + again[1])
+    elementwise = many * (one.moved_f + one.moved_b + again[2])
+    casts = many * (one.cast_f + one.cast_b + again[3])
+
+    full = (c.recompute == FULL).astype(float)
+    left = np.where(c.tp_overlap > 0, k.tp_left, 1.0)
+    tensor_of_one = left * links.tensor_lap(c, k) * 2 * (4 + 2 * full)
+    context_of_one = around_the_ring(c, k, one, full)
+    experts_of_one = links.expert_exchange(c, k) * (2 + full)
+    tensor, context, experts = many * tensor_of_one, many * context_of_one, many * experts_of_one
+
+    per_layer = (gemm + attention + elementwise + casts - head) / many
+    slowest = np.where(c.attention == UNFUSED, k.host, 0.0) * (3 + (c.recompute != NONE))
+    host_of_one = np.maximum(0.0, slowest - per_layer - tensor_of_one)
+    host = many * host_of_one
+
+    of_one = per_layer + tensor_of_one + context_of_one + experts_of_one + host_of_one
+    hop = links.stage_message(c, k)
+    bubble = (c.pp - 1) / c.vp * (depth * of_one + 2 * hop)
+    pipeline = M * 2 * c.vp * hop
+
+    backward = depth * of_one * 2 / 3
+    data = data_exposed(c, k, np.where(c.zero >= 3, M * depth * of_one, backward))
+    optimizer = k.optimizer * held_parameters(c) / np.where(c.zero > 0, c.dp * c.cp, 1.0) / c.hbm
+    parts = (gemm, attention, elementwise, casts, tensor, context, experts, data, pipeline, bubble, optimizer, host)
+    return Step(*parts)
+
+
+def around_the_ring(c: Cases, k: Constants, one: Layer, full: Array) -> Array:
+    """Seconds that context parallelism adds to a layer and micro-batch. Forward, cp - 1 hops of keys and values, each
+    behind the attention of the chunk that is there; then what each further chunk found is merged into what was there.
+    Backward, two messages a hop: the gradients of keys and values travel along, and one hop further, home."""
+    hop, core = links.context_hop(c, k), one.attention_f / c.cp
+    merged = (c.cp - 1) * MERGED * c.tokens * c.hidden / c.tp / (REACHED * c.hbm)
+    forward = links.context_added(hop, c.cp - 1, core, k.drag) + merged
+    back = links.context_added(2 * hop, c.cp - 1, one.attention_b / c.cp, k.drag) + hop + merged
+    return forward * (1 + full) + back
+
+
+def data_exposed(c: Cases, k: Constants, window: Array) -> Array:
+    """Seconds that messages of data parallelism add to a step whose computing leaves `window` seconds to hide
+    behind."""
+    held = held_parameters(c)
+    gradients = np.where(c.zero >= 3, 4.0, 2.0)
+    down = links.data_lap(c, k, gradients * held)
+    up = links.data_lap(c, k, 2 * held)
+    each = np.where(c.zero >= 3, c.micro * (down + 2 * up), down + up)
+    hidden = np.where(c.dp_overlap > 0, np.minimum(each, window), 0.0)
+    return each - hidden + k.drag * hidden

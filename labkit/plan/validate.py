@@ -1,0 +1,190 @@
+"""Hold the model to measured runs: python -m labkit.plan.validate FILE.csv [--json]
+
+Columns as in data/shown.csv. Printed are, for each run, the step predicted (with the interval that four of five unseen
+stacks kept) and measured; then the errors, by GPU and by framework; for each sweep (rows of one `sweep_group`: one
+model, GPUs and batch, other plans) Kendall's tau and the regret of taking the plan predicted best; memory by how it was
+measured; and whether a plan that ran out of memory is called fitting.
+
+A row with blanks is predicted with a wider interval. A row whose model or machine nobody can know is told and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.plan.cases import Array
+from labkit.plan.constants import accuracy, constants
+from labkit.plan.memory import FRAGMENTS, GIB, fits, memory
+from labkit.plan.rows import Row, Runs, number, read, runs
+from labkit.plan.step import step
+
+NO = ("no", "oom", "false", "0")
+
+
+def kendall(a: Array, b: Array) -> float:
+    """Kendall's tau-b of two rankings: pairs in the same order less pairs in the other, over pairs without ties."""
+    same = ties_a = ties_b = 0
+    for i, j in combinations(range(len(a)), 2):
+        first, second = np.sign(a[i] - a[j]), np.sign(b[i] - b[j])
+        same += int(first * second)
+        ties_a += int(first == 0)
+        ties_b += int(second == 0)
+    pairs = len(a) * (len(a) - 1) // 2
+    whole = (pairs - ties_a) * (pairs - ties_b)
+    return same / whole**0.5 if whole > 0 else float("nan")
+
+
+def regret(predicted: Array, measured: Array) -> float:
+    """How much longer than the best step that of the plan predicted best is, as a share."""
+    return float(measured[int(np.argmin(predicted))] / measured.min() - 1)
+
+
+def summary(errors: list[float]) -> dict[str, float]:
+    """n, and mean, median and 90 % quantile of |predicted / measured - 1|."""
+    size = np.abs(errors)
+    return {"n": len(errors), "mean": float(size.mean()), "median": float(np.median(size)), "p90": p90(size)}
+
+
+def p90(size: Array) -> float:
+    return float(np.quantile(size, 0.9))
+
+
+def judge(rows: list[Row]) -> dict[str, Any]:
+    """Everything that is printed, as JSON. Order and names of columns' owners change nothing in it but the labels."""
+    found = runs(rows)
+    seconds, least, most = found.spread(step(found.cases, constants()).total)
+    room = accuracy()["interval"]
+    held = memory(found.cases)
+    bytes_ = found.spread(held.total)[0]
+    needed = found.spread(held.needed)[0]
+    fitting = np.ones(len(found.rows))
+    np.minimum.at(fitting, found.owner, fits(found.cases))  # whatever the row leaves open
+    each = []
+    for i, row in enumerate(found.rows):
+        measured, gib = number(row, "step_s"), number(row, "mem_gib")
+        kind = row.get("mem_kind", "")
+        size = (needed if "smi" in kind else bytes_ * (1 + FRAGMENTS) if "reserved" in kind else bytes_)[i] / GIB
+        each.append(
+            {
+                "id": row.get("id", str(i + 1)),
+                "gpu": row.get("gpu", ""),
+                "framework": row.get("framework", ""),
+                "sweep": row.get("sweep_group", ""),
+                "predicted_s": float(seconds[i]),
+                "least_s": float(least[i] * np.exp(-room)),
+                "most_s": float(most[i] * np.exp(room)),
+                "measured_s": measured,
+                "error": float(seconds[i] / measured - 1) if measured else None,
+                "gib": float(size),
+                "measured_gib": gib,
+                "gib_error": float(size / gib - 1) if gib else None,
+                "mem_kind": kind,
+                "fits": bool(fitting[i]),
+                "ran": row.get("fits", "yes").lower() not in NO,
+            }
+        )
+    return {"rows": each, "left_out": found.left_out, **summaries(each, found)}
+
+
+def summaries(each: list[dict[str, Any]], found: Runs) -> dict[str, Any]:
+    timed = [one for one in each if one["error"] is not None]
+    by: dict[str, dict[str, list[float]]] = {"gpu": defaultdict(list), "framework": defaultdict(list)}
+    for one in timed:
+        for key, of in by.items():
+            of[one[key]].append(one["error"])
+    groups = defaultdict(list)
+    for one in timed:
+        groups[one["sweep"]].append(one)
+    sweeps = {}
+    for name, members in sorted(groups.items()):
+        if name and len(members) >= 3:
+            predicted = np.array([one["predicted_s"] for one in members])
+            measured = np.array([one["measured_s"] for one in members])
+            sweeps[name] = {
+                "n": len(members),
+                "tau": kendall(predicted, measured),
+                "regret": regret(predicted, measured),
+            }
+    kinds = defaultdict(list)
+    for one in each:
+        if one["gib_error"] is not None:
+            kinds[one["mem_kind"]].append(one["gib_error"])
+    inside = [one["least_s"] <= one["measured_s"] <= one["most_s"] for one in timed]
+    return {
+        "time": summary([one["error"] for one in timed]) if timed else None,
+        "inside_interval": float(np.mean(inside)) if timed else None,
+        **{f"time_by_{key}": {name: summary(of[name]) for name in sorted(of)} for key, of in by.items()},
+        "sweeps": sweeps,
+        "memory": {name: summary(kinds[name]) for name in sorted(kinds)},
+        "out_of_memory": sum(not one["ran"] for one in each),
+        "called_fitting": sum(not one["ran"] and one["fits"] for one in each),
+        "ran": sum(one["ran"] for one in each),
+        "called_too_large": sum(one["ran"] and not one["fits"] for one in each),
+    }
+
+
+def show(said: dict[str, Any]) -> None:
+    """Print what `judge` found."""
+    heads = f"{'predicted s':>12s} {'interval':>19s} {'measured s':>11s} {'error %':>8s} {'GiB':>7s} {'meas.':>7s}"
+    print(f"{'run':40s} {heads}")
+    for one in said["rows"]:
+        between = f"{one['least_s']:.4g} to {one['most_s']:.4g}"
+        measured = f"{one['measured_s']:.4g}" if one["measured_s"] else "-"
+        error = f"{100 * one['error']:+.1f}" if one["error"] is not None else "-"
+        gib = f"{one['measured_gib']:.1f}" if one["measured_gib"] else "-"
+        note = "" if one["ran"] else "  ran out of memory" + (": CALLED FITTING" if one["fits"] else ", as predicted")
+        print(
+            f"{one['id'][:40]:40s} {one['predicted_s']:12.4f} {between:>19s} {measured:>11s} {error:>8s} "
+            f"{one['gib']:7.1f} {gib:>7s}{note}"
+        )
+    for sentence in said["left_out"]:
+        print(f"left out: {sentence}")
+    if said["time"]:
+        print(f"\n{'time error, %':40s} {'runs':>5s} {'mean':>6s} {'median':>6s} {'p90':>6s}")
+        line("all", said["time"])
+        for key in ("gpu", "framework"):
+            for name, one in said[f"time_by_{key}"].items():
+                line(f"  {name}", one)
+        print(f"inside their interval: {100 * said['inside_interval']:.0f} %")
+    for name, one in said["sweeps"].items():
+        print(f"sweep {name}: {one['n']} plans, Kendall's tau {one['tau']:.3f}, regret {100 * one['regret']:.1f} %")
+    for name, one in said["memory"].items():
+        line(f"memory, {name}", one)
+    print(
+        f"ran out of memory: {said['out_of_memory']}, of them called fitting: {said['called_fitting']}; "
+        f"ran: {said['ran']}, of them called too large: {said['called_too_large']}"
+    )
+
+
+def line(name: str, one: dict[str, float]) -> None:
+    print(
+        f"{name[:40]:40s} {one['n']:5.0f} {100 * one['mean']:6.1f} {100 * one['median']:6.1f} {100 * one['p90']:6.1f}"
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Status 0; 2 and one sentence if the file cannot be used."""
+    files = [one for one in argv if not one.startswith("-")]
+    try:
+        if len(files) != 1 or set(argv) - {*files, "--json"}:
+            raise LabError("usage: python -m labkit.plan.validate FILE.csv [--json]")
+        said = judge(read(files[0]))
+    except LabError as error:
+        print(f"validate: {error}", file=sys.stderr)
+        return 2
+    if "--json" in argv:
+        print(json.dumps(said, indent=1))
+    else:
+        show(said)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

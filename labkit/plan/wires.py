@@ -1,0 +1,75 @@
+"""What a message takes on this machine: the formulas of links.py turned round, for `lab plan --calibrate`."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from typing import Any, NamedTuple
+
+G = 1e9
+
+
+class Link(NamedTuple):
+    """GB/s of one direction a rank, and seconds of a ring's step."""
+
+    gbs: float
+    alpha: float
+
+
+def gathered(group: Any, nbytes: int, rounds: int) -> float:
+    """Median seconds of an all-gather whose result has about `nbytes`; the slowest rank's in each round."""
+    import torch
+
+    part = torch.randn(max(1, nbytes // 4 // group.size), device=group.device)
+    out = torch.empty(part.numel() * group.size, device=group.device)
+    wait = torch.cuda.synchronize if group.device.type == "cuda" else lambda: None
+    laps = []
+    for _ in range(3 + rounds):
+        group.barrier()
+        wait()
+        begin = time.perf_counter()
+        group.all_gather(part, out=out)
+        wait()
+        laps.append(time.perf_counter() - begin)
+    slowest = group.all_reduce(torch.tensor(laps[3:], dtype=torch.float64, device=group.device), op="max")
+    return float(slowest.median())
+
+
+def link(group: Any, message: int) -> Link:
+    """Of one group whose ranks are alike: the formulas of links.py turned round."""
+    N = group.size
+    small, large = gathered(group, 4096, 20), gathered(group, message, 8)
+    return Link((N - 1) / N * message / max(large - small, 1e-9) / G, small / (N - 1))
+
+
+def links(group: Any, per_node: int, message: int) -> list[list[float] | None]:
+    """[within a machine, between machines] of this rank; None where there is one rank, or one machine."""
+    size = group.size
+    nodes = [list(range(i, i + per_node)) for i in range(0, size, per_node)]
+    alike = [list(range(i, size, per_node)) for i in range(per_node)]
+    within = link(group.split(nodes, "node"), message) if per_node > 1 else None
+    between = link(group.split(alike, "alike"), message) if size > per_node else None
+    return [None if one is None else list(one) for one in (within, between)]
+
+
+def measured_links(device: str, message: int) -> tuple[int, Link | None, Link | None]:
+    """(ranks of a machine, the link within, the link between), over all GPUs here, or two processes of a CPU, or
+    whatever torchrun started."""
+    import torch
+
+    from labkit.comm.ranks import run_ranks, under_torchrun
+
+    here = torch.cuda.device_count() if device == "cuda" else 2
+    if under_torchrun():
+        size, here = int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    else:
+        size = here
+    if size < 2:
+        return 1, None, None
+    each = run_ranks(links, here, message, size=size if not under_torchrun() else None, timeout=120, device=device)
+    slowest = [
+        None if which[0] is None else Link(min(one[0] for one in which), statistics.median(one[1] for one in which))
+        for which in zip(*each)
+    ]
+    return here, slowest[0], slowest[1]

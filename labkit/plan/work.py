@@ -1,0 +1,141 @@
+"""How long one rank computes on one layer and one micro-batch: products, attention, what only moves bytes, casts.
+
+A product [m, k] @ [k, n] is cut into tiles, one a multiprocessor at a time. The last wave of tiles is rarely full, and
+each tile pays for its start (loads before the first multiply, the store after the last), which is told as extra depth:
+
+    seconds = waves * tile * (k + start) * 2 / (share * peak / SMs)        and never less than its bytes / HBM
+
+Everything else that a layer does reads and writes what is in memory and is told in bytes: norms, residual sums, rotary
+turns, the activation function, FP8's casts, and, where attention is not fused, its scores.
+
+Legend: n tokens of a micro-batch on this rank; h hidden, f feed-forward, t = tp. Seconds in, seconds out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from labkit.plan.cases import FLASH, SDPA, UNFUSED, Array, Cases
+from labkit.plan.constants import Constants
+
+TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.9), (64, 128, 0.7))  # rows, columns, rate against the largest
+REACHED = 0.85  # of HBM's bandwidth, by a kernel that only copies
+ALIGNED, UNALIGNED = 8, 0.5  # numbers that a row of 16 bytes holds; the rate left where a side is no multiple of it
+FULL_POWER = 700.0  # watts of the boards on which gemm_recent was measured; power goes about as the clock's cube
+
+
+class Layer(NamedTuple):
+    """Seconds of one layer and micro-batch, forward and backward, by kind."""
+
+    gemm_f: Array
+    gemm_b: Array
+    attention_f: Array
+    attention_b: Array
+    moved_f: Array
+    moved_b: Array
+    cast_f: Array
+    cast_b: Array
+    head: Array  # the output projection with its loss, forward and backward: once a micro-batch, on the last stage
+
+
+def rate(c: Cases, k: Constants, fp8: Array) -> Array:
+    """FLOP/s of a large product, BF16 or FP8. Chips since Hopper are held by their power, so that a board of fewer
+    watts clocks lower; earlier ones come near their peak."""
+    clock = np.where(c.recent > 0, np.cbrt(np.minimum(c.watts, FULL_POWER) / FULL_POWER), 1.0)
+    share = np.where(c.recent > 0, k.gemm_recent, k.gemm_older) * clock
+    return share * np.where(fp8 > 0, c.peak_fp8, c.peak)
+
+
+def product(c: Cases, k: Constants, m: Array, n: Array, depth: Array, count: Array, fp8: Array) -> Array:
+    """Seconds of `count` products [m, depth] @ [depth, n] that run as one kernel."""
+    of_one = rate(c, k, fp8) / c.sms
+    best = np.full(np.broadcast(m, n, depth).shape, np.inf)
+    for rows, columns, speed in TILES:
+        waves = np.ceil(count * np.ceil(m / rows) * np.ceil(n / columns) / c.sms)
+        best = np.minimum(best, waves * rows * columns * 2 * (depth + k.start) / (of_one * speed))
+    odd = (np.floor(m) % ALIGNED != 0) | (np.floor(n) % ALIGNED != 0) | (np.floor(depth) % ALIGNED != 0)
+    size = np.where(fp8 > 0, 1.0, 2.0)
+    moved = count * ((m + n) * depth * size + 2 * m * n) / (REACHED * c.hbm)
+    return np.maximum(best / np.where(odd, UNALIGNED, 1.0), moved)
+
+
+def linear(c: Cases, k: Constants, rows: Array, inputs: Array, outputs: Array, count: Array) -> tuple[Array, Array]:
+    """(forward, backward) of a linear; backward has two products, one for the input's gradient and one for the
+    weight's."""
+    forward = product(c, k, rows, outputs, inputs, count, c.fp8)
+    back = product(c, k, rows, inputs, outputs, count, c.fp8) + product(c, k, outputs, inputs, rows, count, c.fp8)
+    return forward, back
+
+
+def linears(c: Cases, k: Constants) -> tuple[Array, Array]:
+    """(forward, backward) of all linears of a layer. Columns are cut by tp in the first of a pair, rows in the
+    second."""
+    n, h, one = c.tokens, c.hidden, np.ones_like(c.tokens)
+    groups = np.where(c.moe, c.experts / c.ep, 1.0)  # experts that live here
+    routed = np.where(c.moe, np.ceil(n * c.chosen / groups / ALIGNED) * ALIGNED, n)  # tokens of each, padded
+    pairs = (
+        linear(c, k, n, h, (h + 2 * c.d_kv) / c.tp, one),
+        linear(c, k, n, h / c.tp, h, one),
+        linear(c, k, routed, h, c.ffn * (1 + c.gated) / c.tp, groups),
+        linear(c, k, routed, c.ffn / c.tp, h, groups),
+    )
+    return sum((f for f, _ in pairs), np.zeros_like(n)), sum((b for _, b in pairs), np.zeros_like(n))
+
+
+def attention(c: Cases, k: Constants) -> tuple[Array, Array]:
+    """(forward, backward) of softmax(q k^T) v. Fused: only the causal half is computed, and backward costs 2.5 times
+    the forward (five products for two). Unfused: all of it, in small products, with the scores in memory several
+    times."""
+    n, s, heads = c.tokens, c.seq, c.heads / c.tp
+    padded = np.ceil(c.d_head / 32) * 32  # a head's width in a kernel's tiles
+    share = np.where(c.recent > 0, k.flash_recent, k.flash_older)
+    share = share * np.where((c.attention == SDPA) & (c.recent > 0), k.sdpa, 1.0)
+    fused = 2 * n * s * heads * padded / (share * c.peak)
+    many, none = c.mbs * heads, np.zeros_like(n)
+    products = product(c, k, s / c.cp, s, c.d_head, many, none) + product(c, k, s / c.cp, c.d_head, s, many, none)
+    scores = k.scores * n * s * heads / (REACHED * c.hbm) / 3
+    plain = c.attention == UNFUSED
+    return np.where(plain, products + scores, fused), np.where(plain, 2 * products + 2 * scores, 2.5 * fused)
+
+
+def moved(c: Cases, k: Constants) -> Array:
+    """Forward's seconds of all that only moves bytes: backward's are twice as many. Norms, residual sums and dropout
+    see whole rows of h on every rank, unless sequence parallelism cuts them, too."""
+    rows = 10 * c.hidden / np.where(c.sp > 0, c.tp, 1.0)
+    inside = (4 * c.hidden + (2 + c.gated) * c.ffn * c.chosen) / c.tp
+    times = np.where(c.attention == SDPA, k.elementwise_torch, k.elementwise)
+    return times * 2 * c.tokens * (rows + inside) / c.hbm
+
+
+def casts(c: Cases, k: Constants) -> tuple[Array, Array]:
+    """(forward, backward) of making FP8 of what the products read: activations and weights, then gradients."""
+    n, h, t = c.tokens, c.hidden, c.tp
+    weights = (c.attention_weights + c.mlp_weights * np.where(c.moe, c.experts / c.ep, 1.0)) / t
+    inputs = n * (h + h / t + (h + c.ffn / t) * c.chosen)
+    grads = n * ((h + 2 * c.d_kv) / t + h + (c.ffn * (1 + c.gated) / t + h) * c.chosen)
+    each = c.fp8 * k.cast / c.hbm
+    return each * (inputs + weights), each * grads
+
+
+LOGIT_BYTES = 16  # traffic of one logit: BF16 written, FP32 for the loss, and their gradients
+
+
+def head(c: Cases, k: Constants) -> Array:
+    """The output projection, always BF16, and the loss: forward and backward."""
+    n, h, v, zero, one = c.tokens, c.hidden, c.vocab / c.tp, np.zeros_like(c.tokens), np.ones_like(c.tokens)
+    products = product(c, k, n, v, h, one, zero) + product(c, k, n, h, v, one, zero) + product(c, k, v, h, n, one, zero)
+    return products + LOGIT_BYTES * n * v / (REACHED * c.hbm)
+
+
+def layer(c: Cases, k: Constants) -> Layer:
+    """All of it."""
+    gemm_f, gemm_b = linears(c, k)
+    attention_f, attention_b = attention(c, k)
+    cast_f, cast_b = casts(c, k)
+    once = moved(c, k)
+    return Layer(gemm_f, gemm_b, attention_f, attention_b, once, 2 * once, cast_f, cast_b, head(c, k))
+
+
+__all__ = ["FLASH", "SDPA", "UNFUSED", "Layer", "layer", "product", "rate"]

@@ -1,0 +1,153 @@
+"""Which way a BF16 product goes on a CPU: torch's own kernel, or through FP32.
+
+Many CPUs have no BF16 instructions: Intel's Core and AMD's Ryzen before Zen 4, Apple's M1. torch computes BF16 products
+there all the same, in loops that nobody tuned: [1024, 256] @ [256, 1024] takes 475 ms, and 11 ms in FP32 (AMD Zen 3,
+one thread, torch 2.13; pytorch/pytorch#146508 tells the same). So there
+
+    y = round(a.float() @ b.float())        two casts, FP32's tuned kernel, one rounding
+
+It is the same arithmetic. A product of two BF16 numbers has 16 significant bits at most, so FP32 holds it exactly; the
+native kernels add the products up in FP32 too, and round the sum once. Only the order of the additions differs.
+
+**Where it takes hold.** At torch's dispatcher: the CPU's kernels of `mm`, `addmm`, `bmm` and `baddbmm` are replaced by
+ones that look at their operands' type. That is below autograd, autocast, checkpointing, FSDP2 and torch.compile, and so
+it reaches every product: forward and both of the backward's, the head, a library's own (torchao's BF16 weight
+gradients), a student's. It holds for the whole process, as threads share one dispatcher. The other places were worse:
+
+    an autograd Function for each linear    each backend needs its own, and torchao's products stay out of reach
+    a TorchDispatchMode                     holds in one thread, costs Python for every operator, must be entered by all
+    a `linear=` of the model's              backends replace those linears
+
+Products of other types take torch's own kernel, 0.03 ms later. Attention and `_scaled_mm` are left alone: torch is fast
+at these on every CPU.
+
+**Which CPUs.** `this_cpu` reads what the CPU says of itself. LABKIT_BF16_PRODUCTS=fp32 or =native in the environment
+decides instead. ONEDNN_MAX_CPU_ISA=AVX2, oneDNN's own variable, makes a newer CPU as slow as an older one, and counts.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.errors import LabError
+from labkit.record.hardware import read_system, sysctl
+
+VARIABLE = "LABKIT_BF16_PRODUCTS"
+NATIVE, FP32 = "native", "fp32"
+INSTRUCTIONS = {"x86": ("avx512_bf16", "amx_bf16"), "ARM": ("bf16",)}  # one of them is enough; Linux's names
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # what oneDNN may use; the second is its old name
+OPERATORS = ("mm", "addmm", "bmm", "baddbmm")
+
+
+@dataclass(frozen=True)
+class Products:
+    """Which `path` BF16 products take on the CPU, NATIVE or FP32, and `why`."""
+
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{'through FP32, rounded once' if self.path == FP32 else 'native'}: {self.why}"
+
+    def to_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def this_cpu() -> Products:
+    """The path that this machine's products should take. LabError: the variable asks for one that there is not."""
+    mac = platform.system() == "Darwin"
+    return decide(
+        platform.machine(),
+        "Features: bf16" if mac and sysctl("hw.optional.arm.FEAT_BF16") == "1" else read_system("/proc/cpuinfo"),
+        onednn=torch.backends.mkldnn.is_available(),
+        environment=os.environ,
+    )
+
+
+def decide(machine: str, cpuinfo: str, *, onednn: bool, environment: Any) -> Products:
+    """machine: as platform.machine() has it. cpuinfo: the text of /proc/cpuinfo. onednn: does this torch have oneDNN,
+    which brings the BF16 products? What nobody knows goes through FP32: right everywhere, and never slow."""
+    if asked := environment.get(VARIABLE):
+        if asked not in (NATIVE, FP32):
+            raise LabError(f"{VARIABLE} takes {FP32} or {NATIVE}, not '{asked}'")
+        return Products(asked, f"{VARIABLE} says so")
+    kind = "ARM" if machine.lower() in ("aarch64", "arm64") else "x86"
+    cores = [set(line.split()) for line in re.findall(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.M)]
+    have = set.intersection(*cores) if cores else set()  # a process may run on any core
+    found = [name for name in INSTRUCTIONS[kind] if name in have]
+    if not found:
+        return Products(FP32, f"this CPU has no {' or '.join(INSTRUCTIONS[kind])}")
+    if not onednn:
+        return Products(FP32, f"this CPU has {found[0]}, but this torch has no oneDNN, which would use it")
+    limit = next((environment[name] for name in LIMITS if environment.get(name)), "")
+    if kind == "x86" and limit and not re.search(r"BF16|FP16|AMX|AVX10|DEFAULT|ALL", limit.upper()):
+        return Products(FP32, f"this CPU has {found[0]}, but oneDNN is held to {limit}")
+    return Products(NATIVE, f"this CPU has {', '.join(found)}")
+
+
+class Switch:
+    """The process's one switch. `now`: the path in force, None before the first `use`."""
+
+    def __init__(self) -> None:
+        self.now: Products | None = None
+        self.library: torch.library.Library | None = None  # its kernels go when it does
+        self.lock = threading.Lock()  # ranks may be threads
+
+    def use(self, wanted: Products | None = None) -> Products:
+        """From now on BF16 products of this process take this path (default: this machine's); returns it."""
+        with self.lock:
+            self.now = wanted or this_cpu()
+            if self.now.path == FP32 and self.library is None:
+                self.library = self._install()
+            return self.now
+
+    def _install(self) -> torch.library.Library:
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says, once, that kernels are replaced; here they are meant to be
+            for name in OPERATORS:
+                native = torch.library.get_kernel(f"aten::{name}", "CPU").call_boxed
+                into = torch.library.get_kernel(f"aten::{name}.out", "CPU").call_boxed
+                library.impl(name, self._returning(native), "CPU", with_keyset=True)
+                library.impl(f"{name}.out", self._writing(native, into), "CPU", with_keyset=True)
+        return library
+
+    def _returning(self, native: Callable) -> Callable:
+        def product(keys: Any, *operands: Any, **factors: Any) -> Tensor:
+            if not self._takes(operands):
+                return native(keys, *operands, **factors)
+            return native(keys, *map(_widened, operands), **factors).to(torch.bfloat16)
+
+        return product
+
+    def _writing(self, native: Callable, into: Callable) -> Callable:
+        def product(keys: Any, *operands: Any, out: Tensor, **factors: Any) -> Tensor:
+            if not self._takes((*operands, out)):
+                return into(keys, *operands, out=out, **factors)
+            y = native(keys, *map(_widened, operands), **factors)
+            return out.resize_(y.shape).copy_(y)
+
+        return product
+
+    def _takes(self, operands: tuple[Any, ...]) -> bool:
+        """Through FP32? Only where all are BF16; mixed types are torch's to refuse."""
+        through = self.now is not None and self.now.path == FP32
+        return through and all(x.dtype == torch.bfloat16 for x in operands if isinstance(x, Tensor))
+
+
+def _widened(x: Any) -> Any:
+    return x.float() if isinstance(x, Tensor) else x
+
+
+SWITCH = Switch()
+use = SWITCH.use

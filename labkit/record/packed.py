@@ -1,0 +1,59 @@
+"""A finished run in one file: NAME.jsonl.gz stands where the folder NAME stood, and `read_run` reads either.
+
+    first line     {"run": what run.json held, "events": [the lines of events.jsonl]}
+    other lines    steps.jsonl as it was written
+
+A run that goes on is never packed: its lines stay plain, each flushed as it is written. A comparison keeps its folder
+and its run.json; each of its arms becomes one file. The same run gives the same bytes. What can be drawn again goes:
+figures/ and report.html.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.record.files import explained, replace_file
+from labkit.record.read import PACKED, is_alive, load_run, parse
+
+LINES, DRAWN = ("steps.jsonl", "events.jsonl"), ("report.html", "figures")
+
+
+def pack(folder: Path) -> int:
+    """Pack every run in `folder`, itself included, and return how many became a file. LabError, before anything is
+    touched: there is no run, one goes on, or one has a file that a packed run has no place for."""
+    runs = sorted((file.parent for file in folder.rglob("run.json")), key=lambda run: -len(run.parts))  # arms first
+    if not runs:
+        raise LabError(f"there is no run in {folder}")
+    single = [run for run in runs if load_run(run).get("kind") != "compare"]
+    for run in runs:
+        if is_alive(run):
+            raise LabError(f"{run} is still going on: pack it when it has finished")
+        strange = {file.name for file in run.iterdir()} - {"run.json", *LINES, *DRAWN}
+        if run in single and strange:
+            raise LabError(f"{run} holds {min(strange)}, which a packed run has no place for: move it away first")
+    for run in runs:
+        with explained(run):
+            if run in single:
+                replace_file(run.with_name(run.name + PACKED), packed(run))
+                shutil.rmtree(run)
+                continue
+            shutil.rmtree(run / "figures", ignore_errors=True)
+            (run / "report.html").unlink(missing_ok=True)
+            for name in LINES:  # a comparison has none of its own
+                if (run / name).exists() and not (run / name).stat().st_size:
+                    (run / name).unlink()
+    return len(single)
+
+
+def packed(run: Path) -> bytes:
+    """The file's bytes."""
+    steps, events = ((run / name).read_bytes() if (run / name).exists() else b"" for name in LINES)
+    head = {
+        "run": json.loads((run / "run.json").read_bytes()),
+        "events": [event for line in events.splitlines() if (event := parse(line)) is not None],
+    }
+    return gzip.compress(json.dumps(head, ensure_ascii=False).encode() + b"\n" + steps, 9, mtime=0)

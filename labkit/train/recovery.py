@@ -1,0 +1,121 @@
+"""What a run does about a step that is not finite: skip it, lower the learning rate, go back to a checkpoint.
+
+    [recovery]
+    lower_after = 2        # the 2nd bad step in a row lowers the rate, and so does every further one; 0: never
+    rollback_after = 4     # the 4th goes back to the newest checkpoint from before them; 0: never
+    factor = 0.5           # what the rate is multiplied by, each time, and when the run goes back
+    skip_data = true       # after going back, read other batches than those that it broke on
+    max_rollbacks = 3      # then it gives up
+    give_up_after = 20     # bad steps in a row; then it gives up
+
+A bad step is one whose loss or gradient is not finite on any rank (labkit.train.health). It never updates anything. One
+alone may be a bad batch: without a [recovery] table a run skips it, and no more. Several in a row are the model's. They
+are counted in the history, which every rank has alike, so no rank decides for itself.
+
+Going back brings back all that a checkpoint holds: weights, AdamW's means, scaling state, generators, hooks, history.
+Three things it leaves as they are: the lowered rate, the batches that are skipped, and the count of how often it went
+back. Of the batches: step k reads batch k + shift, and after a way back from step b to the checkpoint of step c the
+shift grows by b - c. So nothing that was read since the checkpoint is read again. (PaLM did that by hand, with 200 to
+500 batches: arXiv:2204.02311, section 5.1.) A fault of the machine, which other data do not cure, wants
+`skip_data = false`: then the run stays on the batches of every other run of its seed.
+
+A checkpoint is good to go back to if it was saved before the first bad step of the row. So with `rollback_after` none
+is written in the midst of bad steps, but for the last one of a call, which a pause needs. A lowered rate stays lowered.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from labkit.strict import Config, Count, CountOrOff, require
+
+SKIP, LOWER, ROLL_BACK = "skip", "lower", "roll back"
+
+
+class RecoveryConfig(Config):
+    """The table [recovery] of a training's configuration; see the module's text."""
+
+    lower_after: CountOrOff = 0
+    rollback_after: CountOrOff = 0
+    factor: Annotated[float, Field(gt=0, le=1)] = 0.5
+    skip_data: bool = True
+    max_rollbacks: Count = 3
+    give_up_after: Count = 20
+
+    @model_validator(mode="after")
+    def _in_order(self) -> RecoveryConfig:
+        lower, back, end = self.lower_after, self.rollback_after, self.give_up_after
+        require(
+            not lower or not back or lower < back,
+            f"lower_after ({lower}) must be less than rollback_after ({back}), or the rate is never lowered first",
+        )
+        require(
+            max(lower, back) < end,
+            f"give_up_after ({end}) must be more than lower_after ({lower}) and rollback_after ({back})",
+        )
+        return self
+
+
+@dataclass
+class Recovery:
+    """How far a run has gone in this. Decided from what all ranks know alike; survives a resume and a way back.
+
+    rate multiplies the schedule's learning rate; step k reads batch k + shift; rollbacks: [[from step, to step], ...].
+    """
+
+    config: RecoveryConfig = field(default_factory=RecoveryConfig)
+    rate: float = 1.0
+    shift: int = 0
+    rollbacks: list[list[int]] = field(default_factory=list)
+
+    def answer(self, row: int) -> str:
+        """What the `row`-th bad step in a row leads to: SKIP, LOWER or ROLL_BACK. Lowers the rate if it is to be."""
+        reached = {ROLL_BACK: self.config.rollback_after, LOWER: self.config.lower_after}
+        found = next((what for what, after in reached.items() if 0 < after <= row), SKIP)
+        if found != SKIP:
+            self.rate *= self.config.factor
+        return found
+
+    def over(self, row: int, action: str) -> str | None:
+        """Why the run must end now, in words; None: it goes on."""
+        if action == ROLL_BACK and len(self.rollbacks) >= self.config.max_rollbacks:
+            return (
+                f"{row} steps in a row were not finite, after going back to a checkpoint {len(self.rollbacks)} times: "
+                "lower the learning rate or use another recipe"
+            )
+        if row >= self.config.give_up_after:
+            return f"{row} steps in a row were not finite: lower the learning rate or use another recipe"
+        return None
+
+    def went_back(self, step: int, to: int) -> None:
+        """Note the way back from `step` to the checkpoint of step `to`."""
+        self.rollbacks.append([step, to])
+        self.shift += step - to if self.config.skip_data else 0
+
+    def told(self) -> str:
+        """What else is different from now on, in words."""
+        seen = f", and step k reads batch k + {self.shift}" if self.shift else ""
+        return f"the learning rate is {self.rate:g} of its schedule{seen}"
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint and a result hold: rate, shift, rollbacks."""
+        return {key: value for key, value in asdict(self).items() if key != "config"}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Put back what `state` gave; {} of a checkpoint that is older than this."""
+        for key, value in state.items():
+            setattr(self, key, value)
+
+
+def row_of(skipped: Sequence[int], step: int) -> int:
+    """How many steps in a row, `step` the last of them, were skipped."""
+    row = 0
+    while row < len(skipped) and skipped[-1 - row] == step - row:
+        row += 1
+    return row

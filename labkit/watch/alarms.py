@@ -1,0 +1,276 @@
+"""When to ring: each rule is a pure function of a run's record, with the reason in one sentence.
+
+    gradient spike   the gradient's norm far above that of the steps before, several times or enormously
+    plateau          the held-out loss no longer falls, nor the gradient's norm, and the learning rate is still high
+    scale collapse   a tensor's FP8 scale falls to a sixteenth of what it was, or runs away to 64 times
+    underflow        more and more of a tensor's values become zero under its scale
+    overflow         more of a tensor's values saturate than before
+    slow rank        one rank works longer than the others, step after step
+    throughput       tokens per second fell and stayed low
+    not finite       the record's own events: a refused step, a way back, a failure
+    silence          nothing written for too long, or the one who wrote is gone
+
+Three properties hold of every rule. It is causal: whether it rings at step k depends on what was known at step k, so
+what rings on a finished record would have rung live. It looks back over a bounded number of rows: a record of 100,000
+steps is judged as it grows, never from its beginning, and the same alarms come however it was cut into looks. And it
+rings once: a condition that holds on is one alarm, and rings again only after `REARM` rows (evaluations, probes)
+without it.
+
+Thresholds are ratios to the run's own recent past, never absolute numbers: another model has other norms. Each has a
+second condition in the past's own spread (median absolute deviation), because noise differs as well. The first rows of
+a run, in which everything moves, ring nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from labkit.watch import past
+from labkit.watch.folder import Record
+
+REARM = 16  # rows without the condition, before it may ring again
+WINDOW = 64  # steps that tell what is usual
+WARMUP = 48  # of them, at least so many must be known
+LARGEST = np.finfo(np.float32).max  # what the record holds in place of an infinite scale
+
+SPIKE, SPIKE_SIGMAS = 4.0, 8.0  # times the usual, and of the usual scatter
+OFTEN, LATELY, HUGE = 3, 8, 64.0  # steps, of so many; times the usual, for one step alone
+EVALS, LITTLE, HIGH_RATE = 6, 1e-3, 0.3  # held-out losses; a share of the loss; of the largest learning rate so far
+PROBES, KNOWN = 8, 8  # probes that tell what is usual of a scale; so many must be known
+AT_ONCE = 1024.0  # times, for one probe alone
+SHARES = 24  # and of a share of values: it rises slowly, and eight probes would rise with it
+COLLAPSED, RAN_AWAY = 16.0, 64.0  # times, in two probes in a row
+UNDERFLOW, OVERFLOW = 5.0, 1.0  # percentage points
+SLOW, SLOW_STEPS, MOSTLY = 1.3, 16, 0.75  # times the median rank; steps; share of them
+DROP, DROP_SIGMAS = 0.7, 1.5  # share of the usual rate, and of a step's usual scatter
+RECENT, BEFORE, BEFORE_AT_LEAST = 10, 100, 30  # steps
+QUIET, QUIET_AT_LEAST = 20.0, 60.0  # usual steps; seconds
+
+LOUD = ("nonfinite", "rolled back", "not rolled back", "stopped", "failed", "corrupt_checkpoint", "state_dropped")
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What rang: which rule, at which step (None: now, whatever the step), and why."""
+
+    kind: str
+    step: int | None
+    reason: str
+
+
+Rule = Callable[[Record, int], Iterator[Alarm]]
+
+
+# ---- rules over the step lines: (record, first row that was not judged yet) -> alarms
+
+
+def gradient_spike(record: Record, begin: int) -> Iterator[Alarm]:
+    """|g| beyond SPIKE times the median of the WINDOW steps before, and beyond SPIKE_SIGMAS of their scatter (in log2),
+    in OFTEN of the last LATELY steps; or beyond HUGE times at once. A single odd batch of a healthy run gives a norm of
+    eight times the usual, and nothing follows. A norm that is not finite is the events' to tell."""
+    norm = past.log2(record["grad_norm"])
+    first = max(0, begin - REARM)
+    reach = max(0, first - LATELY + 1)
+    usual, scatter, known = past.usual(norm, reach, WINDOW)
+    with np.errstate(invalid="ignore"):
+        above = norm[reach:] - usual
+        odd = (known >= WARMUP) & (above > np.log2(SPIKE)) & (above > SPIKE_SIGMAS * scatter)
+        often = sliding_window_view(np.pad(odd, (LATELY, 0)), LATELY)[1:].sum(1) >= OFTEN
+        rings = odd & (often | (above > np.log2(HUGE)))
+    for row in past.onsets(rings[first - reach :], first, begin, REARM):
+        was, now = 2 ** usual[row - reach], 2 ** norm[row]
+        lately = int(odd[max(0, row - reach - LATELY + 1) : row - reach + 1].sum())
+        times = f", as in {lately} of the last {LATELY} steps" if lately > 1 else ""
+        told = f"the gradient's norm is {now:.3g}, {now / was:.1f} times the median of the {WINDOW} steps before"
+        yield Alarm("gradient spike", int(record["step"][row]), f"{told} ({was:.3g}){times}")
+
+
+def plateau(record: Record, begin: int) -> Iterator[Alarm]:
+    """At an evaluation: the best of the last EVALS held-out losses is not LITTLE below the best of the EVALS before,
+    the median gradient norm did not fall either, and the learning rate is still at least HIGH_RATE of its peak: so the
+    run does not simply end."""
+    heldout, norm, rate, steps = record["heldout"], record["grad_norm"], record["lr"], record["step"]
+    rows = np.flatnonzero(~np.isnan(heldout))
+    start = int(np.searchsorted(rows, begin))
+    first = max(2 * EVALS - 1, start - REARM)
+    found: dict[int, str] = {}
+    for j in range(first, len(rows)):
+        old, new = rows[j - 2 * EVALS + 1 : j - EVALS + 1], rows[j - EVALS + 1 : j + 1]
+        was, now = np.fmin.reduce(heldout[old]), np.fmin.reduce(heldout[new])
+        norm_was, norm_now = past.median(norm[old[0] : old[-1] + 1]), past.median(norm[old[-1] + 1 : new[-1] + 1])
+        ending = rate[new[-1]] < HIGH_RATE * np.fmax.reduce(rate[: new[-1] + 1], initial=-np.inf)
+        if now > was * (1 - LITTLE) and norm_now >= norm_was and not ending:
+            found[j] = (
+                f"the held-out loss was {was:.4f} at best up to step {steps[old[-1]]:.0f}, and {now:.4f} in the "
+                f"{EVALS} evaluations since; the gradient's norm did not fall either ({norm_was:.3g}, then "
+                f"{norm_now:.3g}): is the learning rate too high?"
+            )
+    rings = np.isin(np.arange(first, max(first, len(rows))), list(found))
+    for j in past.onsets(rings, first, start, REARM):
+        yield Alarm("plateau", int(steps[rows[j]]), found[j])
+
+
+def throughput_drop(record: Record, begin: int) -> Iterator[Alarm]:
+    """The median rate of the last RECENT steps is below DROP of that of up to BEFORE steps before them, and lower by
+    DROP_SIGMAS of their scatter (in log2): on a machine that others use too, steps differ."""
+    rate, step = past.log2(record["tokens_per_s"]), record["step"]
+    first = max(0, begin - REARM)
+    seen = past.usual(rate, max(0, first - RECENT + 1), BEFORE)
+    usual, scatter, known = (past.shift(each, RECENT - 1, len(rate) - first) for each in seen)
+    now = past.trailing(rate, first, RECENT)
+    with np.errstate(invalid="ignore"):
+        fell = (usual - now > -np.log2(DROP)) & (usual - now > DROP_SIGMAS * scatter)
+        rings = (known >= BEFORE_AT_LEAST) & fell
+    for row in past.onsets(rings, first, begin, REARM):
+        is_, was = 2 ** now[row - first], 2 ** usual[row - first]
+        told = f"{is_:,.0f} tokens/s over the last {RECENT} steps, {is_ / was:.0%} of the {was:,.0f} before"
+        yield Alarm("throughput", int(step[row]), told)
+
+
+# ---- rules over rows that stand in some step lines only
+
+
+def slow_rank(record: Record, begin: int) -> Iterator[Alarm]:
+    """One rank's own work takes SLOW times the median rank's or more, in MOSTLY of the last SLOW_STEPS rows."""
+    seconds = record.ranks.grid.values
+    if seconds.shape[1] < 2:
+        return
+    first = max(0, begin - REARM)
+    reach = max(0, first - SLOW_STEPS + 1)
+    with np.errstate(invalid="ignore"):
+        slow = seconds[reach:] >= SLOW * past.medians(seconds[reach:])[:, None]
+    share = [past.trailing(rank.astype(float), first - reach, SLOW_STEPS, np.mean) for rank in slow.T]
+    often: np.ndarray = np.array(share).T
+    for row in past.onsets(np.any(often >= MOSTLY, axis=1), first, begin, REARM):
+        rank = int(often[row - first].argmax())
+        there = seconds[max(0, row - SLOW_STEPS + 1) : row + 1]
+        own, others = past.median(there[:, rank]), past.median(np.delete(there, rank, 1))
+        name = record.ranks.names[rank]
+        yield Alarm(
+            "slow rank",
+            int(record.ranks.steps.values[row]),
+            f"rank {name} works {own * 1e3:,.0f} ms a step, and the others {others * 1e3:,.0f} ms: they wait for it",
+        )
+
+
+def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
+    """A tensor's scale is no positive number; or, in two probes in a row, at most 1/COLLAPSED or at least RAN_AWAY
+    times the median of the PROBES probes before; or AT_ONCE times off. (A scale that follows its tensor at once falls
+    to a 24th for one odd batch of a healthy run, and is back at the next.)"""
+    sparse = record.scales["scale"]
+    scale, first = sparse.grid.values, max(0, begin - REARM)
+    log, reach = past.log2(scale), max(0, first - 1)
+    usual, known = past.usual_of_grid(log, reach, PROBES)
+    with np.errstate(invalid="ignore"):
+        moved = np.where(known >= KNOWN, log[reach:] - usual, 0.0)
+        void = ~np.isnan(scale[first:]) & ~((scale[first:] > 0) & (scale[first:] < LARGEST))
+        far = (moved <= -np.log2(COLLAPSED)) | (moved >= np.log2(RAN_AWAY))
+        again = far & np.vstack([np.zeros((1, far.shape[1]), bool), far[:-1]]) | (np.abs(moved) >= np.log2(AT_ONCE))
+        far, moved, usual = (each[first - reach :] for each in (again, moved, usual))
+    for row in past.onsets((void | far).any(1), first, begin, REARM):
+        at = row - first
+        badly = np.where(void[at], np.inf, np.where(far[at], np.abs(moved[at]), -np.inf))
+        worst = int(badly.argmax())
+        name, now, was = sparse.names[worst], scale[row, worst], 2 ** usual[at, worst]
+        how = "is no scale" if void[at, worst] else f"was {was:.3g} in the probes before"
+        told = f"the scale of {name} is {now:.3g}, and {how}"
+        yield Alarm("scale collapse", int(sparse.steps.values[row]), told + _others((void | far)[at]))
+
+
+def rising_underflow(record: Record, begin: int) -> Iterator[Alarm]:
+    """UNDERFLOW percentage points more of a tensor's values become zero than in the probes before, at the second rise
+    in a row."""
+    yield from _rising(record, begin, "underflow", UNDERFLOW, "become zero", twice=True)
+
+
+def rising_overflow(record: Record, begin: int) -> Iterator[Alarm]:
+    """OVERFLOW percentage points more of a tensor's values saturate than in the probes before."""
+    yield from _rising(record, begin, "overflow", OVERFLOW, "saturate", twice=False)
+
+
+def _rising(record: Record, begin: int, name: str, most: float, what: str, twice: bool) -> Iterator[Alarm]:
+    sparse = record.scales[name]
+    share, first = sparse.grid.values, max(0, begin - REARM)
+    usual, known = past.usual_of_grid(share, first, SHARES)
+    with np.errstate(invalid="ignore"):
+        rings = (known >= KNOWN) & (share[first:] - usual >= most)
+        if twice:
+            padded = np.vstack([np.full((2, share.shape[1]), np.nan), share])
+            rise = np.diff(padded, axis=0) > 0
+            rings &= rise[first + 1 :] & rise[first:-1]
+    for row in past.onsets(rings.any(1), first, begin, REARM):
+        at = row - first
+        worst = int(np.where(rings[at], share[row] - usual[at], -np.inf).argmax())
+        yield Alarm(
+            name,
+            int(sparse.steps.values[row]),
+            f"{share[row, worst]:.1f} % of the values of {sparse.names[worst]} {what}, and {usual[at, worst]:.1f} % in "
+            f"the probes before{_others(rings[at])}",
+        )
+
+
+# ---- rules over events and the clock
+
+
+def loud_events(record: Record, begin: int) -> Iterator[Alarm]:
+    """What the run itself called by a name of trouble."""
+    for event in record.events[begin:]:
+        again = event.get("kind") == "nonfinite" and event.get("action") == "skip" and event.get("row") != 1
+        if event.get("kind") in LOUD and not again:  # of a row of bad steps, the first, and what was done about it
+            step = event.get("step")
+            message = str(event.get("message", ""))
+            kind = "not finite" if event["kind"] == "nonfinite" else str(event["kind"]).replace("_", " ")
+            yield Alarm(kind, int(step) if isinstance(step, (int, float)) and step == step else None, message)
+
+
+def silence(record: Record) -> Iterator[Alarm]:
+    """A run that says it is running, and nobody writes; or nothing was written for QUIET usual steps, and
+    QUIET_AT_LEAST seconds."""
+    if record.run.get("status") != "running":
+        return
+    if record.alive is False:
+        yield Alarm("silence", None, "the run has no writer any more: it was killed, or its machine went down")
+    elif record.silence is not None:
+        usual = past.median(record["seconds"][-WINDOW:])
+        patience = max(QUIET_AT_LEAST, QUIET * usual) if usual == usual else 10 * QUIET_AT_LEAST
+        if record.silence > patience:
+            after = f"; a step usually takes {usual:.2g} s" if usual == usual else ", not even a first step"
+            yield Alarm("silence", None, f"nothing was written for {record.silence:,.0f} s{after}")
+
+
+OVER_STEPS: tuple[Rule, ...] = (gradient_spike, plateau, throughput_drop)
+OVER_SCALES: tuple[Rule, ...] = (scale_collapse, rising_underflow, rising_overflow)
+
+
+def alarms(record: Record) -> list[Alarm]:
+    """Everything that rings on this record, judged from its beginning, in the order of its steps."""
+    return Judge().judge(record)
+
+
+class Judge:
+    """Judges a record that grows: each call looks at what is new. It holds the alarms so far and three counts."""
+
+    def __init__(self) -> None:
+        self.rang: list[Alarm] = []
+        self._steps = self._scales = self._ranks = self._events = 0
+
+    def judge(self, record: Record) -> list[Alarm]:
+        """All alarms by now, those of the clock last."""
+        for rules, begin in ((OVER_STEPS, self._steps), (OVER_SCALES, self._scales), ((slow_rank,), self._ranks)):
+            for rule in rules:
+                self.rang += rule(record, begin)
+        self.rang += loud_events(record, self._events)
+        self._steps, self._scales = len(record), record.scales["scale"].steps.size
+        self._ranks, self._events = record.ranks.steps.size, len(record.events)
+        known = [alarm for alarm in self.rang if alarm.step is not None]
+        rest = [alarm for alarm in self.rang if alarm.step is None]
+        return [*sorted(known, key=lambda alarm: alarm.step or 0), *rest, *silence(record)]
+
+
+def _others(which: np.ndarray) -> str:
+    more = int(which.sum()) - 1
+    return f" (and {more} more tensors)" if more > 1 else " (and one more tensor)" if more else ""

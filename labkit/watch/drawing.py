@@ -1,0 +1,313 @@
+"""The health page's pictures: Bokeh figures over sources that `Board.update` fills from a record.
+
+All curves share one x axis, the steps, and the stretch of it that is looked at. A curve is drawn through the outline of
+that stretch (labkit.watch.tables), so zooming in brings the points out. A y axis follows the values in sight, and cuts
+off what lies far above them: one step with a loss of a million must not press the rest flat. What is cut off, and what
+is not finite, is told above the picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper, Range1d
+from bokeh.palettes import Cividis256
+from bokeh.plotting import figure
+
+from labkit.record.kernels import CLASSES
+from labkit.record.plotting import GRID, INK, MUTED, PAPER
+from labkit.record.read import as_dict
+from labkit.watch.alarms import LOUD, Alarm
+from labkit.watch.folder import Record, Sparse
+from labkit.watch.tables import cells, outline
+
+BLUE, ORANGE, RED, GREEN, VIOLET = "#005a9c", "#b34700", "#a11212", "#007a63", "#6a3fb5"
+GIB = 1 << 30
+COLUMNS = 240  # of a heat map
+MARKS = 300  # events and alarms drawn, the newest
+TICKS = 14  # names beside a heat map
+LANES = ("alarms", "trouble", "other events")
+TOOLS = "xpan,xbox_zoom,xzoom_in,xzoom_out,save"
+SLOTS = ("input", "weight", "grad", "output")
+# How several probes become one cell, and what is drawn: the worst must not be averaged away.
+HEAT = {
+    "scale": ("min", "log2 of the scale"),
+    "amax": ("max", "log2 of amax"),
+    "overflow": ("max", "% that saturates"),
+    "underflow": ("max", "% that becomes 0"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: the record's column, its name, colour, and whether its points are marked."""
+
+    field: str
+    name: str
+    color: str = BLUE
+    marked: bool = False
+    scale: float = 1.0
+
+
+# title, unit, logarithmic, lines
+CHARTS: dict[str, tuple[str, bool, tuple[Line, ...]]] = {
+    "Loss": ("nats a token", False, (Line("loss", "training"), Line("heldout", "held-out", ORANGE, marked=True))),
+    "Gradient norm": ("L2, before clipping", True, (Line("grad_norm", "whole model"),)),
+    "Weight norm": ("L2 of all weights", False, (Line("param_norm", "whole model", GREEN, marked=True),)),
+    "Learning rate": ("", False, (Line("lr", "rate", VIOLET),)),
+    "Throughput": ("tokens/s, all ranks", False, (Line("tokens_per_s", "rate"),)),
+    "Peak memory": ("GiB, of the fullest rank", False, (Line("memory", "peak", GREEN, scale=1 / GIB),)),
+}
+
+
+class Chart:
+    """One figure with curves over the steps."""
+
+    def __init__(self, title: str, x_range: Range1d, marks: ColumnDataSource) -> None:
+        unit, self.log, self.lines = CHARTS[title]
+        self.title = title
+        # A range of its own, set here: Bokeh's would follow the marks and every far outlier.
+        self.figure = _figure(title, x_range, y_range=Range1d(0, 1), y_axis_type="log" if self.log else "linear")
+        self.figure.yaxis.axis_label = unit
+        self.figure.vspan(
+            x="x",
+            source=marks,
+            line_color="color",
+            line_width=1.2,
+            line_alpha=0.55,
+            line_dash="dashed",
+            level="underlay",
+        )
+        self.sources, drawn = {}, []
+        for line in self.lines:
+            source = self.sources[line.field] = ColumnDataSource({"x": [], "y": []})
+            named = {"legend_label": line.name} if len(self.lines) > 1 else {}
+            drawn.append(self.figure.line("x", "y", source=source, color=line.color, line_width=1.5, **named))
+            if line.marked:
+                self.figure.scatter(
+                    "x", "y", source=source, color=line.color, fill_color=PAPER, size=5, marker="diamond", **named
+                )
+        if named:
+            self.figure.legend[0].update(
+                location="top_right",
+                background_fill_alpha=0.7,
+                border_line_alpha=0,
+                padding=2,
+                orientation="horizontal",
+            )
+        tips = [("step", "@x{0,0}"), (title.lower(), "@y{0.[0000]}" if not self.log else "@y{0.000e}")]
+        self.figure.add_tools(HoverTool(renderers=drawn, tooltips=tips, mode="vline"))
+
+    def update(self, record: Record, first: float, last: float) -> None:
+        """Draw what lies between the steps `first` and `last`."""
+        seen, bad, some = [], 0, False
+        x = record["step"]
+        inside = (x >= first) & (x <= last)
+        for line in self.lines:
+            y = record[line.field] * line.scale
+            if line.field == "loss":
+                bad = int((~np.isfinite(y[inside])).sum())
+            elif line.field == "grad_norm":
+                bad = int((~np.isfinite(y[inside]) | (y[inside] <= 0)).sum())
+            px, py = outline(x, np.where(y > 0, y, np.nan) if self.log else y, first, last)
+            self.sources[line.field].data = {"x": px, "y": py}
+            here = py[(px >= first) & (px <= last)]
+            some |= bool(len(here))
+            seen.append(here)
+        low, high, above = _bounds(np.concatenate(seen), self.log)
+        self.figure.y_range.update(start=low, end=high)
+        told = [] if some else ["not recorded"] if len(record) else ["no step yet"]
+        told += [f"{bad} steps not finite"] if bad and some else []
+        told += [f"{above} points above the picture"] if above else []
+        self.figure.title.text = self.title + "".join(f"  ({one})" for one in told)
+
+
+class Heat:
+    """A heat map over layers (or blocks) and steps."""
+
+    def __init__(self, x_range: Range1d) -> None:
+        self.figure = _figure("", x_range, y_range=Range1d(0, 1), height=300)
+        self.figure.xaxis.axis_label = "step"
+        self.mapper = LinearColorMapper(palette=Cividis256, low=0, high=1, nan_color="rgba(0,0,0,0)")
+        self.source = ColumnDataSource({key: [] for key in ("image", "x", "y", "dw", "dh", "name")})
+        # One image a row, so that a name can stand beside each value.
+        drawn = self.figure.image("image", x="x", y="y", dw="dw", dh="dh", source=self.source, color_mapper=self.mapper)
+        self.figure.add_layout(
+            ColorBar(color_mapper=self.mapper, width=10, ticker=BasicTicker(desired_num_ticks=5)), "right"
+        )
+        tips = [("tensor", "@name"), ("step", "$x{0,0}"), ("value", "@image{0.000}")]
+        self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
+        self.figure.grid.visible = False
+
+    def update(
+        self, title: str, sparse: Sparse, wanted: list[str], how: str, first: float, last: float, log: bool
+    ) -> None:
+        """Draw the columns `wanted` of `sparse` between two steps; how: "max" or "min" of several rows in a cell."""
+        steps = sparse.steps.values
+        inside = slice(int(np.searchsorted(steps, first)), int(np.searchsorted(steps, last, "right")))
+        steps, at = steps[inside], [sparse.grid.names[name] for name in wanted]
+        if not len(steps) or not wanted:
+            self.source.data = {key: [] for key in self.source.data}
+            self.figure.title.text = f"{title}  (not recorded)"
+            self.figure.yaxis.ticker = FixedTicker(ticks=[])
+            return
+        edges, image = cells(steps, sparse.grid.values[inside][:, at], COLUMNS, how)
+        if log:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                image = np.log2(image)
+        image[~np.isfinite(image)] = np.nan
+        count = len(wanted)
+        rows = np.arange(count)[::-1].astype(float)  # the first on top
+        fine = image[np.isfinite(image)]
+        low, high = (float(fine.min()), float(fine.max())) if len(fine) else (0.0, 1.0)
+        self.mapper.update(low=low, high=high if high > low else low + 1)
+        self.source.data = {
+            "image": [row[None, :] for row in image],
+            "x": [edges[0]] * count,
+            "y": list(rows),
+            "dw": [edges[-1] - edges[0]] * count,
+            "dh": [1.0] * count,
+            "name": wanted,
+        }
+        every = -(-count // TICKS)
+        shown = {int(rows[i]): wanted[i] for i in range(0, count, every)}
+        self.figure.yaxis.ticker = FixedTicker(ticks=[row + 0.5 for row in shown])
+        self.figure.yaxis.major_label_overrides = {row + 0.5: _short(name) for row, name in shown.items()}
+        self.figure.y_range.update(start=0, end=count)
+        self.figure.title.text = title
+
+
+class Board:
+    """All figures of one page. `view`: the steps in sight."""
+
+    def __init__(self) -> None:
+        self.view = Range1d(0, 10)
+        self.marks = ColumnDataSource({"x": [], "color": []})
+        self.charts = {title: Chart(title, self.view, self.marks) for title in CHARTS}
+        self.lanes, self.lane_source = _lanes(self.view)
+        self.scales, self.blocks = Heat(self.view), Heat(self.view)
+        self.classes, self.class_source = _bars()
+
+    def update(self, record: Record, alarms: list[Alarm], quantity: str, slot: str, blocks: bool) -> None:
+        """Draw this record, between the ends of `view`."""
+        first, last = self.view.start, self.view.end
+        for chart in self.charts.values():
+            chart.update(record, first, last)
+        self._mark(record, alarms)
+        sparse = record.scales[quantity]
+        wanted = sorted((name for name in sparse.names if name.endswith(f".{slot}")), key=_natural)
+        how, unit = HEAT[quantity]
+        log = quantity in ("scale", "amax")
+        self.scales.update(f"{unit}, {slot} of each linear", sparse, wanted, how, first, last, log)
+        if blocks:
+            norms = record.grad_norms
+            self.blocks.update("log2 of the gradient's norm, each block", norms, norms.names, "max", first, last, True)
+        self._time(record)
+
+    def _mark(self, record: Record, alarms: list[Alarm]) -> None:
+        rows: list[tuple[float, str, str, str, str]] = [
+            (alarm.step, LANES[0], alarm.kind, alarm.reason, RED) for alarm in alarms if alarm.step is not None
+        ]
+        for event in record.events:
+            step, kind = event.get("step"), str(event.get("kind", ""))
+            if isinstance(step, (int, float)) and step == step:
+                loud = kind in LOUD or kind in ("resume", "paused")
+                lane, color = (LANES[1], ORANGE) if loud else (LANES[2], MUTED)
+                rows.append((step, lane, kind, str(event.get("message", ""))[:300], color))
+        routine = [row for row in rows if row[1] == LANES[2]][-MARKS:]
+        loud_rows = [row for row in rows if row[1] != LANES[2]][-MARKS:]
+        keys = ("x", "lane", "kind", "message", "color")
+        self.lane_source.data = {key: [row[i] for row in routine + loud_rows] for i, key in enumerate(keys)}
+        self.marks.data = {"x": [row[0] for row in loud_rows], "color": [row[4] for row in loud_rows]}
+
+    def _time(self, record: Record) -> None:
+        """Of a step, by class of kernel, where it was profiled; else of the whole run: training and what stood beside
+        it."""
+        results = as_dict(record.run.get("results"))
+        profile = as_dict(as_dict(as_dict(results.get("speed")).get("kernels")).get("classes_ms"))
+        if profile:
+            named = {name: float(profile[name]) for name in CLASSES if profile.get(name)}
+            title, unit = "Time of a step, by class of kernel", "ms"
+        else:
+            training = float(np.nansum(record["seconds"]))
+            named = {"training": training, **record.aside} if training else {}
+            title, unit = "Time of the run", "s"
+        total = sum(named.values()) or 1.0
+        self.classes.title.text = f"{title}, {unit}" + ("" if named else "  (not recorded)")
+        self.classes.y_range.factors = list(named)[::-1]
+        words = [f"{value:,.1f} {unit}, {value / total:.0%}" for value in named.values()]
+        self.class_source.data = {"name": list(named), "value": list(named.values()), "words": words}
+        self.classes.x_range.end = 1.45 * max(named.values(), default=1.0)
+
+
+def _figure(title: str, x_range: Any, height: int = 230, **more: Any) -> Any:
+    """A figure in the house's look, as wide as its place."""
+    tools = {} if "tools" in more else {"tools": TOOLS, "active_drag": None, "active_scroll": None}
+    made = figure(title=title, x_range=x_range, height=height, sizing_mode="stretch_width", **tools, **more)
+    made.background_fill_color = made.border_fill_color = PAPER
+    made.title.update(text_color=INK, text_font_size="13px")
+    for axis in made.axis:
+        axis.update(axis_line_color=MUTED, major_tick_line_color=MUTED, minor_tick_line_color=None)
+        axis.update(major_label_text_color=MUTED, axis_label_text_color=MUTED, axis_label_text_font_style="normal")
+    made.grid.grid_line_color, made.outline_line_color = GRID, None
+    made.toolbar.update(logo=None, autohide=True)
+    made.min_border_left, made.min_border_right = 76, 14  # so that the steps of two pictures stand above one another
+    return made
+
+
+def _lanes(x_range: Range1d) -> tuple[Any, ColumnDataSource]:
+    """Events and alarms on the axis of the steps, in three lanes."""
+    source = ColumnDataSource({key: [] for key in ("x", "lane", "kind", "message", "color")})
+    made = _figure("Alarms and events", x_range, y_range=list(LANES[::-1]), height=150)
+    drawn = made.scatter("x", "lane", source=source, color="color", marker="triangle", size=10, alpha=0.8)
+    tips = [("step", "@x{0,0}"), ("what", "@kind"), ("why", "@message")]
+    made.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
+    return made, source
+
+
+def _bars() -> tuple[Any, ColumnDataSource]:
+    source = ColumnDataSource({"name": [], "value": [], "words": []})
+    made = _figure("", Range1d(0, 1), y_range=["training"], tools="save")
+    made.hbar(y="name", right="value", height=0.7, source=source, color=BLUE)
+    made.text(
+        x="value",
+        y="name",
+        text="words",
+        source=source,
+        x_offset=6,
+        anchor="center_left",
+        text_color=INK,
+        text_font_size="12px",
+    )
+    made.xgrid.visible = False
+    return made, source
+
+
+def _bounds(y: np.ndarray, log: bool) -> tuple[float, float, int]:
+    """(low end, high end, points above it) of a y axis for these finite values."""
+    if not len(y):
+        return (0.1, 1.0, 0) if log else (0.0, 1.0, 0)
+    low, high = float(y.min()), float(y.max())
+    usual = float(np.quantile(y, 0.95))
+    cut = usual + 3 * (usual - low)
+    if not log and low < usual and high > cut:
+        high = cut
+    above = int((y > high).sum())
+    if log:
+        return low / 1.3, max(high, low * 1.01) * 1.3, above
+    room = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
+    return low - room, high + room, above
+
+
+def _natural(name: str) -> list[Any]:
+    """layers.2 before layers.10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in name.split(".")]
+
+
+def _short(name: str) -> str:
+    """layers.0.attn.wq.input: the slot is in the title, and every name begins with layers."""
+    parts = name.split(".")
+    parts = parts[:-1] if parts[-1] in SLOTS else parts
+    return ".".join(parts[1:] if parts[0] == "layers" and len(parts) > 1 else parts)

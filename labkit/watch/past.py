@@ -1,0 +1,87 @@
+"""What was usual before each row of a column, for the rules that say what is not (labkit.watch.alarms).
+
+Everything looks back over a bounded number of rows, and is computed for the rows from `first` on: a record that grows
+is never gone through from its beginning. NaN stands for what was not recorded, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from labkit.watch.tables import Floats
+
+SIGMA = 1.4826  # a normal distribution's standard deviation, over its median absolute deviation
+
+
+def log2(x: np.ndarray) -> np.ndarray:
+    """log2 of what is positive and finite, in FP64; NaN elsewhere."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        out = np.log2(x.astype(np.float64))
+    out[~np.isfinite(out)] = np.nan
+    return out
+
+
+def windows(x: Floats, first: int, width: int) -> np.ndarray:
+    """[len(x) - first, width]: for each row from `first` on the `width` values before it, NaN before the beginning."""
+    begin = max(0, first - width)
+    padded = np.concatenate([np.full(width - (first - begin), np.nan), x[begin:]])
+    return sliding_window_view(padded, width)[: max(0, len(x) - first)]
+
+
+def usual(x: Floats, first: int, width: int) -> tuple[Floats, Floats, np.ndarray]:
+    """For each row from `first` on, of the `width` values before it: median, scatter, and how many there are."""
+    seen = windows(x, first, width)
+    known = (~np.isnan(seen)).sum(1)
+    middle = medians(seen)
+    return middle, SIGMA * medians(np.abs(seen - middle[:, None])), known
+
+
+def usual_of_grid(x: np.ndarray, first: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same for each column of [rows, names]: medians and counts [rows - first, names]."""
+    if not x.shape[1] or first >= len(x):
+        return np.zeros((len(x) - first, x.shape[1])), np.zeros((len(x) - first, x.shape[1]))
+    begin = max(0, first - width)
+    padded = np.vstack([np.full((width - (first - begin), x.shape[1]), np.nan), x[begin:]])
+    seen = sliding_window_view(padded, width, axis=0)[: len(x) - first]  # [rows, names, width]
+    return medians(seen), (~np.isnan(seen)).sum(-1)
+
+
+def medians(x: np.ndarray) -> Floats:
+    """Medians over the last axis, NaN left out; NaN where nothing is left; numpy's nanmedian, faster."""
+    known = (~np.isnan(x)).sum(-1, keepdims=True)
+    ordered = np.sort(x, axis=-1)  # NaN last
+    low, high = np.maximum(known - 1, 0) // 2, known // 2
+    high = np.minimum(high, x.shape[-1] - 1)
+    pair = np.take_along_axis(ordered, low, -1) + np.take_along_axis(ordered, high, -1)
+    return np.where(known > 0, pair / 2, np.nan)[..., 0]
+
+
+def median(x: np.ndarray) -> float:
+    fine = x[np.isfinite(x)]
+    return float(np.median(fine)) if len(fine) else float("nan")
+
+
+def trailing(x: Floats, first: int, width: int, of: Callable | None = None) -> Floats:
+    """For each row from `first` on: the median (or `of`) of the `width` values up to and with it; NaN until there are
+    so many."""
+    seen = windows(np.append(x, np.nan), first + 1, width)
+    full = ~np.isnan(seen).any(1)
+    return np.where(full, medians(seen) if of is None else of(seen, axis=1), np.nan)
+
+
+def shift(x: Floats, by: int, size: int) -> Floats:
+    """The last `size` values of x as they were `by` rows before; NaN before the beginning."""
+    padded = np.concatenate([np.full(size + by, np.nan), x])
+    return padded[len(padded) - by - size : len(padded) - by]
+
+
+def onsets(rings: Any, first: int, begin: int, rearm: int) -> list[int]:
+    """The rows from `begin` on at which a condition begins: it did not hold in the rearm rows before. rings[0] is row
+    `first`."""
+    rows = np.flatnonzero(rings) + first
+    gaps = np.diff(rows, prepend=-rearm - 1)
+    return [int(row) for row, gap in zip(rows, gaps) if gap > rearm and row >= begin]

@@ -1,0 +1,84 @@
+"""The doors to the health page: a small web server for `lab watch RUN`, and a cell of a notebook.
+
+The server listens on this machine alone (127.0.0.1) unless told otherwise: a page that anybody may open shows the run
+to anybody. From a laptop to a machine behind ssh: `ssh -L 5006:localhost:5006 HOST`, then the same address. Ends with
+Ctrl-C, and the run notices nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+
+MISSING = "the health page needs Panel, which is not installed: `make watch`, or pip install 'panel>=1.9,<2'"
+
+
+def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], Any]) -> None:
+    """Serve the page of the run in this folder until Ctrl-C. port 0: any free one; say: told the page's address.
+    LabError: no run there, no Panel, or a port that is taken."""
+    from labkit.watch.source import Source
+
+    source = Source(run)  # before Panel, which takes seconds to import
+    port = _free(address, port)
+    pn = _panel()
+    from labkit.watch.page import document
+
+    shown = "localhost" if address in ("127.0.0.1", "0.0.0.0") else address
+    origins = [f"{host}:{port}" for host in dict.fromkeys((shown, "localhost", "127.0.0.1", address))]
+    server = pn.serve(
+        {"/": lambda: document(source)},
+        port=port,
+        address=address,
+        title=f"{run.name}: health",
+        show=show,
+        start=False,
+        verbose=False,
+        websocket_origin=["*"] if address == "0.0.0.0" else origins,
+    )
+    say(f"{run} is shown at http://{shown}:{port}/ (Ctrl-C ends the page, not the run)")
+    server.start()
+    try:
+        server.io_loop.start()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.stop()
+
+
+def in_notebook(run: str | os.PathLike) -> Any:
+    """What labkit.watch.watch returns."""
+    from labkit.watch.source import Source
+
+    source = Source(Path(run))
+    pn = _panel()
+    pn.extension()
+    from labkit.watch.page import live
+
+    return live(source)
+
+
+def _panel() -> Any:
+    try:
+        import panel
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("panel", "bokeh", "param", "pyviz_comms"):
+            raise
+        raise LabError(MISSING) from None
+    return panel
+
+
+def _free(address: str, port: int) -> int:
+    """`port`, if one can listen there; any free one for 0."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, port))
+            return probe.getsockname()[1]
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise LabError(f"cannot listen at {address}:{port}: {why}; --port 0 takes a free one") from None

@@ -1,0 +1,46 @@
+"""What a page looks at: the runs of one folder with their alarms, read once however many pages look."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.watch.alarms import Alarm, Judge
+from labkit.watch.folder import Folder, Record, at_work, runs_in
+
+RESCAN = 5.0  # seconds between two looks for further runs of a comparison
+
+
+class Source:
+    """The runs of one folder, read on by whoever looks. LabError: there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.folders = path, runs_in(path)
+        self._open: dict[Path, tuple[Folder, int, Judge]] = {}
+        self._lock, self._scanned = threading.Lock(), time.monotonic()
+        if not self.folders:
+            raise LabError(f"{path} has trained nothing yet: watch it once its first arm has begun")
+
+    def names(self) -> list[str]:
+        """The trainings, in the order of the comparison; one, for a single run."""
+        if len(self.folders) > 1 or (self.path not in self.folders.values() and self.path.is_dir()):
+            with self._lock:
+                if time.monotonic() - self._scanned > RESCAN:
+                    self.folders, self._scanned = runs_in(self.path), time.monotonic()
+        return list(self.folders)
+
+    def look(self, name: str) -> tuple[str, Record, list[Alarm]]:
+        """(name, record, alarms) of a training as it stands now; name "": of the one at work."""
+        name = name if name in self.folders else at_work(self.folders) or ""
+        path = self.folders[name]
+        with self._lock:
+            if path not in self._open:
+                self._open[path] = Folder(path), 0, Judge()
+            folder, generation, judge = self._open[path]
+            record = folder.look()
+            if generation != folder.generation:
+                judge = Judge()  # what it had judged is void
+            self._open[path] = folder, folder.generation, judge
+            return name, record, judge.judge(record)

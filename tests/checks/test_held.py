@@ -1,0 +1,166 @@
+"""What an object reaches, and what a rank's memory says: hiding places, and readings at the wrong moment."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from labkit.checks.held import grown, reached
+from labkit.checks.verdict import CheckFailed
+from labkit.comm.group import Group
+from labkit.comm.ledger import Ledger
+
+PACKAGE = "week91_held"
+T = torch.zeros(3)
+
+
+class Holder:
+    def method(self):
+        return self
+
+
+def in_a_closure(tensor):
+    return lambda: tensor
+
+
+def in_a_default(tensor):
+    def function(x=tensor, *, y=None):
+        return x
+
+    return function
+
+
+def in_a_keyword(tensor):
+    def function(*, y=tensor):
+        return y
+
+    return function
+
+
+def in_a_partial(tensor):
+    return functools.partial(print, [tensor])
+
+
+def in_a_bound_method(tensor):
+    holder = Holder()
+    holder.kept = {"x": (tensor,)}
+    return holder.method
+
+
+def in_a_lists_method(tensor):
+    return [tensor].append
+
+
+def in_a_generator(tensor):
+    def waits():
+        kept = tensor
+        yield
+        yield kept
+
+    begun = waits()
+    next(begun)
+    return begun
+
+
+def on_another_tensor(tensor):
+    other = torch.ones(1)
+    other.kept = tensor
+    return other
+
+
+def in_a_functions_attributes(tensor):
+    def function():
+        pass
+
+    function.kept = tensor
+    return function
+
+
+PLACES = [value for name, value in list(globals().items()) if name.startswith(("in_a", "on_a"))]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_hiding_places(place):
+    root = Holder()
+    root.inner = place(T)
+    assert any(found is T for found in reached(root, package=PACKAGE))
+
+
+@pytest.fixture
+def module():
+    """A student's module that keeps a tensor, and one of the course's."""
+    made = ModuleType(f"{PACKAGE}.mine")
+    exec("class Kept:\n    pass\n\ndef function():\n    return kept\n\ndef frame():\n    yield 1\n", vars(made))
+    return made
+
+
+def test_the_students_own_modules_and_classes_and_no_others(module):
+    module.kept = T
+    assert any(found is T for found in reached(module.function, package=PACKAGE))
+    assert not any(found is T for found in reached(module.function, package="week92_other"))
+    del module.kept
+    module.Kept.inner = [T]
+    assert any(found is T for found in reached(module, package=PACKAGE))
+    assert not any(found is T for found in reached(module.Kept(), package="week92_other"))
+    module.__dict__["__name__"] = f"{PACKAGE}.given.mine"
+    module.kept = T
+    assert not any(found is T for found in reached(module.function, package=PACKAGE))
+
+
+def test_it_ends_and_leaves_groups_alone():
+    group = object.__new__(Group)
+    group.kept = T
+    loop = [group, torch, torch.nn, sys.modules]
+    loop.append(loop)
+    assert list(reached(loop, package=PACKAGE)) == []
+
+
+def ledger(*events, weighed):
+    """Of spans by their label, and messages: "gather", "post", "wait"; then bytes by the label of a span."""
+    made, last = Ledger(0, 2), None
+    for name in events:
+        if name == "wait":
+            made.finish(made.begin("wait", of=last.index))
+        elif name in ("gather", "post"):
+            last = made.begin("all_gather", bytes=8, blocking=name == "gather")
+            if name == "gather":
+                made.finish(last)
+        else:
+            made.weighed[made.begin("compute", label=name, blocking=False).index] = weighed[name.split()[0]]
+    return made
+
+
+BYTES = {"base": 100, "kept": 170, "light": 105}
+
+
+def test_bytes_between_two_spans():
+    assert grown(ledger("base", "gather", "kept", "gather", weighed=BYTES), "base", "kept", 1) == 70
+    made = ledger("base", "gather", "kept", weighed=BYTES)
+    made.weighed.clear()
+    assert grown(made, "base", "kept", 1) is None, "at home nobody reads it"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        ("gather", "kept"),  # no base
+        ("gather", "base", "kept"),  # it came after something of the student's
+        ("kept", "base", "gather"),
+        ("base", "kept", "gather"),  # before there was anything to keep
+        ("base", "gather", "gather", "kept"),  # when it may have come back
+        ("base", "post", "kept", "wait"),  # while it is on its way
+        ("base", "gather", "post", "kept", "wait"),
+        ("base", "gather"),
+    ],
+)
+def test_a_reading_at_another_moment_is_none(events):
+    with pytest.raises(CheckFailed, match="cannot be judged"):
+        grown(ledger(*events, weighed=BYTES), "base", "kept", 1)
+
+
+def test_what_is_waited_for_has_arrived():
+    assert grown(ledger("base", "post", "wait", "kept", weighed=BYTES), "base", "kept", 1) == 70

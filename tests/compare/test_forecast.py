@@ -1,0 +1,86 @@
+"""The time that is left, and what is told while a comparison runs and after each arm."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from labkit.compare import follow
+from labkit.compare.budget import Item
+from labkit.compare.forecast import Forecast, Pace, in_words
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_later_arms_are_scaled_by_how_fast_this_machine_is():
+    done = [Item("safety", "a", "A", predicted=10.0, measured=30.0)]
+    forecast = Forecast(done, Item("safety", "b", "B", predicted=20.0), [Item("safety", "c", "C", predicted=40.0)])
+    assert forecast.left(elapsed=15.0, here=45.0) == 45 + 3 * 40  # 90 s measured where 30 were predicted
+    nothing_expected = Forecast([], Item("safety", "b", "B", predicted=0.0), [Item("safety", "c", "C", predicted=0.0)])
+    assert nothing_expected.left(elapsed=15.0, here=45.0) == 45 + 60  # as long as this one
+
+
+def test_the_first_step_tells_by_itself_and_later_ones_by_the_clock():
+    pace = Pace(steps=100)
+    assert pace.left(now=50.0, step=10, seconds=2.0) == 180  # a resumed run: what was before does not count
+    assert pace.left(now=80.0, step=20, seconds=2.0) == 80 * 3  # evaluations are on the clock too
+
+
+@pytest.mark.parametrize(
+    "seconds, words",
+    [(3, "about 10 s left"), (41, "about 50 s left"), (61, "about 2 min left"), (240, "about 4 min left")],
+)
+def test_time_is_rounded_up(seconds, words):
+    assert in_words(seconds) == words
+
+
+def arm(folder, role, losses, status="finished"):
+    folder.mkdir(parents=True)
+    run = {"schema": 1, "kind": "train", "status": status, "role": role, "config": {"steps": 4}}
+    (folder / "run.json").write_text(json.dumps({**run, "results": {"tokens_per_s": 1234.0}}))
+    steps = [{"step": i + 1, "loss": 5.0, "heldout": loss, "tokens_per_s": 9.0} for i, loss in enumerate(losses)]
+    (folder / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    (folder / "events.jsonl").write_text("")
+
+
+def test_after_an_arm_its_rate_loss_and_gap_are_told(tmp_path):
+    arm(tmp_path / "arms" / "bf16", "baseline", [6.0, 5.0, 5.0, 5.0])
+    arm(tmp_path / "arms" / "fp8", "candidate", [7.0, 5.0, 5.05, 5.05])
+    told = [follow.line("safety", name, tmp_path / "arms" / name) for name in ("bf16", "fp8")]
+    assert told[0] == "bf16 (safety): finished, 1,234 tokens/s, held-out loss 5.0000"
+    # the second half alone: 1 % at both of its steps
+    assert told[1] == "fp8 (safety): finished, 1,234 tokens/s, held-out loss 5.0500, +1.000 % from BF16's so far"
+
+
+def test_without_a_terminal_the_first_step_is_told_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(follow, "LOOK", 0.01)
+    arm(tmp_path / "bf16", "baseline", [6.0], status="running")
+    out = io.StringIO()
+    forecast = Forecast([], Item("safety", "bf16", "BF16", 1.0), [])
+    progress = follow.TrainingProgress(Console(file=out, width=200), "BF16", tmp_path / "bf16", 4, forecast)
+    with progress:
+        while not out.getvalue():
+            progress._end.wait(0.01)
+    assert out.getvalue().startswith("BF16: step 1/4, loss 5.000 9 tok/s, 0 s; about 10 s left")
+
+
+def test_setup_tells_each_step_and_shows_the_end_of_the_log_on_failure(tmp_path):
+    fake = tmp_path / "python"
+    fake.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        '*"-r requirements.lock"*) echo "WARNING: of your configuration"; echo "no such package" >&2; exit 1;;\n'
+        '*"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python";;\nesac\n'
+    )
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    environment = {**os.environ, "PYTHON": str(fake), "VENV": str(tmp_path / "venv"), "TORCH_INDEX_URL": ""}
+    done = subprocess.run(["sh", "setup.sh"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and [f"{n} of 4" in done.stdout for n in (1, 2, 3, 4)] == [True, True, True, False]
+    assert "no such package" in done.stderr and "WARNING" not in done.stdout
+    assert "no such package" in (tmp_path / "venv" / "install.log").read_text()

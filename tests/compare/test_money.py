@@ -1,0 +1,87 @@
+"""What a renter is told and asked about minutes and money."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from labkit.compare import compare, speed_verdict
+from labkit.compare.budget import Budget
+from labkit.compare.plan import Plan
+from labkit.compare.preset import load_preset
+from labkit.errors import LabError
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return Plan(load_preset("h100", []), tmp_path, 1, todo=[("speed", "bf16"), ("safety", "te-delayed")])
+
+
+def asked(plan, monkeypatch, answer, terminal=True, minutes=None):
+    said = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr("sys.stdin", Terminal(answer) if terminal else io.StringIO(answer))
+    compare.ask_without_budget(plan, Console(file=said, width=200), Budget(minutes, 3.0))
+    return said.getvalue()
+
+
+def test_a_start_without_a_budget_says_what_it_will_cost_and_asks(plan, monkeypatch):
+    told = asked(plan, monkeypatch, "y\n")
+    minutes = sum(item.predicted for item in plan.items()) / 60
+    assert f"this starts 2 trainings, predicted to take {minutes:.1f} minutes, {minutes / 20:.2f} at 3.00" in told
+    with pytest.raises(LabError, match="nothing was started"):
+        asked(plan, monkeypatch, "n\n")
+    with pytest.raises(LabError, match="nothing was started"):
+        asked(plan, monkeypatch, "\n")
+
+
+def test_without_a_terminal_nobody_is_asked(plan, monkeypatch):
+    assert "this starts 2 trainings" in asked(plan, monkeypatch, "", terminal=False)
+
+
+def test_a_billion_tokens(plan):
+    rows = {"bf16": {"label": "BF16", "tokens_per_s": 50_000.0}, "fp8": {"label": "FP8", "tokens_per_s": 100_000.0}}
+    told = speed_verdict.cost_sentence(rows, 3.6)
+    assert told == "At 3.60 an hour, a billion tokens cost 10.00 with FP8, 20.00 with BF16."
+    assert speed_verdict.cost_sentence(rows, None) == speed_verdict.cost_sentence({}, 3.6) == ""
+
+
+def test_the_arms_that_a_verdict_needs_come_first():
+    """BF16, the two fastest recipes, the gross control: a budget that ends early has still judged them."""
+    preset = load_preset("h100", [])
+    first = [name for name in preset.trained if preset.arms[name].look == 1]
+    assert [preset.arms[name].of or name for name in first] == [
+        *["bf16"] * 4,
+        *["te-delayed"] * 2,
+        *["te-current"] * 2,
+        "broken",
+    ]
+    rates = {name: arm.expect.speed or 0 for name, arm in preset.arms.items() if arm.role == "candidate"}
+    assert sorted(rates, key=rates.get)[:-3:-1] == preset.judged, "fastest first"
+
+
+def test_both_answers_fit_into_25_minutes_by_the_prediction(tmp_path):
+    """Four BF16 runs, two of each of two candidates, two more for an undecided one; every speed window."""
+    preset = load_preset("h100", [])
+    plan = Plan(preset, tmp_path, 1, memory_gib=140.4)
+    plan.todo = [("speed", arm) for arm in preset.timed if arm != "week16"]
+    plan.todo += [
+        ("safety", arm) for arm in preset.trained if preset.arms[arm].of != "te-current" or arm[-1] not in "34"
+    ]
+    assert [arm for _, arm in plan.todo].count("te-delayed-4") == 1
+    assert sum(item.predicted for item in plan.items()) / 60 < 25 - 1, "a minute is for the page and for being wrong"
+
+
+def test_a_file_is_not_folded():
+    said = io.StringIO()
+    from labkit.compare.terminal import say
+
+    say(Console(file=said, width=20), "word " * 30)
+    assert len(re.findall("\n", said.getvalue())) == 1

@@ -1,0 +1,91 @@
+"""`lab results`: templates, what fills their holes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from labkit.cli import app
+from labkit.compare.pages import Page, small
+from labkit.errors import LabError
+from labkit.record.plotting import look, save
+
+RECORD = {
+    "date": "2026-11-22",
+    "hardware": {"cpu": {"model": "EPYC", "cores": 2}, "gpus": []},
+    "versions": {"torch": "2.13.0", "python": "3.11.7", "commit": "abc"},
+    "command": "lab check week13",
+    "runs": [3, 1, 2],
+}
+
+
+@pytest.fixture
+def course(tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "one.json").write_text(json.dumps(RECORD))
+    return tmp_path
+
+
+def template(course, text):
+    path = course / "results" / "README.md.j2"
+    path.write_text(text)
+    return path
+
+
+def results(*words):
+    return CliRunner().invoke(app, ["results", *map(str, words)])
+
+
+def test_holes_are_filled_from_the_record(course):
+    holes = ("provenance('one.json')", "span(load('one.json')['runs'], '.1f')", "both([1, 2], 'd')")
+    template(course, "".join(f"{{{{ {hole} }}}}\n" for hole in holes))
+    assert results(course).exit_code == 0
+    told, *numbers = (course / "results" / "README.md").read_text().splitlines()
+    assert told == "*2026-11-22; EPYC, 2 cores; torch 2.13.0; Python 3.11.7; commit abc.* `lab check week13`"
+    assert numbers == ["1.0 to 3.0", "1 and 2"]
+
+
+def test_check_writes_nothing_and_tells_what_differs(course):
+    template(course, "{{ load('one.json')['runs']|sum }}\n")
+    page = course / "results" / "README.md"
+    page.write_text("7\n")
+    done = results("--check", course)
+    assert done.exit_code == 1 and "README.md: differs" in done.output and page.read_text() == "7\n"
+    assert results(course).exit_code == 0 and page.read_text() == "6\n"
+    done = results("--check", course)
+    assert done.exit_code == 0 and "unchanged" in done.output
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("{{ nothing }}", "'nothing' is undefined"),
+        ("{{ load('one.json')['gone'] }}", "gone"),
+        ("{{ load('other.json') }}", "other.json"),
+        ("{% if %}", "TemplateSyntaxError"),
+    ],
+)
+def test_a_hole_that_nothing_fills_is_an_error_that_names_the_template(course, tmp_path, text, told):
+    with pytest.raises(LabError, match=r"README\.md\.j2") as error:
+        Page(template(course, text), tmp_path).text()
+    assert told in str(error.value)
+
+
+def test_a_picture_keeps_its_alt_text_and_becomes_small(tmp_path):
+    with look() as figure:
+        fig = figure(7.4, 3.0)
+        fig.subplots().plot([1, 2, 3])
+        picture = save(fig, tmp_path, "line", "A line", "A line from 1 to 3.")
+    (tmp_path / "small.png").write_bytes(small(picture))
+    with Image.open(tmp_path / "small.png") as image, Image.open(picture.png) as before:
+        assert image.text["Description"] == "A line from 1 to 3." and image.size == before.size
+    assert (tmp_path / "small.png").stat().st_size < picture.png.stat().st_size
+
+
+def test_outside_of_the_course_and_without_a_folder_to_pack_it_says_so(tmp_path):
+    for words, told in ((["results", str(tmp_path)], "course's root folder"), (["results", "--pack"], "--pack needs")):
+        with pytest.raises(LabError, match=told):
+            CliRunner().invoke(app, words, catch_exceptions=False)

@@ -1,0 +1,177 @@
+"""The pool that error rates are measured on: its trainings are real ones, its comparisons are drawn fairly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.compare.proof import operating, pool
+from labkit.compare.proof.faults import Fault, Rounding, cut
+from labkit.compare.proof.together import clip, stacked, train_together
+from labkit.errors import LabError
+from labkit.model.decoder import Transformer, init_weights, perturb
+from labkit.precision.broken import eagerly
+from labkit.precision.torchao_backend import float8_utils
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
+from tests.compare.comparing import ROOT
+
+SHAPE = dict(vocab_size=300, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=64, max_seq_len=16)
+
+
+def config(**more) -> TrainConfig:
+    data = {"source": [str(ROOT / "labkit" / "train")], "vocab_size": 300, "heldout_fraction": 0.2}
+    settings = dict(model=SHAPE, seq_len=16, batch_size=2, steps=3, eval_every=1, eval_batches=1, perturb=2.0**-5)
+    return strict_validate(TrainConfig, {**settings, "data": data, "lr": 1e-2, **more}, "the test")
+
+
+class Text:
+    """A corpus of random tokens."""
+
+    def batch(self, step, rows, seq_len, seed, split="train"):
+        generator = torch.Generator().manual_seed(step + 1000 * (split == "heldout"))
+        return torch.randint(0, 300, (rows, seq_len + 1), generator=generator)
+
+
+def test_runs_that_train_together_are_those_that_train_alone():
+    """Their products lie in one batch; a matrix product of another shape may add up in another order: a rounding of
+    BF16, 2^-9, in some activations, and less in a mean over 32 losses."""
+    both = train_together(config(), Text(), Fault("none"), [3, 5])
+    assert both[0] != both[1]
+    for run, seed in enumerate((3, 5)):
+        alone = train_together(config(), Text(), Fault("none"), [seed])[0]
+        assert both[run] == pytest.approx(alone, rel=2**-11)
+
+
+def test_each_run_is_clipped_by_its_own_norm():
+    weights = [torch.nn.Parameter(torch.zeros(2, 2, 2)), torch.nn.Parameter(torch.zeros(2, 1))]
+    for weight, gradient in zip(weights, ([[[3.0, 0], [0, 0]], [[0.3, 0], [0, 0]]], [[4.0], [0.4]])):
+        weight.grad = torch.tensor(gradient)
+    clip(weights, 1.0)
+    assert weights[0].grad[:, 0, 0].tolist() == pytest.approx([0.6, 0.3])
+    assert weights[1].grad.flatten().tolist() == pytest.approx([0.8, 0.4])
+
+
+def test_the_stack_is_labkits_decoder():
+    """Norms multiply by their weight in BF16 here, and in one kernel there: roundings of 2^-9 in activations."""
+    plain = perturb(init_weights(Transformer(config().resolved_model), 0), 2.0**-5, 5).bfloat16()
+    tokens = Text().batch(1, 2, 16, 0)
+    want = plain(tokens[:, :-1], tokens[:, 1:]).item()
+    model = stacked(config(), None, [3, 5])
+    got = model(*(part.repeat(2, 1) for part in (tokens[:, :-1], tokens[:, 1:])))[1]
+    assert got.item() == pytest.approx(want, rel=2**-9)
+    got.backward()
+    assert all(not weight.grad[0].any() and weight.grad[1].any() for weight in model.parameters()), (
+        "no run moves another"
+    )
+
+
+def test_correct_fp8_rounds_as_torchao_scales():
+    x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1e-3]).view(2, 1, 1)
+    got = Rounding(Fault("none")).rounded("input", x, training=True)
+    for run in range(2):
+        want = eagerly(x[run], torch.float8_e4m3fn, float8_utils().tensor_to_scale(x[run], torch.float8_e4m3fn))
+        torch.testing.assert_close(got[run], want, rtol=1e-6, atol=0)  # the scale's own rounding, in FP32
+
+
+def test_each_fault_is_what_it_says():
+    x = torch.linspace(-3, 3, 96).reshape(1, 8, 12)
+    right = {slot: Rounding(Fault("none")).rounded(slot, x, True) for slot in ("input", "grad")}
+
+    def error(fault: Fault, slot: str) -> float:
+        return float((Rounding(fault).rounded(slot, x, True) - x).norm() / (right[slot] - x).norm())
+
+    assert error(Fault("e5m2"), "input") > 1.7 and error(Fault("e5m2"), "grad") == 1
+    assert [error(Fault("mantissa", bits), "grad") for bits in (0, 2)] == [1, 1]
+    assert (
+        error(Fault("mantissa", 0), "input")
+        > error(Fault("mantissa", 1), "input")
+        > error(Fault("mantissa", 2), "input")
+    )
+    flushed = Rounding(Fault("flush", 0.5)).rounded("grad", x, True)
+    assert ((flushed == 0) == (x.abs() < 1.5)).all() and error(Fault("flush", 0.5), "input") == 1
+    assert Rounding(Fault("unscaled")).rounded("input", x * 1e-4, True).count_nonzero() == 0, "below E4M3's smallest"
+    assert Rounding(Fault("unscaled")).rounded("grad", x * 1e-4, True).count_nonzero() > 0
+    with pytest.raises(LabError, match="no fault 'stael'"):
+        Fault("stael")
+
+
+def test_a_cut_to_three_bits_is_e4m3_without_its_limits():
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0)).clamp(0.1, 400)
+    assert torch.equal(cut(x, 3), x.to(torch.float8_e4m3fn).float())
+
+
+def test_a_stale_scale_is_that_of_so_many_steps_ago_and_evaluations_leave_none():
+    rounding, one = Rounding(Fault("stale", 2)), torch.ones(1, 1, 1)
+    largest = []
+    for size in (1.0, 4.0, 16.0, 64.0):
+        rounding.rounded("input", one * 1e9, training=False)
+        largest.append(rounding.rounded("input", one * size, training=True).item())
+    assert largest == [1, 1, 1, 4], "the third still has the first one's scale, and saturates"
+
+
+def test_faults_stand_in_the_first_blocks():
+    kinds = {
+        name: module.rounding.fault.kind
+        for name, module in stacked(config(), Fault("e5m2", blocks=1), [0]).named_modules()
+        if getattr(module, "rounding", None)
+    }
+    assert kinds["layers.0.ffn.w2"] == "e5m2" and kinds["layers.1.ffn.w2"] == "none" and "head" not in kinds
+
+
+def test_a_pool_that_was_cut_short_goes_on_with_what_it_lacks(tmp_path):
+    first = pool.jobs()[0]
+    lines = [{**pool.described(first[0]), "seed": i, "heldout": {"10": 5.0}} for i in range(pool.TOGETHER)]
+    text = "\n".join(map(json.dumps, [{"kind": "pool"}, *lines]))
+    (tmp_path / "pool").write_text(text + '\n{"kind": "bf16", "do')
+    about, runs = pool.read_pool(tmp_path / "pool")
+    assert about == {"kind": "pool"} and runs[0]["heldout"] == {10: 5.0}
+    assert pool.lacking(runs) == pool.jobs()[1:]
+    assert pool.lacking(runs[1:]) == pool.jobs(), "a job of which a run is missing is trained again"
+    with pytest.raises(LabError, match="no pool of runs"):
+        pool.read_pool(tmp_path / "nowhere")
+
+
+def test_a_comparisons_runs_scatter_as_the_pools_do_and_no_two_are_alike():
+    rng, ys = np.random.default_rng(0), np.array([0.0, 0.0, 1.0, 5.0])
+    runs = operating.drawn(rng, ys, 20_000)
+    assert runs.mean() == pytest.approx(ys.mean(), abs=0.07), "three standard errors"
+    assert runs.std() == pytest.approx(ys.std(ddof=1), rel=0.03) and len(set(runs)) == 20_000
+
+
+def test_a_pool_that_serves_twice_is_drawn_again_once():
+    ys, other = np.arange(10.0), np.arange(10.0) + 100
+    scene = operating.Scene(ys, other, other, (1.0, 1.0)).again(np.random.default_rng(0))
+    assert scene.candidate is scene.companion and set(scene.bf16) < set(ys) and scene.candidate.min() >= 100
+
+
+def test_simulated_rates_know_the_true_gap():
+    rng = np.random.default_rng(0)
+    bf16, fault = (rng.normal(mean, 0.05, 40) for mean in (0.0, 0.6))
+    design, scene = operating.DESIGNS[operating.CHOSEN], operating.Scene(bf16, bf16, bf16, (0.05, 0.05))
+    scenes = scene, replace(scene, gap=0.5), replace(scene, candidate=fault), replace(scene, candidate=fault, gap=0.0)
+    none, half, real, moved = (operating.simulate(rng, design, one, 200) for one in scenes)
+    assert none["same"] > 0.95 and half["different"] > 0.95 and real["different"] > 0.95 and moved["same"] > 0.95
+    assert min(rates["covered"] for rates in (none, half, real)) > 0.85
+    assert 2 <= none["runs"] < 2.5, "a second look is taken by the undecided alone"
+    assert sum(none[word] for word in operating.WORDS) == pytest.approx(1)
+
+
+def test_the_records_rates_are_those_of_its_own_losses():
+    """Gap and spread of each kind, from the held-out losses that the record holds; rates add up."""
+    study = json.loads((ROOT / "results" / "2026-11-23-verdict-study.json").read_text())
+    half = study["train"]["steps"] // 2
+    ys: dict[tuple, list[float]] = {}
+    for kind, dose, blocks, _, *losses in study["heldout"]:
+        late = [loss for step, loss in zip(study["steps"], losses, strict=True) if step > half]
+        ys.setdefault((kind, dose, blocks), []).append(100 * float(np.log(late).mean()))
+    assert len(ys["bf16", 0, 0]) >= 40 and min(map(len, ys.values())) >= 8
+    for row in study["kinds"]:
+        own = ys[row["kind"], row["dose"], row["blocks"]]
+        assert row["gap"] == pytest.approx(np.mean(own) - np.mean(ys["bf16", 0, 0]), abs=1e-6)
+        assert row["spread"] == pytest.approx(np.std(own, ddof=1)) and row["runs"] == len(own)
+        assert sum(row["rates"][word] for word in operating.WORDS) == pytest.approx(1)

@@ -1,0 +1,362 @@
+"""The verdict from repeated runs: each of its words, its two looks, its control, and which runs a preset has."""
+
+from __future__ import annotations
+
+import io
+import math
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from labkit.compare import answer, compare, repeats
+from labkit.compare.preset import load_preset
+from labkit.compare.speed import Control
+from labkit.errors import LabError
+from labkit.record.read import RunData, read_run
+from labkit.record.run import RunRecord
+
+TEXT = """
+title = "repeated"
+[train]
+model = { vocab_size = 300, d_model = 32, n_layers = 1, n_heads = 2, n_kv_heads = 1, d_ffn = 64, max_seq_len = 32 }
+steps = 100
+seq_len = 32
+batch_size = 4
+eval_every = 10
+[repeat]
+baseline = 4
+candidate = 2
+more = 2
+spread = { baseline = 0.064, candidate = 0.10, weight = 8 }
+[arms.bf16]
+label = "BF16"
+role = "baseline"
+[arms.a]
+label = "FP8 a"
+role = "candidate"
+train.precision = { backend = "emulated" }
+[arms.b]
+label = "FP8 b"
+role = "candidate"
+train.precision = { backend = "emulated" }
+[arms.broken]
+label = "broken"
+role = "broken"
+train.precision = { backend = "broken-unscaled" }
+"""
+STEPS = range(10, 101, 10)
+
+
+def preset(folder, text=TEXT, *settings):
+    (folder / "repeated.toml").write_text(text)
+    return load_preset(str(folder / "repeated.toml"), settings)
+
+
+def losses(gap: float) -> dict[int, float]:
+    """Held-out losses `gap` per cent from 6 - step / 100, at each evaluation."""
+    return {step: (6 - step / 100) * math.exp(gap / 100) for step in STEPS}
+
+
+BASE = {f"bf16{run}": losses(gap) for run, gap in (("", 0.0), ("-2", 0.06), ("-3", -0.06), ("-4", 0.0))}
+BROKEN = {"broken": {step: loss for step, loss in losses(20).items() if step <= 20}}  # stopped
+
+
+def runs(**gaps: tuple[float, ...]) -> dict[str, dict[int, float]]:
+    """a=(0.1, 0.2): two runs of arm a."""
+    return {f"{arm}-{i + 1}" if i else arm: losses(gap) for arm, told in gaps.items() for i, gap in enumerate(told)}
+
+
+def verdict(tmp_path, heldout, asked=("a", "b"), **more):
+    return repeats.judge({**BASE, **BROKEN, **heldout}, preset(tmp_path), asked, **more)
+
+
+# ---- the words
+
+
+def test_same_is_a_word_and_an_interval(tmp_path):
+    out = verdict(tmp_path, runs(a=(0.02, 0.04), b=(-0.05, 0.05)))
+    assert (out["word"], out["judged"], out["asked"], out["from_step"]) == ("pass", 2, 2, 51)
+    told = out["arms"]["a"]
+    assert told["word"] == "same" and told["low"] < 0.03 < told["high"] < 0.25
+    assert told["value"] == pytest.approx(0.03)
+    assert repeats.interval(told).startswith("+0.03 % [-0.1") and "FP8 a +0.03 % [" in out["sentence"]
+    assert out["sentence"].startswith("2 of 2 FP8 recipes judged. The loss is the same with ")
+    assert "rejected at step 20: +22 % off" in out["sentence"]
+
+
+@pytest.mark.parametrize("gap", [0.6, -0.6])
+def test_better_is_as_different_as_worse(tmp_path, gap):
+    out = verdict(tmp_path, runs(a=(gap, gap), b=(0.0, 0.0)))
+    assert out["word"] == "fail" and out["arms"]["a"]["word"] == "different" and out["arms"]["b"]["word"] == "same"
+    assert f"It is not with FP8 a {gap:+.2f} % [" in out["sentence"]
+
+
+def test_undecided_is_judged_again_with_more_runs_and_the_decided_one_is_not(tmp_path):
+    two = runs(a=(0.1, 0.3), b=(0.0, 0.02))
+    first = verdict(tmp_path, two)
+    assert first["word"] == "undecided" and (first["arms"]["a"]["word"], first["arms"]["a"]["look"]) == ("undecided", 1)
+    assert "2 more will be judged with them" in first["arms"]["a"]["sentence"]
+    half_way = verdict(tmp_path, {**two, "a-3": losses(9.0)})
+    assert half_way["arms"]["a"] | {"gap": 0} == first["arms"]["a"] | {"gap": 0}, "no glance between the looks"
+    second = verdict(tmp_path, {**two, "a-3": losses(0.45), "a-4": losses(0.55)})
+    assert (second["arms"]["a"]["word"], second["arms"]["a"]["runs"], second["arms"]["a"]["look"]) == (
+        "different",
+        4,
+        2,
+    )
+    assert second["arms"]["b"] | {"gap": 0} == first["arms"]["b"] | {"gap": 0}, "who was decided stays so"
+    asked = preset(tmp_path)
+    assert repeats.second_look({**BASE, **two}, asked, "a-3", ("a", "b")) == "due"
+    assert repeats.second_look({**BASE, **two}, asked, "b-3", ("a", "b")) == "decided"
+    del two["a-2"]
+    assert repeats.second_look({**BASE, **two}, asked, "a-3", ("a", "b")) == "waits"
+
+
+def test_one_that_is_still_to_come_counts_and_keeps_the_verdict_open(tmp_path):
+    out = verdict(tmp_path, runs(a=(0.02, 0.04), b=(0.0,)))
+    assert out["word"] == "incomplete" and "1 of 2 FP8 recipes judged" in out["sentence"]
+    assert "No result yet from FP8 b" in out["sentence"] and out["arms"]["b"]["word"] == ""
+    alone = verdict(tmp_path, runs(a=(0.19, 0.19)), asked=("a",))["arms"]["a"]
+    both = verdict(tmp_path, runs(a=(0.19, 0.19)))["arms"]["a"]
+    assert both["low"] == alone["low"], "the interval is each recipe's own"
+    cannot = verdict(tmp_path, runs(a=(0.02, 0.04)), missing={"b": "no GPU", "b-2": "no GPU"})
+    assert cannot["word"] == "pass" and "FP8 b: no result, no GPU." in cannot["reasons"]
+    timed = verdict(tmp_path, runs(a=(0.02, 0.04)), asked=("a",), missing={"b": "no GPU"})
+    assert timed["word"] == "pass" and not [told for told in timed["reasons"] if "FP8 b" in told], "nobody asked"
+
+
+def test_all_runs_of_the_baseline_are_needed(tmp_path):
+    heldout = {**BASE, **BROKEN, **runs(a=(0.0, 0.0))}
+    del heldout["bf16-4"]
+    assert "3 of 4 BF16 runs" in repeats.judge(heldout, preset(tmp_path), ("a",))["sentence"]
+    assert "no result" in repeats.judge(runs(a=(0.0, 0.0)), preset(tmp_path), ("a",))["sentence"]
+    heldout["bf16-4"] = {**losses(0), 100: math.nan}
+    assert "no finite" in repeats.judge(heldout, preset(tmp_path), ("a",))["sentence"]
+
+
+def test_a_run_that_diverged_is_different(tmp_path):
+    out = verdict(tmp_path, {**runs(a=(0.0,), b=(0.0, 0.0)), "a-2": {**losses(0), 100: math.inf}})
+    assert out["word"] == "fail" and "FP8 a diverged" in out["sentence"] and out["arms"]["b"]["word"] == "same"
+
+
+def test_without_power_nothing_passes(tmp_path):
+    same = {**BASE, **runs(a=(0.0, 0.0), b=(0.0, 0.0))}
+    asked = preset(tmp_path)
+    missed = repeats.judge({**same, "broken": losses(0.05)}, asked, ("a", "b"))
+    assert missed["word"] == "no-power" and missed["arms"]["broken"]["word"] == "not rejected"
+    assert repeats.judge(same, asked, ("a", "b"))["word"] == "no-power", "no control ran"
+    seen = repeats.judge({**same, "broken": losses(1.0)}, asked, ("a", "b"))
+    assert seen["word"] == "pass" and seen["arms"]["broken"]["word"] == "rejected", "by the statistic, at its end"
+    few = {run: {s: x for s, x in told.items() if s > 60} for run, told in {**same, "broken": losses(9)}.items()}
+    assert "only 4 evaluations" in repeats.judge(few, asked, ("a", "b"))["sentence"]
+
+
+# ---- the control
+
+
+def test_a_gross_control_is_rejected_at_its_second_evaluation_beyond():
+    base = list(BASE.values())
+    assert repeats.rejected_at(losses(3), base)[0] == 20
+    assert repeats.rejected_at({**losses(0), 30: 20.0}, base) is None, "one is not enough"
+    assert repeats.rejected_at({10: 6.0, 20: math.nan, 30: math.nan}, base) == (30, math.inf)
+    assert repeats.rejected_at(losses(2), base) is None
+    wide = [*base, losses(2)]
+    assert repeats.rejected_at(losses(4), wide) is None, "2 % from one of BF16's own runs"
+
+
+def test_its_training_stops_there():
+    history = SimpleNamespace(heldout={10: losses(20)[10]})
+    control, loop = Control(list(BASE.values())), SimpleNamespace(stopped=None, history=history)
+    control.after_eval(loop)
+    assert loop.stopped is None
+    loop.history.heldout[20] = losses(20)[20]
+    control.after_eval(loop)
+    assert loop.stopped == "rejected: +22 % from BF16 at step 20"
+
+
+# ---- what a preset trains
+
+
+def test_every_run_is_an_arm_with_weights_of_its_own(tmp_path):
+    arms = preset(tmp_path).arms
+    first = ["bf16", "bf16-2", "bf16-3", "bf16-4", "a", "a-2", "b", "b-2", "broken"]
+    assert list(arms) == [*first, "a-3", "a-4", "b-3", "b-4"] and [arms[n].look for n in first] == [1] * 9
+    seeds = [arms[name].train["perturb_seed"] for name in arms if name != "broken"]
+    assert seeds[:4] == [0, 1, 2, 3] and not set(seeds[:4]) & set(seeds[4:])
+    configs = [preset(tmp_path).config(name) for name in ("a", "a-2", "a-4")]
+    assert {config.perturb for config in configs} == {2.0**-9} and len({c.perturb_seed for c in configs}) == 3
+    same = configs[0].replace(perturb_seed=7)
+    assert all(config.replace(perturb_seed=7) == same for config in configs), "nothing else differs"
+
+
+def test_another_training_has_no_records(tmp_path):
+    """The spread is that of the preset's own training: without it a candidate needs three runs."""
+    other = preset(tmp_path, TEXT, "train.steps=50")
+    assert other.repeat.spread is None and (other.repeat.candidate, other.repeat.more) == (3, 3) and "a-6" in other.arms
+    assert preset(tmp_path, TEXT, "arms.a.train.lr=1e-3").repeat.spread is None
+    for kept in ("train.probe_every=5", "world_size=2"):
+        assert preset(tmp_path, TEXT, kept).repeat.spread
+    own = "repeat.spread={ baseline = 0.1, candidate = 0.2, weight = 4 }"
+    assert preset(tmp_path, TEXT, "train.steps=50", own).repeat.spread.weight == 4
+
+
+def test_what_nobody_judges_is_trained_only_by_name(tmp_path):
+    text = TEXT.replace("more = 2", 'more = 2\njudged = ["b"]')
+    asked = preset(tmp_path, text)
+    assert asked.judged == ["b"] and "a" not in asked.trained and {"bf16-4", "b-4", "broken"} <= set(asked.trained)
+    assert list(asked.only(["a"]).arms) == ["a", "a-2", "a-3", "a-4"]
+    with pytest.raises(LabError, match="judges 'x', which is no candidate; there are: a, b"):
+        preset(tmp_path, TEXT.replace("more = 2", 'more = 2\njudged = ["x"]'))
+
+
+# ---- the whole command, with trainings that cost nothing
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """`lab compare` on a preset of one's own, where an arm's training writes the losses that `gaps` names. Returns
+    (call, names of the runs trained so far, the record)."""
+    ran, toml = [], tmp_path / "repeated.toml"
+    preset(tmp_path)
+
+    def run_arm(plan, item, console, leader, budget, *_):
+        ran.append(item.arm)
+        told = {**BASE, **BROKEN, **call.gaps}[item.arm]
+        config = plan.config(item.part, item.arm)
+        arm = RunRecord.create(
+            tmp_path / "out" / "arms" / item.arm,
+            kind="train",
+            command="c",
+            hardware={},
+            config=config,
+            world={"size": 1},
+        )
+        for step, loss in told.items():
+            arm.step(step=step, loss=loss, heldout=loss)
+        arm.finish("finished")
+        arm.close()
+        return ""
+
+    def call(budget=None, **words):
+        said = io.StringIO()
+        limit = {"budget_minutes": budget} if budget else {}
+        status = compare.compare(
+            str(toml), out=tmp_path / "out", console=Console(file=said, width=200), **limit, **words
+        )
+        return status, said.getvalue()
+
+    monkeypatch.setattr(compare, "run_arm", run_arm)
+    monkeypatch.setattr(compare, "prepare_corpus", lambda *_: None)
+    monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
+    return call, ran, lambda: read_run(tmp_path / "out").results
+
+
+def test_only_the_undecided_get_their_second_look(trained):
+    call, ran, results = trained
+    call.gaps = runs(a=(0.1, 0.3, 0.4, 0.5), b=(0.0, 0.02))
+    status, said = call()
+    assert ran == ["bf16", "bf16-2", "bf16-3", "bf16-4", "a", "a-2", "b", "b-2", "broken", "a-3", "a-4"]
+    assert status == 1 and "FAIL: 2 of 2 FP8 recipes judged. The loss is the same with FP8 b" in said
+    assert results()["verdict"]["arms"]["a"]["runs"] == 4 and "FP8 b, run 3: not needed" in said
+    assert call()[0] == 1 and len(ran) == 11, "the same command shows it again"
+
+
+def test_what_would_decide_it_is_told_with_its_price(trained):
+    call, _, results = trained
+    call.gaps = runs(a=(0.1, 0.3, 0.05, 0.25), b=(0.0, 0.02))
+    status, said = call(price_per_hour=3.0)
+    (told,) = results()["verdict"]["next"]
+    needed = results()["verdict"]["arms"]["a"]["needed"]
+    assert status == 1 and "UNDECIDED: 2 of 2" in said and told in said
+    assert f"a comparison of {needed} runs of it and {needed} of BF16" in told and "at 3.00 an hour" in told
+    assert (
+        f"{2 * needed * 100:,} steps" in told
+        and f"--arms bf16,a,broken --part safety --set repeat.baseline={needed}" in told
+    )
+
+
+def test_a_budget_that_ends_before_the_second_look_leaves_it(trained, monkeypatch):
+    call, ran, results = trained
+    call.gaps = runs(a=(0.1, 0.3, 0.4, 0.5), b=(0.0, 0.02))
+    with monkeypatch.context() as patch:
+        patch.setattr(compare.Budget, "fits", fits_but("a-3", "a-4"))
+        status, said = call(60)
+    assert status == compare.UNFINISHED and ran[-1] == "broken" and results()["verdict"]["word"] == "undecided"
+    assert "the same command goes on with 2 more runs of it" in said and "FP8 a, run 3 (safety)" in said
+    assert call()[0] == 1 and ran[-2:] == ["a-3", "a-4"], "the same command goes on"
+
+
+def test_nobody_is_judged_again_before_all_were_judged_once(trained, monkeypatch):
+    call, ran, results = trained
+    call.gaps = runs(a=(0.1, 0.3, 0.4, 0.5), b=(0.0, 0.02))
+    with monkeypatch.context() as patch:
+        patch.setattr(compare.Budget, "fits", fits_but("a-2"))
+        assert call(60)[0] == compare.UNFINISHED
+    assert "a-3" not in ran and results()["verdict"]["word"] == "incomplete"
+    assert [item["arm"] for item in results()["calls"][-1]["items"] if item["left"]] == ["a-2", "a-3", "a-4"]
+
+
+def fits_but(*late: str):
+    """Budget.fits for a call in which these arms come too late."""
+
+    def fits(self, item):
+        self.left += [item] * (item.arm in late)
+        return item.arm not in late
+
+    return fits
+
+
+def test_an_arm_named_beside_those_of_the_preset_is_judged_with_them(trained, tmp_path):
+    call, ran, results = trained
+    preset(tmp_path, TEXT.replace("more = 2", 'more = 2\njudged = ["b"]'))
+    call.gaps = runs(a=(0.6, 0.6), b=(0.0, 0.02))
+    assert call()[0] == 0 and "a" not in ran and results()["verdict"]["asked"] == 1
+    assert call(arms=["a"])[0] == 1 and ran[-2:] == ["a", "a-2"] and results()["verdict"]["asked"] == 2
+
+
+# ---- both answers
+
+
+def record(word="same", **rates) -> RunData:
+    """A record with these rates, in which `a` was judged, and `b` was not."""
+    roles = {"bf16": "baseline", "a": "candidate", "b": "candidate", "a-2": "repeat"}
+    timed = {arm: {"label": arm, "role": roles[arm], "tokens_per_s": rate} for arm, rate in rates.items()}
+    judged = {
+        "bf16": {"word": "baseline", "runs": 4, "value": 0.0},
+        "a": {"word": word, "runs": 2, "value": 0.03, "low": -0.05, "high": 0.11},
+    }
+    about = {arm: {"label": arm, "role": roles[arm], "status": "finished"} for arm in ("bf16", "a", "a-2")}
+    results = {"speed": {"arms": timed}, "verdict": {"arms": judged, "from_step": 5}, "arms": about}
+    calls = [{"seconds": 600.0, "ended": True, "price_per_hour": 3.0}]
+    run = {"kind": "compare", "config": {"repeat": {"baseline": 4}}, "results": {**results, "calls": calls}}
+    return RunData(path=None, run=run, steps=[], events=[], arms={})
+
+
+def test_the_fastest_recipe_whose_loss_is_the_same_is_recommended():
+    rows = answer.rows_of(record(bf16=100.0, a=130.0, b=140.0))
+    assert answer.lines(rows) == [
+        ["bf16", "1.00", "", "baseline", "4"],
+        ["b", "1.40", "", "not judged", ""],
+        ["a", "1.30", "+0.03 % [-0.05, +0.11]", "same", "2"],
+    ]
+    assert answer.recommended(rows) == (
+        "Recommended here: a, 1.30 times BF16's speed, the loss same (+0.03 % [-0.05, +0.11]). b is faster (1.40), its "
+        "loss not judged."
+    )
+    assert answer.spent(record()) == "10.0 minutes, 0.50 at 3.00 an hour"
+
+
+@pytest.mark.parametrize(
+    "word, a, told", [("undecided", 130.0, "No recipe that is faster has its loss"), ("same", 90.0, "is faster")]
+)
+def test_bf16_is_recommended_where_no_recipe_pays(word, a, told):
+    said = answer.recommended(answer.rows_of(record(word, bf16=100.0, a=a)))
+    assert said.startswith("Recommended here: BF16. ") and told in said
+
+
+def test_nothing_is_recommended_where_one_answer_is_missing():
+    assert answer.recommended(answer.rows_of(record())) == ""
+    unjudged = record(bf16=100.0, b=140.0)
+    del unjudged.run["results"]["verdict"]["arms"]["a"], unjudged.run["results"]["arms"]["a"]
+    assert answer.recommended(answer.rows_of(unjudged)) == ""

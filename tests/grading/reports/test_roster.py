@@ -1,0 +1,272 @@
+"""Who is in the class, who handed nothing in, and what Moodle and Canvas take back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from datetime import UTC, datetime
+
+import pytest
+from rich.console import Console
+
+from grading import marks
+from grading.intake import commands as intake
+from grading.intake import roster
+from grading.intake.find import find_submissions
+from grading.intake.policy import Rules
+from grading.reports import canvas, handback, mail, moodle
+from grading.reports.by_hand import ByHand
+from grading.reports.export import table
+from grading.reports.feedback import path_of, write_pages
+from grading.reports.standing import Standing
+from grading.reports.status import show, status, summary
+from labkit.errors import LabError
+from tests.grading.reports.aclass import mark
+
+CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section
+    Points Possible,,,,
+"Doe, Jane",4567,u1,jane@uni,Group 1
+"Roe, Max",4568,u2,max@uni,Group 1
+"""
+WORKSHEET = """Identifier,"Full name","Email address",Status,Grade,"Maximum grade","Feedback comments"
+"Participant 901","Anna Meier",a@x,Submitted,,100.00,
+"Participant 902","Anna Meier",b@x,Submitted,,100.00,
+"Participant 903","Олена Шевченко",c@x,"No submission",,100.00,
+"""
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
+RULES = Rules.model_validate(
+    {
+        "ids": {"doejane_4567": "anna"},
+        "deadlines": {"week13": datetime(2026, 11, 20, tzinfo=UTC)},
+        "extensions": {"max@uni": {"week13": datetime(2026, 12, 9, tzinfo=UTC)}},
+    }
+)
+
+
+def read(tmp_path, text):
+    (tmp_path / "roster.csv").write_text(text)
+    return roster.read(tmp_path / "roster.csv")
+
+
+def done(name, points=20):
+    return Standing(mark(name), [1], by_hand={"13.7": ByHand("13.7", points)})
+
+
+def test_an_id_of_our_own_is_found_by_what_the_platform_calls_it(week, tmp_path):
+    """README's own line of [ids] and --roster go together."""
+    who = read(tmp_path, CANVAS)
+    written = canvas.export(week, [done("anna")], tmp_path / "c.csv", roster=who, rules=RULES)
+    assert written.lines == 1 and written.told == []
+    assert "4567" in (tmp_path / "c.csv").read_text()
+
+
+def test_who_handed_nothing_in_is_missing_after_their_own_deadline(week, tmp_path):
+    who = read(tmp_path, CANVAS + '"Poe, Eva",4569,,eva@uni,\n')
+    gone = roster.absent("week13", ["anna"], who, RULES, NOW)
+    assert [(one.student, one.over) for one in gone] == [("eva@uni", True), ("max@uni", False)]
+    given = [one for one in gone if one.over]
+    written = canvas.export(week, [done("anna")], tmp_path / "c.csv", roster=who, rules=RULES, zeros=given)
+    grades = {row[1]: row[-1] for row in csv.reader(io.StringIO((tmp_path / "c.csv").read_text())) if row[1].isdigit()}
+    assert written.lines == 2 and grades == {"4567": "100", "4569": "0"}
+    head, _, *rows = table(week, [done("anna")], absent=gone, zeros=True)
+    assert [(row[0], row[head.index("total")], row[head.index("state")]) for row in rows] == [
+        ("eva@uni", 0, "missing"),
+        ("max@uni", None, "not handed in yet"),
+    ]
+
+
+def test_moodle_gets_its_worksheet_back_with_grades_and_nothing_else_changed(week, tmp_path):
+    """Read as importgradeslib.php does: Identifier finds a participant, an empty Grade is passed over."""
+    who = read(tmp_path, WORKSHEET)
+    gone = roster.absent("week13", ["Anna Meier_901"], who, Rules(), NOW)
+    assert [one.student for one in gone] == ["Anna Meier", "Олена Шевченко"]
+    written = moodle.export(week, [done("Anna Meier_901", 7)], tmp_path / "m.csv", who, Rules(), zeros=gone[1:])
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "m.csv").read_text())))
+    assert written.lines == 2 and [row["Grade"] for row in rows] == ["87", "", "0"]
+    before = list(csv.DictReader(io.StringIO(WORKSHEET)))
+    assert [{**row, "Grade": ""} for row in rows] == before
+    written = moodle.export(week, [done("Anna Meier")], tmp_path / "m.csv", who, Rules())
+    assert written.lines == 0 and "several of the roster" in written.told[0]
+    with pytest.raises(LabError, match="maximum grade in Moodle is 50"):
+        moodle.export(week, [], tmp_path / "m.csv", read(tmp_path, WORKSHEET.replace("100.00", "50")), Rules())
+
+
+def test_an_id_of_the_rules_that_is_nobody_s_is_told_with_the_one_that_was_meant(tmp_path):
+    who = read(tmp_path, "anna\nbert\n")
+    rules = Rules(ids={"doejane_4567": "anan", "roemax_4568": "bert", "Jane Doe": "anan"})
+    assert roster.unknown_ids(who, rules) == [
+        "[ids] in course.toml speaks of anan, who is not in roster.csv: did you mean anna?"
+    ]
+    # A platform's own roster has no ids of ours: it is searched by what the platform calls them.
+    assert roster.unknown_ids(read(tmp_path, CANVAS), Rules(ids={"doejane_4567": "anna", "poeeva_9": "eva"})) == [
+        "[ids] in course.toml speaks of eva, who is not in roster.csv"
+    ]
+
+
+def test_who_was_collected_before_ids_spoke_of_them_is_the_same_student(week, tmp_path):
+    who = read(tmp_path, "anna\nbert\n")
+    due = datetime(2026, 12, 9, tzinfo=UTC)
+    rules = RULES.model_copy(update={"extensions": {"anna": {"week13": due}}})
+    assert rules.due("doejane_4567", "week13") == rules.due("anna", "week13") == due
+    assert roster.find("doejane_4567", who, rules)[0] is who.lines[0]
+    assert [one.student for one in roster.absent("week13", ["doejane_4567"], who, rules, NOW)] == ["bert"]
+
+
+def test_the_list_of_ids_and_what_is_no_roster(tmp_path):
+    assert [line.names[0] for line in read(tmp_path, "anna\nben\n").lines] == ["anna", "ben"]
+    assert [line.names[0] for line in read(tmp_path, "student,name\nanna,A\n").lines] == ["anna"]
+    with pytest.raises(LabError, match="no roster"):
+        read(tmp_path, "name,points\nx,1\n")
+
+
+MOODLE_DOWNLOAD = ("Anna Meier_901_assignsubmission_file/lab.ipynb", "Bo Li_904_assignsubmission_file_/ring.py")
+CANVAS_DOWNLOAD = ("doejane_4567_88_collectives.py", "doejane_4567_91_lab.ipynb", "roemax_LATE_4568_93_lab-2.ipynb")
+
+
+def download(path, names):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, "x")
+    return path
+
+
+def packed(week, tmp_path, names, students, rules=RULES):
+    here = [done(student) for student in students]
+    list(write_pages(week, here, tmp_path / "feedback", lambda standing: {}))
+    like = [download(tmp_path / "download.zip", names)]
+    found = handback.pack(week, here, tmp_path / "feedback", like, tmp_path / "up.zip", rules)
+    with zipfile.ZipFile(tmp_path / "up.zip") as archive:
+        return found, {name: archive.read(name) for name in archive.namelist()}
+
+
+def as_moodle(name):
+    """(participant, plugin, the file's name) by the rules of is_valid_filename_for_import."""
+    parts = name.split("/")
+    while parts:
+        info = parts.pop(0).split("_", 4)
+        if len(info) >= 4 and info[1].isdigit():
+            return int(info[1]), "_".join(info[2:4]), "/".join([*info[4:], *parts]).strip("/")
+    return None
+
+
+def as_canvas(name):
+    """(user, attachment): the first two numbers between underscores, as infer_comment_context_from_filename."""
+    return tuple(int(part) for part in name.split("/")[-1].split("_") if part.isdigit())[:2]
+
+
+def test_moodle_finds_every_student_of_the_packed_feedback(week, tmp_path):
+    found, files = packed(week, tmp_path, MOODLE_DOWNLOAD, ["Anna Meier", "Bo Li", "nobody"])
+    assert {as_moodle(name) for name in files} == {
+        (901, "assignsubmission_file", "week13.html"),
+        (904, "assignsubmission_file", "week13.html"),
+    }
+    for name, data in files.items():
+        assert data == path_of(tmp_path / "feedback", week, name.split("_")[0]).read_bytes()
+    assert found.system == "Moodle" and found.told == ["nobody is not in the download"]
+
+
+def test_a_moodle_before_4_1_finds_them_by_the_names_it_gave(week, tmp_path):
+    """Its is_valid_filename_for_import wants five parts between underscores, the last of which may be empty."""
+    _, files = packed(week, tmp_path, MOODLE_DOWNLOAD, ["Bo Li"])
+    assert list(files) == ["Bo Li_904_assignsubmission_file_/week13.html"]
+    flat = "Bo Li_904_assignsubmission_file_lab.ipynb"
+    _, files = packed(week, tmp_path, [flat], ["Bo Li"])
+    assert list(files) == ["Bo Li_904_assignsubmission_file_week13.html"]
+    assert all(len(name.split("/")[0].split("_", 4)) == 5 for name in files) and as_moodle(*files)[0] == 904
+
+
+def test_canvas_finds_every_student_of_the_packed_feedback(week, tmp_path):
+    found, files = packed(week, tmp_path, CANVAS_DOWNLOAD, ["anna", "roemax_4568"])
+    assert {as_canvas(name) for name in files} == {(4567, 91), (4568, 93)}
+    assert found.system == "Canvas" and found.told == [] and found.students == ["anna", "roemax_4568"]
+
+
+def test_what_is_no_download_is_refused(week, tmp_path):
+    with pytest.raises(LabError, match="nothing in it is named"):
+        packed(week, tmp_path, ["lab.ipynb"], ["anna"])
+
+
+def test_the_mails_text_says_what_the_page_says(week):
+    wrong = Standing(
+        mark("anna", "13.2 off-by-one chunk"), [1], by_hand={"13.7": ByHand("13.7", 12, comments=["Good."])}
+    )
+    text = mail.text(week, wrong)
+    assert f"{wrong.total:g} of 100 points" in text and "13.2" in text and "A person wrote:\n    Good." in text
+    assert "`lab check 13.2" in text and all(
+        len(line) <= 72 for line in text.split("\n") if not line.startswith("    ")
+    )
+
+
+def test_a_mail_keeps_items_in_lines_and_tells_what_was_not_handed_in(week):
+    said = "Say for each prediction what came instead, and why, in one sentence."
+    items = f"predictions 1 to 7: 3 of 5\n    {said}\nthree clocks: 4 of 8"
+    given = Standing(mark("anna"), [1], by_hand={"13.7": ByHand("13.7", 7, comments=[items])})
+    text = mail.text(week, given)
+    said = text.partition("A person wrote:\n")[2].split("\n")
+    assert said[:4] == [
+        "    predictions 1 to 7: 3 of 5",
+        "        Say for each prediction what came instead, and why, in one",
+        "        sentence.",
+        "    three clocks: 4 of 8",
+    ]
+    assert "a person gave 7 of 20; read the comment below." in " ".join(text.split())
+    text = mail.text(week, Standing(mark("empty", unanswered=["13.7"]), [1]))
+    title = week.task("13.7").title
+    assert f"13.7 0 of 20 {title}: nothing handed in" in " ".join(text.split())
+    assert f"1. Task 13.7, {title}: nothing was handed in, and 20 of 20 points are open." in " ".join(text.split())
+
+
+def test_one_table_tells_what_has_come_is_graded_waits_is_late_is_missing(week, tmp_path):
+    for student in ("anna", "ben", "cleo"):
+        (tmp_path / "submitted" / student / "week13").mkdir(parents=True)
+        (tmp_path / "submitted" / student / "week13" / "collectives.py").write_text("x = 1\n")
+    stamp = tmp_path / "submitted" / "cleo" / "week13" / "timestamp.txt"
+    stamp.write_text("2026-11-21 10:00:00 UTC")
+    marks.write(tmp_path / "marks", mark("anna", received="2026-11-19T10:00:00+00:00", unanswered=["13.7"]))
+    marks.write(tmp_path / "marks", mark("ben", received="2026-11-21T10:00:00+00:00"))
+    (tmp_path / "who.csv").write_text("anna\nben\ncleo\ndora\nmax@uni\n")
+    found = status(week, tmp_path / "submitted", tmp_path / "marks", tmp_path, RULES, NOW, tmp_path / "who.csv")
+    assert [(row.student, row.state, row.late) for row in found.rows] == [
+        ("anna", "complete", False),
+        ("ben", "to be graded by hand", True),
+        ("cleo", "not graded yet", True),
+        ("dora", "missing", False),
+        ("max@uni", "not handed in yet", False),
+    ]
+    assert summary(found) == (
+        "week13: 3 handed in, 2 graded, 1 wait for a person, 2 late, 1 missing, 1 not handed in yet"
+    )
+
+
+def test_a_late_mark_without_a_time_is_told_at_each_step(week, tmp_path, capsys):
+    """Canvas writes LATE into a name, and not by how much."""
+    from grading.intake.collect import collect
+    from grading.run import _untimed
+
+    names = ("doejane_LATE_4567_88_collectives.py", "roemax_4568_93_collectives.py")
+    like = download(tmp_path / "d.zip", names)
+    report = collect([like], week, tmp_path / "submitted", RULES)
+    intake._table(Console(width=200), report, week, RULES)
+    assert "1 attempt marked late by the platform, which tells no time: anna." in capsys.readouterr().out
+    found = status(week, tmp_path / "submitted", tmp_path / "marks", tmp_path, RULES, NOW)
+    assert "1 student is marked late by the platform, which tells no time (anna)" in found.told[0]
+    show(found, Console(width=200))
+    assert "marked late" in capsys.readouterr().out.split("roemax")[0]
+    (tmp_path / "raw").mkdir()
+    for name in names:
+        (tmp_path / "raw" / name).write_text("x = 1\n")
+    assert "in time here: doejane_4567." in _untimed(find_submissions(tmp_path / "raw", week))[0]
+    assert _untimed(find_submissions(tmp_path / "submitted", week)) == []
+
+
+def test_a_week_of_which_nothing_was_collected_yet_has_no_students_of_another(week, tmp_path):
+    from grading.intake.collect import collect
+    from labkit.checks.tasks import find_weeks
+
+    (tmp_path / "in" / "anna").mkdir(parents=True)
+    (tmp_path / "in" / "anna" / "collectives.py").write_text("x = 1\n")
+    collect([tmp_path / "in"], week, tmp_path / "submitted", Rules())
+    for one in find_weeks():
+        found = status(one, tmp_path / "submitted", tmp_path / "marks", tmp_path, Rules(), NOW)
+        assert [row.student for row in found.rows] == (["anna"] if one.name == "week13" else [])

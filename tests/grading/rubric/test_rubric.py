@@ -1,0 +1,149 @@
+"""Points by item in formgrader's comments, comments used again, and two markers who do not see one another."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from grading.gradebook.course import SAMPLE
+from grading.gradebook.items import Item, expanded, items, read
+from grading.gradebook.load import load
+from grading.intake.policy import Rules
+from grading.reports.by_hand import all_by_hand
+from grading.rubric import commands
+from grading.rubric.apply import apply
+from grading.rubric.second import agreement, kappa, sample, second
+from labkit.checks.tasks import find_weeks
+from labkit.errors import LabError
+from tests.grading.gradebook.samples import by_hand, handed, mark, put_marks, scores
+
+RULES = Rules(comments={"units": "State the unit of every number.", "why": "Say why."})
+RUBRIC = [Item(1, "the reason", 4), Item(2, "an example", 2)]
+
+
+@pytest.mark.parametrize("week", find_weeks(), ids=lambda week: week.name)
+def test_every_weeks_written_task_has_items_that_add_up(week):
+    for task in week.tasks:
+        if task.kind == "written":
+            found = items(week, task)
+            assert len(found) >= 3 and sum(item.points for item in found) == task.points
+            assert len({item.title for item in found}) == len(found)
+
+
+def test_a_comment_is_read_by_items():
+    marking = read(["1: 3 #units\n2: 1,5 no number #why\nWell written."], RUBRIC, RULES.comments)
+    assert marking.points == {1: 3, 2: 1.5} and marking.total == 4.5 and marking.faults == []
+    assert read(["Well written: 3 of 4."], RUBRIC, RULES.comments) is None
+    said = expanded("1: 3 #units\n2: 1,5 no number #why\nWell written.", RUBRIC, RULES.comments)
+    assert said.split("\n") == [
+        "the reason: 3 of 4",
+        "    State the unit of every number.",
+        "an example: 1.5 of 2",
+        "    no number Say why.",
+        "Well written.",
+    ]
+    assert expanded("#units, please", [], RULES.comments) == "State the unit of every number., please"
+
+
+@pytest.mark.parametrize(
+    "comment, fault",
+    [
+        ("1: 5\n2: 1", "item 1 has 5 points, and 4 are possible"),
+        ("1: 3", "item 2, an example, has no points"),
+        ("1: 3\n1: 2\n2: 0", "item 1 is there twice"),
+        ("1: 3\n2: 1\n3: 1", "there is no item 3"),
+        ("1: 3 #unit\n2: 1", "#unit is in no [comments]"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(comment, fault):
+    assert any(fault in sentence for sentence in read([comment], RUBRIC, RULES.comments).faults)
+
+
+def test_items_become_formgraders_points_and_nothing_typed_is_written_over(
+    course, week, source, marks, monkeypatch, capsys
+):
+    load(
+        course,
+        week,
+        put_marks(marks, *(mark(name) for name in ("anna", "ben", "cleo", "dora"))),
+        files=lambda m: handed(),
+    )
+    by_hand(course, "anna", "task-91-2", comment="1: 3 #units\n2: 2")
+    by_hand(course, "ben", "task-91-2", points=1, comment="1: 3\n2: 2")
+    by_hand(course, "cleo", "task-91-2", comment="1: 9\n2: 2")
+    by_hand(course, "dora", "task-91-2", points=4, comment="Fine.")
+    done = apply(course, week, RULES)
+    assert done.given == ["anna, 91.2: 5 points"] and done.same == 0
+    assert [sentence.split(":")[0] for sentence in done.told] == ["ben, 91.2", "cleo, 91.2"]
+    assert [scores(course, name)["task-91-2"][1:] for name in ("anna", "ben", "cleo", "dora")] == [
+        (5, False),
+        (1, False),
+        (None, True),
+        (4, False),
+    ]
+    assert [(item.number, mean, many) for _, item, mean, many in done.means] == [(1, 3, 2), (2, 2, 2)]
+    monkeypatch.chdir(source)
+    with pytest.raises(typer.Exit):
+        commands.rubric("week91", course.root, None)  # without course.toml: anna's #units is a fault, and left out
+    assert ["1", "4", "3.0", "1", "the", "reason"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    again = apply(course, week, RULES, items_decide=True)
+    assert again.given == ["ben, 91.2: 5 points, 1 before"] and again.same == 1
+    load(course, week, marks, files=lambda m: handed())
+    assert scores(course, "anna")["task-91-2"][1] == 5, "a later load keeps them"
+
+
+def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
+    course, week, source, marks, tmp_path, monkeypatch, capsys
+):
+    names = [f"s{n}" for n in range(6)]
+    everybody = [*(mark(name) for name in names), mark("empty", unanswered=["91.2"])]
+    load(course, week, put_marks(marks, *everybody), files=lambda m: handed())
+    for name, points in zip(names, (3, 4, 2, 0, 1, 4)):
+        by_hand(course, name, "task-91-2", comment=f"1: {points}\n2: 1 #why")
+    apply(course, week, RULES)
+    chosen = second(
+        week, marks, tmp_path / "second", course, share=0.5, files=lambda m: handed(), rules=RULES, source=source
+    )
+    assert len(chosen) == 3 and set(chosen) < set(names)
+    assert chosen == sample(names, "week91", 0.5)
+    from grading.gradebook.course import open_course
+
+    other = open_course(tmp_path / "second")
+    assert not [given for tasks in all_by_hand(other.root, week).values() for given in tasks.values() if given.comments]
+    assert all(scores(other, name)["task-91-2"][1] is None for name in chosen)
+    first = {name: all_by_hand(course.root, week)[name]["91.2"].points for name in chosen}
+    # Nobody has marked anything there, or one of three: that is no agreement.
+    half = agreement(week, course.root, other.root, RULES)
+    assert (half.sample, half.both, half.open, half.lost) == (3, 0, ([], chosen), [])
+    by_hand(other, chosen[0], "task-91-2", comment=f"1: {int(first[chosen[0]]) - 1}\n2: 1")
+    apply(other, week, RULES)
+    monkeypatch.chdir(source)
+    with pytest.raises(typer.Exit) as left:
+        commands.agree("week91", other.root, course.root, None)
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        left.value.exit_code == 1 and f"not marked by the second yet: 2 of 3 answers ({chosen[1]}; {chosen[2]})" in said
+    )
+    assert "1 of the sample's 3 answers marked by both" in said
+    put_aside = (other.root / SAMPLE).read_text()
+    (other.root / SAMPLE).write_text(put_aside.replace('"week91": [', '"week91": ["gone", '))
+    assert agreement(week, course.root, other.root, RULES).lost == ["gone"], "it was killed before it was filled"
+    for shift, name in zip((0, 0, -1), chosen):
+        own = int(first[name]) - 1
+        by_hand(other, name, "task-91-2", comment=f"1: {max(0, own + shift) if own else 1}\n2: 1")
+    apply(other, week, RULES)
+    found = agreement(week, course.root, other.root, RULES)
+    assert found.both == found.sample == 3 and found.open == ([], [])
+    settle = {student: (one, two) for student, _, one, two in found.settle}
+    assert set(settle) == {name for name in chosen if first[name] != all_by_hand(other.root, week)[name]["91.2"].points}
+    (reason, example) = found.items
+    assert reason[1].number == 1 and reason[2] == 3 and example[5] == 0 and example[6] == 1
+    with pytest.raises(LabError, match="first marker's"):
+        second(week, marks, course.root, course, share=1, files=lambda m: handed(), rules=RULES, source=source)
+
+
+def test_kappa_is_one_for_agreement_and_nought_for_chance():
+    assert kappa([(0, 0), (4, 4), (2, 2)]) == 1
+    assert kappa([(0, 0), (0, 4), (4, 0), (4, 4)]) == pytest.approx(0)
+    assert kappa([(3, 3), (3, 3)]) is None
+    assert kappa([(0, 4), (4, 0)]) == pytest.approx(-1)

@@ -1,0 +1,59 @@
+"""A task judged without torch, in the sandbox: there is nothing of it to find, whatever a submission does."""
+
+from __future__ import annotations
+
+import pytest
+
+from grading.sandbox.runner import SandboxRunner, parts_of
+from labkit.checks import load_week, run_checks
+from tests.checks.test_bare import BITS, make
+from tests.grading.sandbox.attacking import DEADLINE
+
+# The finder that refuses is taken away; then torch is looked for as Python does, as a file, and as a library.
+ATTACK = """
+import sys, os, site, ctypes
+sys.meta_path[:] = [finder for finder in sys.meta_path if "labkit" not in getattr(finder, "__module__", "")]
+
+def double(x, scale=2):
+    {body}
+    return x * x.dtype.type(scale)
+"""
+WAYS = {
+    "imports it": "import torch; torch.zeros(1)",  # an empty folder is a package, of nothing
+    "opens its file": "import numpy; top = os.path.dirname(os.path.dirname(numpy.__file__)); "
+    "open(os.path.join(top, 'torch', '__init__.py'))",
+    "loads its library": "import numpy; top = os.path.dirname(os.path.dirname(numpy.__file__)); "
+    "ctypes.CDLL(os.path.join(top, 'torch', 'lib', 'libtorch_cpu.so'))",
+    "starts an interpreter": "import subprocess; "
+    "subprocess.run([sys.executable, '-c', f'import sys; sys.path[:] = {sys.path!r}; import torch.nn'], check=True)",
+}
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("student")
+    for parent in (folder, folder.parent, folder.parent.parent):
+        parent.chmod(0o755)
+    week = load_week(make(folder))
+    path = folder / week.package / "bits.py"
+
+    def run(text, off=frozenset()):
+        path.write_text(text)
+        with SandboxRunner(folder, parts=parts_of(week), deadline=DEADLINE, budget=1000.0, off=off) as runner:
+            return run_checks(["93.1", "93.2"], weeks=[week], runner=runner, seed=3)
+
+    return run
+
+
+def test_an_honest_one_earns_all(judged):
+    outcome = judged(BITS)
+    assert outcome.full, [case.text for case in outcome.cases]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_hidden_is_not_there(judged, way):
+    attack = ATTACK.format(body=WAYS[way])
+    first = judged(attack).of("93.1")[0]
+    assert first.verdict == "crashed", first.text
+    assert judged(attack, frozenset({"packages"})).of("93.1")[0].verdict == "passed", "the defence is what stops it"

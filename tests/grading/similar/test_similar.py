@@ -1,0 +1,169 @@
+"""Honest variants are left in peace, copies are found, and what was handed out is nobody's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from grading.intake.load import Submission
+from grading.run import reference_submission
+from grading.similar import compare, page
+from labkit.checks import load_week, run_checks
+from labkit.checks.runner import LocalRunner
+from labkit.checks.tasks import find_weeks
+from tests.grading.similar.variants import DISGUISES, HOLES, MANY, ORDER, ROOT, WEEK, filled, renamed, student
+
+pytest.importorskip("copydetect", reason="copydetect is not installed")
+
+
+@pytest.fixture(scope="module")
+def week():
+    return load_week(WEEK)
+
+
+def compared(week, files_of, ours=None, years=()):
+    years = dict(years)
+    made = [(Submission.of(name, files), years.get(name, "")) for name, files in files_of.items()]
+    return compare.compare(week, lambda: iter(made), ours=ours)
+
+
+def test_the_bounds_stand_between_honest_work_and_copies():
+    from tests.grading.similar.false_alarms import measured
+
+    honest, copies = measured()
+    assert max(pair.share for pair in honest) < compare.SHARE / 2 and max(pair.one for pair in honest) < compare.ONE
+    for pairs in copies.values():
+        assert min(pair.share for pair in pairs) > (1 + compare.SHARE) / 2
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_copy_among_honest_work_is_the_only_pair(week, disguise):
+    files = {f"s{n}": student(n) for n in range(MANY)}
+    files["copy"] = DISGUISES[disguise](student(2))
+    pairs, works, unread = compared(week, files, ours=reference_submission(week))
+    assert [{pair.first.student, pair.second.student} for pair in pairs] == [{"s2", "copy"}]
+    assert len(works) == MANY + 2 and not unread
+
+
+def test_one_function_that_was_copied_alone_is_found(week):
+    files = {f"s{n}": student(n) for n in (3, 4)}
+    files["thief"] = {**student(0, shift=2), "timing.py": renamed(student(3))["timing.py"]}
+    (pair,) = compared(week, files)[0]
+    assert {pair.first.student, pair.second.student} == {"s3", "thief"} and pair.share < compare.SHARE
+    assert pair.functions[0][0] == "timing.time_collective"
+
+
+def test_the_most_alike_is_no_function_of_one_line(week):
+    """Two people write one line alike; where a pair is read, it begins with what was copied."""
+    line = b"    return float(nbytes) / max(float(seconds), 1e-9) + abs(float(nbytes)) * 0\n"
+    mine = student(0)
+    text = mine["timing.py"]
+    begin = text.index(b"\n", text.index(b'bandwidth in bytes a second."')) + 1
+    mine["timing.py"] = text[:begin] + line + text[text.index(b"\n\n", begin) + 1 :]
+    (pair,) = compared(week, {"anna": mine, "ben": DISGUISES["renamed and padded"](mine)})[0]
+    shares = {name: share for name, share, _, _ in pair.functions}
+    assert shares["timing.algbw"] == 1 > shares[pair.functions[0][0]] and pair.functions[0][0] != "timing.algbw"
+
+
+def test_an_earlier_year_is_compared_with_this_one_and_not_with_itself(week):
+    files = {"old": student(1), "old copy": renamed(student(1)), "new": student(3), "heir": renamed(student(1))}
+    years = {"old": "2025", "old copy": "2025"}
+    found = {(pair.first.name, pair.second.name) for pair in compared(week, files, years=years)[0]}
+    assert found == {("old (2025)", "heir"), ("old copy (2025)", "heir")}
+
+
+def test_who_has_the_solutions_is_paired_with_them(week):
+    ours = reference_submission(week)
+    own = {path.partition("/")[2]: data for path, data in ours.files.items() if path.endswith(".py")}
+    pairs, _, _ = compared(week, {"anna": student(0), "ben": own}, ours=ours)
+    assert [(pair.first.student, pair.second.student) for pair in pairs] == [("the reference", "ben")]
+
+
+def test_the_solutions_are_found_also_where_half_of_the_class_has_them(week):
+    ours = reference_submission(week)
+    own = {path.partition("/")[2]: data for path, data in ours.files.items() if path.endswith(".py")}
+    files = {f"has{n}": own for n in range(8)} | {f"honest{n}": student(n) for n in range(4)}
+    pairs, _, _ = compared(week, files, ours=ours)
+    assert {(pair.first.student, pair.second.student) for pair in pairs} == {
+        ("the reference", f"has{n}") for n in range(8)
+    }
+
+
+def test_what_was_handed_out_and_what_many_have_is_no_evidence(week):
+    from grading.intake.released import released_week
+
+    blank = {path: released_week(week).files[path] for path in released_week(week).modules.values()}
+    assert compared(week, {"anna": blank, "ben": blank})[0] == []
+    many = {f"s{n}": student(0) for n in range(40)}
+    assert compared(week, many)[0] == [], "forty who write alike were told so"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def ring_all_gather(:\n",
+        "x = " + "(" * 50_000 + ")" * 50_000,
+        "x = " + "-" * 300_000 + "1",
+        "def ring_all_gather(s, g):\n" + "".join(" " * (n + 1) + "if 1:\n" for n in range(99)) + " " * 100 + "pass\n",
+        "\0",
+        "é" * 1000,
+    ],
+)
+def test_what_no_parser_can_read_is_told_and_stops_nothing(week, text):
+    files = {"odd": {"collectives.py": text.encode()}, "a": student(0), "b": renamed(student(0))}
+    pairs, _, unread = compared(week, files)
+    assert [{pair.first.student, pair.second.student} for pair in pairs] == [{"a", "b"}] and set(unread) <= {"odd"}
+
+
+def test_the_page_shows_both_sides_and_nothing_of_theirs_is_active(week, tmp_path):
+    from tests.grading.reports.looking import assert_one_harmless_file, words
+
+    wicked = student(0)
+    wicked["timing.py"] = wicked["timing.py"].replace(b"    bad = 0\n", b"    bad = 0  # <script>alert(1)</script>\n")
+    pairs, works, unread = compared(week, {"<b>anna": wicked, "ben": renamed(student(0))})
+    text = page.write(week, pairs, len(works), unread, compare.SHARE, tmp_path / "p.html").read_text()
+    assert_one_harmless_file(text)
+    assert "<mark>" in text and "&lt;b&gt;anna" in text and "timing.time_collective" in words(text)
+
+
+def test_every_week_has_functions_that_are_compared():
+    for one in find_weeks(ROOT):
+        ours = reference_submission(one)
+        files = {path.partition("/")[2]: data for path, data in ours.files.items() if path.endswith(".py")}
+        pairs, works, unread = compared(one, {"anna": files}, ours=ours)
+        assert not unread and [pair.second.student for pair in pairs] == ["anna"], one.name
+        graded = {name for task in one.tasks if task.kind == "auto" for name in task.functions}
+        assert set(works[0].prints) <= graded and len(works[0].prints) >= len(graded) / 2, one.name
+
+
+def test_the_parser_is_a_program_of_the_standard_library_alone():
+    from pathlib import Path
+
+    trees = Path(compare.__file__).with_name("trees.py")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", trees], input='{"texts": {}, "functions": []}', capture_output=True, text=True
+    )
+    assert done.stdout == "{}" and done.returncode == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_the_honest_variants_earn_every_point(week, tmp_path):
+    """Else they would be no honest variants."""
+    import shutil
+
+    for n in range(MANY):
+        root = tmp_path / str(n)
+        shutil.copytree(WEEK, root / WEEK.name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name, data in student(n).items():
+            (root / WEEK.name / name).write_bytes(data)
+        # With the reference's bottleneck, on which a ring order stands.
+        text = filled((WEEK / "topology.py").read_text(), HOLES[3][1], ORDER[n])
+        (root / WEEK.name / "topology.py").write_text(text)
+        with LocalRunner(root, reference=ROOT) as runner:
+            outcome = run_checks(["13.2", "13.3", "13.5", "13.6"], weeks=[week], runner=runner, seed=5, deadline=20)
+        # algbw and busbw are holes still: no variant of theirs is compared.
+        wrong = [f"{c.behaviour}: {c.text}" for c in outcome.cases if c.verdict not in ("passed", "not attempted")]
+        assert not wrong, (n, wrong)

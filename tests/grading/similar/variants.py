@@ -1,0 +1,407 @@
+"""Honest variants of four holes of week 13: what different people might write from the task text.
+
+Five of each. `student(n, shift)` puts one of each together; two students of one shift have no variant in common. And
+the disguises in which copies are handed in.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+WEEK = ROOT / "week13_allreduce"
+
+SCATTER = (
+    """
+    size, me = group.size, group.rank
+    parts = list(x_L.tensor_split(size))
+    nxt = me + 1 if me + 1 < size else 0
+    prv = me - 1 if me > 0 else size - 1
+    send_at = prv
+    for _ in range(size - 1):
+        recv_at = (send_at - 1) % size
+        arrived = group.sendrecv(parts[send_at], dst=nxt, src=prv, like=parts[recv_at])
+        combine_(parts[recv_at], arrived, op)
+        send_at = recv_at
+    return finish_(parts[me], op, size)
+""",
+    """
+    n = group.size
+    pieces = torch.tensor_split(x_L, n)
+    if n > 1:
+        for step in range(1, n):
+            outgoing = pieces[(group.rank - step) % n]
+            target = pieces[(group.rank - step - 1) % n]
+            buffer = torch.empty_like(target)
+            group.sendrecv(outgoing, dst=(group.rank + 1) % n, src=(group.rank + n - 1) % n, out=buffer)
+            combine_(target, buffer, op)
+    mine = pieces[group.rank]
+    finish_(mine, op, n)
+    return mine
+""",
+    """
+    def piece(i):
+        return x_L.tensor_split(group.size)[i % group.size]
+
+    def neighbour(d):
+        return (group.rank + d) % group.size
+
+    hop = 0
+    while hop < group.size - 1:
+        got = group.sendrecv(
+            piece(group.rank - 1 - hop), neighbour(+1), neighbour(-1), like=piece(group.rank - 2 - hop)
+        )
+        combine_(piece(group.rank - 2 - hop), got, op)
+        hop += 1
+    return finish_(piece(group.rank), op, group.size)
+""",
+    """
+    world = group.size
+    if world == 1:
+        return finish_(x_L, op, 1)
+    views = x_L.tensor_split(world)
+    left = (group.rank - 1) % world
+    right = (group.rank + 1) % world
+    order = [(group.rank - 1 - i) % world for i in range(world)]
+    for sending, receiving in zip(order, order[1:]):
+        waiting = group.isend(views[sending], right)
+        incoming = group.recv(left, like=views[receiving])
+        waiting.wait()
+        combine_(views[receiving], incoming, op)
+    result = views[order[-1]]
+    return finish_(result, op, world)
+""",
+    """
+    R = group.size
+    base, extra = divmod(x_L.numel(), R)
+    starts = [i * base + min(i, extra) for i in range(R + 1)]
+    block = lambda c: x_L[starts[c % R] : starts[c % R + 1]]
+    for t in reversed(range(1, R)):
+        c = group.rank + t
+        combine_(block(c - 1), group.sendrecv(block(c), dst=(group.rank + 1) % R, src=(group.rank - 1) % R,
+                                              like=block(c - 1)), op)
+    return finish_(block(group.rank), op, R)
+""",
+)
+GATHER = (
+    """
+    size, me = group.size, group.rank
+    if out is None:
+        out = torch.empty(numel, dtype=shard.dtype, device=shard.device)
+    parts = out.tensor_split(size)
+    parts[me].copy_(shard)
+    have = me
+    for _ in range(size - 1):
+        want = (have - 1) % size
+        group.sendrecv(parts[have], dst=(me + 1) % size, src=(me - 1) % size, out=parts[want])
+        have = want
+    return out
+""",
+    """
+    n = group.size
+    result = shard.new_zeros(numel) if out is None else out
+    pieces = torch.tensor_split(result, n)
+    pieces[group.rank][:] = shard.clone()
+    for step in range(1, n):
+        outgoing = pieces[(group.rank - step + 1) % n]
+        target = pieces[(group.rank - step) % n]
+        arrived = group.sendrecv(outgoing, dst=(group.rank + 1) % n, src=(group.rank + n - 1) % n, like=target)
+        target.copy_(arrived)
+    return result
+""",
+    """
+    if out is None:
+        out = shard.new_empty((numel,))
+
+    def piece(i):
+        return out.tensor_split(group.size)[i % group.size]
+
+    piece(group.rank).copy_(shard)
+    hop = 0
+    while hop < group.size - 1:
+        group.sendrecv(
+            piece(group.rank - hop),
+            (group.rank + 1) % group.size,
+            (group.rank - 1) % group.size,
+            out=piece(group.rank - hop - 1),
+        )
+        hop += 1
+    return out
+""",
+    """
+    world = group.size
+    whole = out if out is not None else torch.zeros(numel).to(shard)
+    views = whole.tensor_split(world)
+    views[group.rank].copy_(shard)
+    order = [(group.rank - i) % world for i in range(world)]
+    for sending, receiving in zip(order, order[1:]):
+        waiting = group.isend(views[sending], (group.rank + 1) % world)
+        group.recv((group.rank - 1) % world, out=views[receiving])
+        waiting.wait()
+    return whole
+""",
+    """
+    R = group.size
+    y = out
+    if y is None:
+        y = torch.empty(numel, dtype=shard.dtype)
+    base, extra = divmod(numel, R)
+    starts = [i * base + min(i, extra) for i in range(R + 1)]
+    block = lambda c: y[starts[c % R] : starts[c % R + 1]]
+    block(group.rank).copy_(shard)
+    for t in reversed(range(1, R)):
+        c = group.rank + t + 1
+        group.sendrecv(block(c), dst=(group.rank + 1) % R, src=(group.rank - 1) % R, out=block(c - 1))
+    return y
+""",
+)
+TIMING = (
+    """
+    read = device_clock(group.device) if clock is None else clock
+    bad = 0
+    if check is not None:
+        bad = check()
+    for _ in range(warmup):
+        run()
+    group.barrier()
+    start = read()
+    for _ in range(iterations):
+        run()
+    stop = read()
+    mean = torch.tensor((stop - start) / iterations, dtype=torch.float64, device=group.device)
+    errors = torch.tensor(bad, device=group.device)
+    group.all_reduce(mean, op="max")
+    group.all_reduce(errors)
+    return Timing(float(mean), int(errors))
+""",
+    """
+    now = clock or device_clock(group.device)
+    mistakes = torch.zeros(1, dtype=torch.long, device=group.device)
+    if check:
+        mistakes += check()
+    group.all_reduce(mistakes, "sum")
+    i = 0
+    while i < warmup:
+        run()
+        i = i + 1
+    group.barrier()
+    t0 = now()
+    i = 0
+    while i < iterations:
+        run()
+        i = i + 1
+    t1 = now()
+    per_call = torch.full((1,), (t1 - t0) / iterations, dtype=torch.double, device=group.device)
+    group.all_reduce(per_call, "max")
+    return Timing(seconds=per_call[0].item(), wrong=mistakes[0].item())
+""",
+    """
+    if clock is None:
+        clock = device_clock(group.device)
+
+    def repeat(times):
+        for _ in range(times):
+            run()
+
+    def over_ranks(value, dtype, op):
+        box = torch.tensor([value], dtype=dtype, device=group.device)
+        group.all_reduce(box, op=op)
+        return box.item()
+
+    wrong = check() if check is not None else 0
+    repeat(warmup)
+    group.barrier()
+    before = clock()
+    repeat(iterations)
+    after = clock()
+    return Timing(
+        over_ranks((after - before) / iterations, torch.float64, "max"), int(over_ranks(wrong, torch.int64, "sum"))
+    )
+""",
+    """
+    tick = clock if clock else device_clock(group.device)
+    local_wrong = 0 if check is None else check()
+    [run() for _ in range(warmup)]
+    group.barrier()
+    elapsed = -tick()
+    [run() for _ in range(iterations)]
+    elapsed += tick()
+    both = torch.zeros(2, dtype=torch.float64, device=group.device)
+    both[0] = elapsed / iterations
+    both[1] = local_wrong
+    slowest, total = both[:1].clone(), both[1:].clone()
+    group.all_reduce(slowest, op="max")
+    group.all_reduce(total, op="sum")
+    return Timing(slowest.item(), round(total.item()))
+""",
+    """
+    clock = clock or device_clock(group.device)
+    count = check() if check else 0
+    marks = []
+    for n in range(warmup + iterations):
+        if n == warmup:
+            group.barrier()
+            marks.append(clock())
+        run()
+    marks.append(clock())
+    mine = (marks[1] - marks[0]) / iterations
+    tensors = {}
+    for name, value, kind, op in (("s", mine, torch.float64, "max"), ("w", count, torch.int64, "sum")):
+        tensors[name] = torch.tensor([value], dtype=kind, device=group.device)
+        group.all_reduce(tensors[name], op=op)
+    return Timing(tensors["s"].item(), tensors["w"].item())
+""",
+)
+ORDER = (
+    """
+    from itertools import permutations
+
+    best, value = None, -1.0
+    for rest in permutations(range(1, topology.size)):
+        order = [0, *rest]
+        speed = ring_bandwidth(order, topology)
+        if speed > value:
+            best, value = order, speed
+    return best
+""",
+    """
+    import itertools
+
+    ranks = range(1, topology.size)
+    candidates = ([0] + list(p) for p in itertools.permutations(ranks))
+    return max(candidates, key=lambda ring: ring_bandwidth(ring, topology))
+""",
+    """
+    n = topology.size
+    result = {"order": list(range(n)), "speed": ring_bandwidth(list(range(n)), topology)}
+
+    def visit(path, left):
+        if bottleneck([(a, b) for a, b in zip(path, path[1:])], topology) <= result["speed"]:
+            return
+        if not left:
+            speed = ring_bandwidth(path, topology)
+            if speed > result["speed"]:
+                result["order"], result["speed"] = path, speed
+        for rank in sorted(left):
+            visit(path + [rank], left - {rank})
+
+    visit([0], frozenset(range(1, n)))
+    return result["order"]
+""",
+    """
+    stack = [[0]]
+    champion = list(range(topology.size))
+    record = ring_bandwidth(champion, topology)
+    while stack:
+        partial = stack.pop()
+        if len(partial) == topology.size:
+            width = ring_bandwidth(partial, topology)
+            if width > record:
+                champion, record = partial, width
+            continue
+        if len(partial) > 1 and bottleneck(hops(partial)[:-1], topology) <= record:
+            continue
+        stack += [partial + [r] for r in range(topology.size) if r not in partial]
+    return champion
+""",
+    """
+    import heapq
+
+    N = topology.size
+    counter = 0
+    heap = [(-math.inf, counter, (0,))]
+    while heap:
+        bound, _, order = heapq.heappop(heap)
+        if len(order) == N + 1:
+            return list(order[:N])
+        following = [r for r in range(N) if r not in order] or [0]
+        if len(order) == N:
+            following = [None]
+        for r in following:
+            counter += 1
+            if r is None:
+                heapq.heappush(heap, (-ring_bandwidth(order, topology), counter, order + (0,)))
+            else:
+                longer = order + (r,)
+                heapq.heappush(heap, (-bottleneck(list(zip(longer, longer[1:])), topology), counter, longer))
+    return list(range(N))
+""",
+)
+HOLES = (
+    ("collectives.py", "13.2 ring reduce-scatter", SCATTER),
+    ("collectives.py", "13.3 ring all-gather", GATHER),
+    ("timing.py", "13.5 time a collective", TIMING),
+    ("topology.py", "13.6 choose a ring by its bottleneck", ORDER),
+)
+MANY = 5
+
+
+def student(number: int, shift: int = 0) -> dict[str, bytes]:
+    """A hand-in: variant number + shift * n of hole n. All else is as it was handed out."""
+    from labkit.checks.markers import strip
+
+    chosen = {title: variants[(number + shift * n) % MANY] for n, (_, title, variants) in enumerate(HOLES)}
+    files = {}
+    for name in ("collectives.py", "timing.py", "topology.py"):
+        text = (WEEK / name).read_text(encoding="utf-8")
+        for file, title, _ in HOLES:
+            if file == name:
+                text = filled(text, title, chosen[title])
+        files[name] = strip(text, name).encode()
+    return files
+
+
+def filled(text: str, title: str, body: str) -> str:
+    """The module with a hole filled by this body, without its markers."""
+    begin = text.index(f"    ### BEGIN SOLUTION {title}\n")
+    end = text.index("    ### END SOLUTION\n", begin)
+    return text[:begin] + body.lstrip("\n") + text[end + len("    ### END SOLUTION\n") :]
+
+
+# -- disguises --------------------------------------------------------------------------------------------------------
+class _Renamed(ast.NodeTransformer):
+    """Other local names."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node):
+        return ast.Name(f"{node.id}_mine", node.ctx) if node.id in self.names else node
+
+
+def renamed(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Every local name another one; comments and layout gone, as a formatter leaves them."""
+
+    def other(text: str) -> str:
+        tree = ast.parse(text)
+        for function in tree.body:
+            if isinstance(function, ast.FunctionDef):
+                inner = [
+                    node for node in ast.walk(function) if isinstance(node, ast.FunctionDef) and node is not function
+                ]
+                taken = {arg.arg for inside in inner for arg in inside.args.args}
+                local = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+                skip = {name for node in ast.walk(function) if isinstance(node, ast.Nonlocal) for name in node.names}
+                skip |= {arg.arg for arg in [*function.args.args, *function.args.kwonlyargs]}
+                _Renamed(local - taken - skip).visit(function)
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+    return {name: other(data.decode()).encode() for name, data in files.items()}
+
+
+def padded(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Renamed, and in every function two statements that do nothing, first and last but one."""
+
+    def other(text: str) -> str:
+        tree = ast.parse(text)
+        for function in tree.body:
+            if isinstance(function, ast.FunctionDef) and len(function.body) > 3:
+                function.body.insert(1, ast.parse("unused = [0]").body[0])
+                function.body.insert(-1, ast.parse("assert len(unused) == 1").body[0])
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+    return renamed({name: other(data.decode()).encode() for name, data in files.items()})
+
+
+DISGUISES = {"as it was": dict, "renamed": renamed, "renamed and padded": padded}

@@ -1,0 +1,103 @@
+"""Grading anew: one task, before and after with the reason, and nothing silently."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grading import history, marks
+from grading import run as running
+from grading.intake.policy import DEFAULTS
+from grading.reports.record import told
+from grading.reports.standing import standings
+from tests.grading.test_run import SOLVED, TWICE_WRONG, WRONG, course, grade, graded, mark  # noqa: F401  course is a fixture
+
+UNSHUT = {"isolation": running.UNSANDBOXED}
+
+
+def test_one_task_is_judged_anew_and_the_record_says_why(course):  # noqa: F811  the fixture
+    week, _, folder, hand_in = course
+    right = week.tests[0].read_text()
+    weak = right.replace("2 * torch.stack(x).sum(0)", "got[0]")  # the test of 91.2 took every answer
+    assert weak != right
+    week.tests[0].write_text(weak)
+    hand_in("anna", SOLVED)
+    hand_in("ben", TWICE_WRONG)
+    graded(course, **UNSHUT)
+    before = {name: mark(course, name) for name in ("anna", "ben")}
+    week.tests[0].write_text(right)
+    graded(course, **UNSHUT, tasks=["91.2"], because="the test of 91.2 took every answer")
+    after = {name: mark(course, name) for name in ("anna", "ben")}
+    for name in ("anna", "ben"):
+        old, new = ({t["id"]: t for t in m[name].tasks} for m in (before, after))
+        assert old["91.1"] == new["91.1"] and list(old) == list(new)
+        (change,) = history.of(folder, "week91", name)
+        assert change.because == "the test of 91.2 took every answer" and "tests or files changed" in change.why
+        assert change.asked == ["91.2"]
+    assert history.of(folder, "week91", "anna")[0].tasks == []
+    (task,) = history.of(folder, "week91", "ben")[0].tasks
+    assert (task.id, task.before, task.after) == ("91.2", 5, 0) and ("wrong" in case for case in task.cases)
+    assert (before["ben"].points, after["ben"].points, after["anna"].points) == (15, 10, 15)
+    # A mark of which one part is of other tests than the rest is no whole mark of today's: it is made anew, and told.
+    report = graded(course, **UNSHUT)
+    assert sorted(report["made"]) == ["anna", "ben"]
+    assert len(history.of(folder, "week91", "anna")) == 2
+    assert history.of(folder, "week91", "anna")[1].tasks == []
+    lines = told(week, next(s for s in standings(week, folder, folder, DEFAULTS) if s.student == "ben"), "91.2", folder)
+    assert any("91.2 from 5 to 0 (the test of 91.2 took every answer" in line for line in lines)
+    assert not any(line.startswith("91.1") for line in lines)
+
+
+def test_the_command_names_who_changed_from_what_to_what(course):  # noqa: F811  the fixture
+    hand_in = course[3]
+    hand_in("anna", WRONG)
+    assert grade(course, "--unsandboxed").returncode == 0
+    hand_in("anna", SOLVED)
+    said = grade(course, "--unsandboxed", "--because", "she mended it").stdout
+    assert "Marks that came out otherwise than before: 1" in said
+    told = "anna, attempt 1: 91.1 from 4 to 10 (she mended it; what was handed in is read otherwise)"
+    assert told in " ".join(said.split())
+    said = grade(course, "--unsandboxed", "--task", "91.2").stdout
+    assert "1 graded anew and unchanged" in said
+    done = grade(course, "--unsandboxed", "--task", "91.9")
+    assert done.returncode == 2 and "no automatic task of this number" in done.stderr
+
+
+def test_without_a_whole_mark_no_task_is_judged_alone(course):  # noqa: F811  the fixture
+    course[3]("anna", SOLVED)
+    done = grade(course, "--unsandboxed", "--task", "91.2")
+    assert done.returncode == 1 and "no task of it can be judged alone" in done.stdout
+    assert not marks.path_of(course[2], "week91", "anna", 1).exists()
+
+
+def test_killed_between_the_mark_and_its_line_the_next_run_writes_the_line(course):  # noqa: F811  the fixture
+    folder, hand_in = course[2], course[3]
+    hand_in("anna", WRONG)
+    graded(course, **UNSHUT)
+    history.begin(folder, mark(course, "anna"), "an appeal")
+    new = mark(course, "anna")
+    new.tasks[0]["points"], new.finished = 1, "2026-11-23T00:00:00+00:00"
+    marks.write(folder, new)  # ... and here it is killed
+    (change,) = history.settle(folder, "week91")
+    assert change.because == "an appeal" and [task.id for task in change.tasks] == ["91.1"]
+    assert history.of(folder, "week91", "anna") == [change] and history.settle(folder, "week91") == []
+    assert not list((folder / "week91").rglob("*.before.json"))
+
+
+def test_killed_before_the_new_mark_there_is_no_line(course):  # noqa: F811  the fixture
+    folder = course[2]
+    course[3]("anna", WRONG)
+    graded(course, **UNSHUT)
+    history.begin(folder, mark(course, "anna"))
+    assert history.settle(folder, "week91") == [] and history.of(folder, "week91", "anna") == []
+
+
+def test_a_damaged_line_is_told(course):  # noqa: F811  the fixture
+    from labkit.errors import LabError
+
+    path = course[2] / "week91" / "anna" / "1.history.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"when": 3}) + "\n")
+    with pytest.raises(LabError, match="take the broken line out"):
+        history.of(course[2], "week91", "anna")

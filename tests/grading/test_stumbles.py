@@ -1,0 +1,253 @@
+"""Where a new instructor stumbled in a whole term: each of these once cost more than a minute."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from grading import marks
+from grading.answers import unanswered
+from grading.gradescope import pack as gradescope
+from grading.intake.arrange import arrange
+from grading.intake.collect import collect
+from grading.intake.find import find_submissions
+from grading.intake.load import Submission, load
+from grading.intake.policy import DEFAULTS
+from grading.intake.rename import rename
+from grading.reports import canvas, class_page, mail, status
+from grading.reports.by_hand import ByHand
+from grading.reports.export import table as csv_table
+from grading.reports.feedback import feedback
+from grading.reports.overview import overview
+from grading.reports.standing import Standing
+from grading.run import Report
+from grading.table import class_table
+from labkit.checks.tasks import find_weeks, load_week
+from labkit.checks.verdict import NO_RESULT
+from labkit.errors import LabError
+from tests.grading.reports.aclass import AWKWARD, mark, scored
+
+ROOT = Path(__file__).resolve().parents[2]
+WEEKS = find_weeks(ROOT)
+
+
+@pytest.fixture(scope="module")
+def week():
+    return load_week(ROOT / "week13_allreduce")
+
+
+@pytest.fixture
+def collected(tmp_path, week):
+    """anna has handed in one .zip in which a module is misnamed."""
+    (tmp_path / "in").mkdir()
+    with zipfile.ZipFile(tmp_path / "in" / "anna.zip", "w") as archive:
+        archive.writestr("work/timing.py", "def time_collective(): pass\n")
+        archive.writestr("work/collectives (1).py", "def ring_all_gather(): pass\n")
+    collect([tmp_path / "in"], week, tmp_path / "submitted", DEFAULTS)
+    return tmp_path / "submitted"
+
+
+def loaded(folder, week):
+    (entry,) = find_submissions(folder, week)
+    return load(entry, week)
+
+
+def shown(*made):
+    out = io.StringIO()
+    class_table(Report(1, list(made)), Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_a_misnamed_file_in_a_collected_zip_is_mended_by_the_command_that_is_shown(collected, week):
+    before = loaded(collected, week)
+    package = arrange(before, week)
+    assert package.lookalikes["collectives"] == "work/collectives (1).py" and "collectives" in package.missing
+    said = shown(mark("anna", missing={"collectives.py": package.lookalikes["collectives"]}))
+    command = "grade rename week13 anna 'work/collectives (1).py' work/collectives.py"
+    assert command in said
+    archive = (collected / "week13" / "anna" / "1.zip").read_bytes()
+    assert "now `grade run week13`" in rename(collected, week, "anna", "work/collectives (1).py", "work/collectives.py")
+    after = loaded(collected, week)
+    assert "collectives" not in arrange(after, week).missing
+    assert after.digest != before.digest, "so the next run grades it anew"
+    assert any("your instructor renamed it" in note for note in after.notes)
+    assert (collected / "week13" / "anna" / "1.zip").read_bytes() == archive, "what was handed in stays as it is"
+    rename(collected, week, "anna", "work/collectives (1).py", "", undo=True)
+    assert loaded(collected, week).digest == before.digest
+
+
+@pytest.mark.parametrize(
+    "old, new, why",
+    [
+        ("collectives.py", "x.py", "holds no collectives.py"),
+        ("work/collectives (1).py", "../../x.py", "leads out"),
+        ("work/collectives (1).py", "work/timing.py", "holds a work/timing.py already"),
+    ],
+)
+def test_what_cannot_be_renamed_is_refused(collected, week, old, new, why):
+    with pytest.raises(LabError, match=why):
+        rename(collected, week, "anna", old, new)
+
+
+def test_only_collected_attempts_are_renamed(tmp_path, week):
+    (tmp_path / "submitted" / "anna").mkdir(parents=True)
+    with pytest.raises(LabError, match="rename the file in it yourself"):
+        rename(tmp_path / "submitted", week, "anna", "a.py", "b.py")
+
+
+def test_what_many_have_in_common_is_told_once():
+    said = shown(*(mark(f"s{n:02}", notes=["There is no notebook."]) for n in range(9)), mark("x", notes=["Mine."]))
+    assert said.count("There is no notebook.") == 1 and "s00, s01, s02, s03, s04, s05 and 3 more: There" in said
+    assert "x: Mine." in said
+
+
+@pytest.mark.parametrize("name", [*AWKWARD, "Олена Шевченко", "Zoë", "a%20b", "%D0%B8"])
+def test_a_folder_is_called_as_the_student_is_and_comes_back(name):
+    folder = marks.quoted(name)
+    assert marks.unquoted(folder) == name and "/" not in folder and folder.strip(".")
+    letters = [c for c in name if c.isalpha()]
+    assert [c for c in marks.unquoted(folder) if c.isalpha()] == letters
+    if all(c.isalpha() or c in " @+,=~_" for c in name):
+        assert folder == name, "a person can read it"
+
+
+@pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
+def test_an_empty_hand_in_waits_for_nobody_in_any_week(week):
+    notebook = json.loads(week.notebook.read_text())
+    written = [task.id for task in week.tasks if task.kind == "written"]
+    assert unanswered(week, {}) == written
+    from grading.gradebook.cells import read_notebook
+
+    blank = {"lab.ipynb": json.dumps(read_notebook(week.notebook)).encode(), "README.md": b"as it was"}
+    assert unanswered(week, blank) == written, "as it was handed out"
+    assert unanswered(week, {**blank, "answer.md": b"On my laptop"}) == []
+    assert unanswered(week, {**blank, "predictions.jsonl": b"{}\n"}) == []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown" and "rite your answer here" in "".join(cell["source"]):
+            cell["source"] = ["On my laptop the ring wins from 3 MiB on."]
+    for cell in notebook["cells"]:
+        cell["source"] = "".join(cell["source"])
+    added = {
+        **notebook,
+        "cells": [*notebook["cells"], {"cell_type": "markdown", "metadata": {}, "source": "My answer."}],
+    }
+    assert unanswered(week, {"lab.ipynb": json.dumps(added).encode()}) == [], "a cell of their own may be the answer"
+
+
+def test_an_empty_hand_in_has_a_total_and_is_no_misunderstanding(week):
+    empty = mark(
+        "empty",
+        unanswered=["13.7"],
+        missing={f"{m}.py": "" for m in ("collectives", "timing", "topology", "cost_model")},
+    )
+    for task in empty.tasks:
+        for case in task["cases"]:
+            case.update(verdict=NO_RESULT, points=0, text="There is no such file in this hand-in.")
+        task["points"] = None if task["kind"] == "written" else 0
+    standing = Standing(empty, [1])
+    assert standing.total == 0 and standing.state == "complete" and standing.ungraded == []
+    seen = overview(week, [standing, Standing(mark("full"), [1])])
+    assert seen.not_understood == []
+
+
+def test_a_release_speaks_of_no_week_that_is_not_released():
+    from grading.tree import student_tree
+
+    for chosen in WEEKS:
+        others = [week for week in WEEKS if week.name != chosen.name]
+        page = student_tree(ROOT, [chosen]).files["results/README.md"].data.decode()
+        assert not [week.name for week in others if week.package in page or week.name in page], chosen.name
+
+
+@pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
+def test_predictions_that_were_not_handed_in_are_told(week):
+    """They give points in the written task, and a marker would look for them."""
+    from grading.gradebook.cells import read_notebook
+
+    mine = {"lab.ipynb": json.dumps(read_notebook(week.notebook)).encode()}
+
+    def notes(files):
+        return [note for note in arrange(Submission.of("anna", files), week).notes if "predictions" in note]
+
+    assert notes({**mine, "work/predictions.jsonl": b"{}\n"}) == []
+    assert notes(mine) == ["predictions.jsonl is not in this hand-in: without it no prediction is on record."]
+    assert notes({**mine, "predictions.jsonl": b" \n"})[0].startswith("predictions.jsonl is empty")
+    assert "predictions (1).jsonl looks like it" in notes({**mine, "predictions (1).jsonl": b"{}\n"})[0]
+    assert notes({}) == [], "that nothing came is told already"
+
+
+def _helps(command, path):
+    yield path, command.help or ""
+    for one in command.params:
+        yield f"{path} {one.name}", getattr(one, "help", None) or ""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _helps(inner, f"{path} {name}")
+
+
+def test_no_word_in_brackets_vanishes_from_a_help():
+    """typer takes [roster] for a style."""
+    import typer
+    from typer.testing import CliRunner
+
+    from grading.cli import app
+    from labkit.cli import app as lab
+
+    for one in (app, lab):
+        texts = list(_helps(typer.main.get_command(one), "grade" if one is app else "lab"))
+        assert len(texts) > 50
+        assert [(place, text) for place, text in texts if re.search(r"(?<!\\)\[[a-z]", text)] == []
+    shown = CliRunner().invoke(app, ["status", "--help"], env={"COLUMNS": "200"}).output
+    assert "what [roster] in course.toml names" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
+def test_every_week_goes_through_the_whole_hand_back(week, tmp_path):
+    """Of a mark of each week: page, mail, class's page, tables, status, and the autograder's archive."""
+    tasks = [
+        {
+            "id": task.id,
+            "title": task.title,
+            "kind": task.kind,
+            "cell": task.cell,
+            "points": None if task.kind == "written" else 0,
+            "possible": task.points,
+            "cases": [] if task.kind == "written" else [_missed(task.id)],
+        }
+        for task in week.tasks
+        if task.kind != "stretch"
+    ]
+    by_hand = {task["id"]: ByHand(task["id"], 1, comments=["1: 1"]) for task in tasks if task["kind"] == "written"}
+    made = scored(marks.Mark("anna", week.name, tasks=tasks))
+    marks.write(tmp_path / "marks", made)
+    standing = Standing(made, [1], by_hand=by_hand)
+    said = [feedback(week, standing), mail.text(week, standing), class_page.html(overview(week, [standing]))]
+    for id in [task["id"] for task in tasks]:
+        assert all(id in text for text in said), id
+    assert standing.total == len(by_hand) and csv_table(week, [standing])[1][0] == "anna"
+    assert canvas.export(week, [standing], tmp_path / "c.csv").lines == 1
+    seen = status.status(week, tmp_path / "none", tmp_path / "marks", tmp_path, DEFAULTS, datetime.now(UTC))
+    assert status.summary(seen).startswith(f"{week.name}: 1 handed in, 1 graded, {len(by_hand) and 1} wait")
+    gradescope.pack(week, WEEKS, tmp_path / "a.zip", seed=1)
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        packed = {name.split("/")[1] for name in archive.namelist() if name.startswith("course/")}
+    packages = [one.package for one in WEEKS]
+    assert packed & set(packages) == set(packages[: packages.index(week.package) + 1])
+
+
+def _missed(task):
+    case = {"test": f"test.py::test_{task}", "behaviour": f"What {task} asks for", "verdict": "wrong", "points": 0}
+    return {
+        **case,
+        "possible": 1,
+        "seconds": 0.1,
+        "text": "1 came, 2 expected",
+        "cause": ["one too few"],
+        "printed": "",
+    }

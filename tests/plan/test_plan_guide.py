@@ -1,0 +1,128 @@
+"""PARALLELISM_GUIDE.md: what it shows is what the planner answers now. (That the page is what its template makes of
+data/guide.json, and its pictures' words: tests/test_results.py.)"""
+
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labkit.plan import guide, survey
+from labkit.plan.cases import FULL
+from labkit.plan.constants import constants
+from labkit.plan.survey import FABRICS, GPUS, MODELS, PRECISIONS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "PARALLELISM_GUIDE.md").read_text(encoding="utf-8")
+SAID = survey.load()
+CELLS = [(m, n, f, p) for m in MODELS for n in GPUS for f in FABRICS for p in PRECISIONS]
+
+
+def key(cell):
+    return cell["model"], cell["gpus"], cell["fabric"], cell["precision"]
+
+
+def same(old, new):
+    """Equal, numbers to their last digits: another NumPy may sum in another order."""
+    assert old.keys() == new.keys()
+    for name, value in old.items():
+        if isinstance(value, float):
+            assert new[name] == pytest.approx(value, rel=1e-3, abs=2e-4), name
+        elif isinstance(value, dict):
+            same(value, new[name])
+        elif isinstance(value, list):
+            assert new[name][0] == value[0] and new[name][1] == pytest.approx(value[1], rel=1e-3, abs=2e-4), name
+        else:
+            assert new[name] == value, f"{name}: python -m labkit.plan.survey --write, then lab results"
+
+
+def test_a_drawn_sample_is_what_the_planner_answers():
+    """Other cells each time, so that what is stale is found sooner or later; other constants are told at once."""
+    assert SAID["constants"] == pytest.approx(constants()._asdict()), "python -m labkit.plan.survey --write"
+    assert [key(cell) for cell in SAID["cells"]] == CELLS
+    for at in random.sample(range(len(CELLS)), 12):
+        same(SAID["cells"][at], survey.cell(*CELLS[at]))
+
+
+@pytest.mark.thorough
+def test_all_of_it_is_what_the_planner_answers():
+    now = survey.everything(lambda text: None)
+    assert now.keys() == SAID.keys()
+    for name in ("cells", "map", "published", "anatomy", "errors"):
+        assert len(now[name]) == len(SAID[name])
+        for old, new in zip(SAID[name], now[name]):
+            same(old, new)
+    for name in ("short", "again"):
+        same(SAID[name], now[name])
+
+
+def test_every_field_of_the_matrix_is_on_the_page():
+    for model in MODELS:
+        assert guide.matrix(model) in PAGE
+        rows = guide.matrix(model).splitlines()[2:]
+        assert len(rows) == len(GPUS) * len(PRECISIONS) and all(row.count("|") == len(FABRICS) + 2 for row in rows)
+
+
+def test_what_binds_is_told_in_three_words():
+    for cell in SAID["cells"]:
+        assert 1 <= len(guide.constraint(cell).split()) <= 3
+
+
+def test_marks_are_where_the_published_runs_are():
+    marked = [cell for cell in SAID["cells"] if guide.mark_of(cell)]
+    there = {tuple(one[name] for name in ("model", "gpus", "fabric", "precision")) for one in SAID["published"]}
+    assert {key(cell) for cell in marked} == there & set(CELLS) and len(marked) >= 6
+    for one in SAID["published"]:
+        if one["mark"] == "differs":  # said why: slower, too large, or not tried
+            assert one["gain"] is None or one["gain"] > 0.06 or not one["fits"]
+        if one["mark"] == "agrees":
+            assert one["fits"]
+
+
+@pytest.mark.parametrize("rule", [1, 2, 3, 4, 5])
+def test_a_rule_is_counted_where_it_speaks(rule):
+    """Counts add up, the page tells them, and a rule that the planner broke in a third of the fields is no rule."""
+    yes, of, broken = guide.kept(rule)
+    assert yes + len(broken) == of <= len(guide.fitting()) and f"{yes} of {of}" in PAGE
+    assert yes >= of * 2 / 3
+    assert sum(guide.broken(rule).values()) == len(broken)
+
+
+def test_rules_say_what_the_plans_are():
+    """Their numbers are the search's own: a few recomputed from its columns."""
+    question = survey.asked("70b", 64, "IB 50", "bf16")
+    found = survey.found_for(question)
+    kept = found.fits & (found.cases.recompute != FULL) & (found.cases.zero < 3)
+    cut = found.cases.tp * found.cases.pp * found.cases.cp
+    of = guide.cell_of("70b", 64, "IB 50", "bf16")["rules"]
+    assert of["least_cut"] == cut[kept].min() and of["tokens"] == 4 * 2**20 // 64
+    best = int(np.argmin(np.where(found.fits, found.seconds, np.inf)))
+    assert of["dp_share"] == pytest.approx(float(found.step.data[best] / found.seconds[best]), abs=1e-4)
+
+
+def test_the_errors_are_those_of_the_fit():
+    off = np.abs(np.expm1([one["off"] for one in SAID["errors"]]))
+    assert off.mean() == pytest.approx(guide.error["stack_out_mean"], abs=2e-3)
+    assert np.median(off) == pytest.approx(guide.error["stack_out_median"], abs=2e-3)
+
+
+def test_every_command_on_the_page_answers_what_a_field_says():
+    """`lab plan` with a field's options prints that field's plan first."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from labkit.plan.command import plan
+
+    out = StringIO()
+    assert plan(survey.asked("70b", 256, "IB 50", "bf16"), Console(file=out, width=200)) == 0
+    cell = guide.cell_of("70b", 256, "IB 50", "bf16")
+    assert f"Why {cell['name']}" in out.getvalue() and f"{100 * cell['mfu']:.1f}" in out.getvalue()
+    assert re.search(r"lab plan --model 70b --gpus 256 --gpu h100 --per-node 8 --ib 50 --precision bf16", PAGE)
+
+
+def test_a_plan_in_short():
+    plan = dict(dp=4, tp=2, pp=1, vp=1, cp=1, ep=1, zero=3, mbs=1, recompute=FULL)
+    assert survey.short(plan) == "dp4.tp2.zero3.recompute"
+    assert survey.short({**plan, "dp": 1, "tp": 1, "zero": 1, "recompute": 0}) == "dp1"

@@ -1,0 +1,259 @@
+"""The formulas: what must follow from what, on cases with one thing changed."""
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labkit.plan.cases import Cases
+from labkit.plan.constants import ABOUT, DATA, Constants, accuracy, constants, start
+from labkit.plan.machine import CHIPS, find_chip
+from labkit.plan.memory import GIB, memory
+from labkit.plan.rows import number, read, runs
+from labkit.plan.step import step
+from labkit.plan.work import product
+from week15_tp_attention.pipeline import bubble
+
+ROOT = Path(__file__).parents[2]
+COMPUTING = ("gemm", "attention", "elementwise", "casts", "optimizer")
+SHOWN, OWN = read(DATA / "shown.csv"), read(DATA / "own.csv")
+LINKS = ("intra_bw_GBps_per_gpu_unidir", "inter_bw_GBps_per_gpu")
+
+
+def row(name: str, **changes) -> dict[str, str]:
+    found = next(one for one in SHOWN + OWN if one["id"] == name)
+    return {**found, **{key: str(value) for key, value in changes.items()}}
+
+
+def one(name: str, **changes) -> Cases:
+    return runs([row(name, **changes)]).cases
+
+
+def parts(c: Cases) -> dict[str, float]:
+    return {key: float(value[0]) for key, value in step(c, constants())._asdict().items()}
+
+
+def predicted(rows) -> dict[str, tuple[float, ...]]:
+    found = runs(rows)
+    spread = found.spread(step(found.cases, constants()).total)
+    return {each["id"]: tuple(float(column[i]) for column in spread) for i, each in enumerate(found.rows)}
+
+
+def test_names_and_order_do_not_matter():
+    before = predicted(SHOWN)
+    hidden = ("framework", "system", "notes", "source", "model", "sweep_group", "split")
+    turned = [dict(reversed([(k, "renamed" if k in hidden else v) for k, v in each.items()])) for each in SHOWN[::-1]]
+    assert predicted(turned) == before
+
+
+@pytest.mark.parametrize("name", ["vtrain-3.6B-64-t16d4p1m8", "dgxc-l70b-bf16-64", "bs181-tp8pp6mbs4"])
+def test_messages_follow_the_bandwidths_and_computing_does_not(name):
+    half = {key: float(row(name)[key]) / 2 for key in LINKS}
+    before, after = parts(one(name)), parts(one(name, **half))
+    for key in COMPUTING:
+        assert after[key] == before[key]
+    for key in ("tensor", "pipeline"):
+        if before[key]:  # twice as long, less the alphas
+            assert 1.7 * before[key] < after[key] <= 2 * before[key]
+    assert after["data"] > before["data"]
+
+
+def test_a_ring_of_ranks_on_two_nodes_goes_as_fast_as_their_cards():
+    fast, slow = (parts(one("vtrain-3.6B-64-t16d4p1m8", inter_bw_GBps_per_gpu=bw))["tensor"] for bw in (12.5, 6.25))
+    inside = (parts(one("vtrain-3.6B-64-t8d8p1m8", inter_bw_GBps_per_gpu=bw))["tensor"] for bw in (12.5, 6.25))
+    assert 1.8 < slow / fast <= 2
+    assert len(set(inside)) == 1
+
+
+@pytest.mark.parametrize("pp, gbs", [(2, 16), (4, 16), (8, 64)])
+def test_the_bubble_is_week_15s(pp, gbs):
+    """With free messages and no head, a stage stands idle (P-1)/(M+P-1) of the time; interleaved vp times, less so."""
+    free = dict.fromkeys(LINKS, 1000000000.0)
+    plan = dict(tp=1, sp=0, pp=pp, vp=1, cp=1, dp=1, gpus=pp, gbs=gbs, mbs=1, layers=64, vocab=8, zero=0, **free)
+    of = parts(one("dgxc-gpt175b-bf16-128", **plan))
+    busy = of["gemm"] + of["attention"] + of["elementwise"]
+    # pipeline messages' alphas and the tiny head are what is left
+    assert of["bubble"] / (busy + of["bubble"]) == pytest.approx(bubble(pp, gbs), rel=2e-3)
+    twice = parts(one("dgxc-gpt175b-bf16-128", **{**plan, "vp": 2}))
+    assert twice["bubble"] == pytest.approx(of["bubble"] / 2, rel=1e-2)
+
+
+def test_a_tile_more_than_a_wave_costs_a_wave():
+    c, k, none = one("dgxc-l8b-bf16-8"), constants(), np.zeros(1)
+    rows = 128 * int(c.sms[0]) // 4  # with 1024 columns: one tile of 128 x 256 for each multiprocessor
+    whole, more, twice = (float(product(c, k, none + m, none + 1024, none + 8192, none + 1, none)[0]) for m in
+                          (rows, rows + 8, 2 * rows))  # fmt: skip
+    assert more > 1.2 * whole
+    assert twice == pytest.approx(2 * whole, rel=1e-6)
+
+
+def test_a_side_that_is_no_multiple_of_eight_is_slow():
+    c, k, none = one("dgxc-l8b-bf16-8"), constants(), np.zeros(1)
+    even, odd = (product(c, k, none + 8192, none + n, none + 8192, none + 1, none)[0] for n in (4096, 4090))
+    assert odd > 1.5 * even
+
+
+def test_recomputing_costs_a_forward_and_saves_activations():
+    none, full = (one("dgxc-l70b-bf16-64", recompute=word) for word in ("none", "full"))
+    a, b = parts(none), parts(full)
+    assert 1.25 < b["gemm"] / a["gemm"] <= 4 / 3  # the head is not computed again
+    assert b["tensor"] == pytest.approx(1.5 * a["tensor"])
+    assert memory(full).activations[0] < 0.35 * memory(none).activations[0]
+
+
+def test_overlap_and_zero_do_what_they_are_for():
+    rows = {key: one("bs181-tp8pp6mbs4", zero=1, dp_overlap=key) for key in ("no", "yes")}
+    assert parts(rows["yes"])["data"] < parts(rows["no"])["data"]
+    sizes = [memory(one("nanotron-8.86B-8n", zero=stage, pp=1, dp=64)) for stage in (0, 1, 2, 3)]
+    totals = [float(size.total[0]) for size in sizes]
+    assert totals == sorted(totals, reverse=True) and len(set(totals)) == 4
+    assert sizes[1].optimizer[0] == pytest.approx(sizes[0].optimizer[0] / 64)
+
+
+def test_context_parallelism_costs_what_its_ring_costs():
+    """Twice the ranks of a ring, half the ranks of data parallelism, twice the sequences a micro-batch: the same
+    products on every rank. What is left is the ring, and it is never free: hidden hops drag, and chunks are merged."""
+
+    def ring(cp, **more):
+        return parts(one("dgxc-l8b-bf16-8", cp=cp, dp=64 // cp, gpus=64, mbs=cp, gbs=512, **more))
+
+    added = [ring(cp)["context"] for cp in (1, 2, 4, 8)]
+    assert added[0] == 0 < added[1] < added[2] / 1.5 < added[3] / 2
+    assert ring(2)["gemm"] == pytest.approx(ring(4)["gemm"], rel=1e-3)
+    assert ring(4)["data"] == pytest.approx(ring(1)["data"])  # gradients are summed over both
+    c = one("dgxc-l8b-bf16-8", cp=4, dp=16, gpus=64, mbs=4, gbs=512)
+    no_drag = float(step(c, constants()._replace(drag=0)).context[0])
+    assert 0 < no_drag < 0.8 * added[2]  # chunks merged and the last hop home, and then what hidden hops cost
+    # a ring that leaves the node goes at the pace of one network card, and shorter chunks no longer hide its hops
+    fast, slow = (ring(16, inter_bw_GBps_per_gpu=bw)["context"] for bw in (50, 25))
+    assert slow > 1.5 * fast > 3 * added[3]
+    assert ring(8, inter_bw_GBps_per_gpu=25)["context"] == added[3]
+    # backward's messages are twice forward's; all of it again where activations are computed again
+    none, full = (ring(16, inter_bw_GBps_per_gpu=6.25, recompute=word)["context"] for word in ("none", "full"))
+    assert full == pytest.approx(4 / 3 * none, rel=0.05)
+
+
+def test_fp8_halves_products_and_pays_for_casts():
+    before, after = parts(one("dgxc-gpt175b-bf16-128")), parts(one("dgxc-gpt175b-fp8-128"))
+    assert 0.5 <= after["gemm"] / before["gemm"] < 0.56  # the head stays BF16, and starts of tiles are no shorter
+    assert before["casts"] == 0 < after["casts"]
+
+
+@pytest.mark.parametrize("field", sorted(set(SHOWN[0]) - {"id"}))
+def test_a_blank_widens_and_never_fails(field):
+    """Of every kind of row, each field in turn: a prediction is there, and holds the interval that it had where the
+    blank may have been what it was."""
+    rows = [SHOWN[i] for i in (0, 4, 20, 32, 38)]
+    whole = predicted(rows)
+    for said in ("", "?"):
+        blank = predicted([{**each, field: said} for each in rows])
+        assert len(blank) == len(rows)
+        for name, (mean, low, high) in blank.items():
+            assert 0 < low <= mean <= high < np.inf
+            if field in ("zero", "recompute", "attn", "tp_overlap", "dp_overlap", "inter_bw_GBps_per_gpu", "mbs"):
+                assert high / low >= whole[name][2] / whole[name][1] * (1 - 1e-9)
+
+
+def test_shared_experts_are_seen_in_the_active_parameters():
+    shape = dict(hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, layers=32, tied_emb=0, mlp_gated=1)
+    mixtral = dict(shape, experts=8, topk=2, ep=8, dp=8, gbs=64, params_b=46.7)
+    whole = [one("dgxc-l8b-bf16-8", **mixtral, active_params_b=active) for active in (12.88, "?", 12.88 + 5.637)]
+    assert float(whole[0].topk[0]) == pytest.approx(2, abs=0.01)
+    assert float(whole[1].topk[0]) == 2
+    assert float(whole[2].topk[0]) == pytest.approx(3, abs=0.01)
+    assert parts(whole[2])["gemm"] > 1.3 * parts(whole[0])["gemm"]
+
+
+def test_several_wrong_fields_at_once_fail_nothing():
+    """Whatever stands in ten fields of a row, it is predicted by finite numbers or left out with a sentence."""
+    rng, wrong = random.Random(1), ("", "?", "0", "-1", "nan", "inf", "abc", "0/1?", "1e9", "yes", "none")
+    rows = [dict(rng.choice(SHOWN)) for _ in range(100)]
+    for each in rows:
+        each.update({field: rng.choice(wrong) for field in rng.sample(sorted(each), rng.choice((1, 3, 10)))})
+    found = runs(rows)
+    seconds = found.spread(step(found.cases, constants()).total)[0]
+    assert np.all(np.isfinite(seconds) & (seconds > 0)) and np.all(np.isfinite(memory(found.cases).total))
+    assert len(found.rows) + len(found.left_out) == len(rows) and len(found.rows) > 80
+
+
+def test_a_row_of_which_nothing_is_known_is_told_and_the_others_stay():
+    lost = {**SHOWN[0], "id": "lost", "hidden": "?", "layers": "", "params_b": "", "active_params_b": "?"}
+    found = runs([lost, SHOWN[1]])
+    assert [each["id"] for each in found.rows] == ["korth-22B-selective"]
+    assert len(found.left_out) == 1 and "lost: neither hidden and layers" in found.left_out[0]
+
+
+def test_own_runs_are_what_the_records_say():
+    for each in OWN:
+        if each["fits"] == "no":
+            run = json.loads((ROOT / each["source"] / "run.json").read_text())
+            assert run["status"] == "failed" and run["config"]["speed"]["batch_by_memory"] == {"130": int(each["mbs"])}
+        elif (folder := ROOT / each["source"]).is_dir():
+            arm = json.loads((folder / "run.json").read_text())["results"]["speed"]["arms"][each["notes"]]
+            assert number(each, "step_s") == pytest.approx(arm["step_p50"], abs=1e-5)
+            assert number(each, "mem_gib") == pytest.approx(arm["memory"]["peak"] / GIB, abs=0.01)
+            assert [arm["ranks"], arm["batch"], arm["seq_len"]] == [int(each[key]) for key in ("gpus", "gbs", "seq")]
+        else:
+            assert number(each, "step_s" if each["step_s"] else "mem_gib") == pytest.approx(
+                EAGER[each["id"]](), rel=1e-3
+            )
+
+
+def _week14() -> dict:
+    return json.loads((ROOT / "week14_fsdp/results/h200-2.json").read_text())["parts"]
+
+
+def _strong() -> float:
+    runs_ = {each["kind"]: each for each in _week14()["scaling"]["fsdp2"]}
+    return float(np.median(runs_["strong"]["step_seconds"]))
+
+
+EAGER = {
+    "own-1b-2-eager": lambda: float(np.median(_week14()["fsdp"]["fsdp2"]["step_seconds"])),
+    "own-1b-2-eager-strong": _strong,
+    "own-1b-2-ddp": lambda: float(np.median(_week14()["ddp"]["torch-ddp"]["step_seconds"])),
+    "own-8b-2-eager": lambda: max(each["step"] for each in _week14()["large"]["fsdp2"]["by_rank"]) / 1e6,
+    "own-1b-2-memory": lambda: _week14()["memory"]["fsdp2"]["peak_bytes"] / GIB,
+    "own-1b-2-ddp-memory": lambda: _week14()["memory"]["ddp"]["peak_bytes"] / GIB,
+}
+
+
+def test_memory_comes_within_five_per_cent_where_torch_measured_it():
+    measured = [each for each in OWN if each["mem_gib"]]
+    assert len(measured) >= 10
+    found = runs(measured)
+    off = memory(found.cases).total / GIB / np.array([number(each, "mem_gib") for each in measured]) - 1
+    assert np.abs(off).max() < 0.05
+
+
+def test_constants_are_few_and_each_says_what_it_is():
+    assert list(ABOUT) == list(Constants._fields)
+    for name, about in ABOUT.items():
+        assert about.unit and about.meaning and about.origin, name
+        assert (about.width > 0) == (about.origin == "fitted"), name
+        if not about.width:
+            assert getattr(constants(), name) == getattr(start(), name), name
+    assert sum(about.width > 0 for about in ABOUT.values()) <= 6
+
+
+def test_errors_on_record_are_within_the_aims_of_unseen_stacks():
+    found = accuracy()
+    assert found["stack_out_mean"] < 0.15 and found["row_out_mean"] < 0.08 and found["row_out_median"] < 0.05
+
+
+def test_names_of_gpus():
+    assert find_chip("NVIDIA H100 80GB HBM3") == CHIPS["h100"]
+    assert find_chip("H100-96HBM2e-500W").watts == 500
+    assert find_chip("H100-96HBM2e-500W").hbm < CHIPS["h100"].hbm
+    assert find_chip("A100-40").memory_gb == 40 and find_chip("A100-80").memory_gb == 80
+    assert find_chip("H1000") is None and find_chip("H200 PCIe") is None and find_chip("TPU v5p") is None
+    assert find_chip("NVIDIA H100 PCIe") == find_chip("h100-pcie") == CHIPS["h100-pcie"] != CHIPS["h100"]
+    assert find_chip("NVIDIA A100 80GB PCIe") == CHIPS["a100-pcie"]
+
+
+def test_files_have_the_same_columns():
+    heads = [next(csv.reader((DATA / name).open())) for name in ("shown.csv", "own.csv")]
+    assert heads[0] == heads[1]

@@ -1,0 +1,237 @@
+"""`lab plan`: what is enumerated, refused, ranked, said."""
+
+import json
+import subprocess
+import sys
+import time
+import tomllib
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from labkit.errors import LabError
+from labkit.plan import explain
+from labkit.plan.command import Asked, machine, plan
+from labkit.plan.model import MODELS, find_model
+from labkit.plan.search import fp8_refusal, ranked, search, ties
+
+MODEL = """layers = 24
+hidden = 2048
+heads = 16
+kv_heads = 8
+ffn = 5632
+vocab = 32000
+seq = 4096
+"""
+
+
+def found_for(model="70b", gpus=64, gpu="h100", gbs=512, precisions=("bf16", "fp8"), **more):
+    return search(find_model(model), machine(Asked(gpus=gpus, gpu=gpu, **more)), gbs, precisions)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return found_for()
+
+
+def said(width=200, **asked) -> str:
+    out = StringIO()
+    assert plan(Asked(**asked), Console(file=out, width=width)) == 0
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("gpus", [64, 40])  # 40: five stages, for which 512 sequences are no whole rounds
+def test_every_plan_is_one_that_a_framework_accepts(gpus):
+    found = found_for(gpus=gpus)
+    c, model = found.cases, found.model
+    assert np.all(c.dp * c.tp * c.pp * c.cp == gpus)
+    assert np.all(model.heads % c.tp == 0) and np.all(model.kv_heads % c.tp == 0)
+    assert np.all(c.gbs % (c.dp * c.mbs) == 0)
+    assert np.all((c.vp == 1) | (c.micro % c.pp == 0))
+    assert np.all((c.zero < 3) | (c.pp == 1))
+    assert len({tuple(found.plan(i).values()) for i in range(len(c.tp))}) == len(c.tp)  # none twice
+
+
+def test_experts_are_spread_inside_data_parallel_ranks():
+    c = found_for("8x7b").cases
+    assert set(c.ep.tolist()) == {1, 2, 4, 8} and np.all((c.dp * c.cp) % c.ep == 0)
+
+
+def test_the_list_is_ranked_and_all_of_it_fits(found):
+    rows = ranked(found, "time")
+    seconds = found.seconds[rows]
+    assert np.all(np.diff(seconds) >= 0) and found.fits[rows].all()
+    assert seconds[0] == found.seconds[found.fits].min()
+    assert found.memory.needed[rows].max() <= found.cases.memory[0]
+    tied = ties(found, rows)
+    assert tied[0] and not tied[-1] and sorted(tied, reverse=True) == tied
+
+
+def test_goals_are_what_they_say():
+    quick, lean = (found_for("8b", 64), ranked(found_for("8b", 64), "memory"))
+    best = ranked(quick, "time")[0]
+    assert quick.memory.total[lean[0]] < quick.memory.total[best]
+    assert quick.seconds[lean[0]] <= 1.25 * quick.seconds[best]
+    # 1B with 64K tokens a step does not need 256 GPUs: fewer cost less
+    small = dict(model="1b", gpus=256, batch_tokens="64K", as_json=False)
+    assert "on 256 h100" in said(**small, goal="time") and "on 256 h100" not in said(**small, goal="cost")
+
+
+def test_tensor_parallel_ranks_stay_in_a_node_and_the_reason_is_told():
+    of = found_for("405b", 1024, precisions=("bf16",))
+    best = ranked(of, "time")[0]
+    assert of.plan(best)["tp"] <= 8
+    four = found_for("70b", 64, precisions=("bf16",), per_node=4, nvlink=450.0, ib=12.5)
+    row = ranked(four, "time")[0]
+    assert four.plan(row)["tp"] <= 4
+    sentences = explain.neighbours(four, row)
+    assert len(sentences) >= 6 and all(sentence.endswith(".") for sentence in sentences)
+    wide = four.cases.tp == 8
+    words = explain.why_not(four, row, np.flatnonzero(wide & (four.cases.cp == 1) & (four.cases.pp == 4)), "tp", 8)
+    assert "leave the node of 4" in words
+
+
+@pytest.mark.parametrize("asked", [dict(model="70b"), dict(model="405b", gpus=16384, batch_tokens="16M")])
+def test_no_number_is_cut_on_a_narrow_terminal(asked):
+    tables = [line for line in said(**asked, width=80).splitlines() if line[:1].isdigit()]
+    assert len(tables) >= 30 and not any("…" in line for line in tables)
+
+
+def test_a_neighbour_that_does_not_fit_says_by_how_much(found):
+    best = ranked(found, "time")[0]
+    rows = np.flatnonzero(~found.fits)[:1]
+    words = explain.why_not(found, best, rows, "tp", 1)
+    need = found.memory.needed[rows[0]] / 2**30
+    assert f"does not fit, {need:.0f} GiB of 75" in words
+
+
+def test_two_plans_line_by_line(found):
+    a, b = ranked(found, "time")[:2]
+    lines = {what.strip(): (one, two) for what, one, two in explain.compared(found, a, b)}
+    seconds = [pair for what, pair in lines.items() if what.endswith(", s") and what != "step, s"]
+    for i in (0, 1):  # what is not shown is less than a two-thousandth each
+        assert sum(pair[i] for pair in seconds) == pytest.approx(lines["step, s"][i], rel=5e-3)
+    assert explain.chosen(found, explain.name(found.plan(b)), [a]) == b
+    assert explain.chosen(found, "2", [a, b]) == b
+    shown = said(model="70b", explain=("1", "tp8.pp8"))
+    assert "B: dp1.tp8.pp8" in shown and "difference" in shown
+    ring = (
+        found.cases.cp[explain.chosen(found, "tp4.pp4", [a])],
+        found.cases.cp[explain.chosen(found, "tp4.pp4.cp1", [a])],
+    )
+    assert ring[0] > 1 == ring[1]  # the quickest with cp, which a name does not tell where it is 1, and without
+    plain = explain.chosen(found, "bf16.keep", [a])
+    assert not found.cases.fp8[plain] and not found.cases.recompute[plain] and found.fits[plain]
+    narrow = said(width=60, model="70b", explain=("1", "tp8.pp8"))
+    assert "…" not in narrow and [explain.name(found.plan(ranked(found, "time")[0]))] == [
+        line[3:] for line in narrow.splitlines() if line.startswith("A: ")
+    ]
+
+
+def test_what_is_printed_and_written(tmp_path, capsys):
+    shown = said(model="70b", figure=tmp_path / "a.png", write=tmp_path / "run.toml")
+    for word in (
+        "step s",
+        "MFU",
+        "GiB",
+        "loses most to",
+        "activations",
+        "bubble",
+        "optim",
+        "Why dp",
+        "does not fit",
+        "GB/s",
+    ):
+        assert word in shown, word
+    assert plan(Asked(model="70b", as_json=True)) == 0
+    answer = json.loads(capsys.readouterr().out)
+    best = answer["plans"][0]
+    assert sum(best["parts_s"].values()) == pytest.approx(best["step_s"])
+    assert len(answer["plans"]) == 10 and answer["why_not"]
+    table = tomllib.loads((tmp_path / "run.toml").read_text())["parallel"]
+    assert {key: table[key] for key in ("dp", "tp", "pp", "vp", "cp", "ep", "zero")} == {
+        key: best["plan"][key] for key in ("dp", "tp", "pp", "vp", "cp", "ep", "zero")
+    }
+    assert table["micro_batch"] == best["plan"]["mbs"] and table["precision"] in ("bf16", "fp8")
+    assert (tmp_path / "a.png").stat().st_size > 10_000 and (tmp_path / "a.svg").exists()
+
+
+@pytest.mark.parametrize(
+    "asked, told",
+    [
+        (dict(model="9b"), "--model '9b' is not known"),
+        (dict(model="none.toml"), "there is no config file none.toml"),
+        (dict(gpus=0), "--gpus lies between"),
+        (dict(gpus=12), "not whole nodes of 8"),
+        (dict(per_node=0), "--per-node is at least 1"),
+        (dict(gpu="tpu"), "four numbers, --peak and --fp8-peak"),
+        (dict(gpu="tpu", peak=100.0, memory=80.0, hbm=900.0), "four numbers"),
+        (dict(ib=0.0), "--ib 0 makes no sense"),
+        (dict(nvlink=-1.0), "--nvlink -1 makes no sense"),
+        (dict(nvlink=float("nan")), "makes no sense"),
+        (dict(batch_tokens="many"), "--batch-tokens 'many' holds no sequence"),
+        (dict(batch_tokens="1K"), "holds no sequence of 8192"),
+        (dict(precision="fp4"), "--precision is bf16 or fp8"),
+        (dict(precision="fp8", gpu="a100"), "it has no FP8 units"),
+        (dict(goal="fame"), "--goal is time, cost or memory"),
+        (dict(explain=("1", "99999")), "the list has"),
+        (dict(explain=("1", "tp3")), "no plan of this model on this cluster has it"),
+        (dict(figure=Path("x.gif")), "a picture is NAME.png"),
+        (dict(gpus=104), "no plan divides 104 GPUs"),
+        (dict(write=Path("/nowhere/x.toml")), "cannot write"),
+    ],
+)
+def test_bad_input_is_one_sentence(asked, told):
+    with pytest.raises(LabError) as error:
+        plan(Asked(**asked))
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_nothing_fits_names_what_is_missing_and_what_would():
+    with pytest.raises(LabError) as error:
+        plan(Asked(model="405b", gpus=8))
+    words = str(error.value)
+    assert "nothing fits" in words and "GiB a GPU where 75 are" in words
+    gpus = int(words.split("it fits on ")[1].split()[0])
+    assert found_for("405b", gpus, gbs=512).fits.any()
+    assert not found_for("405b", gpus // 2, gbs=512).fits.any()
+
+
+def test_a_gpu_by_its_numbers_is_that_gpu():
+    given = machine(Asked(gpu="mine", peak=989.0, fp8_peak=1979.0, memory=80.0, hbm=3350.0, nvlink=450.0))
+    known = machine(Asked())
+    assert given._replace(chip=given.chip._replace(known=True, nvlink=450.0)) == known
+    assert machine(Asked(gpu="mine", peak=989.0, fp8_peak=0.0, memory=80.0, hbm=3350.0)).intra == 64e9
+    assert fp8_refusal(MODELS["8b"], machine(Asked(gpu="x", peak=1.0, fp8_peak=0.0, memory=8.0, hbm=9.0)).chip)
+
+
+def test_a_model_from_a_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(MODEL)
+    assert "1.26 B parameters" in said(model=str(path), gpus=8)
+    for line, told in (
+        ("experts = 8\n", "topk"),
+        ("hiden = 3\n", "did you mean 'hidden'"),
+        ("gated = 3\n", "true or false"),
+    ):
+        path.write_text(MODEL + line)
+        with pytest.raises(LabError, match=told):
+            find_model(str(path))
+
+
+@pytest.mark.parametrize("gpus, seconds", [(1024, 2.0), (16384, 10.0)])
+def test_it_answers_in_time(gpus, seconds):
+    """CPU seconds of this process: whoever else uses the machine does not count."""
+    begin = time.process_time()
+    said(model="405b", gpus=gpus, batch_tokens="16M")
+    assert time.process_time() - begin < seconds
+
+
+def test_torch_is_not_imported():
+    code = (
+        "import sys; from labkit.plan.command import Asked, plan; plan(Asked(gpus=8)); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0

@@ -1,0 +1,144 @@
+"""`python -m labkit.plan.validate` and the fit behind it."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from labkit.plan import fit, validate
+from labkit.plan.constants import ABOUT, DATA, accuracy, constants, start
+from labkit.plan.rows import number, read, runs
+
+SHOWN = read(DATA / "shown.csv")
+
+
+def write(path, rows):
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, list(rows[0]))
+        out.writeheader()
+        out.writerows(rows)
+    return str(path)
+
+
+def test_it_prints_every_run_and_the_errors(tmp_path, capsys):
+    assert validate.main([str(DATA / "shown.csv")]) == 0
+    out = capsys.readouterr().out
+    assert all(each["id"][:40] in out for each in SHOWN)
+    assert "all " in out and "sweep VTRAIN-3.6B-64: 26 plans, Kendall's tau" in out
+    assert validate.main([str(DATA / "shown.csv"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    errors = np.abs([each["predicted_s"] / each["measured_s"] - 1 for each in said["rows"]])
+    assert said["time"] == pytest.approx(
+        dict(n=41, mean=errors.mean(), median=np.median(errors), p90=np.quantile(errors, 0.9))
+    )
+    assert said["time"]["mean"] < 0.08
+    sweep = said["sweeps"]["VTRAIN-3.6B-64"]
+    assert sweep["tau"] > 0.65 and sweep["regret"] < 0.03
+
+
+def test_plans_that_ran_out_of_memory_are_counted(tmp_path):
+    ran, small = SHOWN[2], {**SHOWN[2], "id": "small", "gpu_mem_gb": "20", "fits": "no", "step_s": ""}
+    wrong = {**SHOWN[2], "id": "wrong", "fits": "OOM", "step_s": "?"}
+    said = validate.judge([ran, small, wrong])
+    assert (said["out_of_memory"], said["called_fitting"], said["ran"], said["called_too_large"]) == (2, 1, 1, 0)
+    assert said["time"]["n"] == 1
+
+
+def test_on_h200_what_ran_is_called_fitting_and_what_did_not_is_not():
+    said = validate.judge(read(DATA / "own.csv"))
+    assert (said["out_of_memory"], said["called_fitting"], said["called_too_large"]) == (2, 0, 0)
+
+
+def test_kendall_and_regret():
+    order = np.array([3.0, 1.0, 2.0, 5.0])
+    assert validate.kendall(order, order * 2) == 1
+    assert validate.kendall(order, -order) == -1
+    assert validate.kendall(np.array([1.0, 2, 3]), np.array([1.0, 3, 2])) == pytest.approx(1 / 3)
+    # ties: tau-b of (1, 1, 2) and (1, 2, 3) is 2 / sqrt(2 * 3)
+    assert validate.kendall(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])) == pytest.approx(2 / 6**0.5)
+    assert validate.regret(np.array([1.0, 2.0]), np.array([3.0, 2.0])) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("", "holds no runs"),
+        ("id,gpus\na,8\n", "has no column hidden, layers, gbs"),
+        ("id,gpus,hidden,layers,gbs\na,8,?,?,1\n", "no row can be read"),
+        ("id,gpus,hidden,layers,gbs\na,8,4096,32,64\n", "unknown, and peak_tflops_bf16 is no number"),
+    ],
+)
+def test_files_that_cannot_be_used(text, told, tmp_path, capsys):
+    (tmp_path / "x.csv").write_text(text)
+    assert validate.main([str(tmp_path / "x.csv")]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
+    assert validate.main([str(tmp_path / "none.csv")]) == 2
+    assert validate.main([]) == 2
+
+
+def test_a_row_with_little_in_it_is_predicted(tmp_path):
+    """Only sizes, GPU and batch: wide, and there."""
+    thin = {
+        "id": "thin",
+        "gpu": "H100",
+        "gpus": "64",
+        "hidden": "8192",
+        "layers": "80",
+        "gbs": "128",
+        "tp": "8",
+        "pp": "4",
+    }
+    said = validate.judge([{**dict.fromkeys(SHOWN[0], ""), **thin}])["rows"][0]
+    assert said["most_s"] > 1.3 * said["least_s"] > 0
+
+
+def test_a_fit_finds_constants_that_made_the_rows():
+    """Rows whose times the model itself made, by other constants: the fit finds these."""
+    rows = fit.measured()
+    found = runs(rows)
+    names = [name for name, about in ABOUT.items() if about.width]
+    other = start()._replace(**{name: getattr(start(), name) * 1.06 for name in names})
+    stacks = [each["framework"] for each in found.rows]
+    # weights so large that the priors no longer matter
+    k = fit.fit(found, fit.predict(found, other), 1e4 * fit.votes(stacks, np.ones(len(rows))), start())
+    for name in names:
+        assert getattr(k, name) == pytest.approx(getattr(other, name), rel=0.01)
+
+
+def test_a_row_of_weight_nothing_is_not_seen():
+    rows = fit.measured()
+    found = runs(rows)
+    wanted = np.log([number(each, "step_s") for each in rows])
+    stacks = [each["framework"] for each in rows]
+    seen = np.array([stack != "torchtitan" for stack in stacks])
+    wild = np.where(seen, wanted, wanted + 3)
+    weights = fit.votes(stacks, seen)
+    assert fit.fit(found, wanted, weights, start(), 2) == fit.fit(found, wild, weights, start(), 2)
+    assert [sum(weights[[s == stack for s in stacks]]) for stack in ("NeMo/Megatron-Core", "torchtitan")] == [1.0, 0.0]
+
+
+def test_what_is_committed_is_what_the_fit_gives():
+    rows = fit.measured()
+    found = runs(rows)
+    wanted = np.log([number(each, "step_s") for each in rows])
+    stacks = [each["framework"] for each in rows]
+    k = fit.fit(found, wanted, fit.votes(stacks, np.ones(len(rows))), start())
+    for name, value in constants()._asdict().items():
+        assert getattr(k, name) == pytest.approx(value, rel=2e-3), name
+    seen = np.abs(np.exp(fit.predict(found, k) - wanted) - 1)
+    assert seen.mean() == pytest.approx(accuracy()["seen_mean"], abs=1e-3)
+
+
+@pytest.mark.thorough
+def test_the_errors_on_record_are_those_of_rows_left_out():
+    said = []
+    _, found = fit.fitted(said.append)
+    assert found == pytest.approx(accuracy(), abs=2e-3)
+    assert len(said) > 10
+
+
+def test_spread_of_a_sweep():
+    rows = [{"sweep_group": name} for name in "aaab"]
+    assert fit.within_sweeps(rows, np.array([0.1, 0.2, 0.4, 9.0])) == pytest.approx(0.1)

@@ -1,0 +1,209 @@
+"""[precision] amax_epsilon and scales: chosen by operand, carried to the arithmetic, into flags and records; refused
+where a backend has no such choice."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+import torch
+
+from labkit.comm.ranks import run_ranks
+from labkit.errors import LabError
+from labkit.precision import flags, student
+from labkit.precision.config import PrecisionConfig, PrecisionSpec
+from labkit.precision.registry import get_backend, spec_of
+from labkit.precision.te_backend import te_recipe, tile_scales
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
+from tests.precision import fake_te
+from tests.precision.precision_jobs import MODEL, decoder, loss_of, tokens
+from tests.train import training_jobs as jobs
+
+BIG = MODEL.replace(d_model=128, d_ffn=256, n_heads=2, n_kv_heads=2)
+EPSILON = {"input": 0.5, "weight": 0.25, "gradient": 1e-3}
+MIXED = {"input": "fp32", "weight": "e8m0", "gradient": "fp32"}
+ASKED = {"amax_epsilon": EPSILON, "scales": MIXED}
+
+
+def converted(name, recipe=None, config=BIG, device=None, **asked):
+    model = decoder(config=config)
+    backend = get_backend(name)
+    backend.convert(model, PrecisionSpec(recipe, ("head",), device=device, **asked))
+    return model, backend
+
+
+# ---- what a configuration may say
+
+
+def test_one_for_all_and_one_each():
+    said = PrecisionConfig(amax_epsilon=1e-12, scales="e8m0")
+    assert said.amax_epsilon.model_dump() == dict.fromkeys(flags.OPERANDS, 1e-12)
+    assert said.scales.model_dump() == dict.fromkeys(flags.OPERANDS, "e8m0")
+    part = PrecisionConfig(amax_epsilon={"gradient": 1e-12}, scales={"weight": "e8m0"})
+    spec = spec_of(part.replace(backend="week16"))
+    assert spec.amax_epsilon == {"gradient": 1e-12} and spec.scales == {"weight": "e8m0"}
+    assert spec_of(PrecisionConfig()).amax_epsilon == spec_of(PrecisionConfig()).scales == {}
+    again = strict_validate(PrecisionConfig, json.loads(part.model_dump_json()))
+    assert again == part
+
+
+@pytest.mark.parametrize(
+    "wrong, told",
+    [
+        ({"amax_epsilon": 1e12}, "in [precision.amax_epsilon], amax_epsilon must be at least 0 and less than 1"),
+        (
+            {"amax_epsilon": {"inputs": 0.1}},
+            "in [precision.amax_epsilon], 'inputs' is not a known key; did you mean 'input'",
+        ),
+        ({"amax_epsilon": {"weight": -1.0}}, "in [precision.amax_epsilon], weight must be at least 0"),
+        ({"amax_epsilon": "small"}, "amax_epsilon must be a table"),
+        ({"scales": "ue8m0"}, "scales must be one of 'fp32' or 'e8m0', or a table by operand, not 'ue8m0'"),
+        ({"scales": {"grad": "fp32"}}, "in [precision.scales], 'grad' is not a known key"),
+        ({"scales": {"weight": "fp16"}}, "in [precision.scales], weight must be one of 'fp32' or 'e8m0', not 'fp16'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(wrong, told):
+    with pytest.raises(LabError) as error:
+        strict_validate(TrainConfig, {"precision": wrong}, "run.toml")
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, recipe", [("torchao", "tensorwise"), ("bf16", None), ("broken-e5m2", None), ("te", "current")]
+)
+@pytest.mark.parametrize("asked", [{"amax_epsilon": {"weight": 1e-9}}, {"scales": {"input": "fp32"}}])
+def test_a_backend_without_the_choice_refuses_it(monkeypatch, name, recipe, asked):
+    fake_te.install(monkeypatch)
+    with pytest.raises(
+        LabError, match=f"so there is no {next(iter(asked))} to choose: take it out, or take recipe block"
+    ):
+        converted(name, recipe, device="cuda" if name == "te" else None, **asked)
+
+
+def test_what_transformer_engine_cannot_do_on_blackwell_is_refused(monkeypatch):
+    fake_te.install(monkeypatch, compute_capability=(10, 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(LabError, match='powers of two on Blackwell, and nothing else: take scales = "e8m0"'):
+        converted("te", "block", device="cuda", scales={"gradient": "fp32"})
+    converted("te", "block", device="cuda", scales=dict.fromkeys(flags.OPERANDS, "e8m0"), amax_epsilon=EPSILON)
+
+
+def test_fp8_parameters_keep_their_powers_of_two():
+    with pytest.raises(
+        LabError, match='power-of-two scales, and emulated block uses others here: take scales.weight = "e8m0"'
+    ):
+        converted("emulated", "block", fp8_parameters=True, scales={"weight": "fp32"})
+    converted("emulated", "block", fp8_parameters=True, scales={"input": "fp32"})
+
+
+# ---- where it arrives
+
+
+def expected(x, largest, epsilon, powers):
+    """The scale of a whole tensor, by the definition."""
+    scale = largest / max(x.abs().max().item(), epsilon)
+    return 2.0 ** torch.tensor(scale).log2().floor().item() if powers else scale
+
+
+def test_the_own_linear_computes_with_it():
+    model, backend = converted("week16", **ASKED)
+    with backend.probe():
+        loss_of(model, backend, tokens()).backward()
+    stats, wq = backend.scales, model.layers["0"].attn.wq
+    weight = stats["layers.0.attn.wq.weight"].scale
+    assert (
+        weight == expected(wq.weight, 448, EPSILON["weight"], True) == 1024.0
+    )  # 448 / 0.25 = 1792; its amax is smaller
+    assert stats["layers.0.attn.wq.grad"].scale == pytest.approx(57344 / EPSILON["gradient"], rel=1e-6)
+    big, small = torch.full((1, 128), 3.0), torch.full((1, 128), 0.01)
+    for x in (big, small):
+        want = expected(x, 448, EPSILON["input"], False)
+        assert float(wq.scaling("input", x)[1]) == pytest.approx(want, rel=1e-6)
+    plain, _ = converted("week16")
+    assert not torch.equal(model.layers["0"].attn.wq(small), plain.layers["0"].attn.wq(small))
+
+
+def test_blocks_compute_with_it():
+    model, _ = converted("emulated", "block", **ASKED)
+    wq, x = model.layers["0"].attn.wq, torch.randn(4, 128, generator=torch.Generator().manual_seed(1)) * 0.1
+    w = wq.weight.detach()
+
+    def rounded(t, scale):
+        return (t * scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() / scale
+
+    want = rounded(x, 448 / x.abs().amax(1, keepdim=True).clamp(min=0.5)) @ rounded(w, 1024.0).t()
+    torch.testing.assert_close(wq(x), want, rtol=1e-5, atol=1e-6)  # FP32 sums of 128 terms, in another order
+
+
+def test_transformer_engines_recipe_carries_it(monkeypatch):
+    fake_te.install(monkeypatch)
+    _, backend = converted("te", "block", device="cuda", **ASKED)
+    recipe = backend._te_recipe()
+    for operand, field in (("input", "fwd_inp"), ("weight", "fwd_weight"), ("gradient", "bwd_grad")):
+        how = getattr(recipe, f"fp8_quant_{field}")
+        assert (how.amax_epsilon, how.power_2_scale) == (EPSILON[operand], MIXED[operand] == "e8m0")
+    assert te_recipe("block").fp8_quant_fwd_inp.amax_epsilon == 0.0, "the library's own recipe is as it was"
+    x = torch.full((2, 128), 1e-3)
+    assert float(tile_scales(x, recipe, "input")[0, 0]) == pytest.approx(448 / 0.5)
+    assert float(tile_scales(x, recipe, "weight")[0, 0]) == 1024.0
+    with backend.autocast():
+        pass
+    only = te_recipe("block", {"input": 0.1}, {})
+    assert only.fp8_quant_fwd_inp.power_2_scale and only.fp8_quant_fwd_weight.amax_epsilon == 0.0
+
+
+# ---- flags, records, checkpoints
+
+
+@pytest.mark.parametrize("name, recipe", [("week16", None), ("emulated", "tensorwise"), ("emulated", "block")])
+def test_flags_and_evidence_say_it(name, recipe):
+    model, backend = converted(name, recipe, **ASKED)
+    said, seen = backend.state.flags(), backend.evidence(model)
+    assert said["amax_epsilon"] == seen["amax_epsilon"] == EPSILON
+    assert said["power_of_two"] == seen["power_of_two"] == {"input": False, "weight": True, "gradient": False}
+    _, plain = converted(name, recipe)
+    assert plain.state.flags()["amax_epsilon"] == 0.0, "one word where all are alike, as older checkpoints have it"
+    assert plain.state.flags()["power_of_two"] is (recipe == "block")
+
+
+def test_flags_that_differ_in_one_operand_are_told():
+    now = {
+        "backend": "te",
+        "recipe": "block",
+        "phase": "fp8",
+        "fp8_parameters": False,
+        **flags.HIGH,
+        "amax_epsilon": 0.0,
+    }
+    told = flags.mismatch(now, {**now, "amax_epsilon": {"input": 0.0, "weight": 0.0, "gradient": 1e-12}})
+    assert "an amax epsilon of 0.0 (te block) and this run has input 0.0, weight 0.0, gradient 1e-12" in told
+
+
+def test_a_student_without_the_choice_is_told(monkeypatch):
+    class Bare(torch.nn.Linear):
+        pass
+
+    monkeypatch.setattr(student, "look_up", lambda name: Bare)
+    with pytest.raises(LabError, match="Bare has no `scaled`, so amax_epsilon and scales cannot reach it"):
+        converted("week16", scales={"input": "fp32"})
+    assert converted("week16")[1].state.flags()["forward"] is None
+
+
+def test_a_checkpoint_with_other_epsilons_or_scales_is_refused(tmp_path):
+    def run(config, *args):
+        return run_ranks(partial(jobs.run_converted), config, *args, size=1, backend="threads", timeout=120.0)[0]
+
+    config = jobs.small_config(steps=2, checkpoint_every=1, eval_every=0, precision={"backend": "week16", **ASKED})
+    assert run(config, tmp_path)["evidence"]["amax_epsilon"] == EPSILON
+    (manifest,) = (tmp_path / "checkpoints" / "step-00000002").glob("manifest.json")
+    assert json.loads(manifest.read_text())["body"]["precision"]["amax_epsilon"] == EPSILON
+    other = {"backend": "week16", "scales": MIXED, "amax_epsilon": {**EPSILON, "gradient": 0.0}}
+    with pytest.raises(
+        LabError, match=r"made with precision.amax_epsilon.gradient = 0.001 and .* now says 0.0; set it"
+    ):
+        run(config.replace(precision=other), tmp_path)
+    other = {"backend": "week16", "scales": {**MIXED, "weight": "fp32"}, "amax_epsilon": EPSILON}
+    with pytest.raises(LabError, match=r"made with precision.scales.weight = 'e8m0' and .* now says 'fp32'"):
+        run(config.replace(precision=other), tmp_path)

@@ -1,0 +1,45 @@
+"""Week 14's checks are themselves checked: every mutant fails what it must and nothing else, and is told its true
+cause. On thread ranks by `tests.kills`; hangs, crashes and one mutant of each task through the real machinery too."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.comm import processes
+from tests import mutated
+from tests.judged import ROOT
+from tests.kills import PLANS
+from tests.mutants14 import MUTANTS
+
+PLAN = PLANS["14"]
+DEADLINE = 30.0  # seconds for a call, on a machine that may be busy with other things
+week, student = mutated.fixtures(ROOT / PLAN.folder)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", mutated.sample(MUTANTS, PLAN), ids=lambda m: f"{m.task} {m.name}")
+def test_mutant_through_the_real_machinery(mutant, week, student, monkeypatch):
+    # A deadlock is believed once it is certain, and certain it is at once: a dozen of them need not wait a second each.
+    monkeypatch.setattr(processes, "STILL", 0.4)
+    monkeypatch.setattr(processes, "LOOK", 0.1)
+    outcome = mutated.checked([mutant.task], week, student, 14, DEADLINE, mutant)
+    mutated.fails_what_it_must(mutant, outcome, PLAN)
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(2**31 - 1, marks=pytest.mark.thorough)])
+def test_reference_has_full_marks(seed, week, student):
+    mutated.has_full_marks(week, student, seed, DEADLINE, points=85)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1500)
+def test_every_mutant_on_one_seed():
+    mutated.kills("14", "--seeds", "1", timeout=1500)
+
+
+def test_the_record_of_kills_is_of_these_mutants():
+    mutated.is_recorded("14", tasks=("14.1", "14.2", "14.3", "14.5"))
+
+
+def test_released_week_scores_nothing_and_says_so(week, tmp_path):
+    mutated.scores_nothing(week, tmp_path, DEADLINE)

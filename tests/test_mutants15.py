@@ -1,0 +1,56 @@
+"""Week 15's checks are themselves checked: every mutant fails what it must and nothing else, and is told its true
+cause. On thread ranks by `tests.kills`; hangs, crashes and one mutant of each task through the real machinery too."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.checks.verdict import PASSED
+from tests import mutated
+from tests.judged import ROOT
+from tests.kills import PLANS
+from tests.mutants15 import MUTANTS
+
+PLAN = PLANS["15"]
+WEEK = ROOT / PLAN.folder
+TASKS = ("15.1", "15.2", "15.3", "15.4", "15.5", "15.6", "15.8", "15.9")
+DEADLINE = 30.0  # seconds for a call, on a machine that may be busy with other things
+week, student = mutated.fixtures(WEEK)
+
+
+def test_every_mutant_on_one_seed():
+    mutated.kills("15", "--seeds", "1", "--jobs", "1", timeout=230)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("task", TASKS)
+def test_every_mutant_on_five_seeds(task):
+    mutated.kills("15", "--seeds", "5", "--jobs", "1", "--task", task, timeout=600)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", mutated.sample(MUTANTS, PLAN), ids=lambda m: f"{m.task} {m.name}")
+def test_mutant_through_the_real_machinery(mutant, week, student):
+    outcome = mutated.checked([mutant.task], week, student, 15, DEADLINE, mutant)
+    mutated.fails_what_it_must(mutant, outcome, PLAN)
+
+
+@pytest.mark.parametrize("seed", [7, pytest.param(2**31 - 1, marks=pytest.mark.thorough)])
+def test_reference_has_full_marks(seed, week, student):
+    mutated.has_full_marks(week, student, seed, DEADLINE, points=90)
+
+
+def test_no_mistake_counts_twice(week, student):
+    """With linears.py broken, only 15.1 loses points."""
+    mutant = next(m for m in MUTANTS if m.name == "reduce forgets to sum")
+    outcome = mutated.checked(["15.2", "15.4"], week, student, 1, DEADLINE, mutant)
+    assert outcome.full, [c for c in outcome.cases if c.verdict != PASSED]
+
+
+def test_released_week_scores_nothing_and_says_so(week, tmp_path):
+    mutated.scores_nothing(week, tmp_path, DEADLINE)
+
+
+def test_the_record_of_kills_is_of_these_mutants():
+    mutated.is_recorded("15", tasks=("15.1", "15.3", "15.4", "15.8", "15.9"))

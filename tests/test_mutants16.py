@@ -1,0 +1,40 @@
+"""Week 16's checks are themselves checked: every mutant fails what it must and nothing else, and is told its true
+cause. On thread ranks by `tests.kills`; hangs, crashes and one mutant of each task through the real machinery too."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import mutated
+from tests.judged import ROOT
+from tests.kills import PLANS
+from tests.mutants16 import MUTANTS
+
+PLAN = PLANS["16"]
+DEADLINE = 60.0  # seconds for a call, on a machine that may be busy with other things
+week, student = mutated.fixtures(ROOT / PLAN.folder)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", mutated.sample(MUTANTS, PLAN), ids=lambda m: f"{m.task} {m.name}")
+def test_mutant_through_the_real_machinery(mutant, week, student):
+    outcome = mutated.checked([mutant.task], week, student, 16, DEADLINE, mutant)
+    mutated.fails_what_it_must(mutant, outcome, PLAN)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_every_mutant_on_three_seeds():
+    mutated.kills("16", "--seeds", "3", timeout=600)
+
+
+def test_reference_has_full_marks(week, student):
+    mutated.has_full_marks(week, student, 20261122, DEADLINE, points=90)
+
+
+def test_released_week_scores_nothing_and_says_so(week, tmp_path):
+    mutated.scores_nothing(week, tmp_path, DEADLINE)
+
+
+def test_the_record_of_kills_is_of_these_mutants():
+    mutated.is_recorded("16")

@@ -1,0 +1,51 @@
+"""A rank that works longer than the others is seen in the record, although all steps take the same time."""
+
+from __future__ import annotations
+
+import time
+
+from labkit.comm.ledger import Ledger
+from labkit.comm.ranks import run_ranks
+from labkit.record.run import read_run
+from labkit.train.loop import Hook
+from labkit.train.pace import OwnSeconds, waited
+from labkit.watch.alarms import alarms
+from tests.train import training_jobs as jobs
+from tests.watch.lines import record
+
+PAUSE = 0.03
+
+
+class Lag(Hook):
+    def before_step(self, loop):
+        if loop.group.rank == 1:
+            time.sleep(PAUSE)
+
+
+def test_a_slow_rank_is_named(tmp_path):
+    config = jobs.small_config(steps=24, eval_every=0)
+    run_ranks(jobs.run, config, tmp_path, (OwnSeconds(), Lag(), jobs.Average()), size=2, backend="threads", timeout=120)
+    steps = read_run(tmp_path).steps
+    assert all(len(line["rank_seconds"]) == 2 for line in steps)
+    # The other rank's steps are as long, and it waited in them: what it slept not is not its own.
+    others = sorted(line["rank_seconds"][0] for line in steps)[12]
+    own = sorted(line["rank_seconds"][1] for line in steps)[12]
+    assert own >= PAUSE and others < min(line["seconds"] for line in steps[1:]) + 1e-3
+    for line in steps:  # as on a machine of their own, whatever this one does meanwhile
+        line["rank_seconds"] = [0.01, 0.01 + PAUSE]
+    assert [alarm.kind for alarm in alarms(record(steps))] == ["slow rank"]
+
+
+def test_calls_posted_together_count_once_and_what_is_posted_only_counts_where_it_is_waited_for():
+    ledger = Ledger(start=0.0)
+    for kind, begin, end, blocking in (
+        ("all_reduce", 1.0, 2.0, True),
+        ("send", 4.0, 6.0, True),
+        ("recv", 4.0, 5.0, True),
+        ("compute", 7.0, 9.0, True),
+        ("irecv", 9.0, 9.5, False),
+        ("wait", 9.25, 9.5, True),
+    ):
+        event = ledger.begin(kind, blocking=blocking)
+        event.begin, event.end = begin, end
+    assert waited(ledger, 3.0) == 2.25 and waited(ledger, 0.0) == 3.25

@@ -1,0 +1,242 @@
+"""The alarms on made-up records: each rings for its fault with a reason, none for a healthy run, and what rings does
+not depend on when one looked."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+
+from labkit.watch.alarms import REARM, Judge, alarms, silence
+from labkit.watch.folder import Record
+from tests.watch.lines import TENSORS, lines, record
+
+
+def kinds(rang) -> list[tuple[str, int | None]]:
+    return [(alarm.kind, alarm.step) for alarm in rang]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_rings_on_a_healthy_run(seed):
+    assert alarms(record(lines(600, seed, ranks=4))) == []
+
+
+def spiked(run):
+    for at in (299, 301, 304):
+        run[at]["grad_norm"] *= 12
+
+
+def enormous(run):
+    run[299]["grad_norm"] *= 100
+
+
+def slower(run):
+    for line in run[300:]:
+        line["tokens_per_s"] /= 2
+
+
+def lagging(run):
+    for line in run[300:]:
+        line["rank_seconds"][2] *= 1.6
+
+
+def collapsed(run):
+    for line in run[299:]:
+        if "scales" in line:
+            line["scales"][TENSORS[3]]["scale"] /= 64
+
+
+def ran_away(run):
+    for line in run[299:]:
+        if "scales" in line:
+            line["scales"][TENSORS[5]]["scale"] *= 1000
+
+
+def no_scale(run):
+    run[299]["scales"][TENSORS[0]]["scale"] = math.nan  # not recorded: says nothing
+    run[304]["scales"][TENSORS[0]]["scale"] = 0.0
+
+
+def flushed(run):
+    for line in run[299:]:
+        if "scales" in line:
+            line["scales"][TENSORS[1]]["underflow"] += 0.2 * (line["step"] - 299)
+
+
+def saturated(run):
+    for line in run[299:]:
+        if "scales" in line:
+            line["scales"][TENSORS[1]]["overflow"] = 4.0
+
+
+def stuck(run):
+    for line in run[200:]:
+        line["lr"] = 1e-3
+        line["grad_norm"] = run[199]["grad_norm"] * (1 + line["step"] / 600)
+        if "heldout" in line:
+            line["heldout"] = run[199]["heldout"] * (1 + 1e-4 * (line["step"] % 3))
+
+
+FAULTS = [
+    (spiked, "gradient spike", (305, 305), "as in 3 of the last 8 steps"),
+    (enormous, "gradient spike", (300, 300), "times the median of the 64 steps before"),
+    (slower, "throughput", (304, 312), "tokens/s over the last 10 steps"),
+    (lagging, "slow rank", (310, 317), "rank 2 works"),
+    (collapsed, "scale collapse", (305, 305), f"the scale of {TENSORS[3]} is"),
+    (ran_away, "scale collapse", (300, 305), f"the scale of {TENSORS[5]} is"),
+    (no_scale, "scale collapse", (305, 305), "is 0, and is no scale"),
+    (flushed, "underflow", (315, 345), f"of the values of {TENSORS[1]} become zero"),
+    (saturated, "overflow", (300, 300), f"4.0 % of the values of {TENSORS[1]} saturate"),
+    (stuck, "plateau", (260, 320), "is the learning rate too high?"),
+]
+
+
+@pytest.mark.parametrize("fault, kind, between, reason", FAULTS, ids=[fault[0].__name__ for fault in FAULTS])
+def test_each_fault_rings_once_at_its_step_with_its_reason(fault, kind, between, reason):
+    run = lines(600, 7, ranks=4)
+    fault(run)
+    rang = alarms(record(run))
+    assert {alarm.kind for alarm in rang} == {kind} and len(rang) == 1, rang
+    assert between[0] <= rang[0].step <= between[1] and reason in rang[0].reason, rang
+    if "lr" in reason:
+        assert "rate" in rang[0].reason
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_rings_does_not_depend_on_the_looks_and_never_on_what_comes_later(seed):
+    run = lines(700, seed, ranks=3)
+    draw = np.random.default_rng(seed)
+    for at in draw.integers(1, 700, 60):
+        run[at]["grad_norm"] *= 100
+        run[at]["tokens_per_s"] /= 5
+        run[at].get("scales", {}).get(TENSORS[2], {}).update(scale=1e-6, overflow=20.0)
+    for at in draw.integers(1, 690, 5):
+        for line in run[at : at + 10]:
+            line["tokens_per_s"] /= 5
+            line["rank_seconds"][1] *= 3
+    run[400]["grad_norm"] = run[400]["loss"] = math.nan
+    whole = alarms(record(run))
+    assert {"gradient spike", "scale collapse", "overflow", "throughput"} <= {alarm.kind for alarm in whole}
+    grown, judge, at = Record(run={"status": "finished"}), Judge(), 0
+    while at < len(run):
+        more = int(draw.integers(0, 40))
+        grown.add(copy.deepcopy(run[at : at + more]))
+        at += more
+        seen = judge.judge(grown)
+        assert [a for a in whole if a.step <= min(at, len(run))] == seen, f"after {at} steps"
+    for cut in (150, 401, 555):
+        assert alarms(record(run[:cut])) == [alarm for alarm in whole if alarm.step <= cut]
+
+
+def test_another_models_units_ring_the_same():
+    run = lines(600, 3)
+    spiked(run)
+    collapsed(run)
+    saturated(run)
+    usual = kinds(alarms(record(run)))
+    for line in run:
+        line["grad_norm"] *= 1e6
+        line["loss"] *= 1e-3
+        for stat in line.get("scales", {}).values():
+            stat["scale"] *= 1e-4
+            stat["amax"] *= 1e4
+    assert kinds(alarms(record(run))) == usual and len(usual) == 3
+
+
+def test_one_odd_batch_is_no_alarm():
+    """As in healthy runs on real text: a step at eight times the usual norm, a probe at a 24th of the usual scale."""
+    run = lines(600, 2)
+    run[299]["grad_norm"] *= 8
+    run[304]["scales"][TENSORS[1]]["scale"] /= 24
+    run[402]["grad_norm"] *= 8
+    run[405]["grad_norm"] *= 8
+    assert alarms(record(run)) == []
+
+
+def test_it_rings_again_only_after_quiet():
+    run = lines(600, 5)
+    for at in (300, 302, 305, 305 + REARM, 306 + 2 * REARM):
+        run[at]["grad_norm"] *= 150
+    assert kinds(alarms(record(run))) == [("gradient spike", 301), ("gradient spike", 307 + 2 * REARM)]
+
+
+def test_the_end_of_a_run_is_no_plateau():
+    run = lines(600, 1)
+    stuck(run)
+    for line in run[200:]:
+        line["lr"] = 1e-4
+    assert alarms(record(run)) == []
+
+
+def test_the_records_own_troubles_are_alarms():
+    events = [
+        {"kind": "checkpoint", "step": 10, "message": "saved"},
+        {"kind": "nonfinite", "step": 12, "message": "the loss is not finite on 1 of 2 ranks"},
+        {"kind": "rolled back", "step": 13, "message": "went back"},
+        {"kind": "failed", "step": None, "message": "OSError"},
+    ]
+    rang = alarms(record(lines(20), events))
+    assert kinds(rang) == [("not finite", 12), ("rolled back", 13), ("failed", None)]
+    assert rang[0].reason == "the loss is not finite on 1 of 2 ranks"
+
+
+@pytest.mark.parametrize(
+    "alive, seconds, status, told",
+    [
+        (True, 59, "running", None),
+        (True, 61, "running", "nothing was written for 61 s; a step usually takes 0.1 s"),
+        (None, 61, "running", "nothing was written for 61 s"),
+        (False, 1, "running", "has no writer any more"),
+        (False, 9999, "finished", None),
+        (False, 9999, "paused", None),
+    ],
+)
+def test_silence(alive, seconds, status, told):
+    quiet = record(lines(30), alive=alive, silence=seconds)
+    quiet.run["status"] = status
+    rang = list(silence(quiet))
+    assert (told is None) == (rang == []) and (not rang or told in rang[0].reason), rang
+
+
+def test_slow_steps_get_more_patience():
+    slow = lines(30)
+    for line in slow:
+        line["seconds"] = 40.0
+    for seconds, rings in ((700, False), (900, True)):
+        quiet = record(slow, alive=True, silence=seconds)
+        quiet.run["status"] = "running"
+        assert bool(list(silence(quiet))) == rings
+
+
+def test_records_with_nothing_or_nonsense_in_them():
+    assert alarms(record([])) == [] and alarms(record(lines(3))) == []
+    odd = [
+        {"step": i, "loss": "?", "grad_norm": None, "scales": {"x": 3, "y": {"scale": "no"}}, "rank_seconds": "a"}
+        for i in range(50)
+    ]
+    assert [a.kind for a in alarms(record([{"loss": 1}, {}, *odd], [{}, {"kind": 3}]))] == []
+
+
+def test_a_machine_that_others_use_rings_only_for_what_is_beyond_its_own_scatter():
+    """Steps that differ by half from one to the next, as on a busy laptop; then the rate falls to a quarter."""
+    for seed in range(5):
+        run, draw = lines(600, seed), np.random.default_rng(seed)
+        for line in run:
+            line["tokens_per_s"] *= float(np.exp(0.4 * draw.standard_normal()))
+        assert alarms(record(run)) == []
+        for line in run[300:]:
+            line["tokens_per_s"] /= 4
+        (rang,) = alarms(record(run))
+        assert rang.kind == "throughput" and 303 <= rang.step <= 315
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_that_always_scatter_widely_are_no_spikes(seed):
+    run, draw = lines(600, seed), np.random.default_rng(seed)
+    for line in run:
+        line["grad_norm"] *= float(np.exp(0.7 * draw.standard_normal()))
+    assert alarms(record(run)) == []
+    run[400]["grad_norm"] *= 1e4
+    assert kinds(alarms(record(run))) == [("gradient spike", 401)]

@@ -1,0 +1,63 @@
+"""Task 14.5's reference on the recorded traces, beside two other ways to find the same.
+
+HolisticTraceAnalysis (Meta; 0.5.0 when this was written) is no dependency of the course: its part runs where somebody
+has installed it.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from week14_fsdp.given.records import RESULTS
+from week14_fsdp.overlap import exposed, is_communication, load
+
+TRACES = sorted(RESULTS.glob("trace-*.json.gz"))
+each = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.removesuffix(".json.gz"))
+GRAIN = 0.01  # microseconds: what the traces were rounded to
+
+
+def kernels(path):
+    return [e for e in load(path)["traceEvents"] if e["cat"] == "kernel" and e["dur"] > 0]
+
+
+def test_there_are_traces():
+    assert len(TRACES) >= 4
+    assert all(path.stat().st_size < 100_000 for path in TRACES)
+
+
+@each
+def test_beside_a_row_of_cells(path):
+    """A cell for each hundredth of a microsecond: covered by whom?"""
+    found = kernels(path)
+    last = max(e["ts"] + e["dur"] for e in found)
+    row = {kind: np.zeros(round(last / GRAIN) + 1, dtype=bool) for kind in (True, False)}
+    for e in found:
+        row[is_communication(e["name"])][round(e["ts"] / GRAIN) : round((e["ts"] + e["dur"]) / GRAIN)] = True
+    got = exposed(load(path))
+    # Begins are sums of floats: each edge may fall into the neighbouring cell.
+    room = 2 * GRAIN * len(found) ** 0.5
+    assert got.computing == pytest.approx(row[False].sum() * GRAIN, abs=room)
+    assert got.communication == pytest.approx(row[True].sum() * GRAIN, abs=room)
+    assert got.exposed == pytest.approx((row[True] & ~row[False]).sum() * GRAIN, abs=room)
+
+
+@each
+def test_beside_holistic_trace_analysis(path):
+    pytest.importorskip("hta")
+    import pandas  # type: ignore[import-not-found, import-untyped, unused-ignore]  # not of this project
+    from hta.analyzers.communication_analysis import CommunicationAnalysis  # type: ignore[import-not-found, import-untyped, unused-ignore]  # not of this project
+
+    found = kernels(path)
+    names = sorted({e["name"] for e in found})
+    table = pandas.DataFrame(
+        [(names.index(e["name"]), e["ts"], e["dur"], e["ts"] + e["dur"], e["tid"]) for e in found],
+        columns=["name", "ts", "dur", "end", "stream"],
+    )
+
+    symbols = SimpleNamespace(get_sym_table=lambda: names)
+    trace = SimpleNamespace(traces={0: table}, symbol_table=symbols)
+    theirs = CommunicationAnalysis.get_comm_comp_overlap(trace, visualize=False)["comp_comm_overlap_pctg"][0]
+    assert 100 * exposed(load(path)).overlap == pytest.approx(theirs, abs=0.006)  # it rounds to 0.01

@@ -1,0 +1,205 @@
+"""Week 14 in the grading sandbox: the reference, handed in, has full marks there; and a rank's memory is what it holds,
+whatever torch is told of it."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from grading.intake import arrange
+from grading.judge import laid_out
+from grading.run import reference_submission
+from grading.sandbox.runner import SandboxRunner, parts_of
+from labkit.checks import load_week, run_checks
+from labkit.checks.runner import Case, use
+from labkit.checks.verdict import CheckFailed
+from tests.edits import bare
+from tests.judged import ROOT, cases_of, judge, package
+from tests.mutant import Mutant
+from week14_fsdp.given.weighed import judge_weighed
+from week14_fsdp.test_fsdp import memory_case
+from week14_fsdp.test_zero import UNCLIPPED, judge_memory, zero_case
+
+DEADLINE = 60.0  # seconds for a call, on a machine that may be busy with other things
+
+
+@pytest.mark.thorough
+def test_the_reference_has_full_marks_in_the_sandbox(tmp_path):
+    week = load_week(ROOT / "week14_fsdp")
+    handed_in = arrange(reference_submission(week), week)
+    assert handed_in.missing == {}
+    with laid_out(handed_in, tmp_path / "work") as folder:
+        for parent in (folder, *list(folder.parents)[:3]):
+            parent.chmod(0o755)
+        with SandboxRunner(folder, parts=parts_of(week), deadline=DEADLINE, budget=1000.0) as runner:
+            outcome = run_checks(["week14"], weeks=[week], runner=runner, seed=14)
+    assert outcome.full and outcome.earned == 85, [
+        (c.behaviour, c.text) for c in outcome.cases if c.verdict != "passed"
+    ]
+
+
+# ---- what a rank holds
+
+WAIT = ("14.4", "fsdp", "FlatParameter.wait", "        self.handle, self.whole = None, True\n")
+COPY = """        self.handle, self.whole = None, True
+        import ctypes
+        n = self.full.numel() * self.full.element_size()
+"""
+HIDDEN = [  # the meter of storages does not see these
+    Mutant("in the heap", *WAIT, COPY + "        self.kept = ctypes.string_at(self.full.data_ptr(), n)\n"),
+    Mutant(
+        "in small pieces",
+        *WAIT,
+        COPY + "        self.kept = [ctypes.string_at(self.full.data_ptr() + i, min(4000, n - i)) "
+        "for i in range(0, n, 4000)]\n",
+    ),
+    Mutant(
+        "shared, outside the heap",
+        *WAIT,
+        COPY + "        import mmap\n        self.kept = mmap.mmap(-1, n)\n"
+        "        self.kept[:] = ctypes.string_at(self.full.data_ptr(), n)\n",
+    ),
+    Mutant(
+        "instead of ballast",
+        *WAIT,
+        COPY + "        global BALLAST\n        BALLAST = None\n"
+        "        self.kept = ctypes.string_at(self.full.data_ptr(), n)\n",
+    ),
+]
+SEEN = [
+    Mutant("never freed", "14.4", "fsdp", "FlatParameter.free", "        self.full.untyped_storage().resize_(0)\n", ""),
+    Mutant(
+        "everything at the start",
+        "14.4",
+        "fsdp",
+        "FSDP.begin",
+        "        self.root.wait()\n",
+        "        for unit in self.units:\n            unit.wait()\n",
+    ),
+]
+NOISE = Mutant(
+    "garbage of all sizes",
+    *WAIT,
+    """        self.handle, self.whole = None, True
+        import random
+        junk = [bytearray(random.randrange(1, 60_000)) for _ in range(50)]
+        self.odd = junk[7]
+        del junk, {i: str(i) for i in range(2000)}[0]
+        torch.randn(random.randrange(1, 20_000))
+""",
+)
+
+
+@pytest.fixture(scope="module")
+def boxed(tmp_path_factory):
+    """A sandbox on a copy of the week, and a function that puts an edit of a module there."""
+    week, folder = load_week(ROOT / "week14_fsdp"), tmp_path_factory.mktemp("boxed")
+    aside = shutil.ignore_patterns("__pycache__", "results", "*.ipynb")
+    shutil.copytree(week.folder, folder / week.package, ignore=aside)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    for parent in list(folder.parents)[:2]:
+        parent.chmod(0o755)
+
+    def edit(mutant):
+        for name in ("fsdp", "zero"):
+            right = (week.folder / f"{name}.py").read_text()
+            edited = mutant is not None and mutant.module == name
+            ballast = "\n\nBALLAST: object = b'x' * (9 << 20)\n" if edited and "ballast" in mutant.name else ""
+            (folder / week.package / f"{name}.py").write_text(
+                (mutant.apply(right) if edited else bare(right)) + ballast
+            )
+
+    with SandboxRunner(folder, deadline=DEADLINE, budget=10_000.0) as runner:
+        yield week, runner, edit
+
+
+def room(boxed, mutant, seed, checkpointed):
+    """Bytes that were left, as read from outside; CheckFailed if that is none. The meter is not asked."""
+    week, runner, edit = boxed
+    edit(mutant)
+    with use(runner, Case(runner.folder, week.package, task="14.4", timeout=DEADLINE)):
+        _, _, _, ledgers, sizes = memory_case(seed, checkpointed)
+    assert all(len(ledger.weighed) >= 2 * 2 * 8 for ledger in ledgers)
+    return min(judge_weighed(ledger, sum(sizes), sizes[0], sizes[1], 8, 2) for ledger in ledgers), sizes[1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", [None, NOISE], ids=lambda m: m.name if m else "the reference")
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["plain", "checkpointed"])
+def test_an_honest_rank_has_room(boxed, mutant, checkpointed):
+    left, block = room(boxed, mutant, 20 + checkpointed, checkpointed)
+    assert left > block / 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", [*HIDDEN, *SEEN], ids=lambda m: m.name)
+def test_whoever_keeps_the_blocks_is_heavier(boxed, mutant):
+    for checkpointed in (False, True):
+        with pytest.raises(CheckFailed, match="its processes hold"):
+            room(boxed, mutant, 30, checkpointed)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", HIDDEN[:2], ids=lambda m: m.name)
+def test_the_meter_alone_does_not_see_it(mutant, tmp_path):
+    """Else the reading would be for nothing."""
+    week = load_week(ROOT / "week14_fsdp")
+    runner = package(tmp_path, week, mutant)
+    try:
+        cases = [case for case in cases_of(week.folder) if case.name.startswith("test_fsdp_memory")]
+        assert len(cases) == 2 and all(judge(case, 3, runner, week, DEADLINE) is None for case in cases)
+    finally:
+        runner.close()
+
+
+@pytest.mark.thorough
+def test_a_file_is_no_hiding_place(boxed):
+    keep = COPY + "        open(f'/tmp/{id(self)}', 'wb').write(ctypes.string_at(self.full.data_ptr(), n))\n"
+    with pytest.raises(CheckFailed) as told:
+        room(boxed, Mutant("a file", *WAIT, keep), 40, False)
+    assert told.value.verdict == "crashed" and "OSError" in told.value.text
+
+
+# ---- what an optimizer holds
+
+MOMENTS = ("14.3", "zero", "ShardedAdamW.__init__", "        self.v = self.params[0].new_zeros(self.S)\n")
+NUMPY = """        self.v = self.params[0].new_zeros(self.S)
+        import numpy as np
+        self.kept = [np.ones(P), np.ones(P)]
+"""
+IN_PIPES = """        self.v = self.params[0].new_zeros(self.S)
+        import fcntl, os
+        self.kept = [os.pipe() for _ in range(16 * P >> 16)]
+        for _, end in self.kept:
+            os.set_blocking(end, False)
+            os.write(end, bytes(1 << 16))
+"""
+UNSEEN = [  # `owned` does not see these
+    Mutant("moments in NumPy", *MOMENTS, NUMPY),
+    Mutant("moments instead of ballast", *MOMENTS, "        global BALLAST\n        BALLAST = None\n" + NUMPY),
+    Mutant("moments in pipes", *MOMENTS, IN_PIPES),
+]
+
+
+def judged_memory(boxed, mutant):
+    week, runner, edit = boxed
+    edit(mutant)
+    with use(runner, Case(runner.folder, week.package, task="14.3", timeout=DEADLINE)):
+        weights, _, got, ledgers = zero_case(50, 4, large=True)
+    P = sum(t.numel() for t in weights.values())
+    assert all(len(ledger.weighed) == len(UNCLIPPED) for ledger in ledgers)
+    for ledger, (_, _, held, _) in zip(ledgers, got):
+        assert held <= 24 * -(-P // 4) + 256
+        judge_memory(ledger, P, -(-P // 4))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", [None, *UNSEEN], ids=lambda m: m.name if m else "the reference")
+def test_moments_that_torch_is_not_told_of(boxed, mutant):
+    if mutant is None:
+        judged_memory(boxed, mutant)
+        return
+    with pytest.raises(CheckFailed, match="its processes hold"):
+        judged_memory(boxed, mutant)

@@ -1,0 +1,422 @@
+"""Drives your classes where one call is not enough, for the checks. It holds no expected value.
+
+It runs where your code runs; what it returns is judged in the test files, elsewhere.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+
+import torch
+from torch import nn
+
+from labkit.comm.mesh import Mesh
+from week14_fsdp.given.freed import NoFreedMemory
+from week14_fsdp.given.meter import StorageMeter, owned
+from week14_fsdp.given.tiny import Tiny
+
+# Each scenario imports the one module it drives: a file that is broken must not stop the checks of another.
+
+
+def grad_of(p):
+    """A copy of a parameter's gradient; None where there is none, which is judged."""
+    return None if p.grad is None else p.grad.clone()
+
+
+def descend(params, lr):
+    """A step of plain descent; the gradients go."""
+    with torch.no_grad():
+        for p in params:
+            if p.grad is not None:
+                p.sub_(lr * p.grad)
+                p.grad = None
+
+
+def memory(questions):
+    """14.1: bytes by kind, for (sizes, stage, N, tokens, itemsize, checkpointed) each."""
+    from . import memory
+
+    return [memory.memory(memory.Sizes(*sizes), *rest) for sizes, *rest in questions]
+
+
+def largest_batch(questions):
+    """14.1: for (sizes, stage, N, seq_len, itemsize, capacity, checkpointed) each."""
+    from . import memory
+
+    return [memory.largest_batch(memory.Sizes(*sizes), *rest) for sizes, *rest in questions]
+
+
+def data_parallel(steps, group, weights, bucket_bytes, lr=0.03125, interrupted=False, ringed=False):
+    """14.2: one step of plain descent for each entry: micro-batches (tokens, targets, use), of which the last one
+    sends. Returns the gradients after each `finish`, by name, and whether an exception inside `no_sync` came out.
+
+    ringed: 14.8, over its ring."""
+    from . import ddp
+
+    model, over = Tiny(weights, group), group
+    if ringed:
+        from .stretch import ring
+
+        ring.ring_in_steps(torch.empty(0), group)  # if it is a hole, it says so before 14.2's
+        over = ring.Ring(group)
+    parallel = ddp.DataParallel(model, over, bucket_bytes)
+    found, came_out = [], None
+    for micro_batches in steps:
+        if interrupted:
+            came_out = False
+            try:
+                with parallel.no_sync():
+                    raise KeyError
+            except KeyError:
+                came_out = True
+        for m, (tokens, targets, use) in enumerate(micro_batches):
+            with parallel.no_sync() if m + 1 < len(micro_batches) else nullcontext():
+                model(tokens, targets, use).backward()
+        parallel.finish()
+        found.append({name: grad_of(p) for name, p in model.named_parameters()})
+        descend(model.parameters(), lr)
+    return found, came_out
+
+
+def whole_batch_loss(model, batches):
+    """The loss of this rank's batch."""
+    tokens, targets, use = batches
+    return model(tokens, targets, use)
+
+
+def zero(steps, group, weights, options, max_norm, every=True):
+    """14.3: steps of ShardedAdamW, each with its own `max_norm`. Returns the weights after each (after the last alone,
+    if not `every`), the norms, and the bytes that the optimizer holds after the last, of what it made itself: of
+    storages, and what is used of them. Spans note when memory is read, in grading."""
+    model = Tiny(weights, Unheard())
+    whole_batch_loss(model, steps[0]).backward()  # what torch sets up at the first is memory that is no optimizer's
+    _without_gradients(model)
+    group.compute("model made", seconds=0)
+    from . import ddp, zero
+
+    optimizer = zero.ShardedAdamW(ddp.trainable(model), group, **options)
+    after, norms = [], []
+    for batch, limit in zip(steps, max_norm):
+        _without_gradients(model)
+        whole_batch_loss(model, batch).backward()
+        norms.append(optimizer.step(max_norm=limit))
+        if every or len(norms) == len(steps):
+            after.append({name: p.detach().clone() for name, p in model.named_parameters()})
+        else:
+            _without_gradients(model)
+            group.compute("between steps", seconds=0)
+    theirs = [t for p in model.parameters() for t in (p.data, p.grad) if t is not None]
+    return after, norms, *owned(optimizer, zero, ddp, without=theirs)
+
+
+def _without_gradients(model):
+    for p in model.parameters():
+        p.grad = None
+
+
+def flat_parameter(tensors, grads, group, dtype=None):
+    """14.4: a FlatParameter of these tensors (wanted in the dtype called `dtype`), through one gather and one
+    reduction. Returns what it held on the way."""
+    from . import fsdp
+
+    wanted = None if dtype is None else getattr(torch, dtype)
+    params = [nn.Parameter(t.clone()) for t in tensors]
+    flat = fsdp.FlatParameter(params, group, wanted)
+    told = {"shard": flat.shard.detach().clone(), "begins": flat.full.untyped_storage().nbytes(), "whole": flat.whole}
+    told["is_parameter"] = isinstance(flat.shard, nn.Parameter)
+    told["kept"] = flat.shard.untyped_storage().nbytes()
+    flat.gather()
+    flat.gather()  # nothing happens
+    group.compute("work", seconds=1e-3)
+    flat.wait()
+    told["gathered"] = [p.detach().clone() for p in params]
+    told["bytes"] = flat.full.untyped_storage().nbytes()
+    flat.full.fill_(7)
+    told["alias"] = [p.detach().clone() for p in params]
+    for p, g in zip(params, grads):
+        p.grad = None if g is None else g.to(p.dtype)
+    flat.free()
+    told["freed"] = flat.full.untyped_storage().nbytes() + sum(p.untyped_storage().nbytes() for p in params)
+    told["shapes"] = [list(p.shape) for p in params]
+    flat.add(flat.reduce())
+    told["grad"] = grad_of(flat.shard)
+    told["dropped"] = all(p.grad is None for p in params)
+    with torch.no_grad():
+        flat.shard.add_(1)
+    flat.wait()  # begins by itself, with the new shards
+    told["again"] = [p.detach().clone() for p in params]
+    return told
+
+
+class Watch(StorageMeter):
+    """Also notes, after each operation, which of these FlatParameters have memory. `most` are as many as were at once,
+    the first time, by their places; `backward`: whether that was in a backward."""
+
+    def __init__(self, units, without) -> None:
+        super().__init__(without)
+        self.units, self.backward = units, False
+        self.most: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        now = [i for i, unit in enumerate(self.units) if unit.full.untyped_storage().nbytes() > 0]
+        if len(now) > len(self.most):
+            self.most, self.backward = now, torch._C._current_graph_task_id() != -1
+        return result
+
+
+class Unheard:
+    """In a group's place, where nobody is to hear of it."""
+
+    def compute(self, label, seconds):
+        pass
+
+
+def _warm(checkpointed):
+    """A step of a small network: what torch imports and sets up at the first is memory that is no block's."""
+    weights = {"embed": torch.ones(3, 2), "scale": torch.ones(2), "blocks.0.up": torch.ones(4, 2)}
+    weights |= {"blocks.0.bias": torch.ones(4), "blocks.0.down": torch.ones(2, 4)}
+    with Watch([], weights.values()), NoFreedMemory():
+        Tiny(weights, Unheard(), checkpointed)(*[torch.zeros(1, 2, dtype=torch.long)] * 2).backward()
+
+
+def fsdp(steps, group, weights, prefetch=True, checkpointed=False, dtype=None, lr=0.03125):
+    """14.4: steps of plain descent on the shards. An entry is a list of micro-batches, each with a `finish`. Returns by
+    step the losses and each unit's shard.grad; the shards at the end; the meter's peak in bytes."""
+    _warm(checkpointed)
+    from . import fsdp
+
+    group.compute("imported", seconds=0)  # here, between steps and where a block computes memory is read, in grading
+
+    model = Tiny(weights, group, checkpointed)
+    sharded = fsdp.FSDP(model, model.blocks, group, None if dtype is None else getattr(torch, dtype), prefetch)
+    losses: list[list[torch.Tensor]] = []
+    grads = []
+    meter = Watch(sharded.blocks, without=weights.values())
+    for micro_batches in steps:
+        losses.append([])
+        for batch in micro_batches:
+            with meter, NoFreedMemory():
+                loss = whole_batch_loss(model, batch)
+                loss.backward()
+                sharded.finish()
+            losses[-1].append(loss.detach().clone())
+        grads.append([grad_of(unit.shard) for unit in sharded.units])
+        descend(sharded.shards(), lr)
+        group.compute("between steps", seconds=0)
+    return {
+        "losses": losses,
+        "grads": grads,
+        "shards": [unit.shard.detach().clone() for unit in sharded.units],
+        "peak": meter.peak,
+        "whole": meter.most,
+        "in_backward": meter.backward,
+        "held": sum(unit.full.untyped_storage().nbytes() for unit in sharded.units),
+    }
+
+
+def hybrid(steps, group, weights, lr=0.03125, **sizes):
+    """14.7: as `fsdp`, on a mesh of these sizes; all micro-batches but the last stay inside the node."""
+    from .stretch import hsdp
+
+    model = Tiny(weights, group)
+    sharded = hsdp.HSDP(model, model.blocks, Mesh(group, **sizes))
+    told: dict = {"losses": [], "grads": []}
+    for micro_batches in steps:
+        told["losses"].append([])
+        for m, batch in enumerate(micro_batches):
+            with NoFreedMemory(), sharded.inside_only() if m + 1 < len(micro_batches) else nullcontext():
+                loss = whole_batch_loss(model, batch)
+                loss.backward()
+                sharded.finish()
+            told["losses"][-1].append(loss.detach().clone())
+        told["grads"].append([grad_of(unit.shard) for unit in sharded.units])
+        descend(sharded.shards(), lr)
+    told["shards"] = [unit.shard.detach().clone() for unit in sharded.units]
+    told["held"] = sum(unit.full.untyped_storage().nbytes() for unit in sharded.units)
+    return told
+
+
+class Files:
+    """A folder for 14.9 that is in memory; the ledger knows when it was written to.
+
+    parts, about: what it holds already. seen: (name, start, stop) of all that was read."""
+
+    def __init__(self, group, parts=None, about=None) -> None:
+        self.group, self.parts, self.about = group, dict(parts or {}), about
+        self.seen: list[tuple[str, int, int]] = []
+
+    def write(self, name, vector):
+        self.group.compute("write", seconds=0)
+        self.parts[name] = vector.detach().clone()
+
+    def read(self, name, start, stop, dtype):
+        self.seen.append((name, start, stop))
+        found = self.parts[name][start:stop].to(dtype)
+        if len(found) < stop - start or start < 0:
+            raise ValueError(f"{name} has no numbers {start} to {stop}: it is shorter")
+        return found.clone()
+
+    def write_index(self, index):
+        self.group.compute("index", seconds=0)
+        self.about = index
+
+    def index(self):
+        if self.about is None:
+            raise ValueError("no checkpoint: it was never finished")
+        return self.about
+
+
+def resharded(steps, group, weights, options, parts=None, about=None):
+    """14.9: AdamW on the shards, from a checkpoint if there are `parts`; then its own checkpoint. Returns the losses,
+    the shards as loaded and at the end, what was read and written, the steps told, and its files."""
+    from . import fsdp
+    from .stretch import checkpoint
+
+    checkpoint.pieces(1, 1, 0, 1)  # if it is a hole, it says so before 14.4's
+    model = Tiny(weights, group)
+    sharded = fsdp.FSDP(model, model.blocks, group)
+    optimizer = torch.optim.AdamW(sharded.shards(), **options)
+    files, done, losses = Files(group, parts, about), 0, []
+    if parts:
+        done = checkpoint.load(sharded, optimizer, files, group)
+    loaded = [shard.detach().clone() for shard in sharded.shards()]
+    for batch in steps:
+        with NoFreedMemory():
+            loss = whole_batch_loss(model, batch)
+            loss.backward()
+            sharded.finish()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach().clone())
+    after = Files(group)
+    checkpoint.save(sharded, optimizer, done + len(steps), after, group)
+    group.compute("saved", seconds=0)
+    ends = [shard.detach().clone() for shard in sharded.shards()]
+    told = {"losses": losses, "loaded": loaded, "ends": ends, "done": done, "read": files.seen}
+    return told | {"parts": after.parts, "about": after.about}
+
+
+def another_model(weights, group):
+    """14.9: what loading a checkpoint of another model gives, on one rank."""
+    from . import fsdp
+    from .stretch import checkpoint
+
+    checkpoint.pieces(1, 1, 0, 1)  # if it is a hole, it says so before 14.4's
+    kept = Files(group)
+    for k in (1, 0):  # the larger one first: its parts have all that the other one asks for
+        model = Tiny({**weights, "scale": weights["scale"].repeat(1 + k)} if k else weights, group)
+        sharded = fsdp.FSDP(model, model.blocks, group)
+        optimizer = torch.optim.AdamW(sharded.shards())
+        for shard in sharded.shards():
+            shard.grad = torch.zeros_like(shard)
+        optimizer.step()
+        if k:
+            checkpoint.save(sharded, optimizer, 1, kept, group)
+    try:
+        checkpoint.load(sharded, optimizer, kept, group)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
+def interrupted(batch, group, weights):
+    """14.4: an evaluation without a backward, then a forward that raises in its middle; then a step. Returns its loss
+    and the shards' gradients."""
+    from . import fsdp
+
+    model = Tiny(weights, group)
+    sharded = fsdp.FSDP(model, model.blocks, group)
+    with NoFreedMemory():
+        with torch.no_grad():
+            whole_batch_loss(model, batch)
+            for shard in sharded.shards():
+                shard.mul_(2)
+        with suppress(IndexError):
+            model(*batch[:2], [0, 99])
+        loss = whole_batch_loss(model, batch)
+        loss.backward()
+        sharded.finish()
+    return loss.detach(), [unit.shard.grad for unit in sharded.units]
+
+
+def _ordinary_steps(model, batches, finish, holders, losses):
+    """A forward, a backward and a `finish` of each batch; then the gradients go."""
+    for batch in batches:
+        loss = whole_batch_loss(model, batch)
+        loss.backward()
+        finish()
+        losses.append(loss.detach().clone())
+        for holder in holders:
+            holder.grad = None
+
+
+def _two_backwards(model, group, ordinary, batch, losses):
+    from . import ddp
+
+    parallel = ddp.DataParallel(model, group, 1)
+    _ordinary_steps(model, ordinary, parallel.finish, list(model.parameters()), losses)
+    whole_batch_loss(model, batch).backward()
+    whole_batch_loss(model, batch).backward()
+
+
+def _second_backward(model, group, ordinary, batch, losses):
+    from . import fsdp
+
+    sharded = fsdp.FSDP(model, model.blocks, group)
+    _ordinary_steps(model, ordinary, sharded.finish, sharded.shards(), losses)
+    loss = whole_batch_loss(model, batch)
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def _no_finish(model, group, ordinary, batch, losses):
+    from . import fsdp
+
+    sharded = fsdp.FSDP(model, model.blocks, group)
+    _ordinary_steps(model, ordinary, sharded.finish, sharded.shards(), losses)
+    whole_batch_loss(model, batch).backward()
+    whole_batch_loss(model, batch)
+
+
+_ATTEMPTS = {
+    "a second backward before finish()": _two_backwards,
+    "a second backward of one forward": _second_backward,
+    "a forward after a backward without finish()": _no_finish,
+}
+
+
+def refused(batches, group, weights, what):
+    """One of the attempts with the last batch, after ordinary steps with the others. Returns what the attempt gave, and
+    the losses of the steps."""
+    losses: list[torch.Tensor] = []
+    try:
+        with NoFreedMemory():
+            _ATTEMPTS[what](Tiny(weights, group), group, batches[:-1], batches[-1], losses)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__ if str(error) else f"{type(error).__name__} without a word", losses
+    return "nothing", losses
+
+
+def exposed(traces):
+    """14.5: for each trace."""
+    from . import overlap
+
+    return [overlap.exposed(trace) for trace in traces]
+
+
+def stage_refused(stage, sizes):
+    """14.1: what an unknown stage gives; and the weights' bytes under a known one."""
+    from . import memory
+
+    known = memory.memory(memory.Sizes(*sizes), "ddp", 1, 1, 2).weights
+    try:
+        return f"the number {memory.memory(memory.Sizes(*sizes), stage, 1, 1, 4).total}", known
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__, known

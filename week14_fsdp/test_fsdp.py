@@ -1,0 +1,445 @@
+"""The checks of FSDP (14.4), as those of 14.2: against one process on the whole batch, and the ledger."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from labkit.checks import call, expect, same, task
+from week14_fsdp.given.weighed import judge_weighed
+from week14_fsdp.given.whole_batch import (
+    F64,
+    TOL,
+    a_batch,
+    added,
+    answer,
+    carried,
+    close_to,
+    draw,
+    follow,
+    gradient,
+    judge_refused,
+    loss_of,
+    only,
+    part,
+    registered,
+    scaled,
+    spans,
+    vector,
+    wait_of,
+)
+
+
+def shapes_of(seed, N):
+    """Tensors of odd shapes that do not divide by N."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        shapes = [tuple((torch.randint(1, 6, (d,), generator=generator)).tolist()) for d in (2, 1, 3, 2)]
+        P = sum(math.prod(s) for s in shapes)
+        if (N == 1 or P % N) and P > 3 * N:
+            return shapes, P, generator
+
+
+def flat_case(seed, N, dtype=None):
+    """A FlatParameter's life on N ranks: tensors, gradients by rank, P, S, answers, ledgers.
+
+    Gradients are whole numbers: an even one above 256 on rank 0, and 1 on the others. BF16 holds each of them, and not
+    their sum; FP32 does, in any order. One gradient is None on the last rank."""
+    shapes, P, generator = shapes_of(seed, N)
+    tensors = [torch.randn(s, generator=generator) for s in shapes]
+    grads = [
+        [torch.ones(s) if r else 256 + 2.0 * torch.randint(1, 60, s, generator=generator) for s in shapes]
+        for r in range(N)
+    ]
+    grads[N - 1][1] = None
+    got, ledger = call("scenarios.flat_parameter", [(tensors, grads[r]) for r in range(N)], dtype=dtype)
+    return tensors, grads, P, -(-P // N), got, ledger
+
+
+def laid_out(tensors, N, S):
+    flat = torch.cat([t.reshape(-1) for t in tensors])
+    return torch.cat([flat, flat.new_zeros(N * S - flat.numel())])
+
+
+@task("14.4", points=5)
+@pytest.mark.parametrize("N", [1, 2, 3])
+def test_flat_parameter(N, seed):
+    """A flat parameter: parts, padding, views, memory that comes and goes"""
+    tensors, grads, P, S, got, _ = flat_case(seed + 10 * N, N)
+    flat = laid_out(tensors, N, S)
+    for r in range(N):
+        told = got[r]
+        same(
+            part(told, "shard"),
+            flat[r * S : (r + 1) * S],
+            rank=r,
+            what="the shard",
+            looks_like={"the neighbour's part": flat.roll(-S)[r * S : (r + 1) * S] if N > 1 else None},
+        )
+        expect(part(told, "is_parameter") is True, "shard must be an nn.Parameter: the optimizer steps it")
+        expect(
+            part(told, "kept") == 4 * S,
+            f"the shard's memory is {part(told, 'kept')} bytes, its numbers are {4 * S}",
+            cause=("a view of the whole vector: it keeps all parts alive",) if part(told, "kept") == 4 * N * S else (),
+        )
+        expect(part(told, "begins") == 0, f"`full` holds {part(told, 'begins')} bytes before it is gathered")
+        for i, t in enumerate(tensors):
+            same(part(told, "gathered")[i], t, rank=r, what=f"parameter {i} after wait()")
+            same(
+                part(told, "alias")[i],
+                torch.full_like(t, 7.0),
+                rank=r,
+                what=f"parameter {i} after `full` was filled with 7",
+                looks_like={"a copy: it does not look at `full`": t},
+            )
+            same(
+                part(told, "again")[i],
+                t + 1,
+                rank=r,
+                what=f"parameter {i}, gathered again after the shards were stepped,",
+            )
+        expect(part(told, "bytes") == 4 * N * S, f"`full` holds {part(told, 'bytes')} bytes, expected {4 * N * S}")
+        freed = part(told, "freed")
+        expect(
+            isinstance(freed, int) and freed < 4 * P and freed <= 64,
+            f"after free() `full` and the parameters still hold {freed} bytes",
+        )
+        expect(part(told, "shapes") == [list(t.shape) for t in tensors], "a freed parameter keeps its shape")
+    judge_flat_grad(tensors, grads, S, got)
+
+
+def judge_flat_grad(tensors, grads, S, got):
+    N = len(grads)
+    filled = [laid_out([torch.zeros_like(t) if g is None else g for t, g in zip(tensors, own)], N, S) for own in grads]
+    total = torch.stack(filled).sum(0)
+    for r in range(N):
+        here = slice(r * S, (r + 1) * S)
+        same(
+            part(got[r], "grad"),
+            total[here] / N,
+            rank=r,
+            tol=1e-4,  # one division, of numbers below 400: 400 * 2**-24
+            what="shard.grad",
+            looks_like={"the sum over the ranks, expected the mean": total[here]},
+        )
+        expect(
+            part(got[r], "dropped") is True,
+            "the parameters' own gradients must be dropped: they are as large as the whole",
+        )
+
+
+@task("14.4", points=3)
+def test_flat_parameter_bf16(seed):
+    """Gathered in BF16, kept and summed in FP32"""
+    N = 2
+    tensors, grads, _, S, got, ledger = flat_case(seed + 77, N, "bfloat16")
+    flat = laid_out(tensors, N, S)
+    for r in range(N):
+        shard = part(got[r], "shard")
+        same(
+            shard,
+            flat[r * S : (r + 1) * S],
+            rank=r,
+            what="the shard",
+            looks_like={
+                "rounded to BF16: what the optimizer steps stays FP32": flat[r * S : (r + 1) * S].bfloat16().float()
+            },
+        )
+        for i, t in enumerate(tensors):
+            same(part(got[r], "gathered")[i], t.bfloat16(), rank=r, what=f"parameter {i} after wait()")
+        sent = [(e.kind, e.dtype) for e in carried(ledger[r])]
+        expect(
+            [d for k, d in sent if k == "all_gather"] == ["bfloat16"] * 2,
+            f"rank {r} gathers in {', '.join(d for k, d in sent if k == 'all_gather')}; BF16 is half the bytes",
+        )
+        expect(
+            [d for k, d in sent if k == "reduce_scatter"] == ["float32"],
+            f"rank {r}'s gradient travels in {[d for k, d in sent if k == 'reduce_scatter']}, expected one in float32",
+            cause=("a sum of BF16 numbers in BF16 is rounded at every rank: send FP32",)
+            if [d for k, d in sent if k == "reduce_scatter"] == ["bfloat16"]
+            else (),
+        )
+    judge_flat_grad(tensors, grads, S, got)
+
+
+def unit_names(weights):
+    """Names of each unit: the root, then the blocks."""
+    names = registered(weights)
+    blocks = sum("up" in n for n in names)
+    return [
+        [n for n in names if not n.startswith("blocks.")],
+        *([n for n in names if n.startswith(f"blocks.{k}.")] for k in range(blocks)),
+    ]
+
+
+def unit_called(u):
+    return "the root" if u == 0 else f"block {u - 1}"
+
+
+def kept_over(steps, by_rank, step):
+    """A step's gradient if no `finish()` drops the parameters' own: each averages all that came since the start."""
+    own = [
+        scaled(added(*[gradient(w, [rank[k][m]]) for rank in by_rank]), 1 / len(by_rank))
+        for k, (w, _) in enumerate(steps[: step + 1])
+        for m in range(len(by_rank[0][k]))
+    ]
+    mine = len(by_rank[0][step])
+    return added(*[added(*own[: len(own) - m]) for m in range(mine)])
+
+
+def cut(tensors, names, N, r):
+    flat = vector(tensors, names)
+    S = -(-flat.numel() // N)
+    return torch.cat([flat, flat.new_zeros(N * S - flat.numel())])[r * S : (r + 1) * S]
+
+
+def fsdp_case(seed, N, micro=(1, 2, 1), weights=None, generator=None, T=5, **options):
+    if weights is None:
+        weights, generator = draw(seed, blocks=4)
+    by_rank = [[[a_batch(weights, generator, T=T) for _ in range(m)] for m in micro] for _ in range(N)]
+    got, ledger = call("scenarios.fsdp", [(steps,) for steps in by_rank], weights=weights, **options)
+    return weights, by_rank, got, ledger
+
+
+def judge_fsdp(weights, by_rank, got, parts=None, also=None):
+    """Losses, gradients of the shards, shards.
+
+    parts: into how many the model is cut, if there are more ranks. also: {cause: whole gradients}, of the step's
+    weights, its number and a rank."""
+    N = len(by_rank)
+    P = parts or N
+    steps = follow(weights, by_rank)
+    last, mean = steps[-1]
+    end = {n: t - 0.03125 * mean[n] for n, t in last.items()}
+    for r in range(N):
+        told = got[r]
+        for step, (w, want) in enumerate(steps):
+            losses = [loss_of(w, mb).item() for mb in by_rank[r][step]]
+            same(
+                [float(x) for x in answer(part(told, "losses"), len(steps))[step]],
+                losses,
+                rank=r,
+                tol=TOL,
+                what=f"step {step + 1}: the losses",
+            )
+            grads = answer(answer(part(told, "grads"), len(steps))[step], len(unit_names(weights)), "a step")
+            several = len(by_rank[r][step]) > 1
+            again = kept_over(steps, by_rank, step) if step else {}
+            only_last = scaled(added(*[gradient(w, [rank[step][-1]]) for rank in by_rank]), 1 / N) if several else {}
+            for u, names in enumerate(unit_names(weights)):
+                expect(
+                    grads[u] is not None,
+                    f"step {step + 1}: rank {r}'s shard.grad of {unit_called(u)} is None after finish(): what `reduce` "
+                    f"began has to be given to `add`",
+                    known=True,
+                )
+                fingerprints(
+                    grads[u],
+                    cut(want, names, P, r % P),
+                    r,
+                    f"step {step + 1}: shard.grad of {unit_called(u)}",
+                    {
+                        "the sum over the ranks, expected the mean": N * cut(want, names, P, r % P),
+                        "the neighbour's part of the gradient": cut(want, names, P, (r + 1) % P),
+                        "the last micro-batch alone: gradients add up until the step": cut(only_last, names, P, r % P)
+                        if several
+                        else None,
+                        "gradients that were averaged before are there again: `reduce` drops the parameters' own": cut(
+                            again, names, P, r % P
+                        )
+                        if step
+                        else None,
+                        **{cause: cut(mark(w, step, r), names, P, r % P) for cause, mark in (also or {}).items()},
+                    },
+                )
+        for u, names in enumerate(unit_names(weights)):
+            same(
+                answer(part(told, "shards"), len(unit_names(weights)))[u],
+                cut(end, names, P, r % P),
+                rank=r,
+                tol=TOL,
+                what="a shard after the last step",
+            )
+        expect(part(told, "held") == 0, f"rank {r} still holds {told['held']} bytes of gathered weights after finish()")
+
+
+def fingerprints(got, want, rank, what, causes):
+    """As `same`, with causes that may differ by the rounding of FP64."""
+    told = tuple(
+        cause
+        for cause, mark in causes.items()
+        if mark is not None
+        and close_to(got, mark)
+        and mark.shape == want.shape
+        and int(((mark - want).abs() > 1e-6).sum()) >= 3
+    )
+    if isinstance(got, torch.Tensor) and not close_to(got, want) and told:
+        expect(False, f"{what} of rank {rank} is not that of one process on the whole batch", cause=told)
+    same(got, want, rank=rank, tol=TOL, what=what)
+
+
+@task("14.4", points=7)
+@pytest.mark.parametrize(
+    "N, options",
+    [
+        pytest.param(2, {}, id="2 ranks"),
+        pytest.param(3, {"checkpointed": True}, id="3 ranks, checkpointed"),
+        pytest.param(2, {"prefetch": False}, id="without prefetch"),
+    ],
+)
+def test_fsdp(N, options, seed):
+    """Losses and gradients of one process on the whole batch"""
+    weights, by_rank, got, ledger = fsdp_case(seed + N + 7 * len(options), N, **options)
+    judge_fsdp(weights, by_rank, got)
+    for r in range(N):
+        only(ledger[r], "all_gather", "reduce_scatter")
+        judge_traffic(ledger[r], weights, N, backwards=4)
+
+
+def judge_traffic(ledger, weights, N, backwards):
+    """Bytes by kind: every block gathered for the forward and for the backward (the last one may stay), the root once,
+    every gradient scattered once."""
+    sizes = [8 * N * -(-vector(weights, names).numel() // N) for names in unit_names(weights)]
+    gathered = sorted(e.bytes for e in carried(ledger) if e.kind == "all_gather")
+    stays = backwards * [sizes[0], sizes[-1], *(2 * sizes[1:-1])]
+    every = backwards * [sizes[0], *(2 * sizes[1:])]
+    expect(
+        gathered in (sorted(stays), sorted(every)),
+        f"rank {ledger.rank} gathers {sum(gathered)} bytes in {len(gathered)} messages; the root once and each block "
+        f"twice are {sum(every)} in {len(every)} messages for {backwards} backwards "
+        f"(or {sum(stays)}, if the last block stays)",
+        cause=("each block is gathered once: then nothing was freed before the backward",)
+        if gathered == sorted(backwards * sizes)
+        else (),
+    )
+    same(
+        sorted(e.bytes for e in carried(ledger) if e.kind == "reduce_scatter"),
+        sorted(backwards * sizes),
+        rank=ledger.rank,
+        what="the bytes of the reduce-scatters, sorted,",
+    )
+
+
+def memory_case(seed, checkpointed):
+    """Two steps of two ranks on eight large blocks: as `fsdp_case`, and the bytes of each unit."""
+    N, blocks = 2, 8
+    generator = torch.Generator().manual_seed(seed)
+    D, H, V = 60 + seed % 9, 1000 + seed % 41, 13  # blocks of about 1 MiB: the kernel tells what memory they take
+    weights = {"embed": 0.3 * torch.randn((V, D), generator=generator, dtype=F64), "scale": torch.ones(D, dtype=F64)}
+    for k in range(blocks):
+        weights[f"blocks.{k}.up"] = torch.randn((H, D), generator=generator, dtype=F64) / D**0.5
+        weights[f"blocks.{k}.bias"] = torch.zeros(H, dtype=F64)
+        weights[f"blocks.{k}.down"] = 0.3 * torch.randn((D, H), generator=generator, dtype=F64) / H**0.5
+    found = fsdp_case(seed, N, (1, 1), weights, generator, T=1, checkpointed=checkpointed, weighed=True)
+    return *found, [8 * vector(weights, names).numel() for names in unit_names(weights)]
+
+
+@task("14.4", points=6)
+@pytest.mark.parametrize("checkpointed", [pytest.param(False, id="plain"), pytest.param(True, id="checkpointed")])
+def test_fsdp_memory(checkpointed, seed):
+    """At most two blocks are whole at a time"""
+    weights, by_rank, got, ledger, sizes = memory_case(seed, checkpointed)
+    judge_fsdp(weights, by_rank, got)
+    N, blocks = len(by_rank), len(sizes) - 1
+    (V, D), H = weights["embed"].shape, len(weights["blocks.0.bias"])
+    # Held at the worst moment, with all that is honest: shards and their gradients; root whole with its gradient, twice
+    # while it is laid out; two blocks whole; of gradients those of one block, their flat copy, and the one under way
+    # with its result. Activations: some hundred numbers, for two tokens, in each block.
+    root, block, whole = sizes[0], sizes[1], sum(sizes)
+    activations = 8 * 2 * blocks * (6 * D + 4 * H) + 8 * 4 * 2 * V
+    limit = 2 * whole / N + 3 * root + 2 * block + 3 * block + activations
+    for r in range(N):
+        judge_traffic(ledger[r], weights, N, backwards=2)
+        together, peak = part(got[r], "whole"), part(got[r], "peak")
+        expect(
+            isinstance(together, list) and len(together) == 2,
+            f"rank {r} has {len(together)} blocks whole at a time, expected 2 (one computes, one is on its way): in "
+            f"the {'backward' if part(got[r], 'in_backward') else 'forward'}, blocks {', '.join(map(str, together))}",
+            known=True,
+        )
+        expect(
+            isinstance(peak, int) and peak <= limit,
+            f"rank {r} holds {peak} bytes at its peak; shards, their gradients, the root, two blocks and their "
+            f"gradients are at most {limit:.0f}, and the whole model is {whole}",
+        )
+        judge_weighed(ledger[r], whole, root, block, blocks, N)
+
+
+@task("14.4", points=6)
+@pytest.mark.parametrize("checkpointed", [pytest.param(False, id="plain"), pytest.param(True, id="checkpointed")])
+def test_fsdp_prefetch(checkpointed, seed):
+    """The next block is on its way while this one computes, in both directions"""
+    N = 2
+    weights, by_rank, got, ledger = fsdp_case(seed + 31, N, (1, 1), checkpointed=checkpointed)
+    judge_fsdp(weights, by_rank, got)
+    sizes = [8 * N * -(-vector(weights, names).numel() // N) for names in unit_names(weights)]
+    blocks = len(sizes) - 1
+    for r in range(N):
+        judge_traffic(ledger[r], weights, N, backwards=2)
+        marks = spans(ledger[r])
+        starts = [i for i, (label, _) in enumerate(marks) if label == "forward 0"][:: 2 if checkpointed else 1]
+        for step, start in enumerate(starts):
+            here = marks[start : starts[step + 1] if step + 1 < len(starts) else None]
+            begin = here[0][1]
+            at: dict[str, int] = {}
+            for label, index in here:
+                at.setdefault(label, index)  # of two forwards the first: the second is the recomputation
+            for k in range(blocks):
+                for direction, other in (("forward", k - 1), ("backward", k + 1)):
+                    if not 0 <= other < blocks:
+                        continue
+                    now, before = at[f"{direction} {k}"], at[f"{direction} {other}"]
+                    mine = [
+                        e
+                        for e in carried(ledger[r])
+                        if e.kind == "all_gather" and e.bytes == sizes[k + 1] and e.index < now
+                    ]
+                    expect(
+                        bool(mine),
+                        f"rank {r}, step {step + 1}: block {k} computes its {direction}, and was never gathered",
+                    )
+                    event = mine[-1]
+                    waited = wait_of(ledger[r], event)
+                    expect(
+                        event.index < before < waited < now,
+                        f"rank {r}, step {step + 1}, {direction}: the gather of block {k} must be posted before block "
+                        f"{other} computes, and waited for after",
+                        cause=("it is waited for where it is posted: nothing is hidden",)
+                        if event.index < before and waited == event.index + 1
+                        else ("it is posted after the other block has begun: nothing is hidden",)
+                        if event.index > before
+                        else (),
+                    )
+            early = [e for e in carried(ledger[r]) if e.kind == "all_gather" and begin < e.index < at["backward 0"]]
+            expect(bool(early), f"rank {r} gathers everything before it computes")
+
+
+@task("14.4", points=2)
+def test_fsdp_recovers(seed):
+    """An evaluation without a backward, and a forward that raises, leave nothing behind"""
+    N = 2
+    weights, generator = draw(seed + 63, blocks=3)
+    batches = [a_batch(weights, generator) for _ in range(N)]
+    got, _ = call("scenarios.interrupted", [(b,) for b in batches], weights=weights)
+    doubled = scaled(weights, 2.0)
+    want = gradient(doubled, batches)
+    for r in range(N):
+        loss, grads = answer(got[r], 2)
+        same(loss, loss_of(doubled, batches[r]), rank=r, tol=TOL, what="the loss after the shards were doubled")
+        for u, names in enumerate(unit_names(weights)):
+            same(answer(grads, len(unit_names(weights)))[u], cut(want, names, N, r), rank=r, tol=TOL, what="shard.grad")
+
+
+ONE_BLOCK = "a second backward, of one block"
+
+
+@task("14.4", points=1)
+@pytest.mark.parametrize(
+    "what", ["a second backward of one forward", ONE_BLOCK, "a forward after a backward without finish()"]
+)
+def test_fsdp_refuses(what, seed):
+    """What would give wrong numbers is refused, on every rank, and nothing hangs"""
+    weights, generator = draw(seed + 71, blocks=1 if what == ONE_BLOCK else 3)
+    judge_refused("a second backward of one forward" if what == ONE_BLOCK else what, weights, generator, seed)

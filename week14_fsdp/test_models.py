@@ -1,0 +1,424 @@
+"""The checks of the memory model (14.1) and of exposed communication (14.5). Read them: nothing is hidden.
+
+What 14.1 predicts is held against a meter: a small network really runs here, in one process, and every storage that
+torch makes is weighed. What 14.5 finds in a trace is held against a picture of it: a row of cells, one for each
+microsecond.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from labkit.checks import call_alone, expect, field, same, task
+from labkit.checks.verdict import NO_RESULT, CheckFailed
+
+KINDS = ("weights", "gathered", "gradients", "masters", "moments", "activations", "logits")
+
+# ---- 14.1
+
+
+class Scale(TorchDispatchMode):
+    """Weighs storages. given/meter.py says how; the judge has its own."""
+
+    def __init__(self, without):
+        super().__init__()
+        self.seen, self.weights = {}, []
+        self.without = {StorageWeakRef(t.untyped_storage()).cdata for t in without}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                ref = StorageWeakRef(leaf.untyped_storage())
+                if ref.cdata not in self.without:
+                    self.seen[ref.cdata] = ref
+        self.weights.append(self.now())
+        return result
+
+    def now(self):
+        storages = [torch.UntypedStorage._new_with_weak_ptr(ref.cdata) for ref in self.seen.values()]
+        return sum(s.nbytes() for s in storages if s is not None)
+
+
+def a_model(seed):
+    """Counts, drawn: (root, block, blocks, width, saved, vocab), and N."""
+    g = np.random.default_rng(seed % 2**63)
+    while True:
+        D, H, L, V, N = (int(g.integers(*bounds)) for bounds in ((20, 40), (60, 120), (3, 7), (90, 200), (2, 9)))
+        # A block of the run below: w1 [H, D], w2 [D, H]. It keeps its input, and the hidden numbers.
+        root, block = V * D + D, 2 * H * D
+        P = root + L * block
+        # Cut by itself, each rounds up: that must show beside one vector, rounded up once, and beside rounding down.
+        if P % N and -(-root // N) + L * -(-block // N) > -(-P // N) and D != V:
+            return (root, block, L, D, D + H, V), H, N
+
+
+def run(sizes, H, tokens, checkpointed):
+    """A decoder of these sizes, really: FP32, one forward and backward. Bytes of weights and gradients, and of the
+    activations that the forward leaves, the logits not among them."""
+    _, _, L, D, _, V = sizes
+    generator = torch.Generator().manual_seed(0)
+    embed = torch.randn((V, D), generator=generator).requires_grad_()
+    gain = torch.ones(D).requires_grad_()
+    w1 = [torch.randn((H, D), generator=generator).mul_(0.1).requires_grad_() for _ in range(L)]
+    w2 = [torch.randn((D, H), generator=generator).mul_(0.1).requires_grad_() for _ in range(L)]
+    params = [embed, gain, *w1, *w2]
+    x = torch.randn((tokens, D), generator=generator)
+
+    def block(x, a, b):
+        return F.relu(F.linear(x, a)) @ b.T  # saves x and relu's result, once
+
+    scale = Scale(params)
+    with scale:
+        h = x.clone().requires_grad_()
+        for a, b in zip(w1, w2):
+            h = checkpoint(block, h, a, b, use_reentrant=False) if checkpointed else block(h, a, b)
+        left = scale.now() - h.untyped_storage().nbytes()  # what the blocks keep; h belongs to what follows
+        h.sum().backward()
+    moments = [torch.zeros_like(p) for p in params for _ in range(2)]
+    grads = [p.grad for p in params if p.grad is not None]
+    return (
+        sum(p.untyped_storage().nbytes() for p in params),
+        sum(g.untyped_storage().nbytes() for g in (*grads, torch.zeros_like(embed), torch.zeros_like(gain))),
+        sum(m.untyped_storage().nbytes() for m in moments),
+        left,
+    )
+
+
+def ask(questions):
+    got = call_alone("scenarios.memory", questions)
+    if not isinstance(got, list) or len(got) != len(questions):
+        raise CheckFailed(NO_RESULT, "memory gave no answers that can be read")
+    return got
+
+
+@task("14.1", points=3)
+@pytest.mark.parametrize("checkpointed", [pytest.param(False, id="plain"), pytest.param(True, id="checkpointed")])
+def test_against_the_meter(checkpointed, seed):
+    """One rank, FP32: what a real run holds"""
+    sizes, H, _ = a_model(seed)
+    tokens = 30 + seed % 50
+    (got,) = ask([(sizes, "ddp", 1, tokens, 4, checkpointed)])  # first: a hole says so before anything runs
+    weights, gradients, moments, activations = run(sizes, H, tokens, checkpointed)
+    root, block, L, _, saved, V = sizes
+    P = root + L * block
+    same(field(got, "weights"), weights, what="weights", looks_like={"two bytes a parameter, and this is FP32": 2 * P})
+    same(field(got, "gradients"), gradients, what="gradients")
+    same(field(got, "moments"), moments, what="moments", looks_like={"one moment: AdamW has two": 4 * P})
+    same(
+        field(got, "masters"),
+        0,
+        what="masters: FP32 weights are their own",
+        looks_like={"FP32 weights need no masters": 4 * P},
+    )
+    same(field(got, "gathered"), 0, what="gathered: nothing is cut")
+    if checkpointed:  # the block that is computed again is not among what the forward leaves
+        want = activations + tokens * saved * 4
+        causes = {
+            "the inputs of the blocks alone: one block is computed again, and then it is there": activations,
+            "as without checkpointing": tokens * L * saved * 4,
+        }
+    else:
+        want, causes = activations, {"one block alone": tokens * saved * 4}
+    same(field(got, "activations"), want, what=f"activations of {tokens} tokens", looks_like=causes)
+    logits = tokens * V * (4 + 4 + 4)
+    same(
+        field(got, "logits"),
+        logits,
+        what="logits",
+        looks_like={"one copy: log-softmax and gradient are there at the same time": tokens * V * 4},
+    )
+
+
+def held_by(sizes, N):
+    """Numbers of the largest part, found by cutting: each flat parameter by itself."""
+    root, block, L, *_ = sizes
+    return max(len(c) for c in torch.empty(root).chunk(N)) + L * max(len(c) for c in torch.empty(block).chunk(N))
+
+
+@task("14.1", points=5)
+@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero2", "zero3"])
+def test_stage(stage, seed):
+    """Bytes by kind, in BF16 and in FP32, on many ranks"""
+    sizes, _, N = a_model(seed + 5)
+    root, block, L, _, saved, V = sizes
+    P, part = root + L * block, held_by(sizes, N)
+    tokens = 7 + seed % 13
+    got = ask([(sizes, stage, n, tokens, b, False) for n in (N, 1) for b in (2, 4)])
+    for (n, b), one in zip([(n, b) for n in (N, 1) for b in (2, 4)], got):
+        mine = part if n > 1 else P
+        cut = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[stage]
+        # What the table in the module says: a thing is whole, or cut.
+        want = {
+            "masters": (mine if cut >= 1 else P) * 4 if b == 2 else 0,
+            "moments": (mine if cut >= 1 else P) * 8,
+            "gradients": (mine if cut >= 2 else P) * b,
+            "weights": P * b,
+            "gathered": 0,
+            "activations": tokens * L * saved * b,
+            "logits": tokens * V * (2 * b + 4),
+        }
+        if cut == 3:
+            want |= {
+                "weights": 0 if b == 2 else mine * 4,
+                "gathered": (root + 2 * block) * b,
+                "gradients": mine * 4 + (root + block) * b,
+            }
+        whole = {"gradients": b * P} if cut == 2 else {}
+        whole |= {"moments": 8 * P} if cut else {}
+        whole |= {"masters": 4 * P} if cut and b == 2 else {}
+        blurred = -(-P // n)  # cut as one vector, where each flat parameter is cut by itself
+        for kind in KINDS:
+            same(
+                field(one, kind),
+                want[kind],
+                what=f"{kind}, {stage} on {n} ranks, {'BF16' if b == 2 else 'FP32'},",
+                looks_like={
+                    "whole: this stage cuts it": whole.get(kind) if n > 1 else None,
+                    "cut as one vector: each flat parameter is cut by itself, and rounds up": {
+                        "masters": 4 * blurred,
+                        "moments": 8 * blurred,
+                        "gradients": b * blurred if cut == 2 else None,
+                        "weights": 4 * blurred if cut == 3 else None,
+                    }.get(kind),
+                    "FP32 weights need no masters": 4 * mine if cut and kind == "masters" and b == 4 else None,
+                    "all blocks at once: the others are gone, or have not come": P * b if kind == "gathered" else None,
+                    "one block: the next one is on its way": (root + block) * b if kind == "gathered" else None,
+                    "three copies of b bytes: the log-softmax is in FP32": tokens * V * 3 * b
+                    if kind == "logits"
+                    else None,
+                    "the shards' gradients in b bytes: they are summed in FP32": (mine + root + block) * b
+                    if kind == "gradients" and cut == 3
+                    else None,
+                },
+            )
+
+
+@task("14.1", points=1)
+def test_unknown_stage(seed):
+    """An unknown stage, beside a known one"""
+    sizes, *_ = a_model(seed + 3)
+    root, block, L, *_ = sizes
+    got = call_alone("scenarios.stage_refused", "zero4", sizes)
+    expect(isinstance(got, tuple) and len(got) == 2, "nothing came back")
+    same(got[1], 2 * (root + L * block), what="weights, ddp on one rank, BF16,")
+    expect(got[0] == "ValueError", f"an unknown stage must be a ValueError, but it gave {got[0]}")
+
+
+@task("14.1", points=1)
+def test_largest_batch(seed):
+    """The largest batch that fits: one more does not"""
+    cases = []
+    for i, stage in enumerate(("ddp", "zero1", "zero3")):
+        sizes, _, N = a_model(seed + 11 * i)
+        for wanted in (0, 1, 2 + (seed + i) % 40):
+            cases.append((sizes, stage, N, 3 + (seed + i) % 9, 2, bool(i % 2), wanted))
+    # How much is needed is asked of the same model: `test_stage` judges it.
+    totals = ask([(s, stage, N, k * T, b, c) for s, stage, N, T, b, c, n in cases for k in (n, n + 1)])
+    total = [sum(field(one, kind) for kind in KINDS) for one in totals]
+    questions, want = [], []
+    for (s, stage, N, T, b, c, n), fits, over in zip(cases, total[::2], total[1::2]):
+        for capacity, answer in ((fits, n), (over - 1, n), *(((fits // 2, 0),) if n == 0 else ())):
+            questions.append((s, stage, N, T, b, capacity, c))
+            want.append(answer)
+    got = call_alone("scenarios.largest_batch", questions)
+    below = [n for n in got if isinstance(n, int) and n < 0] if isinstance(got, list) else []
+    if below:
+        expect(False, f"{below[0]} sequences fit", cause=("a negative batch: where nothing fits, 0 sequences do",))
+    same(
+        got,
+        want,
+        what="the largest batches",
+        looks_like={"in tokens, expected sequences": [w * q[3] for w, q in zip(want, questions)]},
+    )
+
+
+# ---- 14.5
+
+
+def a_trace(seed, busy=True):
+    """A small trace, as torch.profiler writes it: two streams that compute, two that communicate, copies, and what the
+    host did. Times are whole microseconds."""
+    g = np.random.default_rng(seed % 2**63)
+    origin, events = int(g.integers(10**6, 10**7)), []
+
+    def span(cat, name, begin, length, **args):
+        events.append(
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": 0,
+                "tid": args.get("stream", 1),
+                "ts": origin + int(begin),
+                "dur": int(length),
+                "args": args,
+            }
+        )
+
+    for stream in (7, 8):
+        at = int(g.integers(0, 40))
+        for _ in range(int(g.integers(12, 18))):
+            length = int(g.integers(5, 60))
+            name = str(
+                g.choice(
+                    [
+                        "nvjet_tst_128x256_64x4",
+                        "flash_fwd_kernel",
+                        "void at::native::vectorized_elementwise_kernel",
+                        "triton_poi_fused_nccl_like_add",
+                    ]
+                )
+            )
+            span("kernel", name, at, length, stream=stream)
+            at += length + int(g.integers(0, 50)) * int(g.integers(0, 2))
+    for stream, name in (
+        (20, "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+        (21, "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+    ):
+        at = int(g.integers(0, 60))
+        for _ in range(int(g.integers(6, 10)) if busy else 0):
+            length = int(g.integers(20, 90))
+            span("kernel", name, at, length, stream=stream)
+            at += length + int(g.integers(0, 60))
+    for _ in range(8):
+        span("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", g.integers(0, 900), g.integers(20, 60), stream=30)
+        span("cpu_op", str(g.choice(["nccl:all_gather", "aten::mm"])), g.integers(0, 900), g.integers(20, 90))
+        span("gpu_user_annotation", "nccl:_all_gather_base", g.integers(0, 900), g.integers(20, 90), stream=20)
+    span("kernel", "ncclDevKernel_Broadcast_RING_LL", 100, 0, stream=20)
+    end = 30 + max(e["ts"] + e["dur"] for e in events) - origin
+    span("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", end, 40 if busy else 0, stream=20)  # nothing beside it
+    span("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", end, 25, stream=30)  # but a copy
+    events.append({"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}})
+    events.append({"ph": "i", "name": "Iteration Start", "ts": origin, "s": "g"})
+    order = g.permutation(len(events))
+    return {"schemaVersion": 1, "traceEvents": [events[i] for i in order]}
+
+
+def cells(trace, wanted):
+    """A row of cells, one a microsecond: how many of the wanted spans cover it."""
+    spans = [(e["ts"], e["ts"] + e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X" and wanted(e)]
+    zero = min(e["ts"] for e in trace["traceEvents"] if e["ph"] == "X")
+    last = max(e["ts"] + e["dur"] for e in trace["traceEvents"] if e["ph"] == "X")
+    row = np.zeros(int(last - zero), dtype=int)
+    for begin, end in spans:
+        row[int(begin - zero) : int(end - zero)] += 1
+    return row
+
+
+def kernel(e):
+    return e["cat"] == "kernel"
+
+
+def nccl(e):
+    return e["name"].startswith("ncclDevKernel")
+
+
+def cut_short(trace, wanted):
+    """As `cells`, by whoever joins spans in the order of their begins and ends the joined one where the last span
+    ends: one inside another cuts it short."""
+    zero = min(e["ts"] for e in trace["traceEvents"] if e["ph"] == "X")
+    joined: list[list[int]] = []
+    for e in sorted((e for e in trace["traceEvents"] if e["ph"] == "X" and wanted(e)), key=lambda e: e["ts"]):
+        begin, end = e["ts"] - zero, e["ts"] + e["dur"] - zero
+        if joined and begin <= joined[-1][1]:
+            joined[-1][1] = end
+        else:
+            joined.append([begin, end])
+    row = np.zeros(len(cells(trace, wanted)), dtype=int)
+    for begin, end in joined:
+        row[begin:end] = 1
+    return row
+
+
+def kernels_of(trace, row=cells):
+    """Rows of the communicating kernels, and of the computing ones."""
+    return row(trace, lambda e: kernel(e) and nccl(e)), row(trace, lambda e: kernel(e) and not nccl(e))
+
+
+NESTED = "a kernel inside a longer one ends the union too early: take the later of the two ends"
+
+
+def read(trace):
+    """(computing, communication, exposed), and what mistakes would find for exposed."""
+    comm, work = kernels_of(trace)
+    short_comm, short_work = kernels_of(trace, cut_short)
+    copies = cells(trace, lambda e: e["cat"].startswith("gpu_mem"))
+    hosts = cells(trace, lambda e: "nccl" in e["name"] and not (kernel(e) and not nccl(e)))
+    right = int((work > 0).sum()), int((comm > 0).sum()), int(((comm > 0) & (work == 0)).sum())
+    wrong = {
+        "hidden communication is counted: what runs beside computing costs nothing": right[1],
+        "lengths are summed where kernels overlap: a moment counts once": int((comm * (work == 0)).sum()),
+        "copies count as computing: they hide nothing": int(((comm > 0) & (work == 0) & (copies == 0)).sum()),
+        "copies count as communication": int((((comm > 0) | (copies > 0)) & (work == 0)).sum()),
+        "what the host asked for, or a label, counts as communication: only kernels do": int(
+            ((hosts > 0) & (work == 0)).sum()
+        ),
+        "the difference of two lengths: it says nothing on what ran when": max(0, right[1] - right[0]),
+        NESTED: int(((short_comm > 0) & (short_work == 0)).sum()),
+    }
+    return right, wrong, int(comm.sum()), int(work.sum())
+
+
+@task("14.5", points=6)
+def test_exposed(seed):
+    """Exposed communication in three traces"""
+    traces = [a_trace(seed + 1000 * i) for i in range(3)]
+    for trace, got in zip(traces, _exposed(traces)):
+        right, wrong, *_ = read(trace)
+        same(field(got, "exposed"), right[2], tol=0.5, what="exposed (microseconds)", looks_like=wrong)
+        same(
+            field(got, "overlap"),
+            1 - right[2] / right[1],
+            tol=1e-9,
+            what="overlap",
+            looks_like={"the exposed share, expected the hidden one": right[2] / right[1]},
+        )
+
+
+@task("14.5", points=3)
+def test_unions(seed):
+    """The lengths of both unions"""
+    traces = [a_trace(seed + 77 + 1000 * i) for i in range(2)]
+    for trace, got in zip(traces, _exposed(traces)):
+        right, _, comm, work = read(trace)
+        short_comm, short_work = (int(row.sum()) for row in kernels_of(trace, cut_short))
+        same(
+            field(got, "computing"),
+            right[0],
+            tol=0.5,
+            what="computing",
+            looks_like={"the sum of the kernels' lengths: a moment counts once": work, NESTED: short_work},
+        )
+        same(
+            field(got, "communication"),
+            right[1],
+            tol=0.5,
+            what="communication",
+            looks_like={"the sum of the kernels' lengths: a moment counts once": comm, NESTED: short_comm},
+        )
+
+
+@task("14.5", points=1)
+def test_nothing_to_expose(seed):
+    """Without communication, and without anything"""
+    empty = {"traceEvents": [{"ph": "M", "name": "process_name", "args": {}}]}
+    for trace, got in zip([a_trace(seed, busy=False), empty], _exposed([a_trace(seed, busy=False), empty])):
+        for name, want in (("communication", 0), ("exposed", 0), ("overlap", 1)):
+            same(field(got, name), want, what=f"{name} of a trace without communication")
+        if trace is not empty:
+            same(field(got, "computing"), read(trace)[0][0], tol=0.5, what="computing")
+
+
+def _exposed(traces):
+    got = call_alone("scenarios.exposed", traces)
+    if not isinstance(got, list) or len(got) != len(traces):
+        raise CheckFailed(NO_RESULT, "exposed gave no answers that can be read")
+    return got

@@ -1,0 +1,191 @@
+"""The checks of ZeRO-1 (14.3), as those of 14.2: against torch's own AdamW in one process, on the whole batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from labkit.checks import call, expect, same, task
+from labkit.checks.held import grown
+from week14_fsdp.given.whole_batch import (
+    F64,
+    TOL,
+    a_batch,
+    answer,
+    carried,
+    draw,
+    gradient,
+    gradients_agree,
+    only,
+    registered,
+    vector,
+)
+
+OPTIONS: dict = dict(lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+
+
+def adamw(weights, by_rank, max_norm):
+    """torch's own AdamW on the whole batch: weights after each step, and norms."""
+    w = {name: t.clone().requires_grad_() for name, t in weights.items()}
+    optimizer = torch.optim.AdamW(list(w.values()), **OPTIONS)
+    after, norms = [], []
+    for step, limit in enumerate(max_norm):
+        optimizer.zero_grad()
+        now = {n: t.detach() for n, t in w.items()}
+        for name, g in gradient(now, [rank[step] for rank in by_rank]).items():
+            w[name].grad = g
+        norms.append(torch.nn.utils.clip_grad_norm_(list(w.values()), math.inf if limit is None else limit).item())
+        if limit is not None and norms[-1] > limit:  # torch adds 1e-6 to the norm
+            for t in w.values():
+                t.grad.mul_((norms[-1] + 1e-6) / norms[-1])
+        optimizer.step()
+        after.append({n: t.detach().clone() for n, t in w.items()})
+    return after, norms
+
+
+UNCLIPPED = (None, None, None)  # a max_norm for each step
+
+
+def large_weights(seed):
+    """A model of about 2 MiB: the kernel tells what memory its moments take."""
+    generator = torch.Generator().manual_seed(seed)
+    D, H, V = 60 + seed % 9, 1000 + seed % 41, 13
+    weights = {"embed": 0.3 * torch.randn((V, D), generator=generator, dtype=F64), "scale": torch.ones(D, dtype=F64)}
+    for k in range(2):
+        weights[f"blocks.{k}.up"] = torch.randn((H, D), generator=generator, dtype=F64) / D**0.5
+        weights[f"blocks.{k}.bias"] = torch.zeros(H, dtype=F64)
+        weights[f"blocks.{k}.down"] = 0.3 * torch.randn((D, H), generator=generator, dtype=F64) / H**0.5
+    return weights, generator
+
+
+def zero_case(seed, N, max_norm=UNCLIPPED, large=False):
+    weights, generator = large_weights(seed) if large else draw(seed)
+    while sum(t.numel() for t in weights.values()) % N == 0:  # there is to be padding
+        weights["idle"] = torch.randn(
+            (1 + weights.get("idle", torch.empty(0)).numel(),), generator=generator, dtype=F64
+        )
+    by_rank = [[a_batch(weights, generator) for _ in range(3)] for _ in range(N)]
+    got, ledger = call(
+        "scenarios.zero",
+        [(steps,) for steps in by_rank],
+        weights=weights,
+        options=dict(OPTIONS),
+        max_norm=max_norm,
+        every=not large,
+        weighed=large,
+    )
+    return weights, by_rank, got, ledger
+
+
+@task("14.3", points=5)
+@pytest.mark.parametrize("N", [2, 3])
+def test_zero_weights(N, seed):
+    """The weights of AdamW in one process, step by step"""
+    weights, by_rank, got, ledger = zero_case(seed + 100 * N, N)
+    after, _ = adamw(weights, by_rank, UNCLIPPED)
+    for r in range(N):
+        mine = answer(got[r], 4)[0]
+        expect(len(mine) == len(after), "not every step gave weights")
+        for step, want in enumerate(after):
+            gradients_agree(
+                mine[step], want, r, {"the weights as they came in": weights}, f"step {step + 1}: the weights"
+            )
+        only(ledger[r], "reduce_scatter", "all_gather", "all_reduce")
+
+
+def norms_of(weights, by_rank, r):
+    """What the norm of the first step's gradient is taken for: {cause: number}."""
+    N, names = len(by_rank), registered(weights)
+    mean = vector(gradient(weights, [rank[0] for rank in by_rank]), names)
+    parts = [part.norm().item() for part in mean.split(-(-len(mean) // N))]
+    owns = [vector(gradient(weights, [rank[0]]), names).norm().item() for rank in by_rank]
+    return {
+        "the norm of this rank's part alone: squares add up over the ranks": parts[r],
+        "the sum of the parts' norms: add squares, then take the root": sum(parts),
+        "the square of it": mean.norm().item() ** 2,
+        "this rank's own gradient, not the mean": owns[r],
+        "the mean of the ranks' own norms: the mean gradient is shorter": sum(owns) / N,
+        "the norm of the ranks' own gradients together, before they were averaged": math.hypot(*owns),
+    }
+
+
+@task("14.3", points=4)
+@pytest.mark.parametrize("N", [2, 4])
+def test_zero_clipping(N, seed):
+    """Clipping by the norm of the whole, averaged gradient, which is told without clipping, too"""
+    limits = (0.05, None, 0.05)
+    weights, by_rank, got, _ = zero_case(seed + 1000 * N, N, limits)
+    after, norms = adamw(weights, by_rank, limits)
+    for r in range(N):
+        mine, told, *_ = answer(got[r], 4)
+        expect(isinstance(told, list) and len(told) == len(norms), "the norms did not come back")
+        causes = norms_of(weights, by_rank, r)
+        same(told[0], norms[0], tol=TOL * norms[0], rank=r, what="the norm of the first step", looks_like=causes)
+        same(told, norms, tol=TOL * max(norms), rank=r, what="the norms (the second step does not clip)")
+        for step, want in enumerate(after):
+            gradients_agree(mine[step], want, r, {}, f"step {step + 1}: the weights")
+
+
+@task("14.3", points=3)
+@pytest.mark.parametrize("N", [2, 4])
+def test_zero_holds(N, seed):
+    """The optimizer holds at most three numbers for each of its own"""
+    weights, by_rank, got, ledger = zero_case(seed + 2000 * N, N, large=N == 4)
+    after, _ = adamw(weights, by_rank, UNCLIPPED)
+    P = sum(t.numel() for t in weights.values())
+    S = -(-P // N)
+    most = 3 * 8 * S + 256  # some single numbers besides: a norm, a step count. 256 bytes are 32 of them
+    for r in range(N):
+        mine, _, held, used = answer(got[r], 4)
+        gradients_agree(mine[-1], after[-1], r, {}, "the weights")
+        expect(isinstance(held, int) and isinstance(used, int), "no bytes came back")
+        expect(
+            2 * 8 * S <= held <= most,
+            f"rank {r} of {N} holds {held} bytes for the optimizer between steps; two moments of its part of {P} "
+            f"numbers are {16 * S}, and its weights {8 * S} more",
+            cause=("a view of the whole vector: it keeps all parts alive",)
+            if used <= most < held
+            else ("whole vectors on every rank: each is to hold its part alone",)
+            if held >= 16 * P
+            else (),
+        )
+        judge_memory(ledger[r], P, S)
+
+
+def judge_memory(ledger, P, S):
+    """What the kernel tells, in grading: no moment is kept where `owned` does not look."""
+    each, rest = divmod(len(carried(ledger)), len(UNCLIPPED))
+    expect(each > 0 and not rest, f"rank {ledger.rank} does not send as many messages in each step")
+    found = [grown(ledger, "model made", "between steps", each * step) for step in range(1, len(UNCLIPPED))]
+    more = max((bytes_ for bytes_ in found if bytes_ is not None), default=None)
+    # What the module brings, and what the C library keeps: half of the way from what is allowed to whole moments.
+    room = (16 * P - 24 * S) // 2
+    expect(
+        more is None or more <= 24 * S + room,
+        f"rank {ledger.rank}: between steps its processes hold {(more or 0) / 2**20:.1f} MiB more than before there "
+        f"was an optimizer; its part is at most {24 * S / 2**20:.1f}, and all moments {16 * P / 2**20:.1f}",
+    )
+
+
+@task("14.3", points=3)
+def test_zero_traffic(seed):
+    """One reduce-scatter and one all-gather in each step, and one number for the norm"""
+    N, limits = 3, (1e9,) * 3  # a norm is asked for, and never reached: a wrong one is 14.3's clipping
+    weights, by_rank, got, ledger = zero_case(seed + 5000, N, limits)
+    after, _ = adamw(weights, by_rank, limits)
+    S = -(-sum(t.numel() for t in weights.values()) // N)
+    for r in range(N):
+        gradients_agree(answer(got[r], 4)[0][-1], after[-1], r, {}, "the weights")
+        only(ledger[r], "reduce_scatter", "all_gather", "all_reduce")
+        events = carried(ledger[r])
+        for kind in ("reduce_scatter", "all_gather"):
+            same(
+                [e.bytes for e in events if e.kind == kind],
+                [8 * N * S] * 3,
+                rank=r,
+                what=f"bytes of each {kind} in three steps",
+            )
+        rest = sum(e.bytes for e in events if e.kind == "all_reduce")
+        expect(rest <= 3 * 64, f"rank {r} sends {rest} bytes by all_reduce in three steps; a norm is one number")

@@ -1,0 +1,273 @@
+"""Drives your functions, forward and backward, for the test files. It holds no expected value.
+
+It runs where your code runs; what it returns is judged in the tests, elsewhere. Barriers mark the phases in the
+ledger. Each scenario imports the one module that it drives: a file that is broken must not stop the checks of
+another."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit.checks.held import reached
+
+
+def driven(group, forward, dy, leaves):
+    """Run `forward`, then backward from `dy` (None: from a number). Returns y and the leaves' gradients by name: none,
+    if y has another shape than dy."""
+    group.barrier()
+    y = forward()
+    group.barrier()
+    if dy is None or y.shape == dy.shape:
+        y.backward(dy)
+    group.barrier()
+    return {"y": y, **{name: leaf.grad for name, leaf in leaves.items()}}
+
+
+def leaf(x):
+    return x.clone().requires_grad_()
+
+
+def step(x, dy, group, which, **more):
+    """15.1: one of the four steps. Also says what x holds afterwards."""
+    from . import linears
+
+    x = leaf(x)
+    result = driven(group, lambda: getattr(linears, which)(x, group, **more), dy, {"x": x})
+    return {**result, "after": x}
+
+
+def linear(x, dy, weight, bias, group, kind, **options):
+    """15.1: one of the two linears. A dtype comes by name."""
+    from . import linears
+
+    if "sum_dtype" in options:
+        options["sum_dtype"] = getattr(torch, options["sum_dtype"])
+    module = getattr(linears, f"{kind}ParallelLinear")(weight, bias, group, **options)
+    x, leaves = leaf(x), {"weight": module.weight}
+    if bias is not None:
+        leaves["bias"] = module.bias
+    return driven(group, lambda: module(x), dy, {"x": x, **leaves})
+
+
+def two_linears(x, dy, w1, b1, w2, b2, group):
+    """15.1: a feed-forward network, column-parallel and then row-parallel, with squares between."""
+    from . import linears
+
+    one, two = linears.ColumnParallelLinear(w1, b1, group), linears.RowParallelLinear(w2, b2, group)
+    x = leaf(x)
+    leaves = {"x": x, "w1": one.weight, "b1": one.bias, "w2": two.weight, "b2": two.bias}
+    return driven(group, lambda: two(one(x).square()), dy, leaves)
+
+
+def refusals(cases):
+    """15.2: what `split_heads` raises for each (n_heads, n_kv_heads, N): the type's name and the text."""
+    from . import attention
+
+    told = []
+    for heads, kv, N in cases:
+        try:
+            told.append(("nothing", str(attention.split_heads(heads, kv, N, 0))))
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            told.append((type(error).__name__, str(error)))
+    return told
+
+
+def slices(weights, share, d_head):
+    """15.2: one rank's slices."""
+    from . import attention
+
+    query, kv = share
+    return attention.slice_weights(weights, attention.Share(tuple(query), tuple(kv), []), d_head)
+
+
+def attention_layer(x, dy, weights, cos, sin, group, n_heads, n_kv_heads):
+    """15.2: the layer on this rank's slices."""
+    from . import attention
+
+    layer = attention.ParallelAttention(weights, group, n_heads, n_kv_heads)
+    x = leaf(x)
+    return driven(group, lambda: layer(x, cos, sin), dy, {"x": x, **{name: getattr(layer, name) for name in weights}})
+
+
+def scattered(x, dy, group):
+    """15.3: from addends to positions."""
+    from . import sequence
+
+    x = leaf(x)
+    return driven(group, lambda: sequence.scatter_positions(x, group), dy, {"x": x})
+
+
+def gathered(x, dys, weights, group, keep):
+    """15.3: one gather and several products. Also how many numbers were kept for backward beside the weights, wherever
+    they are."""
+    from . import sequence
+
+    x, weights = leaf(x), [leaf(w) for w in weights]
+    others = {memory_of(w) for w in weights}
+    kept: dict[int, int] = {}
+
+    def keeping(t):
+        if memory_of(t) not in others:
+            kept[memory_of(t)] = t.untyped_storage().nbytes() // t.itemsize
+        return t
+
+    group.barrier()
+    with torch.autograd.graph.saved_tensors_hooks(keeping, lambda t: t):
+        ys = sequence.gather_linears(x, weights, group, keep)
+    for tensor in reached(sequence, *{y.grad_fn for y in ys}, package=__package__):
+        keeping(tensor)  # what was put beside save_for_backward is kept, too
+    group.barrier()
+    torch.autograd.backward(list(ys), list(dys))
+    group.barrier()
+    return {"ys": list(ys), "x": x.grad, "weights": [w.grad for w in weights], "kept": sum(kept.values())}
+
+
+def memory_of(t):
+    return t.untyped_storage().data_ptr()
+
+
+def weighed(x, dys, weights, group, keep):
+    """15.3: as `gathered`, of a large x; memory is read before and between, in grading. Returns the gradients of the
+    weights."""
+    x, weights = leaf(x), [leaf(w) for w in weights]
+    ready = [torch.nn.functional.linear(x, w) for w in weights]  # what torch sets up at the first is memory, too
+    torch.autograd.backward(ready, [torch.zeros_like(y) for y in ready])
+    del ready
+    for t in (x, *weights):
+        t.grad = None
+    group.compute("inputs made", seconds=0)
+    from . import sequence
+
+    ys = sequence.gather_linears(x, weights, group, keep)
+    group.compute("kept for backward", seconds=0)
+    torch.autograd.backward(list(ys), list(dys))
+    return [w.grad for w in weights]
+
+
+def block(x, dy, weights, cos, sin, group, parts, d_head, keep):
+    """15.3: a whole block on this rank's positions; the ranks of a part have equal key/value heads."""
+    from . import sequence
+
+    module = sequence.SequenceParallelBlock(weights, group, group.split(parts, "replicas"), d_head, keep)
+    x = leaf(x)
+    return driven(group, lambda: module(x, cos, sin), dy, {"x": x, **{name: getattr(module, name) for name in weights}})
+
+
+def embedding(tokens, weight, dy, group, V):
+    """15.4."""
+    from . import vocab
+
+    weight = leaf(weight)
+    return driven(group, lambda: vocab.parallel_embedding(tokens, weight, V, group), dy, {"weight": weight})
+
+
+def loss(logits, targets, scale, group, V):
+    """15.4: the loss from this rank's logits, and its gradient `scale` times."""
+    from . import vocab
+
+    logits = leaf(logits)
+    return driven(
+        group, lambda: vocab.parallel_cross_entropy(logits, targets, V, group), torch.tensor(scale), {"logits": logits}
+    )
+
+
+def head(x, weight, targets, group, V):
+    """15.4: the loss from the last norm's output."""
+    from . import vocab
+
+    x, weight = leaf(x), leaf(weight)
+    return driven(
+        group, lambda: vocab.parallel_head_loss(x, weight, targets, V, group), None, {"x": x, "weight": weight}
+    )
+
+
+class Products(TorchDispatchMode):
+    """Notes each matrix product: how many numbers came of it, and in which open span of the group it ran."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.group, self.seen = group, []
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # or torch imports its compiler, 800 modules, at the first product: a second for every rank
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.overloadpacket._qualified_op_name.split("::")[-1] in ("mm", "addmm", "bmm", "baddbmm"):
+            last = self.group.ledger.events[-1]
+            inside = last.label if last.kind == "compute" and last.end is None else ""
+            self.seen.append((result.numel(), inside))
+        return result
+
+
+def overlapped(x, dy, weight, group):
+    """15.5: a column-parallel linear. Also the products, with the spans in which they ran."""
+    from . import overlap
+
+    x, weight = leaf(x), leaf(weight)
+    with Products(group) as products:
+        result = driven(
+            group, lambda: overlap.overlapped_column_linear(x, weight, group), dy, {"x": x, "weight": weight}
+        )
+    return {**result, "products": products.seen}
+
+
+def chunks(x, weight, group):
+    """15.5: the product in chunks. Also the products, with the spans in which they ran."""
+    from . import overlap
+
+    with torch.no_grad(), Products(group) as products:
+        y = overlap.gather_linear_in_chunks(x, weight, group)
+    return {"y": y, "products": products.seen}
+
+
+def schedule(which, sizes):
+    """15.6: a schedule for each (P, M), as the list of its stages' steps."""
+    from . import pipeline
+
+    return [[list(getattr(pipeline, which)(P, M, p)) for p in range(P)] for P, M in sizes]
+
+
+def pipelined(weights, inputs, targets, layers, group, config, schedule, shape):
+    """15.6: a stage of the decoder with these weights, run by `schedule` (steps of every stage). Returns the loss and
+    the gradients by name."""
+    from labkit.model.config import ModelConfig
+    from labkit.model.decoder import Transformer
+
+    from . import pipeline
+
+    stage = Transformer(ModelConfig(**config), layers=range(*layers))
+    stage.load_state_dict(weights)
+    steps = [tuple(one) for one in schedule[group.rank]]
+    value = pipeline.run_schedule(stage, steps, inputs, targets, tuple(shape), group)
+    return value, {name: p.grad for name, p in stage.named_parameters()}
+
+
+def interleaved(P, M, v):
+    """15.8: every rank's steps."""
+    from .stretch import interleaved
+
+    return [interleaved.interleaved(P, M, v, p) for p in range(P)]
+
+
+def interleaved_refuses(P, M, v):
+    """15.8: what is raised: the type's name and the text."""
+    try:
+        return "nothing", str(interleaved(P, M, v))
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def collective(x, dy, weight, group, which, **more):
+    """15.9: one of the three, forward and backward."""
+    from .stretch import collective_matmul
+
+    x, weight = leaf(x), leaf(weight)
+    function = getattr(collective_matmul, which)
+    return driven(group, lambda: function(x, weight, group, **more), dy, {"x": x, "weight": weight})

@@ -1,0 +1,422 @@
+"""The checks of attention with split heads (15.2) and of sequence parallelism (15.3). Nothing is hidden.
+
+Each rank gets its own slices only. What is right is computed here, unsharded and in float64; so is what one rank's
+part alone gives, to recognise a forgotten sum. N ranks, B batch, T positions, D model width, H head width."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from labkit.checks import call, call_alone, call_each, expect, field, same, task
+from labkit.checks.drawn import Draw
+from labkit.checks.held import grown
+from labkit.checks.phases import moved, phases
+from labkit.checks.rounded import close
+
+# float32 against float64: some 300 roundings in a row (products over D, T and F, and back), each of at most 2**-24 of
+# numbers no larger than a few times the largest result.
+ROUNDINGS = 300 * 2.0**-24
+
+
+def ring(nbytes, N, laps):
+    """What a ring sends for nbytes: one lap for a gather or a scatter, two for an all-reduce."""
+    return laps * (N - 1) * -(-nbytes // N)
+
+
+def heads_of(heads, kv, N, r):
+    """Rank r's query heads and the key/value heads that these read, as (first, one past the last), and the ranks that
+    read the same ones."""
+
+    def read(s):
+        return {n * kv // heads for n in range(heads * s // N, heads * (s + 1) // N)}
+
+    mine = read(r)
+    return (heads * r // N, heads * (r + 1) // N), (min(mine), max(mine) + 1), [s for s in range(N) if read(s) == mine]
+
+
+def tables(T, H):
+    angle = torch.outer(torch.arange(T, dtype=torch.float64), 10_000.0 ** (-torch.arange(0, H, 2).double() / H))
+    return angle.cos(), angle.sin()
+
+
+def turn(x_BTNH, cos_TR, sin_TR):
+    a, b = x_BTNH.chunk(2, -1)
+    cos, sin = cos_TR.unsqueeze(1), sin_TR.unsqueeze(1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def attend(x, w, H, cos, sin, x_kv=None):
+    """Causal attention with these weights, of as many heads as they have. x_kv: what k and v are made of, by default
+    x as well."""
+    reads = {"wq": x, "wk": x if x_kv is None else x_kv, "wv": x if x_kv is None else x_kv}
+    q, k, v = ((read @ w[name].T).unflatten(-1, (-1, H)) for name, read in reads.items())
+    q, k = turn(q, cos, sin), turn(k, cos, sin)
+    k, v = (t.repeat_interleave(q.shape[2] // t.shape[2], dim=2) for t in (k, v))
+    scores = torch.einsum("bqnh,bknh->bnqk", q, k) / H**0.5
+    scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+    return torch.einsum("bnqk,bknh->bqnh", scores.softmax(-1), v).flatten(-2) @ w["wo"].T
+
+
+def with_gradients(function, dy, **leaves):
+    """y and the gradients by name, in float64."""
+    leaves = {name: t.double().requires_grad_() for name, t in leaves.items()}
+    y = function(**leaves)
+    y.backward(dy.double())
+    return {"y": y.detach(), **{name: t.grad for name, t in leaves.items()}}
+
+
+def cut(weights, heads, kv, N, r, H):
+    """Rank r's slices of attention's weights."""
+    query, keys, _ = heads_of(heads, kv, N, r)
+    n, k = slice(query[0] * H, query[1] * H), slice(keys[0] * H, keys[1] * H)
+    return {
+        name: (t[:, n] if name == "wo" else t[n] if name == "wq" else t[k]).contiguous() for name, t in weights.items()
+    }
+
+
+def attention_weights(draw, D, heads, kv, H):
+    shapes = {"wq": (heads * H, D), "wk": (kv * H, D), "wv": (kv * H, D), "wo": (D, heads * H)}
+    return {name: draw.normal(*shape, scale=shape[1] ** -0.5) for name, shape in shapes.items()}
+
+
+# ---- 15.2
+
+SPLITS = [(8, 8, 4), (8, 4, 2), (12, 4, 4), (8, 2, 4), (8, 1, 4), (16, 4, 8), (32, 8, 16), (6, 3, 1)]
+
+
+@task("15.2", points=4)
+@pytest.mark.parametrize("heads, kv, N", SPLITS)
+def test_split_heads(heads, kv, N, seed):
+    """Which heads are a rank's"""
+    heads = Draw(seed, "split", heads, kv, N).size(1, 97, times=heads)  # numbers that no table can know
+    got = call_each("attention.split_heads", [(heads, kv, N, r) for r in range(N)])
+    has = [heads_of(heads, kv, N, r)[1] for r in range(N)]
+    ends = [end for r in range(N) for end in field(got[r], "kv")]
+    turns = [end for r in range(N) for end in (r % kv, r % kv + 1)] if kv < N else []
+    same(
+        ends,
+        [end for pair in has for end in pair],
+        what=f"first and end of the key/value heads, rank by rank, {heads} over {kv} on {N} ranks,",
+        looks_like={
+            "dealt out in turns: query head n reads key/value head n // (n_heads / n_kv_heads)": turns,
+            "in reversed order: rank 0 has the first ones": [end for pair in reversed(has) for end in pair],
+            "the next rank's": [end for pair in (*has[1:], has[0]) for end in pair],
+        },
+    )
+    for r in range(N):
+        query, _, _ = heads_of(heads, kv, N, r)
+        same(field(got[r], "query"), list(query), what=f"query heads of rank {r} of {N}, {heads} over {kv},")
+        parts = field(got[r], "replicas")
+        told = sorted(sorted(part) for part in parts) if isinstance(parts, list) else parts
+        want = sorted({tuple(heads_of(heads, kv, N, s)[2]) for s in range(N)})
+        expect(
+            told == [list(part) for part in want],
+            f"the parts with equal key/value heads, {heads} over {kv} on {N} ranks, are {[list(p) for p in want]}, "
+            f"not {told}",
+        )
+
+
+@task("15.2", points=2)
+def test_heads_that_do_not_divide(seed):
+    """What does not divide is refused in a sentence"""
+    odd = Draw(seed, "refused").order(range(3, 99, 2))
+    cases = [(4 * odd[0], 4, 8), (8 * odd[1], odd[1], 4), (24 * odd[2], 6, 4), (8 * odd[3], 2, 16)]
+    cases = [(h, k, n) for h, k, n in cases if h % n or max(k, n) % min(k, n)]
+    for (heads, kv, N), (kind, text) in zip(cases, call_alone("scenarios.refusals", cases)):
+        told = f"{heads} query and {kv} key/value heads on {N} ranks"
+        expect(kind == "LabError", f"{told}: a LabError is asked for, and {kind} came: {text}")
+        numbers = (str(heads) if heads % N else str(kv), str(N))
+        expect(
+            all(number in text for number in numbers), f"{told}: the sentence must name {' and '.join(numbers)}: {text}"
+        )
+
+
+@task("15.2", points=3)
+@pytest.mark.parametrize("heads, kv, N", [(8, 4, 4), (8, 2, 4)], ids=["split", "replicated"])
+def test_slices(heads, kv, N, seed):
+    """The slices of the whole weights"""
+    draw = Draw(seed, "slices", kv)
+    D, H = draw.size(5, 9), draw.size(1, 3, times=2)
+    shapes = {"wq": (heads * H, D), "wk": (kv * H, D), "wv": (kv * H, D), "wo": (D, heads * H)}
+    weights = {name: draw.whole(*shape, most=999) for name, shape in shapes.items()}
+    for r in range(N):
+        got = call_alone("scenarios.slices", weights, heads_of(heads, kv, N, r)[:2], H)
+        want = cut(weights, heads, kv, N, r, H)
+        interleaved = {
+            name: t[:, r::N] if name == "wo" else t[r :: len(t) // len(want[name])] for name, t in weights.items()
+        }
+        for name, t in want.items():
+            causes = {
+                "every N-th row: a head's rows stand together": interleaved[name],
+                "the whole weight": weights[name],
+                "the first rank's slice": cut(weights, heads, kv, N, 0, H)[name] if r else None,
+            }
+            same(field(got, name), t, rank=r, what=name, looks_like=causes)
+
+
+def attention_case(seed, heads, kv, N):
+    """Data by rank, what is right, what each rank's part alone gives."""
+    draw = Draw(seed, "attention", heads, kv, N)
+    B, T, H = draw.size(1, 2), draw.size(6, 9), draw.size(2, 3, times=2)
+    D = draw.size(12, 20)
+    weights = attention_weights(draw, D, heads, kv, H)
+    x, dy = draw.normal(B, T, D), draw.normal(B, T, D)
+    cos, sin = tables(T, H)
+
+    doubled = {name: w.double() for name, w in weights.items()}
+
+    def run(w):
+        return with_gradients(lambda x, **w: attend(x, w, H, cos, sin), dy, x=x, **w)
+
+    slices = [cut(weights, heads, kv, N, r, H) for r in range(N)]
+    whole = run(weights)
+    through_kv = with_gradients(lambda x_kv: attend(x.double(), doubled, H, cos, sin, x_kv), dy, x_kv=x)
+    whole["x through k and v"] = through_kv["x_kv"]
+    return (x, dy, cos.float(), sin.float()), slices, whole, [run(w) for w in slices], H
+
+
+@task("15.2", points=16)
+@pytest.mark.parametrize(
+    "heads, kv, N",
+    [(4, 4, 2), (8, 4, 4), (8, 2, 4), (4, 1, 4), (2, 1, 1)],
+    ids=["each its own", "grouped", "replicated twice", "one key/value head", "one rank"],
+)
+def test_attention(heads, kv, N, seed):
+    """Output, gradients and messages of the layer"""
+    (x, dy, cos, sin), slices, whole, alone, H = attention_case(seed, heads, kv, N)
+    inputs = [(x, dy, slices[r], cos, sin) for r in range(N)]
+    got, ledgers = call("scenarios.attention_layer", inputs, n_heads=heads, n_kv_heads=kv)
+    for r in range(N):
+        want = whole | cut({name: whole[name] for name in slices[r]}, heads, kv, N, r, H)
+        replicas = heads_of(heads, kv, N, r)[2]
+        judge_attention(got[r], want, alone, r, replicas)
+        judge_attention_messages(ledgers[r], x, slices[r], N, len(replicas))
+
+
+def judge_attention(got, want, alone, r, replicas):
+    own, twice = alone[r], len(replicas)
+    for name in ("y", "x", "wq", "wk", "wv", "wo"):
+        what = "y" if name == "y" else f"dL/d{name}"
+        causes = {"nothing but zeros": torch.zeros_like(want[name])}
+        if name == "y":
+            causes["its own heads' addend alone: nothing was summed"] = own["y"]
+            causes["its own heads' addend N times: right only where all ranks hold the same"] = len(alone) * own["y"]
+        elif name == "x":
+            causes["its own heads' part alone: backward's sum is missing"] = own["x"]
+            if len(replicas) > 1:
+                # Each replica then brings the gradient of all query heads back through its own W_k and W_v.
+                causes[
+                    "k and v were copied over the replicas, and not the weights: their part comes once a replica"
+                ] = want["x"] + (twice - 1) * want["x through k and v"]
+        elif len(replicas) > 1 and name in ("wk", "wv"):
+            causes["its own query heads' part alone: the replicas' gradients must be added up"] = own[name]
+            causes["the mean over the replicas, expected the sum"] = want[name] / twice
+        if name in ("wk", "wv") and len(alone) > 1 and len(replicas) < len(alone):
+            causes["summed over ranks with other key/value heads: only replicas share a weight"] = sum(
+                a[name] for a in alone
+            )
+        close(got[name], want[name], tol=limit_of(want[name]), rank=r, what=what, looks_like=causes)
+
+
+def limit_of(want):
+    return ROUNDINGS * max(1.0, float(want.abs().max()))
+
+
+def judge_attention_messages(ledger, x, w, N, copies):
+    """One all-reduce over the ranks each way, and backward the replicas' of dW_k and dW_v: two, or one."""
+    parts, full = phases(ledger), 4 * x.numel()
+    kv = 4 * (w["wk"].numel() + w["wv"].numel())
+    heads = {
+        "the heads are gathered in front of W_o: its slice needs this rank's alone": [
+            ("all_gather", 4 * N * x[..., 0].numel() * len(w["wq"])),
+            ("all_reduce", full),
+        ]
+    }
+    moved(
+        ledger,
+        "forward",
+        parts["forward"],
+        calls={"all_reduce": min(1, N - 1)},
+        at_most=ring(full, N, 2),
+        looks_like=heads,
+    )
+    sums = sum(e.kind == "all_reduce" and e.group == "replicas" for e in parts["backward"]) if copies > 1 else 0
+    calls = {
+        "all_reduce": min(1, N - 1),
+        "all_reduce in replicas": (sums if sums in (1, 2) else 2) if copies > 1 else 0,
+    }
+    three = {"three messages for x, one a product: their addends can be added up before": [("all_reduce", full)] * 3}
+    # Rounded up for each of two messages.
+    most = ring(full, N, 2) + ring(kv, copies, 2) + 2 * copies
+    moved(ledger, "backward", parts["backward"], calls=calls, at_most=most, looks_like=three)
+
+
+# ---- 15.3
+
+
+@task("15.3", points=2)
+def test_scatter_positions(seed):
+    """From addends to positions, and back"""
+    N, draw = 4, Draw(seed, "scatter")
+    B, t, D = draw.size(1, 3), draw.size(1, 3), draw.size(2, 5)
+    x, dy = [draw.whole(B, N * t, D) for _ in range(N)], [draw.whole(B, t, D) for _ in range(N)]
+    total, back = torch.stack(x).sum(0).split(t, 1), torch.cat(dy, 1)
+    got, ledgers = call("scenarios.scattered", list(zip(x, dy)))
+    for r in range(N):
+        own = {"its own addend alone: nothing was summed": x[r].split(t, 1)[r]}
+        same(got[r]["y"], total[r].contiguous(), rank=r, what="y", looks_like=own)
+        padded = torch.cat([dy[r] if s == r else torch.zeros_like(dy[r]) for s in range(N)], 1)
+        own = {"its own positions, and zeros: the others' gradients are missing": padded}
+        same(got[r]["x"], back, rank=r, what="dL/dx", looks_like=own)
+        parts, limit = phases(ledgers[r]), ring(4 * back.numel(), N, 1)
+        twice = {"an all-reduce, and a slice of it: twice the bytes": [("all_reduce", 4 * back.numel())]}
+        moved(ledgers[r], "forward", parts["forward"], calls={"reduce_scatter": 1}, at_most=limit, looks_like=twice)
+        moved(ledgers[r], "backward", parts["backward"], calls={"all_gather": 1}, at_most=limit)
+
+
+@task("15.3", points=3)
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "gathered again"])
+def test_gather_linears(keep, seed):
+    """Several products of one gathered x: values, bytes, and what is kept for backward"""
+    N, draw = 4, Draw(seed, "gather", keep)
+    B, t, D = draw.size(2, 3), draw.size(2, 3), draw.size(3, 6)
+    widths = [draw.size(2, 5) for _ in range(3 if keep else 2)]
+    x = [draw.whole(B, t, D) for _ in range(N)]
+    weights = [[draw.whole(width, D) for width in widths] for _ in range(N)]
+    dys = [[draw.whole(B, N * t, width) for width in widths] for _ in range(N)]
+    whole = torch.cat(x, 1)
+    addends = [torch.stack([dy @ w for dy, w in zip(dys[r], weights[r])]).sum(0) for r in range(N)]
+    dx = torch.stack(addends).sum(0).split(t, 1)
+    got, ledgers = call("scenarios.gathered", list(zip(x, dys, weights)), keep=keep)
+    size = whole.numel()
+    for r in range(N):
+        for k, w in enumerate(weights[r]):
+            same(got[r]["ys"][k], whole @ w.T, rank=r, what=f"y {k}")
+            want = dys[r][k].flatten(0, 1).T @ whole.flatten(0, 1)
+            same(got[r]["weights"][k], want, rank=r, what=f"dL/dW {k}")
+        own = {
+            "its own addend alone: what the others computed from its positions is missing": addends[r]
+            .split(t, 1)[r]
+            .contiguous()
+        }
+        same(got[r]["x"], dx[r].contiguous(), rank=r, what="dL/dx", looks_like=own)
+        wanted, text = (size, "the gathered x") if keep else (size // N, "its own positions of x")
+        same(
+            got[r]["kept"],
+            wanted,
+            rank=r,
+            what=f"how many numbers are kept for backward ({text}, beside the weights)",
+            looks_like={
+                "the gathered x is kept": size,
+                "nothing but its own positions is kept": size // N,
+                "the gathered x is kept, and its own positions too": size + size // N,
+            },
+        )
+        parts, lap = phases(ledgers[r]), ring(4 * size, N, 1)
+        moved(ledgers[r], "forward", parts["forward"], calls={"all_gather": 1}, at_most=lap)
+        calls = {"reduce_scatter": 1} | ({} if keep else {"all_gather": 1})
+        moved(ledgers[r], "backward", parts["backward"], calls=calls, at_most=lap if keep else 2 * lap)
+    if not keep:
+        judge_memory(draw)
+
+
+def judge_memory(draw):
+    """What the kernel tells, in grading: the gathered x is kept nowhere, in no list and no NumPy array."""
+    N, t, D, width = 4, 256 + draw.size(1, 40), 1024, 2
+    x, dy = [draw.whole(1, t, D) for _ in range(N)], draw.whole(1, N * t, width)
+    weight = draw.whole(width, D)
+    got, ledgers = call("scenarios.weighed", [(one, [dy], [weight]) for one in x], keep=False, weighed=True)
+    want, mine = dy.flatten(0, 1).T @ torch.cat(x, 1).flatten(0, 1), x[0].nbytes
+    for r in range(N):
+        expect(isinstance(got[r], list) and len(got[r]) == 1, f"rank {r}: no gradients came back")
+        same(got[r][0], want, rank=r, what="dL/dW of a large x")
+        more = grown(ledgers[r], "inputs made", "kept for backward", 1)
+        # Its own positions may be there twice, laid out for the message; what the module brings, and y, are less than
+        # as much again. The gathered x is four times as much.
+        expect(
+            more is None or more <= 5 * mine // 2,
+            f"rank {r}: between forward and backward its processes hold {(more or 0) / 2**20:.1f} MiB more than "
+            f"before: its own positions of x are {mine / 2**20:.1f}, and the gathered x {N * mine / 2**20:.1f}",
+            cause=("the gathered x is kept, though keep=False",),
+        )
+
+
+def whole_block(x, N, H, cos, sin, leaves):
+    """The block in float64, with a leaf of its own for whatever a rank holds: norms' weights by position, [T, D], so
+    that a rank's part of their gradients is known, and each rank's slices."""
+
+    def norm(x, weight_TD):
+        return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight_TD
+
+    def own(r):
+        return {name: leaves[f"{name} {r}"] for name in ("wq", "wk", "wv", "wo", "w1", "w3", "w2")}
+
+    h = norm(x, leaves["attn_norm"])
+    x = x + sum(attend(h, own(r), H, cos, sin) for r in range(N))
+    h = norm(x, leaves["ffn_norm"])
+    return x + sum((torch.nn.functional.silu(h @ w["w1"].T) * (h @ w["w3"].T)) @ w["w2"].T for w in map(own, range(N)))
+
+
+@task("15.3", points=5)
+@pytest.mark.parametrize("keep, heads, kv", [(True, 8, 2), (False, 4, 4)], ids=["kept, replicas", "gathered again"])
+def test_block(keep, heads, kv, seed):
+    """A whole block on T/N positions"""
+    N, draw = 4, Draw(seed, "block", keep)
+    B, t, H, D = draw.size(1, 2), draw.size(2, 3), draw.size(1, 3, times=2), draw.size(12, 20)
+    T, F = N * t, draw.size(3, 6, times=N)
+    weights = attention_weights(draw, D, heads, kv, H)
+    ffn = {
+        name: draw.normal(*shape, scale=shape[1] ** -0.5)
+        for name, shape in {"w1": (F, D), "w3": (F, D), "w2": (D, F)}.items()
+    }
+    norms = {name: 1 + draw.normal(D, scale=0.3) for name in ("attn_norm", "ffn_norm")}
+    x, dy, (cos, sin) = draw.normal(B, T, D), draw.normal(B, T, D), tables(T, H)
+    slices = [
+        cut(weights, heads, kv, N, r, H)
+        | {name: w.chunk(N, 1 if name == "w2" else 0)[r].contiguous() for name, w in ffn.items()}
+        for r in range(N)
+    ]
+    leaves = {f"{name} {r}": w for r in range(N) for name, w in slices[r].items()}
+    leaves |= {name: w.expand(T, D) for name, w in norms.items()}
+    found = with_gradients(lambda x, **all: whole_block(x, N, H, cos, sin, all), dy, x=x, **leaves)
+    xs, dys = x.split(t, 1), dy.split(t, 1)
+    parts = [list(part) for part in sorted({tuple(heads_of(heads, kv, N, r)[2]) for r in range(N)})]
+    inputs = [(xs[r].contiguous(), dys[r].contiguous(), slices[r] | norms, cos.float(), sin.float()) for r in range(N)]
+    got, ledgers = call("scenarios.block", inputs, parts=parts, d_head=H, keep=keep)
+    for r in range(N):
+        judge_block(got[r], found, r, t, heads_of(heads, kv, N, r)[2])
+        judge_block_messages(ledgers[r], 4 * B * T * D, 4 * D, slices[r], N, len(heads_of(heads, kv, N, r)[2]), keep)
+
+
+def judge_block(got, found, r, t, replicas):
+    tol = ROUNDINGS * max(1.0, *(float(value.abs().max()) for value in found.values()))
+
+    def judge(name, want, causes):
+        close(got[name], want, tol=tol, rank=r, what="y" if name == "y" else f"dL/d{name}", looks_like=causes)
+
+    for name in ("y", "x"):
+        want = found[name].split(t, 1)[r]
+        judge(name, want, {"nothing but zeros": torch.zeros_like(want)})
+    for name in ("attn_norm", "ffn_norm"):
+        parts = found[name].split(t)
+        judge(name, found[name].sum(0), {"its own positions' part alone: the ranks' must be added up": parts[r].sum(0)})
+    for name in ("wq", "wk", "wv", "wo", "w1", "w3", "w2"):
+        copies = replicas if name in ("wk", "wv") else [r]
+        own = found[f"{name} {r}"]
+        causes = {"its own query heads' part alone: the replicas' gradients must be added up": own}
+        judge(name, torch.stack([found[f"{name} {s}"] for s in copies]).sum(0), causes if len(copies) > 1 else {})
+
+
+def judge_block_messages(ledger, full, norm, w, N, copies, keep):
+    """Forward two laps for each half. Backward the same; two gathers more if nothing is kept; the sums of the gradients
+    of two norms, and of the replicas' W_k and W_v."""
+    parts, lap = phases(ledger), ring(full, N, 1)
+    moved(ledger, "forward", parts["forward"], calls={"all_gather": 2, "reduce_scatter": 2}, at_most=4 * lap)
+    gathers = 2 if keep else 4
+    calls = {"all_gather": gathers, "reduce_scatter": 2, "all_reduce": 2}
+    kv = 4 * (w["wk"].numel() + w["wv"].numel())
+    if copies > 1:
+        calls["all_reduce in replicas"] = 2
+    most = (gathers + 2) * lap + 2 * ring(norm, N, 2) + ring(kv, copies, 2) + 2 * copies
+    moved(ledger, "backward", parts["backward"], calls=calls, at_most=most)

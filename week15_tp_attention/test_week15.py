@@ -1,0 +1,262 @@
+"""The checks of 15.1: `lab check 15.1`, `lab check week15`, or plain `pytest week15_tp_attention`. Nothing is hidden.
+
+Your functions run elsewhere, on ranks that get their own slices only; numbers and the ledger come back. All numbers
+are whole, so that float32 is exact in any order. N ranks, B batch, T positions, width inputs, out outputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from labkit.checks import call, expect, same, task
+from labkit.checks.drawn import Draw
+from labkit.checks.phases import moved, phases
+
+BF16 = torch.bfloat16
+BIAS_N_TIMES = "the bias N times: every rank added it before the sum"
+OWN_PART = "its own outputs' part alone: the others' outputs read the same x"
+
+
+def ring(nbytes, N, laps):
+    """What a ring sends for nbytes: one lap for a gather or a scatter, two for an all-reduce."""
+    return laps * (N - 1) * -(-nbytes // N)
+
+
+def everywhere(x, N):
+    return [x] * N
+
+
+def side_by_side(x, N, dim):
+    """`x` as its N equal slices."""
+    return [part.contiguous() for part in x.chunk(N, dim)]
+
+
+def total(x):
+    return torch.stack(list(x)).sum(0)
+
+
+STEPS = {  # step: (ranks, forward's message, backward's message)
+    "copy_to_ranks": (3, None, "all_reduce"),
+    "reduce_over_ranks": (4, "all_reduce", None),
+    "gather_from_ranks": (4, "all_gather", None),
+    "scatter_to_ranks": (3, None, "all_gather"),
+}
+
+
+def one_step(name, N, draw) -> tuple[list, ...]:
+    """What goes in, by rank (x, dy); what must come out (y, dx); what mistakes give for each."""
+    B, T, width, dim = draw.size(1, 3), draw.size(2, 5), draw.size(2, 4, times=N), -1
+    whole = [draw.whole(B, T, width) for _ in range(N)]
+    if name == "copy_to_ranks":
+        x, dy = everywhere(whole[0], N), [draw.whole(B, T, width) for _ in range(N)]
+        causes = [
+            {
+                "its own gradient alone: what each rank's use brings must be added up": g,
+                "its own gradient N times: right only where all ranks hold the same": N * g,
+            }
+            for g in dy
+        ]
+        return x, dy, x, everywhere(total(dy), N), everywhere({}, N), causes
+    if name == "reduce_over_ranks":
+        x, dy = whole, everywhere(draw.whole(B, T, width), N)
+        forward = [
+            {
+                "its own addend alone: nothing was summed": own,
+                "its own addend N times: right only where all ranks hold the same": N * own,
+                "the mean over the ranks, expected the sum": total(x) / N,
+            }
+            for own in x
+        ]
+        times_N = {"the gradient N times: it is whole, and every rank has it already": N * dy[0]}
+        return x, dy, everywhere(total(x), N), dy, forward, everywhere(times_N, N)
+    parts = [draw.whole(B, T, width // N) for _ in range(N)]
+    joined = torch.cat(parts, dim)
+    if name == "gather_from_ranks":
+        dy = everywhere(draw.whole(B, T, width), N)
+        own = side_by_side(dy[0], N, dim)
+        back = [{"the gradient N times: it is whole, and every rank's is the same one": N * g} for g in own]
+        first = {"side by side along the first dimension": torch.cat(parts, 0)}
+        return parts, dy, everywhere(joined, N), own, everywhere(first, N), back
+    x = everywhere(whole[0], N)
+    own = side_by_side(x[0], N, dim)
+    forward = [{"slice r+1, expected slice r": own[(r + 1) % N]} for r in range(N)]
+    back = []
+    for r in range(N):
+        padded = [g if k == r else torch.zeros_like(g) for k, g in enumerate(parts)]
+        back.append(
+            {
+                "its own slice, and zeros: the others' gradients are missing": torch.cat(padded, dim),
+                "its own slice N times: right only where all ranks hold the same": torch.cat([parts[r]] * N, dim),
+            }
+        )
+    return x, parts, own, everywhere(joined, N), forward, back
+
+
+@task("15.1", points=4)
+@pytest.mark.parametrize("name", STEPS)
+def test_step(name, seed):
+    """A step and its transposed"""
+    N, forward, backward = STEPS[name]
+    x, dy, y, dx, y_causes, dx_causes = one_step(name, N, Draw(seed, name))
+    got, ledgers = call("scenarios.step", list(zip(x, dy)), which=name)
+    for r in range(N):
+        zeros = {"nothing but zeros": torch.zeros_like(y[r])}
+        same(got[r]["y"], y[r], rank=r, what="y", looks_like=y_causes[r] | zeros)
+        same(got[r]["x"], dx[r], rank=r, what="dL/dx", looks_like=dx_causes[r])
+        overwritten = {"x was overwritten by what came of it": y[r] if y[r].shape == x[r].shape else None}
+        same(got[r]["after"], x[r], rank=r, what="x after the call", looks_like=overwritten)
+        parts = phases(ledgers[r])
+        for phase, kind in (("forward", forward), ("backward", backward)):
+            size = 4 * max(x[r].numel(), y[r].numel())
+            limit = ring(size, N, 2 if kind == "all_reduce" else 1)
+            moved(ledgers[r], phase, parts[phase], calls={kind: 1} if kind else {}, at_most=limit if kind else 0)
+
+
+def linear_case(kind, N, whole_end, draw):
+    """A linear's data: x, dy, weight and bias by rank; y, dx, dW, db by rank; the unsharded bias."""
+    B, T = draw.size(1, 3), draw.size(2, 4)
+    width, out = draw.size(2, 4, times=N), draw.size(2, 4, times=N)
+    x, w, b, dy = draw.whole(B, T, width), draw.whole(out, width), draw.whole(out), draw.whole(B, T, out)
+    y, dx = x @ w.T + b, dy @ w
+    dw, db = dy.flatten(0, 1).T @ x.flatten(0, 1), dy.flatten(0, 1).sum(0)
+    if kind == "Column":
+        ends = everywhere(y, N) if whole_end else side_by_side(y, N, -1)
+        dys = everywhere(dy, N) if whole_end else side_by_side(dy, N, -1)
+        data = (everywhere(x, N), dys, side_by_side(w, N, 0), side_by_side(b, N, 0))
+        return data, (ends, everywhere(dx, N), side_by_side(dw, N, 0), side_by_side(db, N, 0)), b
+    xs = everywhere(x, N) if whole_end else side_by_side(x, N, -1)
+    dxs = everywhere(dx, N) if whole_end else side_by_side(dx, N, -1)
+    data = (xs, everywhere(dy, N), side_by_side(w, N, 1), everywhere(b, N))
+    return data, (everywhere(y, N), dxs, side_by_side(dw, N, 1), everywhere(db, N)), b
+
+
+def linear_causes(kind, N, r, whole_end, data, want, b):
+    """What a linear's mistakes give, for y and dL/dx of rank r."""
+    x, dy, w, _ = (part[r] for part in data)
+    if kind == "Column":
+        own = dy.chunk(N, -1)[r] if whole_end else dy
+        return {}, {OWN_PART: own @ w}
+    mine = x.chunk(N, -1)[r] if whole_end else x
+    return {
+        BIAS_N_TIMES: want[0][r] + (N - 1) * b,
+        "the bias is missing": want[0][r] - b,
+        "its own addend alone: nothing was summed": mine @ w.T + b,
+    }, {"N times too much: the gradient of y is whole already": N * want[1][r]}
+
+
+@task("15.1", points=6)
+@pytest.mark.parametrize("whole_end", [False, True], ids=["cut", "whole"])
+@pytest.mark.parametrize("kind", ["Column", "Row"])
+def test_linear(kind, whole_end, seed):
+    """Column- and row-parallel linears"""
+    N = {"Column": 3, "Row": 4}[kind]
+    data, want, b = linear_case(kind, N, whole_end, Draw(seed, kind, whole_end))
+    options = {"gather" if kind == "Column" else "scatter": whole_end}
+    got, ledgers = call("scenarios.linear", list(zip(*data)), kind=kind, **options)
+    for r in range(N):
+        y_causes, dx_causes = linear_causes(kind, N, r, whole_end, data, want, b)
+        zeros = {"nothing but zeros": torch.zeros_like(want[0][r])}
+        same(got[r]["y"], want[0][r], rank=r, what="y", looks_like=y_causes | zeros)
+        same(got[r]["x"], want[1][r], rank=r, what="dL/dx", looks_like=dx_causes)
+        times_N = {"N times too much: each rank's gradient is complete already": N * want[2][r]}
+        same(got[r]["weight"], want[2][r], rank=r, what="dL/dW", looks_like=times_N)
+        times_N = {"N times too much: each rank's gradient is complete already": N * want[3][r]}
+        same(got[r]["bias"], want[3][r], rank=r, what="dL/db", looks_like=times_N)
+        judge_linear_messages(kind, N, whole_end, data, ledgers[r])
+
+
+def judge_linear_messages(kind, N, whole_end, data, ledger):
+    """A column-parallel linear sends the gradient of x, a row-parallel one y; their ends' slices, where asked for."""
+    x, dy, w, _ = (part[ledger.rank] for part in data)
+    gathers = {
+        "the weight is gathered before it is used: its slice is all that is needed": [("all_gather", 4 * N * w.numel())]
+    }
+    wide = 4 * x.numel() * (1 if kind == "Column" or whole_end else N)
+    long = 4 * dy.numel() * (N if kind == "Column" and not whole_end else 1)
+    if kind == "Column":
+        forward, backward = (
+            ({"all_gather": 1} if whole_end else {}, ring(long, N, 1)),
+            ({"all_reduce": 1}, ring(wide, N, 2)),
+        )
+    else:
+        forward, backward = (
+            ({"all_reduce": 1}, ring(long, N, 2)),
+            ({"all_gather": 1} if whole_end else {}, ring(wide, N, 1)),
+        )
+    parts = phases(ledger)
+    for phase, (calls, limit) in (("forward", forward), ("backward", backward)):
+        moved(ledger, phase, parts[phase], calls=calls, at_most=limit if calls else 0, looks_like=gathers)
+
+
+@task("15.1", points=1)
+def test_one_rank(seed):
+    """A single rank is an ordinary linear"""
+    for kind in ("Column", "Row"):
+        data, want, _ = linear_case(kind, 1, True, Draw(seed, "one rank", kind))
+        options = {"gather" if kind == "Column" else "scatter": True}
+        got, _ = call("scenarios.linear", list(zip(*data)), kind=kind, **options)
+        for name, value in zip(("y", "x", "weight", "bias"), want):
+            same(got[0][name], value[0], what=f"{name} of {kind}")
+
+
+@task("15.1", points=2)
+@pytest.mark.parametrize("wide", [False, True], ids=["bfloat16", "float32"])
+def test_sum_dtype(wide, seed):
+    """The ranks' addends are sent in the dtype that was asked for, and y keeps x's"""
+    N, draw = 4, Draw(seed, "dtype", wide)
+    B, T, out = draw.size(1, 3), draw.size(2, 4), N * draw.size(2, 4)
+    # One addend of each output is a multiple of 4 from 256 to 508, the others are 1. In bfloat16 300 + 1 is 300
+    # again, so a sum there depends on the order; 303 rounded once is 304.
+    large = 256 + 4 * draw.ids(63, out)
+    ones = torch.ones(B, T, 1, dtype=BF16)
+    weights = [torch.where(torch.arange(out) % N == r, large, 1).to(BF16).unsqueeze(1) for r in range(N)]
+    dy = draw.whole(B, T, out, dtype=BF16)
+    options = {"sum_dtype": "float32"} if wide else {}
+    got, ledgers = call("scenarios.linear", [(ones, dy, w, None) for w in weights], kind="Row", **options)
+    exact = (large + N - 1).expand(B, T, out)
+    for r in range(N):
+        # In bfloat16 each of the N-1 sums may be off by 1, half a unit between 256 and 512, and the result's last too.
+        want = exact.to(torch.float32).to(BF16)
+        same(got[r]["y"], want, rank=r, tol=0.0 if wide else N, what="y")
+        parts, asked = phases(ledgers[r]), "float32" if wide else "bfloat16"
+        sums = sorted({event.dtype for event in parts["forward"] if event.kind == "all_reduce"})
+        # How many sums there are, and where, is told below.
+        expect(sums in ([], [asked]), f"rank {r} summed in {' and in '.join(sums)}, and {asked} was asked for")
+        size = (4 if wide else 2) * exact.numel()
+        moved(ledgers[r], "forward", parts["forward"], calls={"all_reduce": 1}, at_most=ring(size, N, 2))
+        moved(ledgers[r], "backward", parts["backward"], calls={}, at_most=0)
+
+
+@task("15.1", points=2)
+def test_two_linears(seed):
+    """Column, then row: two messages, one forward and one backward"""
+    N, draw = 4, Draw(seed, "two")
+    B, T, width, F, out = draw.size(1, 2), draw.size(2, 4), draw.size(3, 6), draw.size(2, 3, times=N), draw.size(3, 6)
+    x, dy = draw.whole(B, T, width, most=3), draw.whole(B, T, out, most=3)
+    w1, b1, w2, b2 = (draw.whole(*shape, most=3) for shape in ((F, width), (F,), (out, F), (out,)))
+    leaves = {name: t.double().requires_grad_() for name, t in zip(("x", "w1", "b1", "w2", "b2"), (x, w1, b1, w2, b2))}
+    y = (leaves["x"] @ leaves["w1"].T + leaves["b1"]).square() @ leaves["w2"].T + leaves["b2"]
+    y.backward(dy.double())
+    cut = [side_by_side(t, N, dim) for t, dim in ((w1, 0), (b1, 0), (w2, 1))]
+    got, ledgers = call("scenarios.two_linears", [(x, dy, *(part[r] for part in cut), b2) for r in range(N)])
+    dims = {"w1": 0, "b1": 0, "w2": 1}
+    for r in range(N):
+        alone = x.double().requires_grad_()  # what the network computes of it with rank r's slices
+        addend = (alone @ cut[0][r].double().T + cut[1][r]).square() @ cut[2][r].double().T
+        addend.backward(dy.double())
+        assert alone.grad is not None
+        causes = {
+            BIAS_N_TIMES: (y.detach() + (N - 1) * b2).float(),
+            "its own addend alone: nothing was summed": (addend.detach() + b2).float(),
+        }
+        same(got[r]["y"], y.detach().float(), rank=r, what="y", looks_like=causes)
+        for name, value in leaves.items():
+            assert value.grad is not None
+            want = value.grad.float()
+            want = side_by_side(want, N, dims[name])[r] if name in dims else want
+            causes = {OWN_PART: alone.grad.float()} if name == "x" else {}
+            same(got[r][name], want, rank=r, what=f"dL/d{name}", looks_like=causes)
+        parts = phases(ledgers[r])
+        for phase, numbers in (("forward", y.numel()), ("backward", x.numel())):
+            limit = ring(4 * numbers, N, 2)
+            moved(ledgers[r], phase, parts[phase], calls={"all_reduce": 1}, at_most=limit)

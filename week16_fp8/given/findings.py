@@ -1,0 +1,361 @@
+"""The numbers that week 16's results pages quote, taken from the records in results/ when `lab results` writes.
+
+A record is named as its folder below results/. An arm is named as in its preset. Rates are tokens/s, gaps per cent,
+times milliseconds unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from labkit.compare.memory import parameters
+from labkit.compare.terminal import markdown_table
+from labkit.model.config import sizes
+from labkit.record.read import RunData, read_run
+
+RESULTS = Path(__file__).parents[1] / "results"
+WHOLE, HOUR, SPEED = "2026-11-22-h200-whole", "2026-11-21-h200-hour", "2026-11-22-h200-speed"
+SAFETY, SCHEDULE, STAGES = "2026-11-22-h200-safety", "2026-11-22-h200-schedule", "2026-11-22-h200-two-stage"
+BIG2, BIG4, BIG = "2026-11-22-h200-8b-2-gpus", "2026-11-22-h200-8b-4-gpus", "2026-11-22-h200-8b-levers"
+LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
+PARAMETERS = "2026-11-22-h200-fp8-parameters/te-block-params"
+CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; told in the course's results/
+BF16, FP8 = ARMS = ("bf16", "te-delayed")
+PRODUCTS = ("GEMM bf16", "GEMM fp8", "attention")
+TOKENS = {LEVERS: 20 * 4096, ONCE: 4 * 20 * 4096}  # a GPU's share of a step
+BUSY_WATT = 670  # of 700: the GPU computes
+
+
+@cache
+def read(run: str) -> RunData:
+    return read_run(RESULTS / run)
+
+
+# ---- one comparison
+
+
+def timed(run: str, arm: str) -> dict[str, Any]:
+    """An arm's row of the speed part."""
+    return read(run).results["speed"]["arms"][arm]
+
+
+def rate(run: str, arm: str) -> float:
+    return timed(run, arm)["tokens_per_s"]
+
+
+def times(run: str, arm: str) -> float:
+    """How many times compiled BF16's rate."""
+    return rate(run, arm) / rate(run, BF16)
+
+
+def each(run: str, arm: str) -> float:
+    """Tokens/s of each GPU."""
+    return rate(run, arm) / timed(run, arm)["ranks"]
+
+
+def ms(run: str, arm: str, *classes: str) -> float:
+    """Milliseconds of a step in these classes of kernels, on GPU 0, which is the one profiled."""
+    return sum(timed(run, arm)["kernels"]["classes_ms"][name] for name in classes)
+
+
+def kernel(run: str, arm: str, part: str) -> float:
+    """Milliseconds of the longest kernel whose name holds `part`."""
+    return next(one["ms"] for one in timed(run, arm)["kernels"]["top"] if part in one["name"])
+
+
+def gib(run: str, arm: str) -> float:
+    return timed(run, arm)["memory"]["peak"] / 2**30
+
+
+def gap(run: str, arm: str) -> float:
+    return read(run).results["verdict"]["arms"][arm]["value"]
+
+
+def gap_at(run: str, arm: str, step: int) -> float:
+    return dict(map(tuple, read(run).results["verdict"]["arms"][arm]["gap"]))[step]
+
+
+def band(run: str, key: str) -> float:
+    """ "threshold": what is accepted. "explained": what rounding explains."""
+    return read(run).results["verdict"]["band"][key]
+
+
+def minutes(run: str) -> float:
+    """Of the last call."""
+    return read(run).results["calls"][-1]["seconds"] / 60
+
+
+def until(run: str, arm: str) -> float:
+    """Minutes from the comparison's start to that of an arm of its safety part."""
+    began, arms = (
+        datetime.datetime.fromisoformat(one.run["started"].replace("Z", "+00:00"))
+        for one in (read(run), read(f"{run}/arms/{arm}"))
+    )
+    return (arms - began).total_seconds() / 60
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """By how many per cent the largest is above the smallest."""
+    return format(100 * max(values) / min(values) - 100, form)
+
+
+def gaps_table() -> str:
+    """Every recipe's gap in every comparison that has it."""
+    runs = {WHOLE: "whole", SAFETY: "safety", HOUR: "hour", SCHEDULE: "schedule", STAGES: "two-stage"}
+    labels: dict[str, str] = {}
+    for run in runs:
+        rows = read(run).results["arms"]
+        labels |= {arm: rows[arm]["label"] for arm in read(run).results["verdict"]["arms"] if arm not in labels}
+    words = {"inside": "in", "outside": "OUT", "undecided": "?", "reference": "twin"}
+
+    def cell(run: str, arm: str) -> str:
+        told = read(run).results["verdict"]["arms"].get(arm)
+        return f"{told['value']:.3f} {words[told['word']]}" if told else ""
+
+    steps = [f"{name}, {read(run).config['train']['steps']} steps" for run, name in runs.items()]
+    rows_of = [[label, *(cell(run, arm) for run in runs)] for arm, label in labels.items()]
+    explained = ["rounding explains up to", *(f"{band(run, 'explained'):.2f}" for run in runs)]
+    return markdown_table(["gap, %", *steps], [*rows_of, explained])
+
+
+# ---- windows of several runs on the same chips
+
+
+def step_seconds(run: str, arm: str) -> list[float]:
+    """What the steps of an arm took, from the window's first on; those of the profile come last."""
+    return [step["seconds"] for step in read(f"{run}/speed/{arm}").steps][read(run).config["speed"]["warmup"] :]
+
+
+def window(run: str, arm: str) -> int:
+    """Steps that were timed; of an arm whose comparison was cut off, those that are there."""
+    rows = (read(run).results.get("speed") or {}).get("arms") or {}
+    if arm in rows:
+        return rows[arm]["steps"]
+    profiled = read(run).config["speed"]["profile"] if read(f"{run}/speed/{arm}").status == "finished" else 0
+    return len(step_seconds(run, arm)) - profiled
+
+
+def warmed(run: str, arm: str) -> float:
+    """By how many per cent the last quarter of a window is slower than its first."""
+    steps = step_seconds(run, arm)[: window(run, arm)]
+    quarter = len(steps) // 4
+    return 100 * median(steps[3 * quarter : 4 * quarter]) / median(steps[:quarter]) - 100
+
+
+def first(host: str, arm: str) -> int:
+    """Steps that all runs of four GPUs of this host have in their window: what they are compared over."""
+    together = ("as-it-is", "ctas8", "kept") if host == LEVERS else ("four",)
+    return min(window(f"{host}/{run}", arm) for run in together)
+
+
+def lone(host: str, arm: str, gpu: int) -> float:
+    """Tokens/s of one GPU alone, over the same first steps."""
+    return TOKENS[host] / median(step_seconds(f"{host}/lone{gpu}", arm)[: first(host, arm)])
+
+
+def lones(host: str, arm: str) -> list[float]:
+    return [lone(host, arm, gpu) for gpu in range(4)]
+
+
+def shares(
+    run: str, arm: str, of: Callable[[Sequence[float]], float] = mean, middle: Callable[..., float] = median
+) -> float:
+    """Per cent that each of four GPUs together trains of the four alone on that host: of their mean, or (of=min) of the
+    slowest; over the same first steps."""
+    host = run.partition("/")[0]
+    steps = first(host, arm)
+    alone = [1 / middle(step_seconds(f"{host}/lone{gpu}", arm)[:steps]) for gpu in range(4)]
+    return 100 / middle(step_seconds(run, arm)[:steps]) / of(alone)
+
+
+def against(one: str, many: str, arm: str) -> float:
+    """Per cent of the tokens/s of `one` that each GPU of `many` trains, over the same first steps."""
+    steps = window(many, arm)
+    return 100 * median(step_seconds(one, arm)[:steps]) / median(step_seconds(many, arm)[:steps])
+
+
+def clocks(run: str, arm: str) -> list[float]:
+    """Mean MHz of each GPU while this arm kept all four busy."""
+    began, ended = (read(f"{run}/speed/{arm}").run[key][11:19] for key in ("started", "finished"))
+    rows = list(csv.DictReader((RESULTS / run.partition("/")[0] / "clocks.csv").read_text().splitlines()))
+    busy = [
+        row
+        for row in rows
+        if began <= row["utc"] <= ended and min(int(row[f"watt{gpu}"]) for gpu in range(4)) > BUSY_WATT
+    ]
+    return [mean(int(row[f"mhz{gpu}"]) for row in busy) for gpu in range(4)]
+
+
+def scaling_table() -> str:
+    """Four GPUs alone and together: rates a GPU, their share of the lone ones, their clock."""
+    rows = []
+    for host, name, words in (
+        (LEVERS, "", "host A, each alone, at once"),
+        (LEVERS, "as-it-is", "host A, the preset as it is"),
+        (LEVERS, "ctas8", "host A, `NCCL_MAX_CTAS=8`"),
+        (LEVERS, "kept", "host A, `train.reshard_after_forward=false`"),
+        (ONCE, "", "host B, each alone, at once"),
+        (ONCE, "four", "host B, four micro-batches, reduced once"),
+    ):
+        cells = [words]
+        for arm in ARMS:
+            run = f"{host}/{name or 'lone0'}"
+            ended = read(f"{run}/speed/{arm}").run.get("finished")
+            mhz = f"{mean(clocks(run, arm)):,.0f}" if ended else "cut off"
+            alone = lones(host, arm)
+            if name:
+                per_gpu = TOKENS[host] / median(step_seconds(run, arm)[: first(host, arm)])
+                cells += [f"{per_gpu:,.0f}", f"{shares(run, arm):.1f}", f"{shares(run, arm, min):.1f}", mhz]
+            else:
+                cells += [f"{mean(alone):,.0f}", f"slowest {min(alone):,.0f}", "", mhz]
+        rows.append(cells)
+    told = ("tokens/s a GPU", "% of mean", "% of slowest", "MHz")
+    heads = [f"{arm}: {what}" for arm in ("BF16", "FP8 delayed") for what in told]
+    return markdown_table(["four GPUs, 1.14 B", *heads], rows)
+
+
+def slower(runs: Sequence[str] = ("ctas8", "kept")) -> list[float]:
+    """By how many per cent products and attention on GPU 0 take longer among four than alone."""
+    return [
+        100 * ms(f"{LEVERS}/{run}", arm, *PRODUCTS) / ms(f"{LEVERS}/lone0", arm, *PRODUCTS) - 100
+        for run in runs
+        for arm in ARMS
+    ]
+
+
+def clock_lost() -> list[float]:
+    """By how many per cent the four clocks' mean is lower together than alone."""
+    together = [("ctas8", arm) for arm in ARMS] + [("kept", arm) for arm in ARMS] + [("as-it-is", BF16)]
+    return [
+        100 - 100 * mean(clocks(f"{LEVERS}/{run}", arm)) / mean(clocks(f"{LEVERS}/lone0", arm)) for run, arm in together
+    ]
+
+
+def saved(host: str, runs: Sequence[str]) -> list[float]:
+    """Milliseconds of a step that updating a quarter of the weights saves GPU 0."""
+    rest = ("optimizer", "norm and elementwise")
+    return [ms(f"{host}/lone0", arm, *rest) - ms(f"{host}/{run}", arm, *rest) for run in runs for arm in ARMS]
+
+
+def gained(run: str, arm: str) -> float:
+    """Points of the share that a lever gave."""
+    return shares(f"{LEVERS}/{run}", arm) - shares(f"{LEVERS}/as-it-is", arm)
+
+
+def bytes_saved() -> float:
+    """Per cent of all bytes that kept weights save: one of two gathers of the 16 blocks (BF16, 2 bytes), beside one
+    reduction (FP32, 4 bytes); what is outside the blocks is gathered once anyway."""
+    block, outside = parameters(sizes()["1b"])
+    return 100 * 2 * 16 * block / (8 * 16 * block + 6 * outside)
+
+
+# ---- 8B, and the levers of the first day
+
+
+def big_table() -> str:
+    rows = []
+    for run, told in (
+        (BIG2, "two GPUs, one sequence each"),
+        (BIG4, "four GPUs, two sequences each, the head in the root"),
+        (f"{BIG}/as-it-is", "the head apart, as it is now (another host)"),
+        (f"{BIG}/ctas16", "that with `NCCL_MAX_CTAS=16`"),
+        (f"{BIG}/kept", "that with `train.reshard_after_forward=false`"),
+    ):
+        cells = [f"{each(run, arm):,.0f}" for arm in ARMS] + [f"{times(run, FP8):.2f}"]
+        cells += [f"{ms(run, arm, 'communication'):.1f}" for arm in ARMS] + [f"{gib(run, arm):.1f}" for arm in ARMS]
+        rows.append([told, *cells])
+    heads = ["BF16, tokens/s a GPU", "FP8 delayed", "x BF16", "only messages, ms: BF16", "FP8", "peak GiB: BF16", "FP8"]
+    return markdown_table(["8B", *heads], rows)
+
+
+def without_update() -> float:
+    """How many times as fast FP8 would be on two GPUs without optimizer and messages; computed."""
+    rest = [1e3 * timed(BIG2, arm)["step_p50"] - ms(BIG2, arm, "optimizer", "communication") for arm in ARMS]
+    return rest[0] / rest[1]
+
+
+def half_an_update() -> float:
+    """Tokens/s of the best 8B run if each GPU updated half as many weights; computed."""
+    best = f"{BIG}/kept"
+    step = 1e3 * timed(best, FP8)["step_p50"]
+    return each(best, FP8) * step / (step - ms(best, FP8, "optimizer") / 2)
+
+
+def levers_table(record: dict[str, Any]) -> str:
+    """The first day's short runs: what was changed, and what BF16 and FP8 delayed trained with it."""
+    rate_of: dict[Any, int] = {row["name"]: row["tokens_per_s"] for row in record["probe"]}
+    for row in record["compare"]:
+        rate_of[row["run"], row["lean_swiglu_backward"], row["arm"]] = row["tokens_per_s"]
+
+    def arms(run: str, lean: bool = False) -> list[Any]:
+        return [(run, lean, name) for name in ("BF16 compiled", "TE FP8 delayed")]
+
+    rows: list[list[Any]] = [
+        ["flash attention, 12 sequences", "bf16 flash bs12", "te delayed te.Linear flash bs12", ""],
+        ["cuDNN's attention", "bf16 cudnn bs12", "te delayed te.Linear bs12", "the largest, for both"],
+        [
+            "q, k, v joined; gate, up joined",
+            "bf16 cudnn grouped bs12",
+            "te delayed grouped bs12",
+            "no gain, BF16 loses",
+        ],
+        ["TE's fused modules", None, "te delayed qkv+mlp bs12", "SwiGLU writes FP8"],
+        ["16 sequences", "bf16 cudnn bs16", "te delayed qkv+mlp bs16", "BF16 gains nothing"],
+        ["20 sequences, weights kept gathered", None, "te delayed qkv+mlp bs20 no-reshard", ""],
+        ["attention in the linears' memory order, 20 sequences", *arms("bs20"), "no copies around attention"],
+        ["that, and SwiGLU's backward writes FP8", *arms("bs20", True), "a slower machine: read the ratio"],
+        ["the row before that, logits in pieces of 8192", *arms("loss_chunk = 8192"), "less memory, slower"],
+        ["TE's BF16 with fused modules, 16 sequences", "te bf16 qkv+mlp bs16", None, "no gain over compiled BF16"],
+        ["torchao tensorwise, 16 sequences", None, "torchao tensorwise bs16", "not TE"],
+        ["torchao tensorwise, joined", None, "torchao tensorwise grouped bs16", "not TE; the compiler gives up"],
+    ]
+    cells = []
+    for name, *keys, told in rows:
+        both = [rate_of[key] if key else 0 for key in keys]
+        ratio = f"{both[1] / both[0]:.2f}" if all(both) else ""
+        cells.append([name, *(f"{value:,}" if value else "" for value in both), ratio, told])
+    return markdown_table(["lever", "BF16", "TE FP8 delayed", "x BF16", "what it is"], cells)
+
+
+# ---- the matrices
+
+
+def matrices() -> str:
+    """How many combinations each record tried, and how many ran."""
+    rows = []
+    for name, told in (
+        ("h200-matrix.json", "recipes, compile, checkpointing, fused blocks"),
+        ("h200-matrix-2.json", "with schedules; cut off; FP8 parameters failed, and were mended"),
+        ("h200-matrix-3.json", "FP8 parameters, the emulated block recipe; one failed, and is refused since"),
+    ):
+        tried = json.loads((RESULTS / name).read_text())["tried"]
+        rows.append([name, str(len(tried)), str(sum(one["ok"] for one in tried)), told])
+    return markdown_table(["record", "combinations", "ran", "what"], rows)
+
+
+def cast() -> list[str]:
+    """The cases of the cast's record; ValueError if one of them was not equal."""
+    lines = (RESULTS / "2026-11-22-h200-cast.txt").read_text().splitlines()
+    cases = [line for line in lines if "compiled = eager" in line]
+    if not all(line.endswith("[True, True]") for line in cases):
+        raise ValueError("the cast's record holds a case that is not equal")
+    return cases
+
+
+def cast_us(kind: str) -> float:
+    """Microseconds that a cast of 65536 x 2048 numbers takes, "compiled" or "eager"."""
+    lines = (RESULTS / "2026-11-22-h200-cast.txt").read_text().splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{kind} us"))
+
+
+def small(run: str, arm: str = FP8) -> float:
+    """How many times BF16's rate an arm trains in the safety part."""
+    rows = read(run).results["arms"]
+    return rows[arm]["tokens_per_s"] / rows[BF16]["tokens_per_s"]

@@ -1,0 +1,200 @@
+"""What the renters' pages and README.md quote beside `findings`: predictions of presets, the map of linears in short.
+
+Rates of a whole machine are tokens/s, times minutes, sizes GiB unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+from labkit.compare import answer, budget, memory, repeats
+from labkit.compare.figures.answer import answer as draw_answer
+from labkit.compare.preset import Preset, load_preset
+from labkit.compare.results import heldout_of
+from labkit.compare.terminal import markdown_table
+from labkit.model.config import sizes
+from labkit.record.plotting import Picture
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
+from week16_fp8.given import crossover
+from week16_fp8.given.findings import (
+    ARMS,
+    BF16,
+    BIG,
+    CHECK,
+    FP8,
+    HOUR,
+    LEVERS,
+    ONCE,
+    SAFETY,
+    SCHEDULE,
+    WHOLE,
+    each,
+    gap,
+    gib,
+    lones,
+    read,
+    shares,
+)
+
+H100, H200 = 79.2, 140.4  # GiB, as torch reports them
+OWN = "week16"  # the arm of the student's own linear, skipped until it is written
+
+
+def predicted(gib: float, *parts: str, own: bool = True, second: bool = False) -> float:
+    """Minutes that the preset h100 is predicted to take on a GPU of this size. second: both recipes are undecided."""
+    preset = load_preset("h100")
+    arms = [("speed", arm) for arm in preset.timed]
+    arms += [("safety", arm) for arm in preset.trained if second or preset.arms[arm].look == 1]
+    chosen = [(part, arm) for part, arm in arms if part in (parts or ("speed", "safety")) and (own or arm != OWN)]
+    return sum(budget.predict(preset, part, arm, gib).predicted for part, arm in chosen) / 60
+
+
+@cache
+def answers() -> dict[str, answer.Row]:
+    """The arms of the whole run by the present statistic: three BF16 runs (two were its twins), one of each recipe, and
+    the scatter that the preset's records tell."""
+    data = read(WHOLE)
+    repeat = load_preset("h100").repeat
+    assert repeat is not None
+    preset = Preset.model_validate(data.config).model_copy(update={"repeat": repeat.model_copy(update={"more": 0})})
+    asked = [name for name, arm in preset.arms.items() if arm.role == "candidate" and name in data.arms]
+    losses = {name: heldout_of(arm) for name, arm in data.arms.items() if arm.status == "finished"}
+    verdict = repeats.judge(losses, preset, [name for name in asked if name in losses])
+    return {row.name: row for row in answer.rows_of(data, verdict)}
+
+
+def told(arm: str) -> str:
+    """An arm's word and interval: "undecided, +0.23 % [+0.03, +0.43]"."""
+    return f"{answers()[arm].word}, {answers()[arm].gap_told}"
+
+
+def answer_rows() -> list[list[str]]:
+    return [cells[:4] for cells in answer.lines(list(answers().values()))]
+
+
+def answer_picture(folder: Path) -> Picture | None:
+    return draw_answer(list(answers().values()), folder, "renter-answer")
+
+
+def predicted_memory() -> str:
+    """GiB of each GPU in compiled BF16, as `lab compare` tells them before it starts."""
+    rows = []
+    for name, size, world in (("h100", H100, 1), ("h100", H200, 1), ("8b", H100, 8), ("8b", H200, 8)):
+        config = load_preset(name).speed_config("bf16", size, world)
+        told = memory.predict(config, world)
+        fixed = sum(told[key] for key in ("weights", "gradients", "optimizer"))
+        parts = (fixed, *(told[key] for key in ("gathered", "activations", "logits", "peak")))
+        gpus = f"{world} GPU{'s' if world > 1 else ''} of {'80' if size == H100 else '140'} GiB"
+        each_has = f"{config.batch_size // world} sequence{'s' if config.batch_size > world else ''} each"
+        rows.append([f"`{name}`, {gpus}, {each_has}", *(f"{part / memory.GIB:.1f}" for part in parts)])
+    heads = ["", "weights, gradients, AdamW", "gathered", "activations", "logits", "together"]
+    return markdown_table(heads, rows)
+
+
+def too_much(run: str) -> float:
+    """By how many per cent the prediction of a recorded BF16 training was above the memory that it took."""
+    recorded = read(f"{run}/speed/{BF16}").run
+    config = strict_validate(TrainConfig, recorded["config"], "the record")
+    told = memory.predict(config, recorded["world"]["size"])["peak"]
+    return 100 * told / recorded["results"]["speed"]["memory"]["peak"] - 100
+
+
+def inside() -> list[float]:
+    """Gaps of the recipes that are within the band in the whole run, per cent."""
+    arms = read(WHOLE).results["verdict"]["arms"]
+    roles = {arm: preset["role"] for arm, preset in read(WHOLE).config["arms"].items()}
+    return [gap(WHOLE, arm) for arm in arms if arms[arm]["word"] == "inside" and roles[arm] == "candidate"]
+
+
+def delayed_elsewhere() -> list[list[str]]:
+    """Run, steps, gap and verdict of delayed scaling in the comparisons beside the whole one."""
+    words = {"inside": "in", "outside": "OUT", "undecided": "?"}
+    return [
+        [
+            run.rpartition("/")[2],
+            str(read(run).config["train"]["steps"]),
+            f"{gap(run, FP8):.3f}",
+            words[read(run).results["verdict"]["arms"][FP8]["word"]],
+        ]
+        for run in (HOUR, SAFETY, CHECK, SCHEDULE)
+    ]
+
+
+def sqnr(run: str, arm: str) -> float:
+    """Decibels of the worst layer output of an arm, as in the table."""
+    return read(run).results["arms"][arm]["sqnr"]["db"]
+
+
+def map_minutes() -> float:
+    """How long the recorded `lab crossover` took."""
+    record = crossover.records.load(crossover.FOLDER)
+    began, ended = (datetime.fromisoformat(record[key]) for key in ("started", "finished"))
+    return (ended - began).total_seconds() / 60
+
+
+def slowest_chip() -> float:
+    """By how many per cent the slowest GPU of host B trains less than the fastest, each alone."""
+    rates = lones(ONCE, BF16)
+    return 100 - 100 * min(rates) / max(rates)
+
+
+def kept_gib() -> float:
+    """GiB of each of four GPUs that weights kept for the backward cost at 8B."""
+    return gib(f"{BIG}/kept", FP8) - gib(f"{BIG}/as-it-is", FP8)
+
+
+def once_gib() -> float:
+    """GiB of each GPU that gradients reduced once a step cost at 8B: the whole model's, in FP32. Computed."""
+    block, outside = memory.parameters(sizes()["8b"])
+    return 4 * (sizes()["8b"].n_layers * block + outside) / memory.GIB
+
+
+def levers() -> str:
+    """What was tried against the cost of messages, at 1B and at 8B."""
+    kept = "`--set train.reshard_after_forward=false`"
+    rows = []
+    for words, one, big, costs in (
+        ("the preset as it is", f"{LEVERS}/as-it-is", f"{BIG}/as-it-is", ""),
+        (
+            f"{kept}: a block's weights stay for its backward",
+            f"{LEVERS}/kept",
+            f"{BIG}/kept",
+            f"at 8B {kept_gib():.0f} GiB more",
+        ),
+        (
+            f"{kept} `--set train.accumulation=4 --set train.reduce_once=true`: four micro-batches a step, gradients "
+            "reduced once (another host)",
+            f"{ONCE}/four",
+            "",
+            f"4 bytes a parameter, at 8B {once_gib():.0f} GiB: too much for two sequences on four H200s; a batch four "
+            "times as large",
+        ),
+        ("`NCCL_MAX_CTAS=8`, at 8B 16", f"{LEVERS}/ctas8", f"{BIG}/ctas16", ""),
+    ):
+        cells = [f"{shares(one, arm):.1f}" for arm in ARMS] + [f"{shares(one, arm, min):.1f}" for arm in ARMS]
+        cells += [f"{each(big, arm):,.0f}" if big else "not tried" for arm in ARMS]
+        rows.append([words, *cells, costs])
+    heads = ["1B, % of mean: BF16", "FP8", "1B, % of slowest: BF16", "FP8", "8B, tokens/s a GPU: BF16", "FP8", "costs"]
+    return markdown_table(["setting", *heads], rows)
+
+
+def best_linear() -> float:
+    """How many times as fast as in BF16 the best linear of the map is in FP8."""
+    return max(gain for arm in crossover.NAMES for gain in crossover.gains(arm).values())
+
+
+def losing() -> float:
+    """Milliseconds in BF16 up to which no recipe gains on any shape of the map."""
+    gaining = {shape for arm in crossover.NAMES for shape, gain in crossover.gains(arm).items() if gain > 1}
+    times = {shape: cell.took for shape, cell in crossover.of(crossover.BASE).items()}
+    first = min(times[shape] for shape in gaining)
+    return 1e3 * max(took for took in times.values() if took < first)
+
+
+def gained_at(arm: str = FP8) -> str:
+    """At how many shapes of the map this recipe gains: "10 of 27"."""
+    gains = crossover.gains(arm).values()
+    return f"{sum(gain > 1 for gain in gains)} of {len(gains)}"

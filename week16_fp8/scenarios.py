@@ -1,0 +1,297 @@
+"""Drives your functions and classes where one call is not enough, for the checks. It holds no expected value.
+
+It runs where your code runs; what it returns is judged elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+# Each scenario imports the one module it drives: a file that is broken must not stop the checks of another.
+
+
+def delay(amax_ST, group, fmt, length, algorithm, margin, alone=False):
+    """16.3: S updates with the rows of amax_ST. Returns the scales before each update and after the last [S + 1, T],
+    the history, and the amaxes as they are afterwards."""
+
+    from . import delayed
+
+    scaler = delayed.DelayedScaling(amax_ST.shape[1], fmt, length=length, algorithm=algorithm, margin=margin)
+    scales = [scaler.scale_T.clone()]
+    for amax_T in amax_ST:
+        scaler.update(amax_T, None if alone else group)
+        scales.append(scaler.scale_T.clone())
+    return torch.stack(scales), scaler.history_HT, amax_ST
+
+
+class Watch(TorchFunctionMode):
+    """Notes every look at a tensor's values from Python, inside it."""
+
+    LOOKS = ("item", "tolist", "numpy", "cpu", "__array__", "__bool__", "__float__", "__int__", "__index__")
+
+    def __init__(self):
+        super().__init__()
+        self.looked = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        if name in self.LOOKS:
+            self.looked.append(f"{name}()")
+        return function(*args, **(kwargs or {}))
+
+
+def scale_unseen(amax, fmt, epsilon, power_of_two):
+    """16.4: the scales, and by which methods the values were looked at."""
+    from . import casts
+
+    with Watch() as watch:
+        scale = casts.scale_of(amax, fmt, epsilon=epsilon, power_of_two=power_of_two)
+    return scale, watch.looked
+
+
+def block_product(x, w, dy, epsilon=None, power_of_two=True, needs=(True, True)):
+    """16.4: y and the two gradients."""
+    from . import blockwise, casts
+
+    recipe = casts.Recipe(backward="e4m3", blocks=True, power_of_two=power_of_two, epsilon=epsilon or {})
+    x, w = x.requires_grad_(needs[0]), w.requires_grad_(needs[1])
+    y = blockwise.BlockProduct.apply(x, w, recipe)
+    y.backward(dy)
+    return y.detach(), x.grad, w.grad
+
+
+def one_rounding(x, slot, forward, backward, power_of_two, epsilon):
+    """16.5: what `rounding` gives."""
+    from . import casts, linear
+
+    recipe = casts.Recipe(forward, backward, power_of_two=power_of_two, epsilon=epsilon)
+    return linear.rounding(x, slot, recipe)
+
+
+def linear_step(x, w, bias, dy, forward="e4m3", backward="e5m2", needs_input=True):
+    """16.5: forward and backward of an FP8Linear with these weights: y and the gradients of x, weight and bias."""
+    from . import casts, linear
+
+    module = _linear(linear, w, bias, casts.Recipe(forward, backward))
+    x = x.requires_grad_(needs_input)
+    y = module(x)
+    y.backward(dy)
+    return y.detach(), x.grad, module.weight.grad, module.bias.grad if bias is not None else None
+
+
+def micro_batches(x, weights, flags, dy):
+    """16.5: one forward and backward for each weight and flag, in turn: before each the weight is overwritten. Returns
+    all outputs, all gradients of x, the weight's, and whether a backward came to a graph that was used up."""
+    from . import casts, linear
+
+    module = _linear(linear, weights[0], None, casts.HYBRID)
+    outputs, gradients = [], []
+    for w, flag in zip(weights, flags):
+        with torch.no_grad():
+            module.weight.copy_(w)
+        own = x.clone().requires_grad_()
+        y = module(own, is_first_microbatch=flag)
+        try:
+            y.backward(dy)
+        except RuntimeError as error:
+            if "backward through the graph a second time" not in str(error):
+                raise
+            return None, None, None, True
+        outputs.append(y.detach())
+        gradients.append(own.grad)
+    return torch.stack(outputs), torch.stack(gradients), module.weight.grad, False
+
+
+def taken_too_early(x, w):
+    """16.5: is_first_microbatch=False on a fresh module. The name of the error, or "none"."""
+    from . import casts, linear
+
+    module = _linear(linear, w, None, casts.HYBRID)
+    try:
+        module(x, is_first_microbatch=False)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__
+    return "none"
+
+
+def _linear(linear, w, bias, recipe):
+    module = linear.FP8Linear(w.shape[1], w.shape[0], bias=bias is not None, recipe=recipe)
+    with torch.no_grad():
+        module.weight.copy_(w)
+        if bias is not None:
+            module.bias.copy_(bias)
+    return module
+
+
+class Fresh(nn.Linear):
+    """What `make` makes in a check: a linear of another type, whose weights are all 7 until somebody copies."""
+
+    def __init__(self, in_features, out_features, bias=True):
+        super().__init__(in_features, out_features, bias=bias)
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 7.0)
+
+
+def build(weights, biases, tied, evaluated):
+    """A model of the weights {dotted name: [out, in]}: linears (with the biases that there are), an embedding "embed"
+    that shares its weight with the linear `tied`, and a norm. `evaluated` names modules in eval mode."""
+    model = nn.Module()
+    for name, w in weights.items():
+        here = model
+        *above, last = name.split(".")
+        for part in above:
+            if not hasattr(here, part):
+                setattr(here, part, nn.Module())
+            here = getattr(here, part)
+        new = nn.Linear(w.shape[1], w.shape[0], bias=name in biases)
+        with torch.no_grad():
+            new.weight.copy_(w)
+            if name in biases:
+                new.bias.copy_(biases[name])
+        setattr(here, last, new)
+    model.norm = nn.LayerNorm(8)
+    model.embed = nn.Embedding(4, 4)
+    if tied:
+        model.embed = nn.Embedding(*weights[tied].shape)
+        model.embed.weight = model.get_submodule(tied).weight  # type: ignore[assignment]  # nn.Module's attributes
+    for name in evaluated:
+        model.get_submodule(name).eval()
+    return model
+
+
+def converted(weights, biases, tied, evaluated, skip, multiple):
+    """16.6: the report, and of each linear afterwards its type, weight, bias and mode; whether the tie still holds."""
+    from . import convert
+
+    model = build(weights, biases, tied, evaluated)
+    made = []
+
+    def make(in_features, out_features, bias=True):
+        made.append((in_features, out_features, bias))
+        return Fresh(in_features, out_features, bias=bias)
+
+    report = convert.convert(model, make, skip=skip, multiple=multiple)
+    found = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            bias = module.bias.detach() if module.bias is not None else None
+            found[name] = (type(module).__name__, module.weight.detach(), bias, module.training)
+    still = tied is None or model.embed.weight is model.get_submodule(tied).weight
+    return list(report.converted), dict(report.skipped), found, made, still
+
+
+def refused(weights, skip, multiple):
+    """16.6: the name of the error that convert raises, or "none"; how many linears were replaced all the same; and what
+    a block's linear and the head are after a second try, with a list that is right."""
+    from . import convert
+
+    model = build(weights, {}, None, ())
+    error = "none"
+    try:
+        convert.convert(model, Fresh, skip=skip, multiple=multiple)
+    except NotImplementedError:
+        raise
+    except Exception as raised:
+        error = type(raised).__name__
+    replaced = sum(isinstance(module, Fresh) for module in model.modules())
+    convert.convert(model, Fresh, skip=["head"], multiple=16)
+    return error, replaced, [type(model.get_submodule(name)).__name__ for name in ("layers.0.attn.wq", "head")]
+
+
+def micro_batched(xs, ys, w, low):
+    """16.6: gradients_of on a model that notes what runs inside the context. `low`: its output is BF16. Returns the
+    loss, the gradient, and the log: (what, how many contexts are open)."""
+
+    from . import convert
+
+    log, open_ = [], 0
+
+    @contextmanager
+    def autocast():
+        nonlocal open_
+        log.append(("enter", open_))
+        open_ += 1
+        try:
+            yield
+        finally:
+            open_ -= 1
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(w.clone())
+
+        def forward(self, x):
+            log.append(("forward", open_))
+            y = x @ self.weight.t()
+            y = y.bfloat16() if low else y
+            y.register_hook(lambda _: log.append(("backward", open_)))
+            return y
+
+    def loss(out, y):
+        log.append(("loss in " + str(out.dtype).removeprefix("torch."), open_))
+        return (out - y).square().mean()
+
+    model = Model()
+    told = convert.gradients_of(model, list(zip(xs, ys)), loss, autocast)
+    return told, model.weight.grad, log
+
+
+def scaled_steps(gradients, group, scale, growth, backoff, interval, alone=False):
+    """16.7: for each step's gradients (of a loss that was scaled) unscale and update. Returns the answers, the
+    gradients afterwards, and the scale after each step."""
+
+    from . import loss_scaling
+
+    scaler = loss_scaling.LossScaler(scale, growth, backoff, interval)
+    finite, scales = [], []
+    for step in gradients:
+        good = scaler.unscale_(step, None if alone else group)
+        scaler.update(good)
+        finite.append(float(good))
+        scales.append(float(scaler.scale))
+    return finite, gradients, scales
+
+
+def recovered(losses, finite, saves, lower_after, rollback_after, factor):
+    """16.7: `after` for each step; a checkpoint after the steps in `saves`. Returns actions, rates, and the log."""
+    from . import loss_scaling
+
+    recovery = loss_scaling.Recovery(lower_after, rollback_after, factor)
+    actions, rates = [], []
+    for step, (loss, good) in enumerate(zip(losses, finite)):
+        actions.append(recovery.after(step, loss, bool(good)))
+        rates.append(float(recovery.rate))
+        if step in saves:
+            recovery.saved(step)
+    return actions, rates, [tuple(event) for event in recovery.log]
+
+
+def measured(tensors, scales, fmt):
+    """16.8: `measure` of each tensor."""
+    from . import scale_tracker
+
+    return [scale_tracker.measure(x, s, fmt) for x, s in zip(tensors, scales)]
+
+
+def raised(runs):
+    """16.8: of each run (scale, amax, overflow, underflow: [S, T]) the first step at which a fresh Alarm rings, or
+    -1."""
+
+    from . import scale_tracker
+
+    found = defaultdict(lambda: -1)
+    for number, run in enumerate(runs):
+        alarm = scale_tracker.Alarm()
+        for step, rows in enumerate(zip(*run)):
+            if alarm.see(*(row.clone() for row in rows)):
+                found[number] = step
+                break
+    return [found[number] for number in range(len(runs))]

@@ -1,0 +1,528 @@
+"""The checks of the conversion (16.6), of loss scaling and recovery (16.7) and of the tracker (16.8). Read them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.checks import call, call_alone, expect, same, task
+
+RUNS = Path(__file__).parent / "data" / "held-out.npz"
+
+
+def generator(seed):
+    return np.random.default_rng(seed % 2**63)
+
+
+def normal(draw, *shape):
+    return torch.from_numpy(draw.standard_normal(shape).astype(np.float32))
+
+
+def listed(got, want, what, causes=None):
+    """Two lists of names that must be equal."""
+    causes = causes or {}
+    cause = tuple(text for text, other in causes.items() if list(got) == list(other) and list(other) != list(want))
+    expect(list(got) == list(want), f"{what}\n  expected  {want}\n  got       {got}", cause=cause)
+
+
+# ---- 16.6
+
+
+def a_model(seed):
+    """Weights by name, in the model's order, with everything that must be left alone; the skipped with their reason."""
+    draw = generator(seed)
+    d, f = 16 * int(draw.integers(1, 4)), 16 * int(draw.integers(4, 7))
+    layers = int(draw.integers(2, 4))
+    shapes: dict[str, tuple[int, int]] = {}
+    for i in range(layers):
+        shapes |= {f"layers.{i}.attn.wq": (d, d), f"layers.{i}.attn.wo": (d, d), f"layers.{i}.router": (16, d)}
+        shapes |= {f"layers.{i}.ffn.w1": (f, d), f"layers.{i}.ffn.w2": (d, f)}
+    odd = f"layers.{int(draw.integers(layers))}.odd"
+    shapes |= {odd: (d, d + 8) if seed % 2 else (d + 8, d), "layers.1.wide": (64, 96), "layers.1.tall": (48, 64)}
+    shapes |= {"overhead": (d, d), "shared": (32, d), "head": (64, d)}
+    order = {}
+    for name in sorted(shapes, key=lambda n: (not n.startswith("layers"), n.split(".")[:2])):
+        order[name] = shapes[name]
+    weights = {name: normal(draw, *shape) for name, shape in order.items()}
+    biases = {
+        name: normal(draw, weights[name].shape[0]) for name in ("layers.0.ffn.w1", "layers.1.attn.wo", "overhead")
+    }
+    why = {name: "named" for name in weights if name.endswith("router") or name == "head"}
+    why |= {odd: "shape", "shared": "shared"}
+    return weights, biases, why
+
+
+def outcome(seed, skip=("head", "router"), multiple=16):
+    weights, biases, why = a_model(seed)
+    evaluated = ["layers.1", "layers.0.router"]
+    got = call_alone("scenarios.converted", weights, biases, "shared", evaluated, list(skip), multiple)
+    return weights, biases, why, got
+
+
+@task("16.6", points=3)
+def test_which_linears(seed):
+    """Every linear is converted, or left with its reason"""
+    weights, _, why, (converted, skipped, found, made, still) = outcome(seed)
+    every = list(weights)
+    wanted = [name for name in every if name not in why]
+    listed(
+        sorted(converted),
+        sorted(wanted),
+        "the converted linears",
+        {
+            "the head is among them: its output are logits, and it stays": sorted([*wanted, "head"]),
+            "shapes are not looked at: FP8 kernels take multiples of 16": sorted(
+                [*wanted, *(n for n in every if why.get(n) == "shape")]
+            ),
+            "a weight that the embedding shares is among them": sorted([*wanted, "shared"]),
+            "'overhead' is not called 'head': names are compared part by part": sorted(
+                n for n in wanted if n != "overhead"
+            ),
+        },
+    )
+    listed(converted, [name for name in found if name in wanted], "their order, which is the model's")
+    expect(skipped == why, f"the reasons of those that were left\n  expected  {why}\n  got       {skipped}")
+    types = {name: kind for name, (kind, *_) in found.items()}
+    want = {name: "Linear" if name in why else "Fresh" for name in found}
+    cause = ("the report says so, and the model was not changed",) if set(types.values()) == {"Linear"} else ()
+    expect(types == want, f"what the model holds afterwards\n  expected  {want}\n  got       {types}", cause=cause)
+    expect(still, "the embedding and its linear do not share one weight any more")
+    shapes = [(weights[n].shape[1], weights[n].shape[0], n in outcome_biases(seed)) for n in converted]
+    expect(
+        sorted(map(tuple, made)) == sorted(shapes),
+        f"make(in_features, out_features, bias=...) was called with {made}, and {shapes} are asked for",
+    )
+
+
+def outcome_biases(seed):
+    return a_model(seed)[1]
+
+
+@task("16.6", points=3)
+def test_the_weights_are_copied(seed):
+    """The same weights and biases, in the same mode"""
+    weights, biases, _, (_, _, found, _, _) = outcome(seed)
+    for name, (kind, weight, bias, training) in found.items():
+        fresh = torch.full_like(weights[name], 7.0)
+        same(
+            weight,
+            weights[name],
+            what=f"the weight of {name} ({kind})",
+            looks_like={"what `make` drew: the weights are not copied": fresh},
+        )
+        if name in biases:
+            own = torch.full_like(biases[name], 7.0)
+            same(
+                bias,
+                biases[name],
+                what=f"the bias of {name} ({kind})",
+                looks_like={"what `make` drew: the biases are not copied": own},
+            )
+        else:
+            expect(bias is None, f"{name} had no bias, and has one now")
+        mode = not name.startswith("layers.1.") and name != "layers.0.router"
+        expect(training == mode, f"{name} was in {'training' if mode else 'eval'} mode, and is not any more")
+
+
+@task("16.6", points=1)
+def test_skip_and_multiple(seed):
+    """Whole parts of the model by name, and blocks of another size"""
+    weights, _, _, (converted, skipped, *_) = outcome(seed, skip=("layers.0", "wo"), multiple=32)
+    want = {}
+    for name, w in weights.items():
+        if name.startswith("layers.0.") or name.endswith(".wo"):
+            want[name] = "named"
+        elif w.shape[0] % 32 or w.shape[1] % 32:
+            want[name] = "shape"
+        elif name == "shared":
+            want[name] = "shared"
+    expect(skipped == want, f"the reasons of those that were left\n  expected  {want}\n  got       {skipped}")
+    listed(sorted(converted), sorted(n for n in weights if n not in want), "the converted linears")
+
+
+@task("16.6", points=1)
+def test_a_wrong_skip_list_is_an_error(seed):
+    """A name that means nothing, and nothing left: ValueError, and the model is as it was"""
+    weights, _, _ = a_model(seed)
+    for skip, multiple, what in (
+        (["head", "ruoter"], 16, "no module is called ruoter"),
+        (["layers", "overhead", "shared", "head"], 16, "all linears are named"),
+        (["head"], 4096, "no shape fits"),
+    ):
+        error, replaced, kinds = call_alone("scenarios.refused", weights, skip, multiple)
+        expect(error == "ValueError", f"{what}: ValueError is asked for, and there was {error}")
+        expect(replaced == 0, f"{what}: {replaced} linears were replaced all the same")
+        expect(
+            list(kinds) == ["Fresh", "Linear"],
+            f"after the error, with a list that is right: layers.0.attn.wq is {kinds[0]}, and the head {kinds[1]}",
+        )
+
+
+@task("16.6", points=4)
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "BF16 output"])
+def test_autocast(low, seed):
+    """The forward inside, once for each micro-batch; loss and backward outside; the mean of the micro-batches"""
+    draw = generator(seed)
+    count, rows, d = int(draw.integers(2, 5)), int(draw.integers(3, 7)), int(draw.integers(4, 9))
+    xs, ys = ([normal(draw, rows, d) for _ in range(count)] for _ in range(2))
+    w = normal(draw, d, d)
+    told, grad, log = call_alone("scenarios.micro_batched", xs, ys, w, low)
+    one: list[list] = [["enter", 0], ["forward", 1], ["loss in float32", 0], ["backward", 0]]
+    log = [list(entry) for entry in log]
+
+    def with_(**changed):
+        return [[what, changed.get(what.split()[0], where)] for what, where in one]
+
+    likely = {
+        "the backward runs inside autocast": with_(loss=1, backward=1),
+        "the loss is computed inside autocast": with_(loss=1),
+        "there is no autocast around the forward": [e for e in with_(forward=0) if e[0] != "enter"],
+        "the loss gets the output in BF16": [[e[0].replace("float32", "bfloat16"), e[1]] for e in one],
+    }
+    both = {
+        f"{text}, and the loss gets the output in BF16": [[e[0].replace("float32", "bfloat16"), e[1]] for e in entries]
+        for text, entries in [*likely.items()][:3]
+    }
+    cause = tuple(text for text, entries in (likely | both).items() if log == entries * count)
+    once = [one[0], *(entry for _ in range(count) for entry in one[1:3]), one[3]]
+    expect(
+        log == one * count,
+        f"what ran for {count} micro-batches, with how many contexts open\n  expected  {one} each\n  got       {log}"
+        + ("\n  one context, or one backward, for all of them" if log == once else ""),
+        cause=cause,
+    )
+    full = [x.double() @ w.double().t() for x in xs]
+    out = [(x @ w.t()).bfloat16().float() if low else x @ w.t() for x in xs]
+    loss = sum(float((o.double() - y.double()).square().mean()) for o, y in zip(out, ys)) / count
+    tol = 1e-5 * abs(loss) + (0.02 * loss if low else 0.0)
+    same(told, loss, tol=tol, what="the loss", looks_like={"the sum over the micro-batches": loss * count})
+    want = sum((2 / f.numel() / count) * (f - y.double()).t() @ x.double() for f, x, y in zip(full, xs, ys))
+    # BF16 rounds the output and its gradient by 2^-8 of them each; FP32 sums of a few terms.
+    tol = (2.0**-6 if low else 1e-5) * float(want.abs().max())
+    likely = {"the sum over the micro-batches: the mean is asked for": want * count}
+    near = {text: grad for text, other in likely.items() if bool(((grad - other).abs() <= count * tol).all())}
+    same(grad, want.float(), tol=tol, what="the gradient", looks_like=near)
+
+
+# ---- 16.7
+
+
+def steps_of(seed, N, count):
+    """Gradients of two parameters by rank and step, some of them spoilt on some rank; and which steps are."""
+    draw = generator(seed)
+    spoilt = draw.random(count) < 0.3
+    spoilt[:3] = [False, True, False]
+    spoilt[-4:] = False  # a scale that grows after three or four good steps grows on every seed
+    ranks = [[[normal(draw, 3, 4), normal(draw, 5)] for _ in range(count)] for _ in range(N)]
+    for step in np.flatnonzero(spoilt):
+        rank, which = int(draw.integers(N)), int(draw.integers(2))
+        flat = ranks[rank][step][which].view(-1)
+        place, value = int(draw.integers(len(flat))), [math.inf, -math.inf, math.nan][int(draw.integers(3))]
+        if step != 1:
+            flat[place] = value
+    # In step 1 nothing but a NaN is bad, and the last rank alone has it.
+    ranks[N - 1][1][0][0, 0], ranks[0][1][0][0, 1] = math.nan, 1.0
+    return ranks, [float(not bad) for bad in spoilt], draw
+
+
+def by_torch(finite, scale, growth, backoff, interval):
+    """The scales of torch's own GradScaler after each step, with these overflows."""
+    scaler = torch.amp.GradScaler("cpu", scale, growth, backoff, interval)
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    scales = []
+    for good in finite:
+        scaler.scale(torch.ones(()))  # it makes its tensors at the first call
+        weight.grad = torch.full((1,), 1.0 if good else math.inf)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return scales
+
+
+@task("16.7", points=4)
+def test_as_gradscaler(seed):
+    """The scale after each step, as torch's GradScaler has it"""
+    draw = generator(seed + 1)
+    for number, interval in enumerate((int(draw.integers(2, 5)), 1)):
+        ranks, finite, _ = steps_of(seed + number, 1, 20 + seed % 7)
+        if number:  # up to where float32 ends, and no further
+            finite = [1.0] * len(ranks[0])
+            ranks = [[[torch.ones(2)] for _ in finite]]
+        start = 2.0 ** int(draw.integers(8, 20)) if not number else 2.0**115
+        growth, backoff = float(draw.choice([2.0, 4.0])), float(draw.choice([0.5, 0.25]))
+        settings = {"scale": start, "growth": growth, "backoff": backoff, "interval": interval}
+        got, _ = call("scenarios.scaled_steps", [(ranks[0],)], alone=True, **settings)
+        answers, after, scales = got[0]
+        same(answers, finite, what="whether each step's gradients are finite")
+        want = by_torch(finite, start, growth, backoff, interval)
+        count = ungrown(finite, start, growth, backoff, interval)
+        unbounded = [start * growth ** (k + 1) for k in range(len(finite))] if number else want
+        same(
+            scales,
+            want,
+            what=f"the scale after each step, {settings}, good steps {[int(g) for g in finite]}",
+            looks_like={
+                "good steps are counted on over a bad one: they must follow one another": count,
+                "it grows one step late": by_torch(finite, start, growth, backoff, interval + 1),
+                "it grows beyond float32: where the next scale would be infinite it stays": unbounded,
+                "it becomes infinite: where the next scale would be it stays": [
+                    one if one < 2.0**128 else math.inf for one in unbounded
+                ],
+                "it never grows": [start * backoff ** finite[: k + 1].count(0.0) for k in range(len(finite))],
+            },
+        )
+        before = [start, *want]
+        for step in range(len(finite)):
+            for one, g in zip(after[step], ranks[0][step]):
+                same(
+                    one,
+                    g / before[step],
+                    tol=(2.0**-23 * g / before[step]).abs().nan_to_num(0, 0, 0).double(),
+                    what=f"a gradient of step {step} after unscaling by {before[step]:g}",
+                    looks_like={"untouched: gradients are divided by the scale, in place": g},
+                )
+
+
+def ungrown(finite, scale, growth, backoff, interval):
+    """As `by_torch`, but a bad step does not begin the count anew."""
+    good, scales = 0, []
+    for one in finite:
+        if one:
+            good += 1
+            if good == interval:
+                scale, good = scale * growth if scale * growth < 2.0**128 else scale, 0
+        else:
+            scale *= backoff
+        scales.append(scale)
+    return scales
+
+
+@task("16.7", points=2)
+@pytest.mark.parametrize("N", [2, 3])
+def test_all_ranks_skip_together(N, seed):
+    """One rank's infinity is every rank's bad step"""
+    ranks, finite, _ = steps_of(seed, N, 10 + seed % 5)
+    settings = {"scale": 2.0**12, "growth": 2.0, "backoff": 0.5, "interval": 3}
+    got, ledgers = call("scenarios.scaled_steps", [(steps,) for steps in ranks], **settings)
+    own = [[float(all(bool(g.isfinite().all()) for g in step)) for step in steps] for steps in ranks]
+    apart = all(list(got[r][0]) == own[r] for r in range(N))  # not one rank by accident
+    for r in range(N):
+        same(
+            got[r][0],
+            finite,
+            rank=r,
+            what="whether each step's gradients are finite on all ranks",
+            looks_like={"this rank's own gradients alone: one rank then skips where another steps": own[r]}
+            if apart
+            else {},
+        )
+        same(got[r][2], by_torch(finite, *settings.values()), rank=r, what="the scale after each step")
+        calls = [event for event in ledgers[r].events if event.bytes]
+        expect(
+            len(calls) <= len(finite) and all(event.bytes <= 8 * N for event in calls),
+            f"rank {r}: one collective of one number a step is enough; there were {len(calls)} in {len(finite)} steps, "
+            f"the largest of {max((event.bytes for event in calls), default=0)} bytes",
+        )
+
+
+def recovery(bad, saves, lower_after, rollback_after, factor, *, keep_count=False, trust=False):
+    """Actions, rates and the log, by the rules; keep_count, trust: mistakes. bad: "", "loss" or "gradient" by step."""
+    row, rate, checkpoint = 0, 1.0, None
+    actions, rates = [], []
+    log: list[tuple] = []
+    for step, reason in enumerate(bad):
+        action, to = "step", None
+        if not reason:
+            row = row if keep_count else 0
+        else:
+            row += 1
+            action = "roll back" if row >= rollback_after else "lower" if row >= lower_after else "skip"
+            if action == "roll back":
+                to, row = checkpoint, 0
+            rate *= factor if action != "skip" else 1.0
+            log.append((step, action, reason, to))
+        actions.append(action)
+        rates.append(rate)
+        if step in saves and (row == 0 or trust):
+            checkpoint = step
+    return actions, rates, log
+
+
+@task("16.7", points=4)
+def test_recovery(seed):
+    """Skip, lower the rate, roll back; and the log of it"""
+    draw = generator(seed)
+    lower_after, rollback_after = 2, int(draw.integers(4, 6))
+    factor = float(draw.choice([0.5, 0.25]))
+    rows = [1, lower_after, 1, rollback_after, rollback_after + 1, 2 * rollback_after]
+    bad: list[str] = ["", ""]
+    for row in rows:
+        bad += [str(draw.choice(["loss", "gradient"])) for _ in range(row)] + [""] * int(draw.integers(1, 4))
+    at = [k for k, one in enumerate(bad) if one]
+    bad[at[0]], bad[at[1]] = "loss", "gradient"
+    saves = [int(k) for k in range(len(bad)) if draw.random() < 0.5 or k in (at[5], at[8])]
+    saves = [k for k in saves if k > at[3]]  # the first bad steps come before any checkpoint
+    losses = [float(draw.choice([math.nan, math.inf])) if one == "loss" else 2.5 for one in bad]
+    finite = [one == "" or (one == "loss" and draw.random() < 0.5) for one in bad]
+    got_actions, got_rates, got_log = call_alone(
+        "scenarios.recovered", losses, finite, saves, lower_after, rollback_after, factor
+    )
+    rules = (bad, saves, lower_after, rollback_after, factor)
+    actions, rates, log = recovery(*rules)
+    by_gradient = [("gradient" if not f else "") for f in finite]
+    listed(
+        got_actions,
+        actions,
+        f"the actions; lower after {lower_after}, roll back after {rollback_after}, bad steps {bad}",
+        {
+            "good steps in between do not begin the count anew": recovery(*rules, keep_count=True)[0],
+            "a loss that is not finite, with finite gradients, is a bad step as well": recovery(
+                by_gradient, *rules[1:]
+            )[0],
+            "bad steps are not skipped": ["step"] * len(bad),
+        },
+    )
+    same(got_rates, rates, tol=1e-12, what="the rate's multiplier after each step")
+    events = [tuple(event) for event in got_log]
+    by_finite = [(step, act, "loss" if finite[step] else "gradient", to) for step, act, _, to in log]
+    likely = {
+        "a checkpoint from the midst of bad steps is trusted": recovery(*rules, trust=True)[2],
+        "where loss and gradients are both bad, the reason is the loss": by_finite,
+    }
+    first = next((k for k, (a, b) in enumerate(zip(events, log)) if a != b), min(len(events), len(log)))
+    a, b = ([*map(str, events[first : first + 1]), "nothing"][0] for events in (log, events))
+    expect(
+        events == log,
+        f"the log, (step, action, reason, to): {len(log)} events are asked for, and there are {len(events)}; the first "
+        f"that differs is number {first}\n  expected  {a}\n  got       {b}",
+        cause=tuple(text for text, other in likely.items() if events == other != log),
+    )
+
+
+# ---- 16.8
+
+
+@task("16.8", points=4)
+@pytest.mark.parametrize("fmt", ["e4m3", "e5m2"])
+def test_measure(fmt, seed):
+    """Scale, amax, overflow, underflow of a tensor"""
+    draw = generator(seed)
+    largest, smallest = {"e4m3": (448.0, 2.0**-9), "e5m2": (57344.0, 2.0**-16)}[fmt]
+    scale = 2.0 ** int(draw.integers(-3, 4))  # so that the borders are met exactly
+    y = normal(draw, 40, 5 + seed % 11) * torch.from_numpy(10 ** draw.uniform(-7, 6, (40, 1)).astype(np.float32))
+    y.view(-1)[:6] = torch.tensor([largest, -largest, smallest / 2, -smallest / 2, smallest, 0.0])
+    y.view(-1)[6:16] = 0.0
+    y = y.view(-1)[torch.from_numpy(draw.permutation(y.numel()))].reshape(y.shape)
+    spoilt = y.clone()
+    spoilt.view(-1)[:2] = torch.tensor([math.inf, math.nan])
+    tensors = [y / scale, torch.zeros(4, 3), spoilt / scale, (y / scale).bfloat16()]
+    got = call_alone("scenarios.measured", tensors, [scale] * 4, fmt)
+    expect(isinstance(got, list) and len(got) == 4, "a Stat is asked for, of each tensor")
+    for stat, x in zip(got, tensors):
+        z = x.double().abs() * scale
+        over = float((z > largest).double().mean())
+        gone, some = (z <= smallest / 2) & (z != 0), int((z != 0).sum())
+        want = {"scale": scale, "amax": float(x.float().abs().max()), "overflow": over}
+        want["underflow"] = float(gone.sum()) / max(1, some)
+        wrong = {
+            "overflow": {"per cent: a share is asked for": 100 * over},
+            "underflow": {
+                "zeros count as lost: they were nothing before": float((z <= smallest / 2).double().mean()),
+                "a share of all values: zeros are not among those that can be lost": float(gone.double().mean()),
+                "everything below the smallest subnormal: more than half of it is rounded up": float(
+                    ((z < smallest) & (z != 0)).sum()
+                )
+                / max(1, some),
+            },
+        }
+        for name, value in want.items():
+            told = f"{name} of a tensor {list(x.shape)} with {int((~x.isfinite()).sum())} that are no numbers"
+            # A share in float32 is 2^-24 of it off; one number more or less is a 700th.
+            same(stat[name], value, tol=1e-6, what=told, looks_like=wrong.get(name))
+
+
+def held_out():
+    """[(what it is, [scale, amax, overflow, underflow] each [S, T])]."""
+    with np.load(RUNS) as file:
+        told = json.loads(str(file["runs"]))
+        fields = ("scale", "amax", "overflow", "underflow")
+        return [(one, [torch.from_numpy(file[f"{f}{n}"]) for f in fields]) for n, one in enumerate(told)]
+
+
+def shaken(draw, rows, at):
+    """One recorded run as it is judged, and at which step its fault is then: nothing of it is as in the file, and what
+    an alarm can see of a fault is all there.
+
+    Some steps before the fault are left out (25 stay); every number is a few per cent off; changes over time are larger
+    or smaller by a tenth; each tensor is in other units, and at another place."""
+    steps, T = rows[0].shape
+    before = steps if at is None else at
+    gone = draw.choice(before - 1, int(draw.integers(0, min(before // 4, before - 25) + 1)), replace=False)
+    stay = np.setdiff1d(np.arange(steps), gone)
+    stretch, order = float(draw.uniform(0.9, 1.1)), torch.from_numpy(draw.permutation(T))
+    shift = torch.from_numpy(draw.integers(-10, 11, T)).float()
+    found = []
+    for row, units in zip(rows, (-shift, shift, None, None)):  # shares have no unit
+        noise = torch.from_numpy(draw.normal(0.0, 0.03, row.shape)).float()
+        told = (row > 0) & row.isfinite()
+        power = torch.where(told, row, math.nan).log2()
+        usual = power.nanmedian(0).values
+        if units is None:
+            new = torch.exp2(power + noise).clamp(max=1.0)
+        else:
+            new = torch.exp2(usual + stretch * (power - usual) + noise + units)
+        new = torch.where(told, new, row)
+        found.append(new[stay][:, order].contiguous())
+    return tuple(found), None if at is None else int(np.searchsorted(stay, at))
+
+
+WINDOW = 20  # steps from the fault in which an alarm counts, where the loss survives it
+PRECISION, RECALL, LEAD = 0.8, 0.75, 10
+
+
+@task("16.8", points=6)
+def test_alarms(seed):
+    """Precision, recall and lead time on the held-out runs"""
+    draw = generator(seed)
+    runs, truth = [], []
+    for told, rows in held_out():
+        run, at = shaken(draw, rows, told["at"])
+        runs.append(run)
+        last = None if at is None else at + (WINDOW if told["end"] is None else told["end"] - told["at"])
+        truth.append((told["fault"], at, last))
+    shuffled = draw.permutation(len(runs))
+    told = [runs[k] for k in shuffled]
+    rung = call_alone("scenarios.raised", told, timeout=60.0)
+    expect(isinstance(rung, list) and len(rung) == len(runs), "for each run the step at which it rings, or -1")
+    hits, false, lead, missed = 0, 0, [], []
+    for k, step in zip(shuffled, rung):
+        fault, at, last = truth[k]
+        if at is not None and at <= step <= last:
+            hits += 1
+            lead += [last - step] if fault == "growth" else []
+            continue
+        false += step >= 0
+        missed += [fault] if at is not None else []
+    faults = sum(at is not None for _, at, _ in truth)
+    text = f"{hits} of {faults} faults were announced, and there were {false} false alarms in {len(runs)} runs"
+    always, never = all(step == 0 for step in rung), all(step < 0 for step in rung)
+    cause = ("it rings at the first step of every run",) if always else ("it never rings",) if never else ()
+    middle = sorted(lead)[len(lead) // 2] if lead else 0
+    if not cause and (hits < RECALL * faults or hits < PRECISION * (hits + false) or middle < LEAD):
+        # The same runs in other units: a rule that compares with what is usual does not see it.
+        other = [(scale * 2.0**-10, amax * 2.0**10, over, under) for scale, amax, over, under in told]
+        if call_alone("scenarios.raised", other, timeout=60.0) != rung:
+            cause = ("thresholds in absolute numbers: the same runs in other units ring at other steps",)
+    expect(hits >= RECALL * faults, f"{text}: recall {RECALL} is asked for; missed: {sorted(missed)}", cause=cause)
+    expect(hits >= PRECISION * (hits + false), f"{text}: precision {PRECISION} is asked for", cause=cause)
+    expect(
+        middle >= LEAD,
+        f"{text}: slow growth was announced {middle} steps before the end (median), {LEAD} are asked for",
+        cause=cause,
+    )

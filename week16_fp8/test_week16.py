@@ -1,0 +1,574 @@
+"""The checks of delayed scaling (16.3), of scales by block (16.4) and of the FP8 linear (16.5). Read them.
+
+Expected products are computed in float64 from operands that torch's own cast has rounded. An FP32 sum of K terms may
+differ from that by K roundings of 2^-24 of the sum of the terms' sizes (`sums`); everything before the sum must agree
+exactly, so a wrong scale, format or block shows as a difference hundreds of times as large.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.checks import call, call_alone, expect, same, task
+
+DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+
+
+def drawn(seed, *shape, spread=2.0):
+    """Normal numbers whose rows and columns differ in size by powers of two, so that every choice of block shows."""
+    draw = np.random.default_rng(seed % 2**63)
+    x = draw.standard_normal(shape) * 2.0 ** (spread * draw.standard_normal((shape[0], 1)))
+    return torch.from_numpy((x * 2.0 ** (spread * draw.standard_normal(shape[1]))).astype(np.float32))
+
+
+def size(seed, low, high):
+    return int(np.random.default_rng((seed * 7919 + low) % 2**63).integers(low, high))
+
+
+def one_scale(amax, fmt, epsilon, power_of_two):
+    """16.2's rules for one number."""
+    if not math.isfinite(amax) or max(amax, epsilon) == 0:
+        return 1.0
+    q = min(LARGEST[fmt] / max(amax, epsilon), torch.finfo(torch.float32).max)
+    return math.ldexp(1.0, math.frexp(q)[1] - 1) if power_of_two else q
+
+
+def scale_for(amax, fmt, epsilon=0.0, power_of_two=False):
+    """`one_scale` of each: float32."""
+    found = [one_scale(one, fmt, epsilon, power_of_two) for one in amax.reshape(-1).tolist()]
+    return torch.tensor(found, dtype=torch.float32).reshape(amax.shape)
+
+
+def cast(x, s, fmt):
+    """round(x * s) by torch's cast; float64."""
+    return (x.float() * s).clamp(-LARGEST[fmt], LARGEST[fmt]).to(DTYPES[fmt]).double()
+
+
+# ---- 16.3
+
+
+def delays(reduced, fmt, length, algorithm, margin, current=False, rolled=True):
+    """The scales before each update and after the last, and the history, for amaxes that are reduced: [S, T]."""
+    T = reduced.shape[1]
+    scale, scales = torch.ones(T), [torch.ones(T)]
+    past: list[torch.Tensor] = []
+    for row in reduced:
+        newest = torch.where(row.isfinite(), row, 0.0)
+        past = [newest, *past][:length] if rolled else [newest]
+        chosen = torch.stack(past).amax(0) if algorithm == "max" else newest
+        scale = torch.where(chosen > 0, scale_for(chosen * 2.0**margin, fmt), scale)
+        scales.append(scale)
+    if current:  # this step's amax for this step
+        scales = [*scales[1:], scales[-1]]
+    return torch.stack(scales), torch.stack([*past, *[torch.zeros(T)] * (length - len(past))])
+
+
+def ulps(scales):
+    """Two roundings to float32, and one to spare."""
+    return scales.double() * 2.0**-22
+
+
+def histories(seed, N, S, T):
+    """Amaxes by rank [S, T], with an outlier, a step of zeros, and on several ranks one that is NaN or infinite."""
+    draw = np.random.default_rng(seed % 2**63)
+    found = [torch.from_numpy((2.0 ** draw.uniform(-12, 4, (S, T))).astype(np.float32)) for _ in range(N)]
+    found[int(draw.integers(N))][int(draw.integers(1, S // 2)), 0] = 3e4
+    for rank in found:
+        rank[S // 2, 1] = 0.0
+    return found, draw
+
+
+@task("16.3", points=4)
+@pytest.mark.parametrize("algorithm", ["max", "most_recent"])
+@pytest.mark.parametrize("fmt", ["e4m3", "e5m2"])
+def test_delayed(fmt, algorithm, seed):
+    """One rank: blind at first, then from the history"""
+    S, T, length, margin = size(seed, 9, 14), size(seed, 3, 7), size(seed, 3, 6), 1 + seed % 2
+    (amax,), _ = histories(seed, 1, S, T)
+    got, _ = call("scenarios.delay", [amax], fmt=fmt, length=length, algorithm=algorithm, margin=margin, alone=True)
+    rules = (amax, fmt, length, algorithm, margin)
+    scales, history = delays(*rules)
+    other = "most_recent" if algorithm == "max" else "max"
+    same(
+        got[0][0],
+        scales,
+        tol=ulps(scales),
+        what=f"the scales by step, {algorithm} of {length}, {fmt}, margin {margin},",
+        looks_like={
+            "this step's amax decides this step's scale: that is current scaling": delays(*rules, current=True)[0],
+            f"the algorithm is {other}": delays(amax, fmt, length, other, margin)[0],
+            "the history does not move: after `length` steps an outlier must be forgotten": delays(
+                amax, fmt, S + 1, algorithm, margin
+            )[0],
+            "the margin is ignored": delays(amax, fmt, length, algorithm, 0)[0] if margin else None,
+        },
+    )
+    same(
+        got[0][1],
+        history,
+        what="the history, the newest amax first,",
+        looks_like={"the oldest amax comes first": history.flip(0)},
+    )
+
+
+def _known(amax, length):
+    """Of each scale [S + 1, T], whether one of the last `length` amaxes before it says something."""
+    told = amax.isfinite() & (amax > 0)
+    rows = [told[max(0, step - length) : step].any(0) for step in range(len(amax) + 1)]
+    return torch.stack([torch.ones_like(rows[0]), *rows[1:]])
+
+
+@task("16.3", points=2)
+def test_what_tells_nothing(seed):
+    """Amaxes that are 0, NaN or infinite leave the scale as it was"""
+    S, T, length = size(seed, 9, 14), size(seed, 4, 7), 2
+    (amax,), draw = histories(seed, 1, S, T)
+    for bad in (math.nan, math.inf, 0.0):
+        for column in range(T):
+            amax[int(draw.integers(S)), column] = bad
+    amax[2:5, 2] = torch.tensor([math.nan, math.inf, 0.0])  # longer than the history
+    amax[-2, 1:], amax[-1, 1:] = math.inf, math.nan  # what the history ends with
+    got, _ = call("scenarios.delay", [amax], fmt="e5m2", length=length, algorithm="max", margin=0, alone=True)
+    scales, history = delays(amax, "e5m2", length, "max", 0)
+    raw = amax[-length:].flip(0)
+    same(
+        got[0][1],
+        history,
+        what="the history",
+        looks_like={
+            "infinite and NaN amaxes enter the history: they tell nothing, and enter as 0": raw,
+            "an infinite amax enters the history: it tells nothing, and enters as 0": raw.nan_to_num(0.0, math.inf),
+            "a NaN enters the history: it tells nothing, and enters as 0": raw.nan_to_num(math.nan, 0.0),
+        },
+    )
+    same(
+        got[0][0],
+        scales,
+        tol=ulps(scales),
+        what="the scales by step",
+        looks_like={
+            "where nothing is known the scale is 1 again: it stays as it was": torch.where(
+                _known(amax, length), scales, 1.0
+            )
+        },
+    )
+    same(got.inputs[0][0], amax, what="the amaxes after the updates, which are not to be changed,")
+
+
+@task("16.3", points=4)
+@pytest.mark.parametrize("N", [2, 3])
+def test_delayed_over_ranks(N, seed):
+    """The maximum over the ranks, also where one holds a NaN; one message of 2 T numbers"""
+    S, T, length = size(seed, 6, 9), size(seed, 4, 7), 4
+    amax = histories(seed, N, S, T)[0]
+    # A maximum loses a NaN or keeps it by who holds it and where: so every rank holds some, in every place.
+    for step in range(1, S):
+        for place in range(T):
+            if (step + place) % 2 == 0:
+                amax[(step // 2 + place // 2) % N][step, place] = math.nan
+    amax[seed % N][S // 2, S % 2], amax[0][S - 1, S % 2], amax[N - 1][S - 2, (S - 1) % 2] = math.inf, 2.0, math.inf
+    got, ledgers = call("scenarios.delay", amax, fmt="e4m3", length=length, algorithm="max", margin=0)
+    stacked = torch.stack(amax)
+    finite = stacked.isfinite().all(0)
+    reduced = torch.where(finite, torch.where(stacked.isfinite(), stacked, 0.0).amax(0), math.nan)
+    lost = torch.where(stacked.isfinite(), stacked, 0.0).amax(0)
+    rules = ("e4m3", length, "max", 0)
+    scales, history = delays(reduced, *rules)
+    for place, own in enumerate(amax):
+        likely = {
+            "this rank's own amaxes: they are not reduced over the ranks": delays(own, *rules)[1],
+            "another rank's NaN or infinity is lost: the others' maximum came out, NaN is asked for": delays(
+                lost, *rules
+            )[1],
+        }
+        came, other = got[place][1], delays(lost, *rules)[1]
+        if isinstance(came, torch.Tensor) and came.shape == other.shape and not torch.equal(came, other):
+            theirs = torch.stack([delays(one, *rules)[1] == came for one in amax]).any(0)  # some rank's own number
+            some = torch.where(theirs & (history == 0), came, history)
+            likely["some maximum has lost a NaN, and others have not: a flag of its own must travel"] = some
+        same(came, history, rank=place, what="the history", looks_like=likely)
+        same(
+            got[place][0],
+            scales,
+            rank=place,
+            tol=ulps(scales),
+            what="the scales by step",
+            looks_like={
+                "this rank's own amaxes: they are not reduced over the ranks": delays(own, *rules)[0],
+                "another rank's NaN or infinity is lost: the others' maximum came out, NaN is asked for": delays(
+                    lost, *rules
+                )[0],
+            },
+        )
+        calls = [event for event in ledgers[place].events if event.bytes]
+        expect(
+            len(calls) <= S and all(event.kind == "all_reduce" and event.bytes <= 8 * T for event in calls),
+            f"rank {place}: each update may make one all_reduce of at most {8 * T} bytes; in {S} updates there were "
+            + ", ".join(f"{event.kind} of {event.bytes}" for event in calls[:6]),
+        )
+
+
+# ---- 16.4
+
+
+def by_block(x, rows, columns, epsilon=0.0, power_of_two=True):
+    """(scales by block, by element), block after block."""
+    R, C = x.shape
+    amax = torch.stack(
+        [torch.stack([block.abs().max() for block in band.split(columns, 1)]) for band in x.float().split(rows)]
+    )
+    scales = scale_for(amax, "e4m3", epsilon, power_of_two)
+    i, j = torch.arange(R) // rows, torch.arange(C) // columns
+    return scales, scales[i][:, j]
+
+
+def on_grid(x, rows=1, columns=128, **how):
+    """Rounded in blocks, and scaled back; float64."""
+    s = by_block(x, rows, columns, **how)[1]
+    return cast(x, s, "e4m3") / s.double()
+
+
+@task("16.4", points=2)
+def test_scale_of(seed):
+    """The scale as a tensor: 16.2's rules"""
+    draw = np.random.default_rng(seed % 2**63)
+    amax = torch.from_numpy((10 ** draw.uniform(-10, 5, (3, 4 + seed % 5))).astype(np.float32))
+    amax[0, :4] = torch.tensor([0.0, math.nan, math.inf, 1e-44])
+    for fmt, power_of_two, epsilon in (("e4m3", True, 0.0), ("e5m2", False, 0.0), ("e4m3", False, 1e-3)):
+        want = scale_for(amax, fmt, epsilon, power_of_two)
+        got, looked = call_alone("scenarios.scale_unseen", amax, fmt, epsilon, power_of_two)
+        same(
+            got,
+            want,
+            tol=0.0 if power_of_two else ulps(want),
+            what=f"the scales for {fmt}, power of two: {power_of_two}, epsilon {epsilon}",
+            looks_like={
+                "epsilon comes after the division: it bounds amax, not the scale": scale_for(amax, fmt).clamp(
+                    min=epsilon
+                )
+                if epsilon
+                else None
+            },
+        )
+        expect(
+            not looked,
+            f"scale_of may not look at a value from Python, and it called {', '.join(sorted(set(looked)))}: a GPU "
+            "would have to be waited for, once a tensor",
+            known=True,
+        )
+
+
+@task("16.4", points=3)
+@pytest.mark.parametrize("square", [False, True], ids=["1 x 128", "128 x 128"])
+def test_block_scales(square, seed):
+    """Both shapes of block, with ragged ends, an outlier and a block of zeros"""
+    R, C = size(seed, 130, 300), size(seed + 1, 140, 400)
+    x = drawn(seed, R, C)
+    x[size(seed, 0, R), size(seed, 0, C)] = 3e5
+    x[:128, :128] = 0.0
+    epsilon = 2.0**-6
+    rows, columns = (128, 128) if square else (1, 128)
+    for kind, options in (("power of two", {}), ("any", {"power_of_two": False, "epsilon": epsilon})):
+        want = by_block(x, rows, columns, **options)[0]
+        got = call_alone("blockwise.block_scales", x, square, **options)
+        whole = scale_for(x.abs().max(), "e4m3", options.get("epsilon", 0.0), options.get("power_of_two", True))
+        same(
+            got,
+            want,
+            tol=0.0 if kind == "power of two" else ulps(want),
+            what=f"the scales of {R} x {C} in blocks of {rows} x {columns}, {kind}",
+            looks_like={
+                "the blocks lie along the columns: 128 x 1, and 1 x 128 is asked for": by_block(x, 128, 1, **options)[
+                    0
+                ],
+                "one scale for the whole tensor": whole.expand(want.shape),
+                "the other shape of block": by_block(x, 1 if square else 128, 128, **options)[0],
+            },
+        )
+
+
+@task("16.4", points=2)
+def test_on_grid(seed):
+    """Rounded in blocks and scaled back, in x's own dtype"""
+    for dtype, square in ((torch.float32, False), (torch.bfloat16, True)):
+        x = drawn(seed, size(seed, 100, 200), size(seed + 1, 129, 300)).to(dtype)
+        want = on_grid(x, 128 if square else 1).to(dtype)
+        same(
+            call_alone("blockwise.on_grid", x, square),
+            want,
+            what=f"x on its grid, {dtype}, square: {square}",
+            looks_like={
+                "not scaled back": cast(x, by_block(x, 128 if square else 1, 128)[1], "e4m3").to(dtype),
+                "in E5M2: the block recipe is E4M3 throughout": _e5m2(x, 128 if square else 1).to(dtype),
+            },
+        )
+
+
+def _e5m2(x, rows):
+    s = by_block(x, rows, 128)[1]
+    return cast(x, s, "e5m2") / s.double()
+
+
+def sums(a, b):
+    """The tolerance of an FP32 sum of a @ b: K + 1 roundings of the sum of the terms' sizes, float64."""
+    return (a.shape[1] + 1) * 2.0**-24 * (a.abs() @ b.abs()) + 1e-30
+
+
+@task("16.4", points=5)
+def test_block_product(seed):
+    """Three products, each rounded along what it sums over"""
+    M, K, N = (size(seed + i, low, low + 90) for i, low in enumerate((130, 140, 150)))
+    x, w, dy = drawn(seed, M, K), drawn(seed + 1, N, K), drawn(seed + 2, M, N)
+    epsilon = {"input": 2.0**-9, "weight": 2.0**-12, "grad": 2.0**3}
+    for e, p2 in ((dict.fromkeys(epsilon, 0.0), True), (epsilon, False)):
+        y, dx, dw = call_alone("scenarios.block_product", x, w, dy, epsilon=e, power_of_two=p2)
+
+        def one(t, slot, rows=1, e=e, p2=p2):
+            return on_grid(t, rows, epsilon=e[slot], power_of_two=p2)
+
+        x8, w8, dy8 = one(x, "input"), one(w, "weight", 128), one(dy, "grad")
+        told = f" of [{M}, {K}] @ [{K}, {N}], {'powers of two' if p2 else 'with epsilons'}"
+        _close(y, x8, w8.t(), "y" + told, {"the weight has blocks of 1 x 128": x8 @ one(w, "weight").t()})
+        _close(
+            dx,
+            dy8,
+            w8,
+            "dx" + told,
+            {
+                "the weight has blocks of 1 x 128": dy8 @ one(w, "weight"),
+                "dy is not rounded": dy.double() @ w8,
+                "dy has the blocks of the third product, along the tokens": one(dy.t(), "grad").t() @ w8,
+            },
+        )
+        dyt8, xt8 = one(dy.t(), "grad"), one(x.t(), "input").t()
+        _close(
+            dw,
+            dyt8,
+            xt8,
+            "dw" + told,
+            {
+                "x and dy as the other products had rounded them: this one sums over the tokens": dy8.t() @ x8,
+                "rounded twice: along the features, and then along the tokens": one(dy8.t().float(), "grad")
+                @ one(x8.t().float(), "input").t(),
+                "x as the forward had rounded it: this product sums over the tokens": dyt8 @ x8,
+                "dy as dx had rounded it: this product sums over the tokens": dy8.t() @ xt8,
+            },
+        )
+
+
+def _close(got, a, b, what, mistakes):
+    """A product of rounded operands within FP32's roundings. Mistakes are recognised within the same tolerance."""
+    want, tol = a @ b, sums(a, b)
+    likely = {}
+    if isinstance(got, torch.Tensor) and got.shape == want.shape:
+        for cause, other in mistakes.items():
+            apart = bool(((other - want).abs() > 16 * tol).any())  # so that the two can be told from one another
+            if apart and bool(((got.double() - other).abs() <= 2 * tol + 1e-6 * other.abs()).all()):
+                likely[cause] = got
+    same(got, want.float(), tol=tol, what=what, looks_like=likely)
+
+
+# ---- 16.5
+
+
+def whole(x, fmt, epsilon=0.0, power_of_two=False):
+    """(values of x * s, s) with one scale; float64 and float32."""
+    s = scale_for(x.float().abs().max(), fmt, epsilon, power_of_two)
+    return cast(x, s, fmt), s
+
+
+def back(x, fmt):
+    """x rounded with one scale and scaled back, float64."""
+    q, s = whole(x, fmt)
+    return q / s.double()
+
+
+@task("16.5", points=2)
+def test_rounding(seed):
+    """One operand: its format, its epsilon, its scale"""
+    powers = {"input": False, "weight": True, "grad": False}
+    for number, (slot, dtype) in enumerate(
+        (("input", torch.float32), ("weight", torch.bfloat16), ("grad", torch.float32))
+    ):
+        p2 = powers[slot]
+        x = (drawn(seed + number, 20 + seed % 9, 30) * 1e-3).to(dtype)
+        amax = float(x.abs().max())
+        epsilon = {"input": amax / 8, "weight": amax * 3, "grad": amax * 5}
+        fmt = "e5m2" if slot == "grad" else "e4m3"
+        s = whole(x, fmt, epsilon[slot], p2)[1]
+        got = call_alone("scenarios.one_rounding", x, slot, "e4m3", "e5m2", powers, epsilon)
+        expect(isinstance(got, tuple) and len(got) == 2, "a pair is asked for: the values, and the scale")
+        same(got[1], s, tol=ulps(s), what=f"the scale of {slot!r}, power of two: {p2},")
+        q = cast(x, got[1], fmt).to(dtype)  # with the scale that came, which may be a rounding away
+        same(
+            got[0],
+            q,
+            what=f"the values of {slot!r} times the scale",
+            looks_like={
+                "scaled back already: the values go into the product, and the scale is divided out after it": (
+                    q.double() / s.double()
+                ).to(dtype)
+            },
+        )
+
+
+def near(seed):
+    M, K, N = (size(seed + i, low, low + 40) for i, low in enumerate((20, 30, 40)))
+    x, w, dy = drawn(seed, M, K, spread=0.5), drawn(seed + 1, N, K, spread=0.5) * 0.05, drawn(seed + 2, M, N) * 1e-5
+    return x, w, dy, drawn(seed + 3, 1, N)[0] * 0.1
+
+
+@task("16.5", points=6)
+@pytest.mark.parametrize("backward", ["e5m2", "e4m3"], ids=["hybrid", "E4M3 only"])
+def test_linear(backward, seed):
+    """Output and gradients: three products of rounded operands"""
+    x, w, dy, bias = near(seed)
+    M, K = x.shape
+    # Three dimensions, as a decoder has: the same rows.
+    x3, dy3 = torch.stack([x, x.flip(0)]), torch.stack([dy, dy.flip(0)])
+    y, dx, dw, db = call_alone("scenarios.linear_step", x3, w, bias, dy3, backward=backward)
+    flat, dflat = x3.reshape(-1, K), dy3.reshape(2 * M, -1)
+    x8, w8, dy8 = back(flat, "e4m3"), back(w, "e4m3"), back(dflat, backward)
+    s_w = float(whole(w, "e4m3")[1])
+    other = back(dflat, "e4m3" if backward == "e5m2" else "e5m2")
+    lost = cast(dflat, torch.tensor(1.0), backward)
+    expect(y.shape == dy3.shape and dx.shape == x3.shape, f"y has shape {list(y.shape)} and dx {list(dx.shape)}")
+    _near(
+        y.reshape(2 * M, -1) - bias,
+        x8,
+        w8.t(),
+        "y without the bias",
+        {
+            "nothing is rounded": flat.double() @ w.double().t(),
+            "the forward is in E5M2: activations and weights belong in E4M3": back(flat, "e5m2") @ back(w, "e5m2").t(),
+        },
+        extra=2.0**-22 * (y.reshape(2 * M, -1).abs().double() + bias.abs().double()),
+    )
+    _near(
+        dx.reshape(2 * M, -1),
+        dy8,
+        w8,
+        "dx",
+        {
+            "dy is not rounded": dflat.double() @ w8,
+            "dy is in the other format": other @ w8,
+            "dy is rounded with the scale 1: gradients as small as these become 0": lost @ w8,
+            "the master is multiplied: the weight as the forward had rounded it is asked for": dy8 @ w.double(),
+            "the master is multiplied, and the scale of the rounded weight is divided out": dy8 @ w.double() / s_w,
+        },
+    )
+    _near(
+        dw,
+        dy8.t(),
+        x8,
+        "dw",
+        {
+            "dy is not rounded": dflat.double().t() @ x8,
+            "dy is in the other format": other.t() @ x8,
+            "x is not rounded: the backward takes what the forward had rounded": dy8.t() @ flat.double(),
+        },
+    )
+    same(db, dflat.sum(0), tol=2 * M * 2.0**-23 * float(dflat.abs().sum(0).max()), what="the bias's gradient")
+
+
+def _near(got, a, b, what, mistakes, extra=0.0):
+    """As `_close`, with two more roundings for dividing out the scales, and `extra`."""
+    want = a @ b
+    tol = sums(a, b) + 2.0**-21 * want.abs() + extra
+    likely = {}
+    if isinstance(got, torch.Tensor) and got.shape == want.shape:
+        for cause, other in mistakes.items():
+            if bool(((other - want).abs() > 16 * tol).any()) and bool(((got.double() - other).abs() <= 4 * tol).all()):
+                likely[cause] = got
+    same(got, want.float(), tol=tol + 2.0**-24 * want.abs(), what=what, looks_like=likely)
+
+
+@task("16.5", points=1)
+def test_bf16_input(seed):
+    """BF16 activations and a float32 master: y and dx in BF16, dw in float32"""
+    x, w, dy, _ = near(seed)
+    x, dy = x.bfloat16(), dy.bfloat16()
+    y, dx, dw, _ = call_alone("scenarios.linear_step", x, w, None, dy)
+    x8, w8, dy8 = back(x, "e4m3"), back(w, "e4m3"), back(dy, "e5m2")
+    products = {
+        "y": (y, x8, w8.t(), torch.bfloat16),
+        "dx": (dx, dy8, w8, torch.bfloat16),
+        "dw": (dw, dy8.t(), x8, torch.float32),
+    }
+    for what, (got, a, b, dtype) in products.items():
+        # BF16 rounds by 2^-8 of a number: the sum, two divisions by a scale, and perhaps the two scales before.
+        tol = 5 * 2.0**-8 * (a @ b).abs() + sums(a, b)
+        same(got, (a @ b).to(dtype), tol=tol, what=f"{what} of a BF16 x and a float32 weight")
+
+
+@task("16.5", points=1)
+def test_within_the_bound(seed):
+    """The error against exact products stays below the bound that is derived, and is no accident"""
+    x, w, dy, _ = near(seed)
+    y, dx, dw, _ = call_alone("scenarios.linear_step", x, w, None, dy)
+    u, eta = {"e4m3": 2.0**-4, "e5m2": 2.0**-3}, {"e4m3": 2.0**-10, "e5m2": 2.0**-17}
+
+    def error(t, fmt):
+        return u[fmt] * t.abs().double() + eta[fmt] / scale_for(t.abs().max(), fmt).double()
+
+    for what, got, a, fa, b, fb in (
+        ("y", y, x, "e4m3", w.t(), "e4m3"),
+        ("dx", dx, dy, "e5m2", w, "e4m3"),
+        ("dw", dw, dy.t(), "e5m2", x, "e4m3"),
+    ):
+        a64, b64, ea, eb = a.double(), b.double(), error(a, fa), error(b, fb)
+        bound = ea @ b64.abs() + a64.abs() @ eb + ea @ eb + sums(a64, b64)
+        off = (got.double() - a64 @ b64).abs()
+        expect(bool((off <= bound).all()), f"{what}: the error is up to {float((off / bound).max()):.3g} of its bound")
+        share = float(off.sum() / (a64 @ b64).abs().sum())
+        expect(share > 1e-4, f"{what}: an error of {share:.1g} of the numbers: was anything rounded to 8 bits?")
+
+
+@task("16.5", points=1)
+def test_frozen_input(seed):
+    """An input that needs no gradient gets none, and the weight's is the same"""
+    x, w, dy, _ = near(seed)
+    _, dx, dw, _ = call_alone("scenarios.linear_step", x, w, None, dy, needs_input=False)
+    expect(dx is None, "x needs no gradient, and it got one")
+    _near(dw, back(dy, "e5m2").t(), back(x, "e4m3"), "dw", {})
+
+
+@task("16.5", points=3)
+def test_micro_batches(seed):
+    """The weight is rounded for the first micro-batch, and kept for the others"""
+    x, w, dy, _ = near(seed)
+    draw = np.random.default_rng(seed % 2**63)
+    weights = [w * float(draw.uniform(0.5, 2.0)) * (-1.0) ** k for k in range(6)]
+    flags = [True, False, True, False, None, False]
+    in_force = [0, 0, 2, 2, 4, 2]  # whose rounding each of them uses
+    y, dx, dw, graph = call_alone("scenarios.micro_batches", x, weights, flags, dy)
+    expect(
+        not graph,
+        "the weight that was kept hangs on the first micro-batch's graph, which that one's backward has used up",
+        cause=("round the weight without its gradient: the master gets its own through w_NK",),
+    )
+    x8, dy8 = back(x, "e4m3"), back(dy, "e5m2")
+    for k, source in enumerate(in_force):
+        w8 = back(weights[source], "e4m3")
+        own, first = back(weights[k], "e4m3"), back(weights[0], "e4m3")
+        what = f"of call {k} (is_first_microbatch = {', '.join(map(str, flags[: k + 1]))})"
+        causes = {
+            "the weight as it is now: what was kept is to be taken": x8 @ own.t(),
+            "a stale weight: the first one that was ever kept": x8 @ first.t(),
+        }
+        if k == 5:
+            causes["the call with None has replaced what was kept: it is to keep nothing"] = (
+                x8 @ back(weights[4], "e4m3").t()
+            )
+        _near(y[k], x8, w8.t(), f"y {what}", causes)
+        _near(dx[k], dy8, w8, f"dx {what}", {"the weight as it is now: what was kept is to be taken": dy8 @ own})
+    _near(
+        dw / 6, dy8.t(), x8, "dw, summed over six and divided by it,", {}, extra=2.0**-20 * (dy8.t().abs() @ x8.abs())
+    )
+    error = call_alone("scenarios.taken_too_early", x, w)
+    expect(error == "RuntimeError", f"False before any True: RuntimeError is asked for, and there was {error}")
