@@ -356,11 +356,11 @@ def _measured_on(data: RunData, arms: dict[str, ArmResult]) -> str:
     told = f"{ranks} x {name}" if name and ranks else ""
     sizes = [
         (what, run.run["parameters"])
-        for what, runs in (("Speed", timed), ("Losses", [arm.data for arm in arms.values() if arm.data]))
+        for what, runs in (("speed", timed), ("losses", [arm.data for arm in arms.values() if arm.data]))
         if (run := next((run for run in runs if as_number(run.run.get("parameters"))), None))
     ]
     models = "; ".join(f"{what} of a model of {parameters(count)}" for what, count in sizes)
-    return ". ".join(filter(None, (told, models)))
+    return ". ".join(filter(None, (told, models[:1].upper() + models[1:])))
 
 
 def _time(value: Any) -> str:

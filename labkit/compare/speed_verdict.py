@@ -38,14 +38,14 @@ HARDLY = (
 )
 CAST, NORMS = "casting takes {:.0%} of the step: ", "norms and elementwise work take {:.0%} of the step"
 ATTENTION = "attention takes {:.0%} of the step and stays in BF16"
-SHORTER = ", with cuDNN's kernel: shorter sequences would leave more of the step to FP8"
+SHORTER = ", with cuDNN's kernel: shorter sequences (--set speed.train.seq_len=N) would leave more of the step to FP8"
 # Where time goes, from which share of a step on it is worth a word, in which modules, and what to try.
 TIPS = (
     ("idle", 0.04, None, "the GPU waits for {:.0%} of the step: a larger batch gives it more to do at a time"),
     ("quantize/cast", 0.10, "fused", f"{CAST}less in a wider model ({{how}})"),
     ("quantize/cast", 0.10, "plain", f"{CAST}less with fused = true (te), or in a wider model ({{how}})"),
     ("attention", 0.15, "cudnn", f"{ATTENTION}{SHORTER}"),
-    ("attention", 0.15, "torch", f'{ATTENTION}: attention = "cudnn" may be faster'),
+    ("attention", 0.15, "torch", f"{ATTENTION}: --set train.attention=cudnn may be faster"),
     ("communication", 0.05, None, "{:.0%} of the step waits for other GPUs: a larger batch per GPU hides more of it"),
     ("norm and elementwise", 0.12, "fused", f"{NORMS}, in fused modules already: less in a wider model ({{how}})"),
     ("norm and elementwise", 0.12, "plain", f"{NORMS}: compile = true, or fused = true"),
