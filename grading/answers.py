@@ -44,6 +44,14 @@ def unanswered(week: Week, files: Mapping[str, bytes]) -> list[str]:
     return [task.id for task in written if task.id not in answered]
 
 
+def documents(week: Week, files: Mapping[str, bytes]) -> list[str]:
+    """Files beside the notebook that might hold an answer, and that no page shows; none in a week without written
+    tasks."""
+    if not any(task.kind == "written" for task in week.tasks):
+        return []
+    return sorted(p for p, data in files.items() if not p.lower().endswith(RECORD) and _may_answer(p, data, week))
+
+
 def _may_answer(path: str, data: bytes, week: Week) -> bool:
     """Whether a file might hold an answer: a document that is not called as one of the course's, a record of
     predictions, or another notebook."""

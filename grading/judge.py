@@ -24,11 +24,12 @@ from typing import Any
 
 import labkit
 from grading import marks as marking
-from grading.answers import unanswered
+from grading.answers import documents, unanswered
 from grading.history import merged
 from grading.intake.arrange import Package, arrange
 from grading.intake.find import Entry
 from grading.intake.load import Submission, load
+from grading.intake.names import some
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
 from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
@@ -84,6 +85,8 @@ def grade(
     if not submission.files and not submission.left_out:
         missing = []  # its own note says that there is nothing: once is enough
     notes = [*entry.notes, *submission.notes, *package.notes, *([" ".join(missing)] if missing else [])]
+    if beside := documents(week, submission.files):
+        notes.append(f"Handed in beside the notebook: {some(beside)}. It is read with the written task.")
     attention = [*entry.attention, *submission.attention]
     mark = make(
         entry,

@@ -32,9 +32,7 @@ MATRIX_HELP = "Print instead which recipe goes with what: FSDP2, compile, checkp
 SET_HELP = "Change one setting of the preset, for example --set train.steps=50. Repeatable."
 Arms = Annotated[str | None, Option(help="Only these arms, by comma: bf16,fp8. Default: all of the preset.")]
 SetKeys = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=SET_HELP)]
-Minutes = Annotated[
-    float | None, Option(help="Stop inside so many minutes; what is left goes on in the next call (exit status 3).")
-]
+Minutes = Annotated[float | None, Option(help="Stop inside so many minutes; what is left goes on in the next call.")]
 Price = Annotated[float | None, Option(help="What this machine costs an hour, to tell money beside minutes.")]
 
 
@@ -85,6 +83,10 @@ def compare(
     arms: Arms = None,
     out: Annotated[Path | None, Option(help="The run's folder. Default: runs/PRESET.")] = None,
     set_: SetKeys = None,
+    model: Annotated[
+        Path | None,
+        Option(help="A model of your own in the preset's place: a TOML file of shapes, or a Hugging Face config.json."),
+    ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Start anew: a run already in the folder is moved aside.")] = False,
     part: Annotated[str | None, Option(help="Only this part of a preset that has both: speed or safety.")] = None,
     budget_minutes: Minutes = None,
@@ -114,7 +116,7 @@ def compare(
     from labkit.compare.compare import UNFINISHED
     from labkit.compare.compare import compare as run
 
-    given = _given(arms, set_, out=out, budget_minutes=budget_minutes, price_per_hour=price_per_hour)
+    given = _given(arms, set_, out=out, model=model, budget_minutes=budget_minutes, price_per_hour=price_per_hour)
     status = run(preset, **given, fresh=fresh, part=part, detach=detach, stop=stop)
     raise typer.Exit(0 if status == UNFINISHED else status)  # a budget that ends in order is no failure
 
@@ -136,7 +138,7 @@ def status(run: Annotated[Path, Argument(help="A comparison's folder, for exampl
 def follow(run: Annotated[Path, Argument(help="A comparison's folder, for example runs/h100.")]) -> None:
     """Follow a comparison that runs to its end, then show what came of it. Starts nothing; Ctrl-C leaves it running.
 
-    Exit status: the comparison's own; 130 if you left. Where nothing runs, as `lab status`.
+    Exit status: a detached comparison's own, any other's as `lab status`; 130 if you left.
     """
     from rich.console import Console
 
@@ -217,7 +219,10 @@ def scaling(
     ] = False,
     table: Annotated[bool, Option("--table", help="Only print the table of finished runs, as Markdown.")] = False,
 ) -> None:
-    """Weak scaling: time each arm on 1, 2, 4, 8 GPUs with the same work for each GPU, and tell what is lost."""
+    """Weak scaling: time each arm on 1, 2, 4, 8 GPUs with the same work for each GPU, and tell what is lost.
+
+    Exit status: 0 all is timed, 3 the budget left something for another call, 1 an arm failed.
+    """
     from labkit.compare import scaling as weak
 
     if table:
@@ -258,7 +263,10 @@ def bundle(
 # BEGIN WITH week15
 @app.command()
 def plan(
-    model: Annotated[str, Option(help="1b, 7b, 8b, 13b, 70b, 405b, 8x7b, or a TOML file.")] = "8b",
+    model: Annotated[
+        str, Option(help="1b, 7b, 8b, 13b, 70b, 405b, 8x7b, or a file: NAME.toml, or a Hugging Face config.json.")
+    ] = "8b",
+    seq: Annotated[int | None, Option(help="Tokens a sequence. Default: the model's.")] = None,
     gpus: Annotated[int, Option(help="How many.")] = 64,
     gpu: Annotated[
         str,
@@ -301,7 +309,9 @@ def plan(
     from labkit.plan.command import Asked
     from labkit.plan.command import plan as run
 
-    shape = dict(model=model, gpus=gpus, gpu=gpu, per_node=per_node, nvlink=nvlink, ib=ib, batch_tokens=batch_tokens)
+    shape = dict(
+        model=model, seq=seq, gpus=gpus, gpu=gpu, per_node=per_node, nvlink=nvlink, ib=ib, batch_tokens=batch_tokens
+    )
     chip = dict(peak=peak, fp8_peak=fp8_peak, memory=memory, hbm=hbm)
     outputs = dict(explain=explain, as_json=as_json, figure=figure, write=write)
     given: dict[str, Any] = {**shape, **chip, **outputs}

@@ -124,6 +124,7 @@ def feedback(
     Refused while anybody may still hand in, extensions included: pages tell of hidden data."""
     from rich.progress import track
 
+    from grading.intake.names import some
     from grading.intake.policy import find_rules, refuse_while_open
     from grading.reports import mail, page
     from grading.reports.feedback import files_of, path_of, write_pages
@@ -149,6 +150,23 @@ def feedback(
             f"{unsure} of them {'says' if unsure == 1 else 'say'} that a human will look: `grade report {week}` "
             "lists who and why"
         )
+    if later := sum(bool(one.ungraded) for one in here):
+        typer.echo(
+            f"{later} of them {'says' if later == 1 else 'say'} that points by hand come later: "
+            f"`grade status {found.name}` tells whose"
+        )
+    if bare := [] if student else _not_graded(found, submissions, {one.student for one in here}):
+        typer.echo(f"No page for {some(bare)}: handed in, and not graded yet")
+
+
+def _not_graded(week, submissions: Path, graded: set[str]) -> list[str]:
+    """Students of whom something lies in the folder of hand-ins, and no mark is there."""
+    from grading.intake.find import find_submissions
+    from grading.reports.status import of_other_weeks
+
+    if not submissions.is_dir() or of_other_weeks(submissions, week):
+        return []
+    return sorted({entry.student for entry in find_submissions(submissions, week)} - graded)
 
 
 def report(

@@ -80,7 +80,7 @@ def status(
     """Where everybody stands. A folder that is not there holds nothing."""
     attempts: dict[str, dict[int, datetime | None]] = {}
     marked: set[tuple[str, int]] = set()
-    if submissions.is_dir() and not _of_other_weeks(submissions, week):
+    if submissions.is_dir() and not of_other_weeks(submissions, week):
         for entry in find_submissions(submissions, week):
             attempts.setdefault(entry.student, {})[entry.attempt] = entry.received
             if entry.timed == MARKED or (entry.late and entry.received is None):
@@ -113,7 +113,7 @@ def status(
     return result
 
 
-def _of_other_weeks(submissions: Path, week: Week) -> bool:
+def of_other_weeks(submissions: Path, week: Week) -> bool:
     """Whether `grade collect` keeps other weeks there, and nothing of this one yet."""
     return not (submissions / week.name / MARKER).exists() and any(submissions.glob(f"*/{MARKER}"))
 
@@ -136,10 +136,14 @@ def _absent(result: Status, rules: Rules, now: datetime, given: Path | None) -> 
 def show(result: Status, console: Console) -> None:
     """One table, and one line of counts."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    widest = max((len(page.one_line(row.student, 40)) for row in result.rows), default=0)
+    names = max(len("student"), min(24 if console.width >= 100 else 12, widest))
     for name in ("student", "attempts", "handed in", "", "automatic", "by hand", "total", "state"):
         numbers = name in ("attempts", "automatic", "by hand", "total")
-        whole = min(24, max((len(row.student) for row in result.rows), default=0)) if name == "student" else None
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold", min_width=whole)
+        # A fixed width: with a least one, rich makes the table wider than the console, and cuts its right end off.
+        table.add_column(
+            name, justify="right" if numbers else "left", overflow="fold", width=names if name == "student" else None
+        )
     for row in result.rows:
         table.add_row(*(Text(cell) for cell in _cells(row)))
     console.print(table)

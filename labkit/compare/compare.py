@@ -31,7 +31,7 @@ from rich.status import Status
 from labkit.comm.group import Group
 from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import run_ranks, under_torchrun
-from labkit.compare import background, follow, memory
+from labkit.compare import background, follow, memory, own
 from labkit.compare.budget import Budget, Item
 from labkit.compare.forecast import Forecast
 from labkit.compare.plan import Plan, check_part, folder_of, is_done, make_plan, other_settings
@@ -40,6 +40,7 @@ from labkit.compare.speed import Control, Deadline, Window
 from labkit.compare.summary import note_call, summarise
 from labkit.compare.terminal import say
 from labkit.errors import LabError
+from labkit.model.files import name_of
 from labkit.precision.products import this_cpu
 from labkit.record.read import load_run
 from labkit.record.run import RunRecord
@@ -57,6 +58,7 @@ def compare(
     arms: Iterable[str] | None = None,
     out: Path | None = None,
     settings: list[str] | None = None,
+    model: Path | None = None,
     fresh: bool = False,
     console: Console | None = None,
     part: str | None = None,
@@ -70,7 +72,8 @@ def compare(
     a pause, left something for another call; 1 for everything else (fail, no power, an arm that failed). Under torchrun
     every rank returns rank 0's.
 
-    part: "speed" or "safety" alone. budget_minutes: of this call. price_per_hour: of the whole machine, for telling
+    model: a file with another model's shape, in place of the preset's (labkit.compare.own). part: "speed" or "safety"
+    alone. budget_minutes: of this call. price_per_hour: of the whole machine, for telling
     money. detach: start it apart from this terminal and return at once. stop: ask the one that runs in the folder to
     pause. One that runs there is followed to its end, instead of starting another.
 
@@ -80,11 +83,11 @@ def compare(
     leader = int(os.environ.get("RANK", 0)) == 0 if under_torchrun() else True
     console = (console or Console()) if leader else Console(quiet=True)
     arms = list(arms) if arms is not None else None
-    settings = settings or []
+    settings = [*(own.settings(preset, model, settings or ()) if model else ()), *(settings or ())]
     whole = load_preset(preset, settings)
     wanted = list(whole.arms if arms is None else whole.only(arms).arms)
     parts = check_part(whole, part)
-    out = Path(out or Path("runs") / whole.name)
+    out = Path(out or Path("runs") / (f"{whole.name}-{name_of(model)}" if model else whole.name))
     budget = Budget(budget_minutes, price_per_hour, out / background.STOP)
     if stop and (detach or fresh):
         raise LabError("--stop asks a running comparison to pause: it goes with no --detach and no --fresh")

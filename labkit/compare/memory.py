@@ -55,3 +55,10 @@ def predict(config: TrainConfig, world: int) -> dict[str, int]:
         "logits": LOGIT_BYTES * model.vocab_size * at_once,
     }
     return {**found, "peak": sum(found.values())}
+
+
+def held(config: TrainConfig, world: int) -> int:
+    """Bytes that one of `world` ranks holds at the end of every backward, whatever the batch: FP32 weights, their
+    gradients, AdamW's two states."""
+    found = predict(config, world)
+    return sum(found[kind] for kind in ("weights", "gradients", "optimizer"))

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.comm.ranks import under_torchrun
+from labkit.compare import memory as needed
 from labkit.compare import repeats
 from labkit.compare.budget import Item, predict
 from labkit.compare.preset import CONTROLS, Preset
@@ -103,6 +104,8 @@ def make_plan(
 ) -> Plan:
     """Check everything that can be checked without training, and open or create the comparison's record."""
     world, memory = check_device(preset), gpu_memory_gib(preset)
+    for part in parts if memory else ():
+        refuse_too_large(preset.config_of(part, preset.baseline(), memory, world), world, memory or 0.0)
     missing: dict[str, str] = {}
     every = [(part, arm) for part in parts for arm in preset.arms if part == "safety" or arm in preset.timed]
     ours = {"speed": wanted, "safety": wanted if explicit else [arm for arm in wanted if arm in preset.trained]}
@@ -152,6 +155,16 @@ def check_device(preset: Preset) -> int:
         why = f"needs {preset.world_size} GPUs and this machine has {gpus}: add --set world_size={gpus}"
         raise LabError(f"preset {preset.name} {why}")
     return preset.world_size or gpus
+
+
+def refuse_too_large(config: TrainConfig, world: int, have: float) -> None:
+    """LabError where what each step leaves behind is more than a GPU of `have` GiB holds, whatever the batch."""
+    held = needed.held(config, world) / needed.GIB
+    if held > have:
+        raise LabError(
+            f"the model's weights, gradients and AdamW states take {held:.0f} GiB of each of {world} GPUs, and a GPU "
+            f"here has {have:.0f}: take more GPUs (--set world_size=N), or a smaller model"
+        )
 
 
 def check_arm(config: TrainConfig, device: str, world: int) -> None:

@@ -19,7 +19,8 @@ from typing import Any
 from labkit.compare import answer
 from labkit.compare.answer import recommended, repeated, rows_of, spent
 from labkit.compare.results import ArmResult, arms_of, found_run, price_of, timed_of, verdict_of
-from labkit.compare.speed_verdict import cost_sentence, efficiency_of
+from labkit.compare.speed_verdict import PER_THOUSAND, cost_sentence, efficiency_of, per_thousand
+from labkit.compare.terminal import parameters
 from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
 from labkit.record.kernels import CLASSES
@@ -44,6 +45,7 @@ SPEED_WORDS = {
     "same": ("No difference", "no-power"),
     "incomplete": ("Incomplete", "incomplete"),
 }
+MFU = "causal FLOPs / bf16 peak"  # what is told first; the page folds the others away
 CATEGORIES = ("weights", "gradients", "optimizer", "activations and the rest", "peak")
 UNFINISHED = {
     "running": "The run was still going on when this page was drawn.",
@@ -246,7 +248,11 @@ def _speed(data: RunData) -> dict[str, Any]:
         "rows": rows,
         "categories": CATEGORIES,
         "taken": any(row.get("taken_bytes") for row in rows.values()),
+        "unit": PER_THOUSAND,
+        "price": price_of(data),
+        "share": next((key for row in rows.values() for key in row.get("mfu") or () if key.startswith(MFU)), ""),
         "shares": next((list(row["mfu"]) for row in rows.values() if row.get("mfu")), []),
+        "meters": {name: row["meter"] for name, row in rows.items() if row.get("meter")},
         "note": next((row.get("mfu_note") for row in rows.values()), ""),
         "cost": cost_sentence(rows, price_of(data)),
         "classes": CLASSES,
@@ -319,8 +325,8 @@ def _environment(data: RunData) -> dict[str, str]:
         rows["seeds"] = _flat(run["seeds"])
     if corpus := run.get("corpus") or inner.get("corpus"):
         rows["corpus"] = _flat(corpus)
-    if parameters := run.get("parameters") or inner.get("parameters"):
-        rows["parameters"] = _number("{:,.0f}", parameters)
+    if count := run.get("parameters") or inner.get("parameters"):
+        rows["parameters"] = _number("{:,.0f}", count)
     return rows
 
 
@@ -350,11 +356,11 @@ def _measured_on(data: RunData, arms: dict[str, ArmResult]) -> str:
     told = f"{ranks} x {name}" if name and ranks else ""
     sizes = [
         (what, run.run["parameters"])
-        for what, runs in (("Speed", timed), ("Losses", [arm.data for arm in arms.values() if arm.data]))
+        for what, runs in (("speed", timed), ("losses", [arm.data for arm in arms.values() if arm.data]))
         if (run := next((run for run in runs if as_number(run.run.get("parameters"))), None))
     ]
-    models = "; ".join(f"{what} of a model of {count / 1e6:,.0f} M parameters" for what, count in sizes)
-    return ". ".join(filter(None, (told, models)))
+    models = "; ".join(f"{what} of a model of {parameters(count)}" for what, count in sizes)
+    return ". ".join(filter(None, (told, models[:1].upper() + models[1:])))
 
 
 def _time(value: Any) -> str:
@@ -402,7 +408,7 @@ FILTERS = {
     "count": partial(_number, "{:,.0f}"),
     "gib": partial(_number, "{:.2f}\N{NO-BREAK SPACE}GiB", unit=2**30),
     "db": partial(_number, "{:.1f}\N{NO-BREAK SPACE}dB"),
-    "ms": partial(_number, "{:,.1f}", unit=1e-3),
+    "per_thousand": lambda seconds, row: None if as_number(seconds) is None else per_thousand(row, seconds),
     "minutes": partial(_number, "{:.1f}", unit=60),
     "one": partial(_number, "{:,.1f}"),
     "two": partial(_number, "{:,.2f}"),

@@ -40,12 +40,13 @@ from labkit.compare.compare import UNFINISHED, compare
 from labkit.compare.plan import check_arm, check_device, gpu_memory_gib, other_settings
 from labkit.compare.preset import Preset, load_preset
 from labkit.compare.results import found_run, timed_of
+from labkit.compare.speed_verdict import per_thousand
 from labkit.compare.terminal import markdown_table, rich_table, say
 from labkit.errors import LabError
 from labkit.record.read import as_dict, read_run
 from labkit.record.run import NCCL
 
-HEADS = ("arm", "GPUs", "tokens/s", "tokens/s a GPU", "% of the fewest", "ms a step", "peak GiB")
+HEADS = ("arm", "GPUs", "tokens/s", "tokens/s a GPU", "% of the fewest", "ms/1k tokens", "peak GiB")
 EACH = "each"
 SAY_EVERY = 15.0  # seconds between two signs of life
 PAUSE_SECONDS = 20.0  # for a training to write what it has
@@ -280,7 +281,7 @@ def rows_of(out: Path, inner: str = ".") -> list[dict[str, Any]]:
             row = {key: arm[key] for key in ("label", "ranks", "tokens_step", "seq_len")}
             row |= {"folder": folder, "arm": name, "rate": arm["tokens_per_s"]}
             row |= {"each": row["rate"] / row["ranks"], "window": as_dict(data.config.get("speed")).get("seconds")}
-            row |= {"step_ms": 1e3 * arm["step_p50"], "peak_gib": arm["memory"]["peak"] / 2**30}
+            row |= {"ms": per_thousand(arm, arm["step_p50"]), "peak_gib": arm["memory"]["peak"] / 2**30}
             by_arm.setdefault(name, []).append(row)
     for rows in by_arm.values():
         rows.sort(key=lambda row: row["ranks"])
@@ -307,7 +308,7 @@ def unequal(rows: list[dict[str, Any]]) -> str:
 def cells(row: dict[str, Any]) -> list[str]:
     """One line under HEADS."""
     rates = (f"{row['rate']:,.0f}", f"{row['each']:,.0f}", f"{100 * row['share']:.1f}")
-    return [row["label"], str(row["ranks"]), *rates, f"{row['step_ms']:,.1f}", f"{row['peak_gib']:.1f}"]
+    return [row["label"], str(row["ranks"]), *rates, f"{row['ms']:,.2f}", f"{row['peak_gib']:.1f}"]
 
 
 def markdown(out: Path) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.compare.repeats import rejected_at
-from labkit.record import kernels, measure
+from labkit.record import kernels, measure, meter
 from labkit.train.loop import Hook
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Window(Hook):
         self.seconds, self.warmup, self.profile = seconds, warmup, profile
         self.end: int | None = None  # last step of the window
         self.profiler: Any = None
+        self.meter: meter.Meter | None = None  # of rank 0's GPU, during the window
         self.found: dict[str, Any] = {}
 
     def before_step(self, loop: Loop) -> None:
@@ -48,6 +49,8 @@ class Window(Hook):
             step_time = agreed_mean(loop.group, min(loop.seconds[-3:]))
             self.end = loop.step + max(FEWEST, math.ceil(self.seconds / step_time))
             measure.reset_peak(loop.group.device)
+            if loop.group.rank == 0 and (found := meter.of_gpu(loop.group.device)):
+                self.meter = found.start()
         elif loop.step == self.end:
             self._measured(loop)
             if not self.profile or loop.group.device.type != "cuda":
@@ -58,6 +61,8 @@ class Window(Hook):
             loop.stopped = "the window is over"
 
     def on_end(self, loop: Loop) -> None:
+        if self.meter:
+            self.meter.stop()
         if loop.record and self.found:
             loop.record.results(speed=self.found)
 
@@ -70,6 +75,7 @@ class Window(Hook):
             "window_s": sum(seconds),
             "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()),
             "taken_bytes": measure.taken_bytes(loop.group.device),
+            "meter": self.meter.stop() if self.meter else None,
             "kernels": None,
         }
 

@@ -30,26 +30,40 @@ from labkit.train.config import TrainConfig
 
 GIB = 2**30
 WORTH = 1.1  # a gain below this is told as hardly worth the trouble
+# A setting that one can type: wider matrices are another model's. {wider}: twice this one's width.
+WIDER = "--model FILE, whose hidden is {wider:,} or more"
 HARDLY = (
-    "FP8 hardly pays at this size: it gains with the width of the matrices. Train a wider model, or stay with BF16."
+    "FP8 hardly pays at this size: it gains with the width of the matrices. Train a wider model ({how}), or stay with "
+    "BF16."
 )
 CAST, NORMS = "casting takes {:.0%} of the step: ", "norms and elementwise work take {:.0%} of the step"
 ATTENTION = "attention takes {:.0%} of the step and stays in BF16"
-SHORTER = ", with cuDNN's kernel: shorter sequences would leave more of the step to FP8"
+SHORTER = ", with cuDNN's kernel: shorter sequences (--set speed.train.seq_len=N) would leave more of the step to FP8"
 # Where time goes, from which share of a step on it is worth a word, in which modules, and what to try.
 TIPS = (
     ("idle", 0.04, None, "the GPU waits for {:.0%} of the step: a larger batch gives it more to do at a time"),
-    ("quantize/cast", 0.10, "fused", f"{CAST}wider matrices, for which it is less"),
-    ("quantize/cast", 0.10, "plain", f"{CAST}fused = true (te), or wider matrices, for which it is less"),
+    ("quantize/cast", 0.10, "fused", f"{CAST}less in a wider model ({{how}})"),
+    ("quantize/cast", 0.10, "plain", f"{CAST}less with fused = true (te), or in a wider model ({{how}})"),
     ("attention", 0.15, "cudnn", f"{ATTENTION}{SHORTER}"),
-    ("attention", 0.15, "torch", f'{ATTENTION}: attention = "cudnn" may be faster'),
+    ("attention", 0.15, "torch", f"{ATTENTION}: --set train.attention=cudnn may be faster"),
     ("communication", 0.05, None, "{:.0%} of the step waits for other GPUs: a larger batch per GPU hides more of it"),
-    ("norm and elementwise", 0.12, "fused", f"{NORMS}, in fused modules already: wider matrices"),
+    ("norm and elementwise", 0.12, "fused", f"{NORMS}, in fused modules already: less in a wider model ({{how}})"),
     ("norm and elementwise", 0.12, "plain", f"{NORMS}: compile = true, or fused = true"),
     ("GEMM bf16", 0.12, None, "{:.0%} of the step are products left in BF16: a large head, or a long skip list"),
 )
 Row = Mapping[str, Any]
-HEADS = ("arm", "tokens/s", "x BF16", "x own BF16", "step ms", "spread %", "TFLOP/s causal", "TFLOP/s full", "peak GiB")
+PER_THOUSAND = "ms per 1,000 tokens"  # of a GPU: the one unit of time, whatever an arm's batch
+HEADS = (
+    "arm",
+    "tokens/s",
+    "x BF16",
+    "x own BF16",
+    PER_THOUSAND,
+    "spread %",
+    "TFLOP/s causal",
+    "TFLOP/s full",
+    "peak GiB",
+)
 MEASURED = ("tokens_per_s", "mean_tokens_per_s", "step_p10", "step_p50", "step_p90", "steps", "warmup", "window_s")
 
 
@@ -92,9 +106,11 @@ def row_of(data: RunData, preset: Preset, name: str) -> dict[str, Any]:
         "tokens_step": config.batch_size * config.seq_len // ranks,
         **{key: speed[key] for key in (*MEASURED, "memory", "kernels")},
         "taken_bytes": speed.get("taken_bytes"),
+        "meter": speed.get("meter"),
         "skipped": len(data.results.get("skipped") or []),
         "fused": config.precision.fused,
         "converted": 0 if plain else evidence.get("converted"),
+        "width": config.resolved_model.d_model,
         "module_types": evidence.get("module_types"),
         "flops_per_s": told["flops_per_s"],
         "mfu": told["mfu"],
@@ -113,7 +129,7 @@ def cells(name: str, row: Row, verdict: Row) -> list[str]:
         f"{row['tokens_per_s']:,.0f}",
         shown(ratio.get("baseline"), "{:.2f}"),
         shown(ratio.get("library"), "{:.2f}"),
-        f"{1e3 * row['step_p50']:,.1f}",
+        f"{per_thousand(row, row['step_p50']):,.2f}",
         f"{100 * half_spread(row):.1f}",
         f"{rates['causal'] / 1e12:,.1f}",
         f"{rates['full'] / 1e12:,.1f}",
@@ -121,10 +137,18 @@ def cells(name: str, row: Row, verdict: Row) -> list[str]:
     ]
 
 
+def per_thousand(row: Row, seconds: float) -> float:
+    """Milliseconds that a GPU needs for 1,000 tokens, from its seconds for a step of the arm in this row."""
+    return 1e3 * seconds * 1000 / row["tokens_step"]
+
+
 def _profiled(rows: Mapping[str, Row]) -> list[list[str]]:
-    """Milliseconds a step by class of kernel, a line for each arm that was profiled."""
+    """Milliseconds per 1,000 tokens by class of kernel, a line for each arm that was profiled."""
     return [
-        [row["label"], *(f"{row['kernels']['classes_ms'].get(kind, 0):,.1f}" for kind in CLASSES)]
+        [
+            row["label"],
+            *(f"{per_thousand(row, row['kernels']['classes_ms'].get(kind, 0) / 1e3):,.2f}" for kind in CLASSES),
+        ]
         for row in rows.values()
         if row["kernels"]
     ]
@@ -134,11 +158,11 @@ def tables(results: Row) -> list[Table]:
     """For the terminal, in 80 columns: the rates, and the milliseconds if any arm was profiled."""
     rows = results["arms"]
     lines = [cells(name, row, results["verdict"]) for name, row in rows.items()]
-    heads = ("arm", "tokens/s", "x\nBF16", "x own\nBF16", "ms a\nstep", "+-\n%", "TFLOP/s\ncausal", "GiB")
+    heads = ("arm", "tokens/s", "x\nBF16", "x own\nBF16", "ms/1k\ntokens", "+-\n%", "TFLOP/s\ncausal", "GiB")
     out = [rich_table(heads, [[*line[:7], line[8]] for line in lines])]
     if lines := _profiled(rows):
         kinds = ("GEMM\nbf16", "GEMM\nfp8", "cast", "atten-\ntion", "norm,\nelem.", "opti-\nmizer", "comm.")
-        out.append(rich_table(("ms a step", *kinds, "other", "idle"), lines))
+        out.append(rich_table(("ms per 1,000\ntokens", *kinds, "other", "idle"), lines))
     return out
 
 
@@ -147,7 +171,7 @@ def markdown(results: Row) -> str:
     rows = results["arms"]
     parts = [markdown_table(HEADS, [cells(name, row, results["verdict"]) for name, row in rows.items()])]
     if lines := _profiled(rows):
-        parts.append(markdown_table(["ms a step", *CLASSES], lines))
+        parts.append(markdown_table([PER_THOUSAND, *CLASSES], lines))
     return "\n\n".join(parts)
 
 
@@ -235,16 +259,17 @@ def _kernel_words(row: Row) -> str:
 
 def advice(row: Row, ratio: float, word: str) -> list[str]:
     """What to try next, from where the best FP8 arm's time went; the largest share first."""
-    out = [HARDLY] if word != "faster" or ratio < WORTH else []
+    how = WIDER.format(wider=2 * row["width"]) if row.get("width") else "--model FILE"
+    out = [HARDLY.format(how=how)] if word != "faster" or ratio < WORTH else []
     kernels = row.get("kernels")
     if not kernels or not kernels.get("span_ms"):
         return out
     share = {kind: ms / kernels["span_ms"] for kind, ms in kernels["classes_ms"].items()}
-    how = "fused" if row.get("fused") else "plain", "cudnn" if row.get("attention") == "cudnn" else "torch"
+    where_it_is = "fused" if row.get("fused") else "plain", "cudnn" if row.get("attention") == "cudnn" else "torch"
     found = [
         (share[kind], text)
         for kind, least, where, text in TIPS
-        if share.get(kind, 0.0) >= least and (where is None or where in how)
+        if share.get(kind, 0.0) >= least and (where is None or where in where_it_is)
     ]
-    told = [text.format(part) for part, text in sorted(found, reverse=True)]
+    told = [text.format(part, how=how) for part, text in sorted(found, reverse=True)]
     return out + [f"{text[0].upper()}{text[1:]}." for text in told]

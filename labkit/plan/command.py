@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit.errors import LabError
+from labkit.model.files import Model
 from labkit.plan import explain, own
 from labkit.plan.cases import FULL
 from labkit.plan.constants import accuracy
 from labkit.plan.machine import CHIPS, Chip, described, find_chip
 from labkit.plan.memory import GIB
-from labkit.plan.model import Model, find_model
+from labkit.plan.model import find_model
 from labkit.plan.search import Cluster, Found, Goal, fp8_refusal, ranked, search, ties
 
 G = 1e9
@@ -49,6 +50,7 @@ class Asked:
     """The command's options, as they were typed."""
 
     model: str = "8b"
+    seq: int | None = None
     gpus: int = 64
     gpu: str = "h100"
     per_node: int | None = None
@@ -71,6 +73,7 @@ def plan(asked: Asked, console: Console | None = None) -> int:
     """Print the best plans. 0; LabError with one sentence where nothing can be answered."""
     console = console or Console(width=None)
     model, cluster = find_model(asked.model), machine(asked)
+    model = model if asked.seq is None else model.replace(seq=asked.seq)
     gbs = sequences(asked.batch_tokens, model)
     precisions = wanted_precisions(asked, model, cluster.chip)
     if asked.goal not in ("time", "cost", "memory"):

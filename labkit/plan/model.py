@@ -1,60 +1,13 @@
-"""The models that a plan can be asked for: by name, or a TOML file with the same keys. Nothing here imports torch."""
+"""The models that a plan can be asked for: by name, or in a file (labkit.model.files). Nothing here imports torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field, model_validator
+from typing import Any
 
 from labkit.errors import LabError
-from labkit.strict import Config, Count, CountOrOff, load_toml, nearest, require
-
-
-class Model(Config):
-    """A decoder's shape, and the length of its sequences.
-
-    layers = 32
-    hidden = 4096
-    heads = 32
-    kv_heads = 8
-    ffn = 14336
-    vocab = 128256
-    seq = 8192
-    experts = 0          # of each layer; 0: one MLP
-    topk = 0             # experts that a token goes through
-    """
-
-    layers: Count
-    hidden: Count
-    heads: Count
-    kv_heads: Count
-    ffn: Count
-    vocab: Count
-    seq: Annotated[int, Field(ge=128)] = 8192
-    gated: bool = True
-    tied: bool = False
-    experts: CountOrOff = 0
-    topk: CountOrOff = 0
-
-    @model_validator(mode="after")
-    def _makes_sense(self) -> Model:
-        require(self.hidden % self.heads == 0, f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
-        require(
-            self.heads % self.kv_heads == 0, f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})"
-        )
-        require(self.experts != 1, "experts is 0 for one MLP a layer, or at least 2")
-        chosen = 1 <= self.topk <= self.experts if self.experts else self.topk == 0
-        require(chosen, f"topk ({self.topk}) must lie between 1 and experts ({self.experts}), or both be 0")
-        return self
-
-    @property
-    def parameters(self) -> int:
-        """All of them, norms left out."""
-        kv = self.kv_heads * self.hidden // self.heads
-        mlp = self.hidden * self.ffn * (2 + self.gated) * max(1, self.experts)
-        layer = 2 * self.hidden * (self.hidden + kv) + mlp
-        return self.layers * layer + self.vocab * self.hidden * (1 if self.tied else 2)
+from labkit.model.files import Model, is_file, load_model
+from labkit.strict import nearest
 
 
 def _named(layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int = 128256, **more: Any) -> Model:
@@ -73,10 +26,12 @@ MODELS = {
 
 
 def find_model(name: str) -> Model:
-    """A model by its name, or from a TOML file. LabError: neither, or a file that says something else."""
+    """A model by its name, or from a file. LabError: neither, or a file that says something else."""
     if name.lower() in MODELS:
         return MODELS[name.lower()]
-    if name.endswith(".toml"):
-        return load_toml(Path(name), Model)
+    if is_file(name):
+        return load_model(Path(name))
     known = ", ".join(MODELS)
-    raise LabError(f"--model '{name}' is not known{nearest(name, MODELS)}: take {known}, or a file NAME.toml")
+    raise LabError(
+        f"--model '{name}' is not known{nearest(name, MODELS)}: take {known}, or a file: NAME.toml, or a config.json"
+    )

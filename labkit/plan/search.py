@@ -16,11 +16,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from labkit.errors import LabError
+from labkit.model.files import Model
 from labkit.plan.cases import FLASH, FULL, NONE, Array, Cases, cases
 from labkit.plan.constants import accuracy, constants
 from labkit.plan.machine import Chip
 from labkit.plan.memory import Memory, memory
-from labkit.plan.model import Model
 from labkit.plan.step import Step, step
 from labkit.precision import matrix
 

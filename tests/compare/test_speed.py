@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
 import pytest
+import torch
 from rich.console import Console
 
 from labkit.compare import compare
 from labkit.compare.budget import Budget
+from labkit.compare.speed import Window
+from labkit.record import meter
+from labkit.record.meter import Meter, Sample
 from labkit.record.read import read_run
 from tests.compare.comparing import MICRO, lab_here, one_sentence, preset
 
@@ -51,6 +58,34 @@ def test_a_window_is_what_it_says(finished):
         parts = sum(v for k, v in memory.items() if k != "peak")
         assert memory["optimizer"] >= 2 * memory["weights"] > 0 and parts == memory["peak"]
         assert speed["kernels"] is None, "a CPU has no device kernels to profile"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_reads_its_gpus_clock_from_the_windows_first_step_to_its_last(monkeypatch, rank):
+    """A driver that is made up: what it says before and after the window is not in the record."""
+    begun, read = [], threading.Event()
+
+    def look() -> Sample:
+        read.set()
+        return Sample(1477, 698.0, 700.0, True)
+
+    monkeypatch.setattr(meter, "of_gpu", lambda device: begun.append(device) or Meter(look, every=0.001))
+    linear = torch.nn.Linear(2, 2)
+    group = SimpleNamespace(rank=rank, size=1, device=torch.device("cpu"), all_reduce=lambda tensor: tensor)
+    config = SimpleNamespace(batch_size=4, seq_len=16)
+    rest = {"model": linear, "optimizer": torch.optim.SGD(linear.parameters()), "_peak": lambda: 0, "stopped": ""}
+    loop = SimpleNamespace(group=group, config=config, seconds=[0.1], step=1, **rest)
+    window = Window(seconds=0.5, warmup=2, profile=0)
+    window.after_step(loop)
+    assert not begun, "compiling is not the window"
+    for loop.step in range(2, 8):  # five steps of 0.1 s fill it
+        loop.seconds.append(0.1)
+        window.after_step(loop)
+        assert rank or read.wait(60)
+    assert loop.stopped and len(begun) == (rank == 0)
+    found = window.found["meter"]
+    assert found is None if rank else found["clock_mhz"]["p50"] == 1477 and found["at_limit"] == found["samples"] >= 1
+    assert not any(thread.name == "meter" for thread in threading.enumerate())
 
 
 def test_both_answers_stand_apart(finished):

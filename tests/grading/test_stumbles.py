@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from grading import marks
-from grading.answers import unanswered
+from grading.answers import documents, unanswered
 from grading.gradescope import pack as gradescope
 from grading.intake.arrange import arrange
 from grading.intake.collect import collect
@@ -129,6 +129,8 @@ def test_an_empty_hand_in_waits_for_nobody_in_any_week(week):
     assert unanswered(week, blank) == written, "as it was handed out"
     assert unanswered(week, {**blank, "answer.md": b"On my laptop"}) == []
     assert unanswered(week, {**blank, "predictions.jsonl": b"{}\n"}) == []
+    beside = {"answer.md": b"On my laptop", "work/notes.txt": b"x", "work/predictions.jsonl": b"{}\n", "plot.py": b""}
+    assert documents(week, {**blank, **beside}) == ["answer.md", "work/notes.txt"] and documents(week, blank) == []
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown" and "rite your answer here" in "".join(cell["source"]):
             cell["source"] = ["On my laptop the ring wins from 3 MiB on."]
@@ -251,3 +253,17 @@ def _missed(task):
         "cause": ["one too few"],
         "printed": "",
     }
+
+
+@pytest.mark.parametrize("student", ["anna", "a student whose name is of 24", "nguyen-van-a-long-family-name_502"])
+def test_the_table_of_status_is_whole_in_80_columns(student, week):
+    """Its right end was cut off: "to be g" and then "by hand" stood there."""
+    found = status.Status(week, [status.Row(student, 1, None, True, "x", Standing(mark(student), [1]), True)])
+    found.rows[0].state = "to be graded by hand"
+    console = Console(width=80, file=io.StringIO(), legacy_windows=False)
+    status.show(found, console)
+    head, *lines = console.file.getvalue().split("\n")
+    assert len(head) <= 80 and max(map(len, lines[:-2])) <= 80
+    told = "".join(line[head.index("state") :] for line in lines[:-2])
+    assert "".join(told.split()) == "tobegradedbyhand", told
+    assert "".join("".join(line[: head.index("attempts")].split()) for line in lines[:-2]) == "".join(student.split())

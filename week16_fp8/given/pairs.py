@@ -3,9 +3,9 @@
     pairs.train("week16", pairs.TINY)                   this process, on a CPU: what the notebook runs
     pairs.train("week16", pairs.SMALL, group=group)     all ranks, under FSDP2: what the benchmark runs on GPUs
 
-`compare` holds the held-out losses against the baseline's and judges them as `lab compare` does: a twin gives the band,
-a broken arm must be rejected (labkit.compare.verdict). On a CPU everything but the FP8 operands is FP32; on a GPU the
-weights are gathered and multiplied in BF16, and the masters stay FP32.
+`compare` holds the held-out losses against the baseline's and judges them by the rule for one run of each arm: a twin
+gives the band, a broken arm must be rejected (labkit.compare.verdict). On a CPU everything but the FP8 operands is
+FP32; on a GPU the weights are gathered and multiplied in BF16, and the masters stay FP32.
 
 The text is Python's own standard library, as bytes: real, and there without a download. A token is a byte.
 """
@@ -193,7 +193,9 @@ def _held_out(model: Any, backend: Any, size: Size, device: torch.device, group:
 
 
 def compare(runs: Mapping[str, Run]) -> dict[str, Any]:
-    """The verdict over these runs, as `lab compare` gives it: see labkit.compare.verdict.judge."""
+    """The verdict over these runs: see labkit.compare.verdict.judge."""
+    # Not `lab compare`'s rule for repeated runs (labkit.compare.repeats): it needs four BF16 runs and two of each
+    # recipe, where a student waits for every arm, and the benchmark's records, of one run each, would have no verdict.
     done = {name: run.heldout for name, run in runs.items() if not run.why_not}
     missing = {name: run.why_not for name, run in runs.items() if run.why_not}
     roles, labels = ({name: getattr(ARMS[name], what) for name in runs} for what in ("role", "label"))

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 
-from labkit.compare import answer, budget, memory, repeats
+from labkit.compare import answer, budget, memory, own, repeats
 from labkit.compare.figures.answer import answer as draw_answer
 from labkit.compare.preset import Preset, load_preset
 from labkit.compare.results import heldout_of
@@ -40,6 +40,7 @@ from week16_fp8.given.findings import (
 )
 
 H100, H200 = 79.2, 140.4  # GiB, as torch reports them
+FILLED = own.FILLED  # of a GPU, in `lab compare --model`
 OWN = "week16"  # the arm of the student's own linear, skipped until it is written
 
 

@@ -60,6 +60,21 @@ def test_feedback_with_pictures_of_the_submission_that_was_marked(grade, week):
     assert not Tags(page).all("img"), "pictures of another hand-in are not shown"
 
 
+def test_feedback_tells_whose_points_are_not_all_there(grade):
+    """Else pages are handed back that speak of points to come, and who has no page is not missed."""
+    for student in ("anna", "cleo"):
+        Path("submitted", student, "week13").mkdir(parents=True)
+        Path("submitted", student, "week13", "collectives.py").write_text("x = 1\n")
+    result = grade("feedback", "week13", "--to", "feedback")
+    assert "2 of them say that points by hand come later: `grade status week13`" in result.output
+    assert "No page for cleo: handed in, and not graded yet" in result.output
+    one = grade("feedback", "week13", "--to", "feedback", "--student", "anna").output
+    assert "1 of them says that points by hand" in one and "cleo" not in one
+    for name in ("anna", "ben"):
+        write(Path("marks"), mark(name, unanswered=["13.7"]))
+    assert "points by hand" not in grade("feedback", "week13", "--to", "feedback").output
+
+
 def test_feedback_of_one_student(grade):
     assert grade("feedback", "week13", "--to", "f", "--student", "ben").exit_code == 0
     assert [p.name for p in Path("f").iterdir()] == ["ben"]

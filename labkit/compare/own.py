@@ -1,0 +1,108 @@
+"""A model of one's own in the place of the preset's: `lab compare --model FILE` asks the same two questions of it.
+
+What the file changes are settings, the same that `--set` would take, put under those that were typed. So the record
+holds them, and a call that goes on needs no more than the same line.
+
+    the shapes              in both parts: speed and loss are of one model
+    sequence length         the preset's, or the model's if that is shorter
+    vocabulary of the text  the preset's, or the model's if that is smaller: a larger table is trained in part
+    sequences at a time     on a GPU as many as are predicted to fit (labkit.compare.memory), at most the preset's; in
+                            the loss's part the batch stays, in so many micro-batches
+    expected rates          the preset's by FLOPs a token, as if the GPU were used as well: only for predicting minutes
+
+The learning rate and all else stay the preset's. The scatter of the runs is not on record for another model: so each
+candidate is trained as often as a preset without a spread says (labkit.compare.preset).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from labkit.compare import memory
+from labkit.compare.plan import check_device, gpu_memory_gib
+from labkit.compare.preset import Preset, load_preset
+from labkit.compare.terminal import parameters
+from labkit.model.config import ModelConfig
+from labkit.model.files import load_decoder, name_of
+from labkit.model.flops import flops_per_token, n_params
+from labkit.train.config import TrainConfig
+
+FILLED = 0.85  # of a GPU, by the prediction for BF16: FP8 took up to 8 % more, and the driver's share comes on top
+NOTE = (
+    "Speed and loss are of this model's shapes, trained from random weights. Text, learning rate and steps are the "
+    "preset's."
+)
+
+
+def settings(preset: str, path: Path, typed: Iterable[str] = ()) -> list[str]:
+    """KEY=VALUE for each setting that the model in `path` changes in a preset. typed: settings that come after them.
+    LabError: an unknown preset, a file that is no model, or none that can be trained; no GPU where the preset wants
+    one."""
+    own, base, typed = load_decoder(path), load_preset(preset), list(typed)
+    title = f"{name_of(path)}, {parameters(n_params(own))}: FP8's speed, and its loss against BF16's"
+    out = [f"title={_toml(title)}", f"note={_toml(NOTE)}", *shapes(base.config(base.baseline()), own, "train")]
+    if base.speed:
+        out += shapes(base.speed_config(base.baseline()), own, "speed.train")
+    whole = load_preset(preset, [*out, *typed])
+    out += _rates(base, whole)
+    world = check_device(whole)
+    have = gpu_memory_gib(whole)
+    return [*out, *batches(whole, have, world)] if have else out
+
+
+def batches(whole: Preset, have: float, world: int) -> list[str]:
+    """Settings for how much is computed at a time on GPUs of `have` GiB."""
+    config, out = whole.config(whole.baseline()), []
+    if (parts := micro_batches(config, have, world)) != config.accumulation:
+        out.append(f"train.accumulation={parts}")
+        out += [f"speed.train.accumulation={config.accumulation}"] if whole.speed else []
+    if whole.speed and whole.speed.batch_by_memory:
+        timed = whole.speed_config(whole.baseline(), have, world)
+        rows = sequences(timed, have, world, most=max(whole.speed.batch_by_memory.values()))
+        out.append(f'speed.batch_by_memory={{"0" = {rows}}}')
+    return out
+
+
+def sequences(config: TrainConfig, have: float, world: int, most: int) -> int:
+    """Sequences of a GPU and step that are predicted to fit into `have` GiB: at least 1, at most `most`."""
+    fitting = (
+        n for n in range(most, 1, -1) if _fits(config.replace(batch_size=n * world, accumulation=1), have, world)
+    )
+    return next(fitting, 1)
+
+
+def micro_batches(config: TrainConfig, have: float, world: int) -> int:
+    """The fewest micro-batches in which the batch is predicted to fit; a sequence each where none does."""
+    rows = config.batch_size // world
+    shares = [n for n in range(config.accumulation, rows + 1) if config.batch_size % (n * world) == 0]
+    fitting = (n for n in shares if _fits(config.replace(accumulation=n), have, world))
+    return next(fitting, max(shares, default=config.accumulation))
+
+
+def _fits(config: TrainConfig, have: float, world: int) -> bool:
+    return memory.predict(config, world)["peak"] <= FILLED * have * memory.GIB
+
+
+def shapes(before: TrainConfig, own: ModelConfig, table: str) -> list[str]:
+    """Settings that put the model into a table of the preset that trains `before`."""
+    shape = ", ".join(f"{key} = {_toml(value)}" for key, value in own.model_dump().items())
+    vocabulary = min(before.data.vocab_size, own.vocab_size)
+    out = [f"{table}.model={{{shape}}}", f"{table}.seq_len={min(before.seq_len, own.max_seq_len)}"]
+    return [*out, f"{table}.data.vocab_size={vocabulary}"]
+
+
+def _rates(base: Preset, whole: Preset) -> list[str]:
+    """Settings for the rates that the preset expects of its arms."""
+    out = []
+    for part in ("speed", "safety") if base.speed else ("safety",):
+        both = [preset.config_of(part, preset.baseline(), None, 1) for preset in (base, whole)]
+        before, after = (flops_per_token(each.resolved_model, each.seq_len, causal=True) for each in both)
+        rates = {name: getattr(arm.expect, part) for name, arm in base.arms.items() if not arm.of}
+        out += [f"arms.{name}.expect.{part}={rate * before / after:.4g}" for name, rate in rates.items() if rate]
+    return out
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)

@@ -1,0 +1,191 @@
+"""A model of one's own, by its shape: a TOML file, or the config.json that Hugging Face keeps beside a model's weights.
+
+`lab plan --model FILE` and `lab compare --model FILE` read the same file here. Only its text is read: no weights, no
+network, no `transformers`. Nothing here imports torch.
+
+A shape is refused rather than bent. Two things read it, and they can do different things:
+
+    load_model      the planner's: a decoder of Llama's kind, also with experts, also with a plain MLP
+    load_decoder    the comparison's, which trains it: labkit.model.decoder, so one gated MLP a layer, no bias anywhere,
+                    no norm of q and k, positions turned by plain RoPE
+
+A config.json says much by its `model_type` alone: that Qwen2 has biases in q, k and v is written in no key of it. So a
+type that is not in TYPES is refused, whatever its keys look like.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from labkit.errors import LabError
+from labkit.model.config import ModelConfig
+from labkit.strict import Config, Count, CountOrOff, load_toml, require, strict_validate
+
+
+class Model(Config):
+    """A decoder's shape, and the length of its sequences. The TOML file has these keys.
+
+    layers = 32
+    hidden = 4096
+    heads = 32
+    kv_heads = 8
+    ffn = 14336
+    vocab = 128256
+    seq = 8192
+    tied = false         # is the head the embedding's table?
+    experts = 0          # of each layer; 0: one MLP
+    topk = 0             # experts that a token goes through
+    """
+
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count
+    ffn: Count
+    vocab: Count
+    seq: Annotated[int, Field(ge=128)] = 8192
+    gated: bool = True
+    tied: bool = False
+    experts: CountOrOff = 0
+    topk: CountOrOff = 0
+    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Model:
+        require(self.hidden % self.heads == 0, f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        require(
+            self.heads % self.kv_heads == 0, f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})"
+        )
+        require(self.experts != 1, "experts is 0 for one MLP a layer, or at least 2")
+        chosen = 1 <= self.topk <= self.experts if self.experts else self.topk == 0
+        require(chosen, f"topk ({self.topk}) must lie between 1 and experts ({self.experts}), or both be 0")
+        return self
+
+    @property
+    def parameters(self) -> int:
+        """All of them, norms left out."""
+        kv = self.kv_heads * self.hidden // self.heads
+        mlp = self.hidden * self.ffn * (2 + self.gated) * max(1, self.experts)
+        layer = 2 * self.hidden * (self.hidden + kv) + mlp
+        return self.layers * layer + self.vocab * self.hidden * (1 if self.tied else 2)
+
+
+SUFFIXES = (".toml", ".json")
+# model_type of a config.json that has Llama's blocks, and what sets it apart for the decoder; "": nothing.
+TYPES = {
+    "llama": "",  # arXiv:2302.13971, arXiv:2407.21783
+    "mistral": "",  # arXiv:2310.06825
+    "mixtral": "",  # arXiv:2401.04088; its experts are told by a key
+    "qwen2": "qwen2 has biases in q, k and v, and the decoder has none",  # arXiv:2407.10671
+    "qwen3": "qwen3 norms q and k, and the decoder does not",  # arXiv:2505.09388
+}
+KEYS = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "ffn": "intermediate_size",
+    "vocab": "vocab_size",
+    "seq": "max_position_embeddings",
+}
+PLAIN_ROPE = (None, "default")
+
+
+def is_file(name: str) -> bool:
+    """Does this name a file, rather than a model that is known by name?"""
+    return name.endswith(SUFFIXES)
+
+
+def name_of(path: Path) -> str:
+    """What to call the model of a file: its stem, of a config.json its folder's name."""
+    return path.absolute().parent.name if path.stem == "config" else path.stem
+
+
+def load_model(path: Path) -> Model:
+    """The shape in a file. LabError: no such file, another format, a wrong key; in a config.json another architecture,
+    or attention through a window."""
+    return _read(path)[0]
+
+
+def load_decoder(path: Path) -> ModelConfig:
+    """The decoder of a file's shape. LabError: as `load_model`, or what the decoder cannot be."""
+    model, others = _read(path)
+    if model.experts:
+        others.append(f"{model.experts} experts a layer, and the decoder has one MLP (`lab plan` takes them)")
+    if not model.gated:
+        others.append("gated is false, and the decoder's MLP is gated: SwiGLU")
+    if others:
+        raise LabError(f"{path} is no model that can be trained here: {others[0]}")
+    shape = {"vocab_size": model.vocab, "d_model": model.hidden, "n_layers": model.layers, "n_heads": model.heads}
+    shape |= {"n_kv_heads": model.kv_heads, "d_ffn": model.ffn, "max_seq_len": model.seq}
+    rest = {"rope_theta": model.rope_theta, "norm_eps": model.norm_eps, "tie_embeddings": model.tied}
+    return strict_validate(ModelConfig, {**shape, **rest}, str(path))
+
+
+def _read(path: Path) -> tuple[Model, list[str]]:
+    """(the shape, in which ways the model is another one than the decoder: a sentence each)."""
+    if path.suffix == ".toml":
+        return load_toml(path, Model), []
+    if path.suffix != ".json":
+        raise LabError(f"{path}: a model is read from a file NAME.toml, or from a config.json of Hugging Face's")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LabError(f"there is no file {path}: check the name") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LabError(f"cannot read {path}: {error}") from None
+    except json.JSONDecodeError as error:
+        raise LabError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(values, Mapping):
+        raise LabError(f"{path} is no config.json: it holds no table of settings")
+    return _from_hugging_face(values, path)
+
+
+def _from_hugging_face(values: Mapping[str, Any], path: Path) -> tuple[Model, list[str]]:
+    kind = values.get("model_type")
+    if kind not in TYPES:
+        known = ", ".join(TYPES)
+        raise LabError(f"{path}: model_type {kind!r} is another architecture than the decoder's: known are {known}")
+    if missing := [key for key in KEYS.values() if values.get(key) is None]:
+        raise LabError(f"{path}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+    shape = {ours: values[theirs] for ours, theirs in KEYS.items()}
+    heads, hidden, length = (values[KEYS[key]] for key in ("heads", "hidden", "seq"))
+    given = {
+        "kv_heads": _or(values.get("num_key_value_heads"), heads),
+        "tied": _or(values.get("tie_word_embeddings"), False),
+        "norm_eps": _or(values.get("rms_norm_eps"), 1e-6),  # what transformers takes where the file is silent
+        "experts": _or(values.get("num_local_experts"), 0),
+    }
+    given["topk"] = _or(values.get("num_experts_per_tok"), 0) if given["experts"] else 0
+    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}  # the first since transformers 5
+    rope = rope if isinstance(rope, Mapping) else {"rope_type": str(rope)}
+    given["rope_theta"] = _or(values.get("rope_theta"), _or(rope.get("rope_theta"), 10_000.0))
+    model = strict_validate(Model, {**shape, **given}, str(path))
+
+    if values.get("head_dim") not in (None, hidden // heads):
+        told = f"head_dim is {values['head_dim']}, and heads are {hidden // heads} wide here (hidden_size / heads)"
+        raise LabError(f"{path}: {told}")
+    window = values.get("sliding_window") if values.get("use_sliding_window", True) else None
+    if window is not None and not (isinstance(window, int) and window >= length):
+        raise LabError(f"{path}: attention looks through a sliding_window of {window} tokens, and here it looks at all")
+    if (act := values.get("hidden_act", "silu")) not in ("silu", "swish"):
+        raise LabError(f"{path}: hidden_act is {act!r}, and the MLP here is SwiGLU, with silu")
+    others = [TYPES[kind]] if TYPES[kind] else []
+    others += [
+        f"{key} is true, and the decoder has no biases" for key in ("attention_bias", "mlp_bias") if values.get(key)
+    ]
+    if (turned := _or(rope.get("rope_type"), rope.get("type"))) not in PLAIN_ROPE:
+        told = f"rope_scaling {turned!r} stretches the positions, and the decoder turns them by plain RoPE"
+        others.append(f"{told} (a copy with null in its place has the same shapes, so the same speed)")
+    if (part := _or(values.get("partial_rotary_factor"), 1.0)) != 1.0:
+        others.append(f"partial_rotary_factor is {part}, and the decoder turns all of a head")
+    return model, others
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value

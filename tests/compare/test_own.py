@@ -1,0 +1,151 @@
+"""`lab compare --model FILE`: the preset's two questions, asked of a model of one's own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from labkit.compare import memory, own
+from labkit.compare.plan import refuse_too_large
+from labkit.compare.preset import load_preset
+from labkit.errors import LabError
+from labkit.model.config import sizes
+from labkit.model.files import load_decoder
+from labkit.model.flops import flops_per_token, n_params
+from labkit.record.read import read_run
+from tests.compare.comparing import lab_here, one_sentence, preset
+from tests.compare.test_speed import SPEED
+
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 288,
+    "max_position_embeddings": 128,
+    "rope_theta": 500000,
+}
+
+
+def toml_of(shape, **more) -> str:
+    """A model file of a decoder's shape."""
+    keys = dict(layers="n_layers", hidden="d_model", heads="n_heads", kv_heads="n_kv_heads", ffn="d_ffn")
+    keys |= dict(vocab="vocab_size", seq="max_seq_len", rope_theta="rope_theta")
+    values = {key: getattr(shape, theirs) for key, theirs in keys.items()} | more
+    return "".join(f"{key} = {value}\n" for key, value in values.items())
+
+
+def h100_with(shape, *more):
+    """The preset h100, which no machine of the tests can run, with this shape in both parts."""
+    base = load_preset("h100")
+    tables = (("train", base.config("bf16")), ("speed.train", base.speed_config("bf16")))
+    return load_preset("h100", [*(s for name, config in tables for s in own.shapes(config, shape, name)), *more])
+
+
+@pytest.fixture
+def small(tmp_path):
+    folder = tmp_path / "Small-1"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SMALL))
+    return folder / "config.json"
+
+
+def test_both_parts_train_the_files_model_and_all_else_stays(small):
+    before, decoder = load_preset("cpu-rehearsal"), load_decoder(small)
+    after = load_preset("cpu-rehearsal", own.settings("cpu-rehearsal", small))
+    for part in ("speed", "safety"):
+        was, now = (each.config_of(part, "fp8", None, 1) for each in (before, after))
+        assert now.resolved_model == decoder and now.seq_len == 128 and now.data.vocab_size == 288
+        changed = {"model", "seq_len", "data"}
+        assert now.model_dump(exclude=changed) == was.model_dump(exclude=changed)
+        assert now.data.replace(vocab_size=was.data.vocab_size) == was.data
+    assert "Small-1" in after.title and set(after.arms) >= set(before.arms)
+
+
+def test_rates_are_the_presets_by_flops(small):
+    """Else a budget would leave arms undone, or start what cannot end in it."""
+    before = load_preset("cpu-rehearsal")
+    after = load_preset("cpu-rehearsal", own.settings("cpu-rehearsal", small))
+    for part, length in (("speed", 256), ("safety", 128)):
+        share = flops_per_token(sizes()["tiny"], length, causal=True)
+        share /= flops_per_token(load_decoder(small), 128, causal=True)
+        for arm in ("bf16", "fp8"):
+            told, was = (getattr(each.arms[arm].expect, part) for each in (after, before))
+            assert told == pytest.approx(was * share, rel=1e-3), "four digits are written"
+
+
+def test_its_scatter_is_on_no_record():
+    """h100 judges two runs of a recipe by the scatter that its own model showed; another model's is not known."""
+    with_it = h100_with(sizes()["1b"])
+    assert load_preset("h100").repeat.spread and with_it.repeat.spread is None and with_it.repeat.candidate == 3
+
+
+@pytest.mark.parametrize("gib, world", [(79.2, 1), (140.4, 1), (44.5, 2)])
+def test_as_much_at_a_time_as_is_predicted_to_fit(gib, world):
+    shape = sizes()["1b"].replace(n_layers=24)
+    whole = h100_with(shape)
+    rows = own.sequences(whole.speed_config("bf16", gib, world), gib, world, most=20)
+    parts = own.micro_batches(whole.config("bf16"), gib, world)
+    config, most = whole.speed_config("bf16", gib, world), own.FILLED * gib * memory.GIB
+    at = {n: memory.predict(config.replace(batch_size=n * world), world)["peak"] for n in (rows, rows + 1)}
+    assert 1 < rows < 20 and at[rows] <= most < at[rows + 1]
+    loss = whole.config("bf16")
+    at = {n: memory.predict(loss.replace(accumulation=n), world)["peak"] for n in (parts, parts // 2)}
+    assert 64 % (parts * world) == 0 and parts > 1 and at[parts] <= most < at[parts // 2]
+    told = own.batches(whole, gib, world)
+    assert told == [
+        f"train.accumulation={parts}",
+        "speed.train.accumulation=1",
+        f'speed.batch_by_memory={{"0" = {rows}}}',
+    ]
+    after = h100_with(shape, *told)
+    assert after.speed_config("bf16", gib, world).batch_size == rows * world and after.config("bf16").batch_size == 64
+
+
+def test_a_small_model_keeps_the_presets_batches():
+    whole = load_preset("h100")
+    assert own.batches(whole, 140.4, 1) == ['speed.batch_by_memory={"0" = 20}']
+
+
+def test_a_model_whose_weights_do_not_fit_is_refused_before_anything_starts():
+    config = load_preset("8b").speed_config("bf16", 79.2, 1)
+    with pytest.raises(LabError, match="120 GiB of each of 1 GPUs, and a GPU here has 79"):
+        refuse_too_large(config, 1, 79.2)
+    refuse_too_large(config, 8, 79.2)
+    assert memory.held(config, 1) == 16 * n_params(sizes()["8b"]) > memory.held(config, 8) * 7.9
+
+
+def test_what_cannot_be_trained_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "qwen.json").write_text(json.dumps({**SMALL, "model_type": "qwen2"}))
+    words = ("compare", "--preset", "cpu-rehearsal", "--model")
+    one_sentence(lab_here(tmp_path, *words, "qwen.json"), "qwen.json", "biases in q, k and v")
+    one_sentence(lab_here(tmp_path, *words, "nowhere.toml"), "there is no config file nowhere.toml")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_planner_reads_the_same_file(tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(toml_of(sizes()["8b"]))
+    done = lab_here(tmp_path, "plan", "--model", "mine.toml", "--gpus", 8, "--seq", 4096)
+    assert done.returncode == 0 and "8.03 B parameters" in done.stdout and "sequences of 4096 tokens" in done.stdout
+
+
+@pytest.mark.thorough
+def test_both_questions_are_answered_of_ones_own_model(tmp_path, small):
+    """On two ranks: speed and loss are this model's, the page says whose, and the same line goes on."""
+    words = ("compare", "--preset", preset(tmp_path, SPEED), "--model", small)
+    done = lab_here(tmp_path, *words)
+    out = tmp_path / "runs" / "micro-Small-1"
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    run, parameters = read_run(out), n_params(load_decoder(small))
+    for folder in ("speed/bf16", "speed/fp8", "arms/bf16", "arms/fp8"):
+        arm = read_run(out / folder)
+        assert arm.status == "finished" and arm.run["parameters"] == parameters, folder
+        assert arm.config["seq_len"] == (16 if "speed" in folder else 32), "the preset's, as the model has more"
+    assert run.results["verdict"]["arms"]["fp8"]["gap"] and run.results["speed"]["verdict"]["ratios"]["fp8"]
+    page = (out / "report.html").read_text()
+    assert "Small-1" in page and f"{parameters / 1e6:.3g} M parameters" in page
+    again = lab_here(tmp_path, *words)
+    assert "Nothing left to train" in again.stdout, again.stdout + again.stderr

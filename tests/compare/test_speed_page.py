@@ -1,0 +1,116 @@
+"""The page's speed section: what a renter reads first, in one unit; the rest behind a fold; the clock if known."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from labkit.compare.report import report
+from labkit.compare.speed_verdict import judge_speed, markdown
+from labkit.record.measure import efficiency
+from labkit.record.meter import Sample, told
+from labkit.record.run import RunRecord
+from tests.compare import synthetic
+from tests.compare.test_report import Tags, words
+
+RATES = {"bf16": 70_000.0, "fp8": 91_000.0}
+TOKENS = 20 * 4096  # of a step
+KERNELS = {"span_ms": 900.0, "classes_ms": {"GEMM fp8": 700.0, "idle": 200.0}, "evidence": {"fp8_gemm": True}}
+TOP = [{"ms": 450.0, "calls": 32, "class": "GEMM fp8", "name": "nvjet"}]
+
+
+def row(name: str, **more) -> dict:
+    step = TOKENS / RATES[name]
+    told = efficiency(RATES[name], {"causal": 7e9, "full": 8e9}, "NVIDIA H200").to_json()
+    times = {"tokens_per_s": RATES[name], "step_p10": 0.9 * step, "step_p50": step, "step_p90": 1.2 * step}
+    about = {"label": synthetic.LABELS[name], "role": "baseline" if name == "bf16" else "candidate", "library": "plain"}
+    shape = {"batch": 20, "seq_len": 4096, "tokens_step": TOKENS, "width": 2048, "steps": 30, "converted": 0}
+    memory = {"peak": 60 * 2**30}
+    rest = {"kernels": None, "memory": memory, "flops_per_s": told["flops_per_s"], "mfu": told["mfu"]}
+    return {**about, **times, **shape, **rest, "mfu_note": told["note"], **more}
+
+
+def speed(**of_fp8) -> dict:
+    rows = {"bf16": row("bf16"), "fp8": row("fp8", **of_fp8)}
+    return {"arms": rows, "verdict": judge_speed(rows)}
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """Gives the page's text for these results of the speed part."""
+    monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
+    folder = synthetic.compare(tmp_path / "run", ("bf16", "fp8"), gpu=True, steps=20, layers=1)
+
+    def drawn(speed: dict, price: float | None = None) -> str:
+        call = {"began": 0, "seconds": 60.0, "cost": None, "price_per_hour": price, "items": []}
+        with RunRecord.open(folder) as record:
+            record.results(speed=speed, calls=[call])
+        return report(folder).read_text()
+
+    return drawn
+
+
+def section(text: str) -> tuple[str, str]:
+    """(what is seen at once of the speed section, what is folded away)."""
+    whole = text[text.index("<h2>Speed</h2>") :]
+    whole = whole[: whole.index("</section>")]
+    folded = re.findall(r"(?s)<details>.*?</details>", whole)
+    return re.sub(r"(?s)<details>.*?</details>", "", whole), " ".join(folded)
+
+
+def line(table: str, label: str) -> list[str]:
+    """The cells of this arm's first line."""
+    found = re.search(rf'(?s)<tr><th scope="row">{re.escape(label)}.*?</tr>', table)
+    assert found, label
+    return [words(cell) for cell in re.findall(r"(?s)<td.*?</td>", found.group())]
+
+
+def test_one_mfu_is_read_and_the_others_are_folded_away(page):
+    seen, folded = section(page(speed()))
+    assert seen.count("MFU %</th>") == 1 and "FLOPs / " not in seen and "TFLOP/s" not in words(seen)
+    assert line(seen, "FP8 tensorwise")[-1] == f"{100 * RATES['fp8'] * 7e9 / 989e12:,.1f}"
+    for kind in ("causal FLOPs / bf16", "full FLOPs / bf16", "causal FLOPs / fp8", "full FLOPs / fp8"):
+        assert f"MFU %, {kind} peak" in folded
+    assert f"{100 * RATES['fp8'] * 8e9 / 1979e12:,.1f}" in line(folded, "FP8 tensorwise")
+
+
+def test_time_has_one_unit(page):
+    """The window's step, the profile's classes and its longest kernels: milliseconds of a GPU per 1,000 tokens."""
+    text = page(speed(kernels={**KERNELS, "top": TOP}))
+    seen, folded = section(text)
+    assert "ms a step" not in text and "milliseconds of a step" not in text
+    assert seen.count("ms per 1,000 tokens</th>") == 1 and folded.count("ms per 1,000 tokens</th>") == 1
+    assert f"{1e6 / RATES['fp8']:.2f} {0.9e6 / RATES['fp8']:.2f} to {1.2e6 / RATES['fp8']:.2f}" in line(
+        seen, "FP8 tensorwise"
+    )
+    profile = line(seen[seen.index("Where each millisecond goes") :], "FP8 tensorwise")
+    assert profile[-1] == f"{900 * 1000 / TOKENS:.2f}" and f"{700 * 1000 / TOKENS:.2f} 78 %" in profile
+    assert f"<td>{450 * 1000 / TOKENS:.2f}</td><td>32</td>" in folded
+    table = markdown(speed(kernels=KERNELS))
+    assert table.count("ms per 1,000 tokens") == 2 and f"| {1e6 / RATES['bf16']:.2f} |" in table
+
+
+def test_a_billion_tokens_have_a_price_where_the_hour_has_one(page):
+    seen, _ = section(page(speed(), price=3.0))
+    for arm, name in (("BF16", "bf16"), ("FP8 tensorwise", "fp8")):
+        assert f"{3 / 3600 * 1e9 / RATES[name]:,.2f}" in line(seen, arm)  # 11.90 and 9.16
+    assert "a billion tokens cost" not in section(page(speed()))[0]
+
+
+def test_clock_and_watts_are_there_where_the_record_has_them(page):
+    meter = told([Sample(1980, 400.0, 700.0, False), *[Sample(1608, 699.0, 700.0, True)] * 9])
+    text = page(speed(meter=meter))
+    seen, _ = section(text)
+    table = seen[seen.index("Clock and power") : seen.index("Peak memory")]
+    cells = line(table, "FP8 tensorwise")
+    assert cells == ["1,608 1,608 to 1,645", "699", "700", "9 of 10"]
+    assert 'scope="row">BF16' not in table, "of that arm there is no reading"
+    assert Tags(text).open == []
+    assert "Clock and power" not in page(speed()), "records from before have none"
+
+
+def test_wider_matrices_are_a_setting_that_can_be_typed(page):
+    cast = {"quantize/cast": 300.0, "GEMM fp8": 600.0}
+    text = words(page(speed(kernels={**KERNELS, "classes_ms": cast})))
+    assert "--model FILE, whose hidden is 4,096 or more" in text and "{how}" not in text

@@ -1,0 +1,136 @@
+"""A model of one's own, read from a file: shapes that are known, and what is refused, each in one sentence."""
+
+import json
+
+import pytest
+
+from labkit.errors import LabError
+from labkit.model.config import sizes
+from labkit.model.files import load_decoder, load_model, name_of
+
+# Llama-3-8B's config.json, as published (meta-llama/Meta-Llama-3-8B), without the keys that say nothing of the shape.
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}
+QWEN2 = {**LLAMA, "model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4096}
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}
+TOML = "layers = 16\nhidden = 2048\nheads = 16\nkv_heads = 8\nffn = 8192\nvocab = 32768\n"
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a config.json of these values, or a TOML file of this text, and gives its path."""
+
+    def write(values, name="config.json"):
+        path = tmp_path / name
+        path.write_text(values if isinstance(values, str) else json.dumps(values))
+        return path
+
+    return write
+
+
+def test_llama_3_8b_is_the_named_8b(file):
+    decoder = load_decoder(file(LLAMA))
+    assert decoder == sizes()["8b"]
+    model = load_model(file(LLAMA))
+    assert model.seq == 8192 and model.parameters == 8_029_995_008  # arXiv:2407.21783; without the norms
+
+
+def test_what_the_file_leaves_out_is_what_transformers_takes(file):
+    bare = {key: LLAMA[key] for key in LLAMA if key not in ("num_key_value_heads", "rms_norm_eps", "rope_theta")}
+    decoder = load_decoder(file({**bare, "tie_word_embeddings": True}))
+    assert (decoder.n_kv_heads, decoder.norm_eps, decoder.rope_theta) == (32, 1e-6, 10_000.0) and decoder.tie_embeddings
+    newer = {**bare, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}  # transformers 5
+    assert load_decoder(file(newer)).rope_theta == 1e6
+
+
+def test_a_toml_file_says_the_same(file):
+    decoder = load_decoder(file(TOML + "seq = 8192\nrope_theta = 500000.0\n", "mine.toml"))
+    assert decoder == sizes()["1b"]
+    assert load_decoder(file(TOML + "tied = true\n", "mine.toml")).tie_embeddings
+
+
+def test_experts_are_the_planners_alone(file):
+    model = load_model(file(MIXTRAL))
+    assert (model.experts, model.topk) == (8, 2) and model.parameters > 40e9
+    with pytest.raises(LabError, match="8 experts a layer"):
+        load_decoder(file(MIXTRAL))
+    assert load_model(file(TOML + "gated = false\n", "mine.toml")).gated is False
+    with pytest.raises(LabError, match="gated is false"):
+        load_decoder(file(TOML + "gated = false\n", "mine.toml"))
+
+
+@pytest.mark.parametrize(
+    "values, told",
+    [
+        (QWEN2, "biases in q, k and v"),
+        ({**LLAMA, "model_type": "qwen3"}, "norms q and k"),
+        ({**LLAMA, "attention_bias": True}, "attention_bias is true"),
+        ({**LLAMA, "mlp_bias": True}, "mlp_bias is true"),
+        ({**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling 'llama3'"),
+        ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling 'linear'"),
+        ({**LLAMA, "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+    ],
+)
+def test_what_the_decoder_cannot_be_is_refused_and_can_be_planned(file, values, told):
+    """The planner has no positions and no biases: its answer is the same with and without them."""
+    with pytest.raises(LabError) as refused:
+        load_decoder(file(values))
+    assert told in str(refused.value) and "\n" not in str(refused.value)
+    assert load_model(file(values)) == load_model(file(LLAMA))
+
+
+@pytest.mark.parametrize(
+    "values, told",
+    [
+        ({**LLAMA, "model_type": "gemma2"}, "'gemma2' is another architecture"),
+        ({key: value for key, value in LLAMA.items() if key != "model_type"}, "model_type None"),
+        ({**LLAMA, "model_type": "mistral", "sliding_window": 4096}, "sliding_window of 4096"),
+        ({**QWEN2, "use_sliding_window": True}, "sliding_window of 4096"),
+        ({**LLAMA, "head_dim": 256}, "head_dim is 256"),
+        ({**LLAMA, "hidden_act": "gelu"}, "'gelu'"),
+        ({**LLAMA, "hidden_size": None, "vocab_size": None}, "hidden_size, vocab_size are missing"),
+        ({**LLAMA, "num_hidden_layers": "32"}, "whole number"),
+        ({**LLAMA, "num_attention_heads": 48}, "multiple of heads"),
+        ([], "holds no table"),
+        ("{", "not valid JSON"),
+    ],
+)
+def test_what_nobody_can_read_is_refused_in_one_sentence(file, values, told):
+    for load in (load_model, load_decoder):
+        with pytest.raises(LabError) as refused:
+            load(file(values))
+        assert told in str(refused.value) and "config.json" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_window_that_sees_the_whole_sequence_is_none(file):
+    assert load_decoder(file({**LLAMA, "model_type": "mistral", "sliding_window": 8192})) == sizes()["8b"]
+
+
+def test_files_that_are_not_there_or_of_another_kind(tmp_path):
+    (tmp_path / "folder.json").mkdir()
+    for name, told in (
+        ("nowhere.json", "there is no file"),
+        ("nowhere.toml", "there is no"),
+        ("a.yaml", "config.json"),
+    ):
+        with pytest.raises(LabError, match=told):
+            load_model(tmp_path / name)
+
+
+def test_its_name_is_the_files_or_the_folders(tmp_path):
+    assert name_of(tmp_path / "mine.toml") == "mine" and name_of(tmp_path / "Llama-3.1" / "config.json") == "Llama-3.1"
