@@ -6,6 +6,9 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     title = "..."            one line for people
     device = "cpu"           "cpu" or "cuda"
     world_size = 2           ranks; 0 means every GPU of this machine
+    format = "AMP"           what the candidates are called in sentences; default: FP8
+    yardstick = "FP32"       what the baseline is called; default: BF16
+    without_fp8 = "amp"      the preset that answers on a GPU without FP8 products
     parts = ["speed"]        only this part ("speed", "safety"); default: both, where there is a [speed]
     [train]                  labkit.train.config.TrainConfig
     [arms.fp8]
@@ -126,6 +129,9 @@ class Preset(Config):
     world_size: int = Field(default=1, ge=0)
     parts: list[Literal["speed", "safety"]] = Field(default=["speed", "safety"], min_length=1)
     note: str = ""
+    format: str = Field(default="FP8", min_length=1)
+    yardstick: str = Field(default="BF16", min_length=1)
+    without_fp8: str | None = None
     startup_seconds: float = Field(default=20.0, ge=0, strict=False)
     train: dict[str, Any]
     arms: dict[str, ArmConfig]
