@@ -148,7 +148,8 @@ amp * with TP: untried
     a scale needs the amax of the whole tensor, and nothing here agrees it over the tensor-parallel ranks: take
     Transformer Engine, or leave tp at 1
 * with EP: no
-    the decoder here has no experts, so there is nothing for expert parallelism to spread: leave ep at 1
+    every rank multiplies all experts, and FSDP2 shards their weights: nothing here sends a token to another rank's
+    expert: leave ep at 1
 fp32 * with PP: yes (piped)
     week 15's run_schedule on stages of the decoder
 bf16 * with PP: yes (tp)
