@@ -24,7 +24,7 @@ class ModelConfig(Config):
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
     tie_embeddings: bool = False
-    experts: CountOrOff = 0  # of each layer, each d_ffn wide (labkit.model.moe); 0: one network for all
+    experts: CountOrOff = 0  # of each layer, each d_ffn wide (labkit.model.moe); 0: one
     topk: CountOrOff = 0  # experts that a token goes through
     balance: Annotated[float, Field(ge=0)] = 0.01  # weight of the balance loss; arXiv:2101.03961, section 2.2
 

@@ -131,17 +131,20 @@ def places(chosen_NK: Tensor, load_E: Tensor) -> tuple[Tensor, Tensor, int]:
 
 def grouped(x_MI: Tensor, w_EOI: Tensor, ends_E: Tensor) -> Tensor:
     """x_MO: row m times the transposed weight of the expert e in whose run, ends_E[e - 1] .. ends_E[e], it lies."""
-    if one_kernel(x_MI.device.type, x_MI.dtype):
+    known = x_MI.dtype == torch.bfloat16 or not torch.compiler.is_compiling()  # the compiler knows BF16's alone (2.13)
+    if known and one_kernel(x_MI.device.type, x_MI.dtype):
         return F.grouped_mm(x_MI, w_EOI.transpose(-2, -1), offs=ends_E)
     return one_by_one(x_MI, w_EOI, ends_E)
 
 
+@torch.compiler.disable  # as many rows as the data say: a compiler would have to be told
 def one_by_one(x_MI: Tensor, w_EOI: Tensor, ends_E: Tensor) -> Tensor:
     """`grouped`, an expert at a time: where torch has no kernel for it. Waits for the device, to know the ends."""
     ends = ends_E.tolist()
     return torch.cat([x_MI[begin:end] @ w.t() for begin, end, w in zip([0, *ends], ends, w_EOI)])
 
 
+@torch.compiler.assume_constant_result
 @functools.cache
 def one_kernel(device: str, dtype: torch.dtype) -> bool:
     """Has this torch a grouped product for these, forward and backward? Found out by trying a small one."""
