@@ -24,7 +24,7 @@ class ModelConfig(Config):
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
     tie_embeddings: bool = False
-    experts: CountOrOff = 0  # of each layer, each d_ffn wide (labkit.model.moe); 0: one
+    experts: CountOrOff = 0  # of each layer, each d_ffn wide (labkit.model.moe); 0: one network for all tokens
     topk: CountOrOff = 0  # experts that a token goes through
     balance: Annotated[float, Field(ge=0)] = 0.01  # weight of the balance loss; arXiv:2101.03961, section 2.2
 
@@ -33,7 +33,7 @@ class ModelConfig(Config):
         return self.d_model // self.n_heads
 
     def block_shapes(self) -> dict[str, Shape]:
-        """{name inside a block: shape} of a block's weights; a linear's is [out, in], experts' are [expert, out, in]."""
+        """{name inside a block: shape} of a block's weights; a linear's is [out, in], experts' [expert, out, in]."""
         d, f, d_kv = self.d_model, self.d_ffn, self.n_kv_heads * self.d_head
         norms = {"attn_norm.weight": (d,), "ffn_norm.weight": (d,)}
         attn = {"attn.wq.weight": (d, d), "attn.wk.weight": (d_kv, d), "attn.wv.weight": (d_kv, d)}

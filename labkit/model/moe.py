@@ -145,9 +145,13 @@ def one_by_one(x_MI: Tensor, w_EOI: Tensor, ends_E: Tensor) -> Tensor:
 
 
 @torch.compiler.assume_constant_result
-@functools.cache
 def one_kernel(device: str, dtype: torch.dtype) -> bool:
     """Has this torch a grouped product for these, forward and backward? Found out by trying a small one."""
+    return _tried(device, dtype)
+
+
+@functools.cache
+def _tried(device: str, dtype: torch.dtype) -> bool:
     try:
         with torch.enable_grad():
             x = torch.ones(2 * ALIGN, ALIGN, device=device, dtype=dtype, requires_grad=True)

@@ -45,7 +45,7 @@ def lively(experts=4, topk=2):
 
 @pytest.mark.parametrize("experts, topk", [(4, 2), (4, 1), (3, 3), (9, 2)])
 def test_each_token_gets_its_experts_by_their_shares(experts, topk):
-    """Against a loop over tokens in float64. The sums have at most 32 terms: 1e-5 of the largest is far above FP32's."""
+    """Against a loop over tokens in float64. Sums of at most 32 terms: 1e-5 of the largest is far above FP32's."""
     layer, x_BTD = lively(experts, topk)
     w = {name: p.detach().double() for name, p in layer.named_parameters()}
     want, fell = [], [0] * experts
