@@ -37,11 +37,12 @@ class ModelConfig(Config):
         d, f, d_kv = self.d_model, self.d_ffn, self.n_kv_heads * self.d_head
         norms = {"attn_norm.weight": (d,), "ffn_norm.weight": (d,)}
         attn = {"attn.wq.weight": (d, d), "attn.wk.weight": (d_kv, d), "attn.wv.weight": (d_kv, d)}
+        ffn: dict[str, Shape]
         if e := self.experts:
-            up, down = (e, f, d), (e, d, f)
-            ffn = {"ffn.experts.w1": up, "ffn.experts.w3": up, "ffn.experts.w2": down}
-            return {**norms, **attn, "attn.wo.weight": (d, d), "ffn.router.weight": (e, d), **ffn}
-        ffn = {"ffn.w1.weight": (f, d), "ffn.w3.weight": (f, d), "ffn.w2.weight": (d, f)}
+            ffn = {"ffn.router.weight": (e, d)}
+            ffn |= {"ffn.experts.w1": (e, f, d), "ffn.experts.w3": (e, f, d), "ffn.experts.w2": (e, d, f)}
+        else:
+            ffn = {"ffn.w1.weight": (f, d), "ffn.w3.weight": (f, d), "ffn.w2.weight": (d, f)}
         return {**norms, **attn, "attn.wo.weight": (d, d), **ffn}
 
     def weight_shapes(self) -> dict[str, Shape]:
