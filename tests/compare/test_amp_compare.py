@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -13,7 +14,7 @@ from labkit.compare.speed_verdict import judge_speed
 from labkit.precision import matrix
 from labkit.precision.matrix import reasons
 from labkit.record.read import read_run
-from tests.compare.comparing import MICRO, lab, preset
+from tests.compare.comparing import MICRO, ROOT, lab, preset
 
 AMP = (
     MICRO[: MICRO.index("[arms.bf16]")].replace(
@@ -115,6 +116,20 @@ def test_the_verdict_on_speed_speaks_of_it_too():
     slow.append(answer.Row("a", "FP16", "candidate", 0.9, 0.0, -0.1, 0.1, "same", 2))
     assert answer.recommended(slow, "AMP", "FP32") == "Recommended here: FP32. No AMP recipe is faster."
     assert answer.table(slow, "FP32")[0][1] == "x FP32's speed"
+
+
+def test_the_recorded_rehearsal_says_what_the_code_says_today():
+    """results/: the losses of every run, and the words that they were given."""
+    kept = json.loads((ROOT / "results/2026-11-23-cpu-amp.json").read_text(encoding="utf-8"))
+    arms = load_preset("amp-rehearsal")
+    assert kept["train"] == arms.train and kept["repeat"] == arms.repeat.model_dump()
+    runs = {name: dict(arm["heldout"]) for name, arm in kept["arms"].items()}
+    told = repeats.judge(runs, arms, kept["verdict"]["candidates"])
+    assert (told["word"], told["sentence"]) == (kept["verdict"]["word"], kept["verdict"]["sentence"])
+    for name, arm in kept["arms"].items():
+        if arm["role"] != "repeat":
+            assert told["arms"][name]["word"] == arm["word"]
+            assert told["arms"][name]["value"] == pytest.approx(arm["value"], abs=2e-4)  # four decimals were kept
 
 
 @pytest.mark.thorough
