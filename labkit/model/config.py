@@ -12,7 +12,8 @@ Shape = tuple[int, ...]
 
 
 class ModelConfig(Config):
-    """The decoder's shape. `d_head` = d_model / n_heads follows from it."""
+    """The decoder's shape. `d_head` = d_model / n_heads follows from it. With `experts` each layer is a mixture of so
+    many feed-forward networks, of which a token goes through `topk`: the planner's names (labkit.plan.model)."""
 
     vocab_size: Count
     d_model: Count

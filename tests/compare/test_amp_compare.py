@@ -11,6 +11,7 @@ from labkit.compare import answer, repeats
 from labkit.compare.plan import fitting
 from labkit.compare.preset import available, load_preset
 from labkit.compare.speed_verdict import judge_speed
+from labkit.errors import LabError
 from labkit.precision import matrix
 from labkit.precision.matrix import reasons
 from labkit.record.read import read_run
@@ -116,6 +117,13 @@ def test_the_verdict_on_speed_speaks_of_it_too():
     slow.append(answer.Row("a", "FP16", "candidate", 0.9, 0.0, -0.1, 0.1, "same", 2))
     assert answer.recommended(slow, "AMP", "FP32") == "Recommended here: FP32. No AMP recipe is faster."
     assert answer.table(slow, "FP32")[0][1] == "x FP32's speed"
+
+
+def test_without_repeats_there_is_no_rule_to_judge_by(tmp_path):
+    text = AMP[: AMP.index("[repeat]")] + AMP[AMP.index("[speed]") :]
+    with pytest.raises(LabError, match=r'format = "AMP" and no \[repeat\]'):
+        load_preset(str(preset(tmp_path, text)))
+    assert load_preset(str(preset(tmp_path, text.replace("[speed]", 'parts = ["speed"]\n[speed]', 1)))).format == "AMP"
 
 
 def test_the_recorded_rehearsal_says_what_the_code_says_today():
