@@ -1,4 +1,4 @@
-"""Both answers in one place: how fast is each arm, is its loss BF16's, and which recipe follows from that.
+"""Both answers in one place: how fast is each arm, is its loss the baseline's, and which recipe follows from that.
 
 From the record alone: what terminal, page and picture show first. A record of repeated runs has a word and an interval
 for each recipe. One from before has one run of each arm: its gap has no interval, and its word is that of the rule of
@@ -85,14 +85,15 @@ def _of_loss(row: Row) -> tuple[str, str]:
     return ("", "baseline") if row.role == "baseline" else (row.gap_told, row.word or "not judged")
 
 
-def table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
+def table(rows: list[Row], yardstick: str = "BF16") -> tuple[list[str], list[list[str]]]:
     """(heads, lines), without a column in which nothing stands."""
     every = lines(rows)
     full = [i for i in range(len(HEADS)) if any(cells[i] for cells in every)]
-    return [HEADS[i] for i in full], [[cells[i] for i in full] for cells in every]
+    heads = [head.replace("BF16", yardstick) for head in HEADS]
+    return [heads[i] for i in full], [[cells[i] for i in full] for cells in every]
 
 
-def recommended(rows: list[Row]) -> str:
+def recommended(rows: list[Row], form: str = "FP8", yardstick: str = "BF16") -> str:
     """Which recipe to take, in a sentence: the fastest whose loss is the same, if it is faster at all; "" if speed or
     loss was not measured."""
     candidates = [row for row in rows if row.role == "candidate"]
@@ -104,15 +105,15 @@ def recommended(rows: list[Row]) -> str:
         best = max(sound, key=lambda row: row.times or 0)
         word = best.word if best.word == "same" else f"{best.word} in one run"
         gap = f", the loss {word} ({best.gap_told})" if best.gap_told else ""
-        told = f"Recommended here: {best.label}, {best.times:.2f} times BF16's speed{gap}."
+        told = f"Recommended here: {best.label}, {best.times:.2f} times {yardstick}'s speed{gap}."
         open_ = [row for row in timed if (row.times or 0) > (best.times or 0)]
         why = "; ".join(
             f"{row.label} is faster ({row.times:.2f}), its loss {row.word or 'not judged'}" for row in open_
         )
         return told + (f" {why}." if why else "")
     if not any((row.times or 0) > 1 for row in timed):
-        return "Recommended here: BF16. No FP8 recipe is faster."
-    return "Recommended here: BF16. No recipe that is faster has its loss: none was found the same."
+        return f"Recommended here: {yardstick}. No {form} recipe is faster."
+    return f"Recommended here: {yardstick}. No recipe that is faster has its loss: none was found the same."
 
 
 def spent(data: RunData) -> str:

@@ -34,7 +34,7 @@ from labkit.comm.ranks import run_ranks, under_torchrun
 from labkit.compare import background, follow, memory, own
 from labkit.compare.budget import Budget, Item
 from labkit.compare.forecast import Forecast
-from labkit.compare.plan import Plan, check_part, folder_of, is_done, make_plan, other_settings
+from labkit.compare.plan import Plan, check_part, fitting, folder_of, is_done, make_plan, other_settings
 from labkit.compare.preset import Preset, load_preset
 from labkit.compare.speed import Control, Deadline, Window
 from labkit.compare.summary import note_call, summarise
@@ -85,6 +85,10 @@ def compare(
     arms = list(arms) if arms is not None else None
     settings = [*(own.settings(preset, model, settings or ()) if model else ()), *(settings or ())]
     whole = load_preset(preset, settings)
+    if arms is None and (other := fitting(whole, settings)) is not whole:
+        why = f"the GPUs here have no FP8 products, which {whole.name} compares"
+        say(console, f"{why}: this is {other.name}, {other.format} against {other.yardstick}")
+        whole = other
     wanted = list(whole.arms if arms is None else whole.only(arms).arms)
     parts = check_part(whole, part)
     out = Path(out or Path("runs") / (f"{whole.name}-{name_of(model)}" if model else whole.name))
@@ -253,7 +257,7 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
             say(console, f"  {part}, minutes predicted: {', '.join(_by_arm(plan, part))}")
         limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
         say(console, f"Predicted: {''.join(_predicted(plan, budget))}{limit}")
-    if preset.device == "cuda" and plan.memory_gib:
+    if preset.device == "cuda" and plan.memory_gib and preset.yardstick == "BF16":  # what memory.predict knows
         for part in dict.fromkeys(item.part for item in items):
             tell_memory(plan, part, plan.memory_gib, console)
     if not plan.todo:
@@ -274,7 +278,7 @@ def tell_memory(plan: Plan, part: str, have: float, console: Console) -> None:
     """What BF16 is predicted to need of a GPU that has `have` GiB; a warning if that is more."""
     need = memory.predict(plan.config(part, plan.preset.baseline()), plan.world_size)["peak"] / memory.GIB
     warning = "; that may not fit: take a smaller batch" if need > 0.95 * have else ""
-    say(console, f"  {part}, memory predicted for BF16: {need:.0f} of {have:.0f} GiB a GPU{warning}")
+    say(console, f"  {part}, memory predicted for {plan.preset.yardstick}: {need:.0f} of {have:.0f} GiB a GPU{warning}")
 
 
 def prepare_corpus(plan: Plan, console: Console) -> None:
@@ -353,7 +357,7 @@ def arm_on_rank(
     control: list[dict[int, float]],
 ) -> None:
     """What each rank does for an arm: train, in the speed part until its window is over, with `control` (held-out
-    losses of the BF16 runs) until it is rejected; leave everything in the folder."""
+    losses of the baseline's runs) until it is rejected; leave everything in the folder."""
     hooks: list[Hook] = [Window(*window)] if window else []
     hooks += [Control(control)] if control else []
     train_job(

@@ -159,7 +159,7 @@ def _outcome(data: RunData) -> str:
             pairs = gaps(own, heldout_of(read_run(folder)))
             late = [gap for step, gap in pairs if step > pairs[-1][0] // 2]
             if late:
-                told += f", {sum(late) / len(late):+.3f} % from BF16's so far"
+                told += f", {sum(late) / len(late):+.3f} % from the baseline's so far"
     return told
 
 

@@ -39,7 +39,7 @@ def predict(config: TrainConfig, world: int) -> dict[str, int]:
     block, outside = parameters(model)
     held = -(-(model.n_layers * block + outside) // world)
     tokens = config.batch_size // world // config.accumulation * config.seq_len
-    layer = 2 * (4 * model.d_model + 2 * model.n_kv_heads * model.d_head + 2 * model.d_ffn)
+    layer = 2 * (4 * model.d_model + 2 * model.n_kv_heads * model.d_head + 2 * model.d_ffn * max(1, model.topk))
     if config.activation_checkpointing == "block":  # each block's input, and one block at a time
         activations = tokens * (2 * model.d_model * model.n_layers + layer)
     else:

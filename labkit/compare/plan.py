@@ -20,6 +20,7 @@ candidate that its first runs left undecided (labkit.compare.repeats).
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from labkit.comm.ranks import under_torchrun
 from labkit.compare import memory as needed
 from labkit.compare import repeats
 from labkit.compare.budget import Item, predict
-from labkit.compare.preset import CONTROLS, Preset
+from labkit.compare.preset import CONTROLS, Preset, load_preset
 from labkit.compare.results import found_run, heldout_of
 from labkit.compare.verdict import judge
 from labkit.errors import LabError
@@ -41,6 +42,7 @@ from labkit.train.config import TrainConfig
 from labkit.train.data.batches import rows_per_micro_batch
 
 PARTS = ("speed", "safety")
+FP8_FROM = (8, 9)  # compute capability: Ada
 
 
 @dataclass
@@ -84,6 +86,17 @@ class Plan:
     def sure(self) -> list[Item]:
         """The items without those that only an undecided candidate needs."""
         return [item for item in self.items() if item.part == "speed" or self.preset.arms[item.arm].look == 1]
+
+
+def fitting(preset: Preset, settings: Iterable[str]) -> Preset:
+    """The preset itself, or its `without_fp8` where this machine's GPUs have no FP8 products: so that an older GPU gets
+    an answer to the question that it can answer. settings: put over either."""
+    from labkit.precision.matrix import this_gpu
+
+    if preset.device != "cuda" or preset.without_fp8 is None:
+        return preset
+    gpu = this_gpu()
+    return preset if gpu is None or gpu >= FP8_FROM else load_preset(preset.without_fp8, settings)
 
 
 def check_part(preset: Preset, part: str | None) -> tuple[str, ...]:
@@ -215,7 +228,7 @@ def other_settings(out: Path, preset: Preset) -> str:
     def without(settings: dict[str, Any]) -> dict[str, Any]:
         arms = {name: arm for name, arm in settings.get("arms", {}).items() if name in there.get("arms", {})}
         arms = {name: {**arm, "expect": None} for name, arm in arms.items()}
-        return {**settings, "startup_seconds": None, "arms": arms}
+        return {**settings, "startup_seconds": None, "without_fp8": None, "arms": arms}
 
     return first_difference(without(there), without(here))
 

@@ -6,6 +6,9 @@ whatever an arm does not name is equal by construction: data, order, seed, initi
     title = "..."            one line for people
     device = "cpu"           "cpu" or "cuda"
     world_size = 2           ranks; 0 means every GPU of this machine
+    format = "AMP"           what the candidates are called in sentences; default: FP8
+    yardstick = "FP32"       what the baseline is called; default: BF16
+    without_fp8 = "amp"      the preset that answers on a GPU without FP8 products
     parts = ["speed"]        only this part ("speed", "safety"); default: both, where there is a [speed]
     [train]                  labkit.train.config.TrainConfig
     [arms.fp8]
@@ -126,6 +129,9 @@ class Preset(Config):
     world_size: int = Field(default=1, ge=0)
     parts: list[Literal["speed", "safety"]] = Field(default=["speed", "safety"], min_length=1)
     note: str = ""
+    format: str = Field(default="FP8", min_length=1)
+    yardstick: str = Field(default="BF16", min_length=1)
+    without_fp8: str | None = None
     startup_seconds: float = Field(default=20.0, ge=0, strict=False)
     train: dict[str, Any]
     arms: dict[str, ArmConfig]
@@ -254,7 +260,12 @@ def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
 
 
 def wrong_repeat(preset: Preset) -> Iterator[str]:
-    """[repeat] judges an arm that is no candidate."""
+    """[repeat] judges an arm that is no candidate, or is missing where the rule of one run, FP8's, fails."""
+    if preset.repeat is None and preset.format != "FP8" and "safety" in preset.parts:
+        yield (
+            f'preset {preset.name} has format = "{preset.format}" and no [repeat]: the rule that judges one run of an '
+            "arm is for FP8's rounding; add [repeat]"
+        )
     candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
     for name in preset.repeat.judged if preset.repeat else ():
         if name not in candidates:

@@ -1,7 +1,8 @@
 """The verdict from repeated runs: is FP8's loss the same as BF16's, and how sure is that?
 
-A preset with a `[repeat]` table trains BF16 and each candidate several times, every run from weights moved by a BF16
-rounding error of its own. labkit.compare.statistic decides from them; here stand the looks, the control and the words.
+A preset with a `[repeat]` table trains BF16 (or what else its baseline is) and each candidate several times, every run
+from weights moved by a BF16 rounding error of its own. labkit.compare.statistic decides from them; here stand the
+looks, the control and the words.
 
     first look     all first runs of BF16 and of the candidates are there: same, different or undecided
     second look    an undecided candidate gets `more` runs and is judged once more; who was decided stays decided
@@ -105,10 +106,10 @@ def judge(
     out["band"] = {"low": -ACCEPTED, "high": ACCEPTED, "threshold": ACCEPTED, "name": "what is accepted"}
     have = [heldout[run] for run in base.first if run in heldout]
     if not have:
-        out["sentence"] = "No verdict: the BF16 baseline has no result to hold the others against."
+        out["sentence"] = f"No verdict: the {preset.yardstick} baseline has no result to hold the others against."
         return out
     if not all(run and all(map(_finite, run.values())) for run in have):
-        out["sentence"] = "No verdict: a run of the BF16 baseline has no finite held-out loss."
+        out["sentence"] = f"No verdict: a run of the {preset.yardstick} baseline has no finite held-out loss."
         return out
     half = out["from_step"] = max(max(run) for run in have) // 2 + 1
     ys = {run: tail(losses, half) for run, losses in heldout.items()}
@@ -117,7 +118,7 @@ def judge(
     ours = [ys[run] for run in base.first if run in ys]
     out["arms"][base.first[0]] |= {"word": "baseline", "runs": len(ours), "value": 0.0}
     if len(have) < len(base.first):
-        out["sentence"] = f"No verdict: {len(have)} of {len(base.first)} BF16 runs are finished."
+        out["sentence"] = f"No verdict: {len(have)} of {len(base.first)} {preset.yardstick} runs are finished."
         return out
 
     found = _looks(ours, asked, all_of, ys, preset.repeat)
@@ -141,7 +142,7 @@ def judge(
         out["arms"][name] |= _entry(all_of[name], answer, look)
     out["judged"] = len(found)
     lost_names = [all_of[name].label for name in asked if name not in found]
-    out["word"], out["sentence"] = _word(out, asked, found, all_of, lost_names)
+    out["word"], out["sentence"] = _word(out, asked, found, all_of, lost_names, preset.format)
     weak = weakness(have[0], half)
     if out["word"] in ("pass", "undecided") and weak:
         out["word"], out["sentence"] = "no-power", f"This comparison has no power: {weak}."
@@ -260,6 +261,7 @@ def _word(
     found: Mapping[str, tuple[Answer, int]],
     all_of: Mapping[str, Family],
     lost: list[str],
+    form: str,
 ) -> tuple[str, str]:
     """The one word and the one sentence."""
     entries = {name: out["arms"][name] for name in found}
@@ -268,11 +270,11 @@ def _word(
         return "; ".join(f"{all_of[n].label} {interval(e)}" for n, e in entries.items() if e["word"] == word)
 
     if not asked:
-        return "incomplete", "No verdict: no FP8 arm was to be judged."
+        return "incomplete", f"No verdict: no {form} arm was to be judged."
     if not found:
         return "incomplete", f"No verdict: no result yet from {', '.join(lost)}."
     words = [entry["word"] for entry in entries.values()]
-    head = f"{len(found)} of {len(asked)} FP8 recipes judged. "
+    head = f"{len(found)} of {len(asked)} {form} recipes judged. "
     told = (("same", "The loss is the same with "), ("different", "It is not with "), ("undecided", "Undecided: "))
     said = head + " ".join(f"{begin}{named(word)}." for word, begin in told if word in words)
     if lost:
@@ -281,10 +283,11 @@ def _word(
         return "fail", said
     controls = [out["arms"].get(f.first[0], {}).get("word") for f in all_of.values() if f.role == "broken"]
     if any(word == "not rejected" for word in controls):
-        return "no-power", f"This comparison has no power: FP8 that is broken on purpose was not rejected. {said}"
+        why = f"{form} that is broken on purpose was not rejected"
+        return "no-power", f"This comparison has no power: {why}. {said}"
     if lost:
         return "incomplete", said
     if "rejected" not in controls:
-        why = "no deliberately broken FP8 arm ran, so nothing shows that it could have said no"
+        why = f"no deliberately broken {form} arm ran, so nothing shows that it could have said no"
         return "no-power", f"This comparison has no power: {why}. {said}"
     return ("undecided" if "undecided" in words else "pass"), said

@@ -18,7 +18,7 @@ from typing import Any
 
 from labkit.compare import answer
 from labkit.compare.answer import recommended, repeated, rows_of, spent
-from labkit.compare.results import ArmResult, arms_of, found_run, price_of, timed_of, verdict_of
+from labkit.compare.results import ArmResult, arms_of, formats_of, found_run, price_of, timed_of, verdict_of
 from labkit.compare.speed_verdict import PER_THOUSAND, cost_sentence, efficiency_of, per_thousand
 from labkit.compare.terminal import parameters
 from labkit.errors import LabError
@@ -73,6 +73,11 @@ BROKEN_WORDS = {
     "undecided": "undecided: NOT rejected",
 }
 CPU = "This ran on a CPU. Its tokens/s and memory tell what the run cost here, and nothing about a GPU."
+CPU_OTHER = (
+    "This ran on a CPU. The operands of every product were really rounded, so losses, gaps and SQNR are {form}'s "
+    "numerics, as far as a model of this size shows them. Tokens/s and memory tell what this test cost here, and "
+    "nothing about a GPU."
+)
 CPU_FP8 = (
     "This ran on a CPU. Every operand was really rounded to its format, so losses, gaps, scales and SQNR are FP8's "
     "numerics, as far as a model of this size shows them. It says nothing about FP8's speed: no CPU multiplies in FP8, "
@@ -107,6 +112,7 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
     run, every, verdict, single = data.run, arms_of(data), verdict_of(data), not data.is_comparison
     arms = {name: arm for name, arm in every.items() if not arm.of}  # further runs stand in their arm's line
     rows = [] if single else rows_of(data)
+    form, yardstick = formats_of(data)
     tone = str(verdict.get("word")) if verdict.get("word") in WORDS else "incomplete"
     drawn = [(picture, base64.b64encode(picture.svg.read_bytes()).decode()) for picture in pictures]
     own_title = data.config.get("title") or run.get("title")
@@ -118,8 +124,10 @@ def _render(data: RunData, pictures: list[Picture], trouble: list[str]) -> str:
         on_gpu=_on_gpu(data),
         measured_on=_measured_on(data, arms),
         single=single,
-        answers=answer.table(rows),
-        recommended=recommended(rows),
+        answers=answer.table(rows, yardstick),
+        recommended=recommended(rows, form, yardstick),
+        form=form,
+        yardstick=yardstick,
         spent="" if single else spent(data),
         one_run=not single and bool(verdict.get("band")) and not repeated(data),
         arms=arms,
@@ -169,18 +177,20 @@ def missing(data: RunData, arms: dict[str, ArmResult], trouble: Sequence[str] = 
     if verdict_of(data) and not any(arm.role == "broken" and arm.steps for arm in arms.values()):
         out.append("No broken arm ran, so nothing shows that this comparison could have failed.")
     if arms and not any(arm.scales() for arm in arms.values()):
-        out.append("No scales were recorded (probe_every is 0, or no FP8 arm ran).")
+        out.append(f"No scales were recorded (probe_every is 0, or no {formats_of(data)[0]} arm ran).")
     return [*out, *trouble]
 
 
 def limits(data: RunData, arms: dict[str, ArmResult]) -> list[str]:
     """What this machine and this run can and cannot show: paragraphs."""
-    out = []
+    out, form = [], formats_of(data)[0]
     if not _on_gpu(data):
-        out.append(CPU_FP8 if data.is_comparison or any(arm.converted for arm in arms.values()) else CPU)
+        compared = data.is_comparison or any(arm.converted for arm in arms.values())
+        told = CPU_FP8 if form == "FP8" else CPU_OTHER.format(form=form)
+        out.append(told if compared else CPU)
     elif data.is_comparison:
         out.append(
-            f"Speed was measured on {_gpu_name(data) or 'this GPU'}, at this model size and batch. FP8 gains "
+            f"Speed was measured on {_gpu_name(data) or 'this GPU'}, at this model size and batch. {form} gains "
             "with the size of the matrix products and can lose on small ones, so the ratio does not carry over "
             "to other shapes or GPUs."
         )

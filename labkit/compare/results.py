@@ -100,6 +100,11 @@ def timed_of(data: RunData) -> dict[str, dict]:
     return as_dict(as_dict(data.results.get("speed")).get("arms"))
 
 
+def formats_of(data: RunData) -> tuple[str, str]:
+    """What a comparison calls its candidates and its baseline: ("FP8", "BF16") unless its preset says otherwise."""
+    return str(data.config.get("format", "FP8")), str(data.config.get("yardstick", "BF16"))
+
+
 def price_of(data: RunData) -> float | None:
     """Of an hour of the whole machine, as the last call that told one has it."""
     calls = data.results.get("calls") or []

@@ -90,14 +90,14 @@ class Window(Hook):
 
 class Control(Hook):
     """Ends the run of a deliberately broken arm as soon as it is rejected (labkit.compare.repeats). baselines: held-out
-    losses of the BF16 runs by step. Held-out losses are the same on every rank, so all stop in the same step."""
+    losses of the baseline's runs by step. Held-out losses are the same on every rank, so all stop in the same step."""
 
     def __init__(self, baselines: list[dict[int, float]]) -> None:
         self.baselines = baselines
 
     def after_eval(self, loop: Loop) -> None:
         if found := rejected_at(loop.history.heldout, self.baselines):
-            loop.stopped = f"rejected: {found[1]:+.0f} % from BF16 at step {found[0]}"
+            loop.stopped = f"rejected: {found[1]:+.0f} % from the baseline at step {found[0]}"
 
 
 class Deadline(Hook):

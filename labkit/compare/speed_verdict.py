@@ -22,6 +22,7 @@ from labkit.compare.preset import Preset
 from labkit.compare.results import found_run
 from labkit.compare.terminal import markdown_table, rich_table, shown
 from labkit.model.flops import flops_per_token
+from labkit.precision.plain import NAMES as PLAIN
 from labkit.record.kernels import CLASSES
 from labkit.record.measure import efficiency
 from labkit.record.read import RunData, as_dict
@@ -75,7 +76,7 @@ def speed_results(preset: Preset, out: Path, missing: Mapping[str, str], left: M
     rows = {name: row_of(run, preset, name) for name, run in done.items()}
     lost = [name for name in (*missing, *left) if name in preset.timed and name not in rows]
     why = {preset.arms[name].label: {**missing, **left}[name] for name in lost}
-    return {"arms": rows, "verdict": judge_speed(rows, why)}
+    return {"arms": rows, "verdict": judge_speed(rows, why, preset.format, preset.yardstick)}
 
 
 def efficiency_of(config: TrainConfig, tokens_per_s: float, gpu: str | None, ranks: int) -> Any:
@@ -94,7 +95,7 @@ def row_of(data: RunData, preset: Preset, name: str) -> dict[str, Any]:
     gpu = gpus[0].get("name") if gpus and str(world.get("device", "")).startswith("cuda") else None
     told = efficiency_of(config, speed["tokens_per_s"], gpu, ranks).to_json()
     evidence = data.results.get("evidence") or {}
-    plain = config.precision.backend in ("bf16", "fp32")
+    plain = config.precision.backend in PLAIN
     return {
         "label": preset.arms[name].label,
         "role": preset.arms[name].role,
@@ -154,11 +155,12 @@ def _profiled(rows: Mapping[str, Row]) -> list[list[str]]:
     ]
 
 
-def tables(results: Row) -> list[Table]:
+def tables(results: Row, yardstick: str = "BF16") -> list[Table]:
     """For the terminal, in 80 columns: the rates, and the milliseconds if any arm was profiled."""
     rows = results["arms"]
     lines = [cells(name, row, results["verdict"]) for name, row in rows.items()]
-    heads = ("arm", "tokens/s", "x\nBF16", "x own\nBF16", "ms/1k\ntokens", "+-\n%", "TFLOP/s\ncausal", "GiB")
+    told = ("arm", "tokens/s", "x\nBF16", "x own\nBF16", "ms/1k\ntokens", "+-\n%", "TFLOP/s\ncausal", "GiB")
+    heads = [head.replace("BF16", yardstick) for head in told]
     out = [rich_table(heads, [[*line[:7], line[8]] for line in lines])]
     if lines := _profiled(rows):
         kinds = ("GEMM\nbf16", "GEMM\nfp8", "cast", "atten-\ntion", "norm,\nelem.", "opti-\nmizer", "comm.")
@@ -166,10 +168,11 @@ def tables(results: Row) -> list[Table]:
     return out
 
 
-def markdown(results: Row) -> str:
+def markdown(results: Row, yardstick: str = "BF16") -> str:
     """The same two tables as Markdown."""
     rows = results["arms"]
-    parts = [markdown_table(HEADS, [cells(name, row, results["verdict"]) for name, row in rows.items()])]
+    heads = [head.replace("BF16", yardstick) for head in HEADS]
+    parts = [markdown_table(heads, [cells(name, row, results["verdict"]) for name, row in rows.items()])]
     if lines := _profiled(rows):
         parts.append(markdown_table([PER_THOUSAND, *CLASSES], lines))
     return "\n\n".join(parts)
@@ -199,20 +202,23 @@ def compare_rates(row: Row, yardstick: Row) -> tuple[float, str]:
     return ratio, "same" if abs(ratio - 1) <= noise else "faster" if ratio > 1 else "slower"
 
 
-def judge_speed(rows: Mapping[str, Row], missing: Mapping[str, str] | None = None) -> dict[str, Any]:
+def judge_speed(
+    rows: Mapping[str, Row], missing: Mapping[str, str] | None = None, form: str = "FP8", yardstick: str = "BF16"
+) -> dict[str, Any]:
     """The verdict over timed arms.
 
     rows: arm -> {label, role, library, tokens_per_s, step_p10, step_p50, step_p90, kernels, attention}; library:
     "plain" for nn.Linear, else the backend's name; kernels: a Breakdown as a dict, or None. missing: label -> why it
-    has no result. Returns {word, sentence, reasons, next, ratios: {arm: {"baseline": r, "library": r}}}; word:
-    faster, same, slower, incomplete.
+    has no result. form, yardstick: what candidates and baseline are called. Returns {word, sentence, reasons, next,
+    ratios: {arm: {"baseline": r, "library": r}}}; word: faster, same, slower, incomplete.
     """
     out: dict[str, Any] = {"word": "incomplete", "sentence": "", "reasons": [], "next": [], "ratios": {}}
     base = next((r for r in rows.values() if r["role"] == "baseline"), None)
     fp8 = {arm: r for arm, r in rows.items() if r["role"] == "candidate"}
     out["reasons"] += [f"{label}: no result, {why}." for label, why in (missing or {}).items()]
     if base is None:
-        out["sentence"] = "No verdict on speed: compiled BF16 was not timed, and nothing is fast or slow without it."
+        base_told = "compiled BF16" if yardstick == "BF16" else yardstick
+        out["sentence"] = f"No verdict on speed: {base_told} was not timed, and nothing is fast or slow without it."
         return out
     library_bf16 = {r["library"]: r for r in rows.values() if r["role"] == "reference"}
     words, against = {}, {}
@@ -229,21 +235,22 @@ def judge_speed(rows: Mapping[str, Row], missing: Mapping[str, str] | None = Non
             told += f" and {by_library:.2f} times {own['label']}"
             against[arm] += f" and {by_library:.2f} times {own['label']} ({own['tokens_per_s']:,.0f})"
         told += {"same": ", no more than the noise of the steps", "slower": ": slower", "faster": ""}[words[arm]]
-        out["reasons"].append(told + "." + _kernel_words(row))
+        out["reasons"].append(told + "." + (_kernel_words(row) if form == "FP8" else ""))
     if not fp8:
         trains = f"{base['label']} trains {base['tokens_per_s']:,.0f} tokens/s"
-        out["sentence"] = f"No verdict on speed: no FP8 arm was timed; {trains}."
+        out["sentence"] = f"No verdict on speed: no {form} arm was timed; {trains}."
         return out
     best = max(fp8, key=lambda arm: fp8[arm]["tokens_per_s"])
     row, ratio = fp8[best], out["ratios"][best]["baseline"]
     out["word"], out["best"] = words[best], best
     trains = f"trains {row['tokens_per_s']:,.0f} tokens/s, {against[best]}"
+    here = f"{row['label']}, the best of its arms, {trains}"
     out["sentence"] = {
-        "faster": f"FP8 is faster here: {row['label']} {trains}.",
-        "same": f"FP8 is not faster here: {row['label']}, the best of its arms, {trains}; the steps scatter as much.",
-        "slower": f"FP8 is slower here: {row['label']}, the best of its arms, {trains}.",
+        "faster": f"{form} is faster here: {row['label']} {trains}.",
+        "same": f"{form} is not faster here: {here}; the steps scatter as much.",
+        "slower": f"{form} is slower here: {here}.",
     }[words[best]]
-    out["next"] = advice(row, ratio, words[best])
+    out["next"] = advice(row, ratio, words[best]) if form == "FP8" else []
     return out
 
 

@@ -18,13 +18,14 @@ from labkit.compare.budget import Budget, predict
 from labkit.compare.plan import Plan
 from labkit.compare.preset import Preset
 from labkit.compare.report import report
-from labkit.compare.results import heldout_of, price_of, probes_of, worst_sqnr
+from labkit.compare.results import formats_of, heldout_of, price_of, probes_of, worst_sqnr
 from labkit.compare.speed_verdict import cost_sentence, speed_results, tables
 from labkit.compare.speed_verdict import markdown as speed_markdown
 from labkit.compare.statistic import ACCEPTED, MOST
 from labkit.compare.terminal import markdown_table, rich_table, say, shown
 from labkit.compare.verdict import judge
 from labkit.errors import LabError
+from labkit.precision.plain import NAMES as PLAIN
 from labkit.record.read import RunData, as_dict, load_run, read_run
 from labkit.record.run import RunRecord
 
@@ -67,7 +68,7 @@ def summarise(plan: Plan, failed: Mapping[str, str], console: Console, record: R
     if waiting and verdict["word"] != "incomplete" and not preset.repeat:
         judged = sum(arm["role"] == "candidate" and arm["status"] == "finished" for arm in arms.values())
         verdict["sentence"] += (
-            f" {judged} of {judged + len(waiting)} FP8 arms judged: the others are left for another call."
+            f" {judged} of {judged + len(waiting)} {preset.format} arms judged: the others are left for another call."
         )
     if different := differing([run.arms[name] for name in finished]):
         said = f"No verdict: the arms differ in more than precision ({different}). Train them again with --fresh."
@@ -115,11 +116,9 @@ def to_decide(verdict: Mapping[str, Any], plan: Plan, calls: list[dict[str, Any]
         else:
             runs, all_of = 2 * needed, needed * (seconds(base) + seconds(name))
             sets = f"--set repeat.baseline={needed} --set repeat.candidate={needed}"
-            told = (
-                f"{label}: a comparison of {needed} runs of it and {needed} of BF16 would decide, if gap and scatter "
-            )
-            told += f"are what they seem (`--arms {base},{name},{broken_of(preset)} --part safety {sets}`, in another "
-            told += "folder with --out)"
+            told = f"{label}: a comparison of {needed} runs of it and {needed} of {preset.yardstick} would decide, if "
+            told += f"gap and scatter are what they seem (`--arms {base},{name},{broken_of(preset)} --part safety "
+            told += f"{sets}`, in another folder with --out)"
         out.append(f"{told}: {runs * steps:,} steps, about {budget.told(all_of)}.")
     return out
 
@@ -141,14 +140,15 @@ def show(out: Path, console: Console) -> None:
     run = read_run(out)
     speed, arms, verdict = run.results.get("speed"), run.results["arms"], run.results["verdict"]
     if rows := answer.rows_of(run):
-        heads, told_rows = answer.table(rows)
+        form, yardstick = formats_of(run)
+        heads, told_rows = answer.table(rows, yardstick)
         console.print(rich_table(heads, told_rows))
         console.print()
-        if told := answer.recommended(rows):
+        if told := answer.recommended(rows, form, yardstick):
             say(console, told, style="bold")
             console.print()
     if speed:
-        for each in tables(speed) if speed["arms"] else ():
+        for each in tables(speed, formats_of(run)[1]) if speed["arms"] else ():
             console.print(each)
             console.print()
         say(console, f": {speed['verdict']['sentence']}", head="SPEED")
@@ -210,7 +210,7 @@ def row(arm: RunData | None, preset: Preset, name: str, missing: Mapping[str, st
     results, conversion, last = arm.results, as_dict(arm.run.get("conversion")), heldout_of(arm)
     worst = worst_sqnr(probes_of(arm), (("output",),))
     converted, skipped = len(conversion.get("converted", ())), len(conversion.get("skipped", {}))
-    if conversion.get("backend") in ("bf16", "fp32"):  # plain nn.Linear before and after: nothing was converted
+    if conversion.get("backend") in PLAIN:  # plain nn.Linear before and after: nothing was converted
         converted, skipped = 0, converted + skipped
     return {
         **about,
@@ -271,11 +271,12 @@ def table(results: Mapping[str, Any]) -> Table:
 def markdown(path: str | Path) -> str:
     """The same tables as Markdown, from a finished comparison's record: what a README may quote. Speed comes first; a
     part that was not measured has no table."""
-    results = read_run(path).results
+    run = read_run(path)
+    results = run.results
     if "verdict" not in results:
         raise LabError(f"{path} holds no finished comparison: only a comparison has this table")
     timed = as_dict(results.get("speed"))
-    parts = [speed_markdown(timed)] if timed.get("arms") else []
+    parts = [speed_markdown(timed, formats_of(run)[1])] if timed.get("arms") else []
     return "\n\n".join(parts + ([safety_markdown(results)] if results.get("arms") else []))
 
 

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from labkit.strict import Config, Count, require
+from labkit.strict import Config, Count, CountOrOff, require
 
 Shape = tuple[int, ...]
 
 
 class ModelConfig(Config):
-    """The decoder's shape. `d_head` = d_model / n_heads follows from it."""
+    """The decoder's shape. `d_head` = d_model / n_heads follows from it. With `experts` each layer is a mixture of so
+    many feed-forward networks, of which a token goes through `topk`: the planner's names (labkit.plan.model)."""
 
     vocab_size: Count
     d_model: Count
@@ -24,17 +25,25 @@ class ModelConfig(Config):
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
     tie_embeddings: bool = False
+    experts: CountOrOff = 0  # of each layer, each d_ffn wide (labkit.model.moe); 0: one network for all tokens
+    topk: CountOrOff = 0  # experts that a token goes through
+    balance: Annotated[float, Field(ge=0)] = 0.01  # weight of the balance loss; arXiv:2101.03961, section 2.2
 
     @property
     def d_head(self) -> int:
         return self.d_model // self.n_heads
 
     def block_shapes(self) -> dict[str, Shape]:
-        """{name inside a block: shape} of a block's weights; a linear's is [out, in]."""
+        """{name inside a block: shape} of a block's weights; a linear's is [out, in], experts' [expert, out, in]."""
         d, f, d_kv = self.d_model, self.d_ffn, self.n_kv_heads * self.d_head
         norms = {"attn_norm.weight": (d,), "ffn_norm.weight": (d,)}
         attn = {"attn.wq.weight": (d, d), "attn.wk.weight": (d_kv, d), "attn.wv.weight": (d_kv, d)}
-        ffn = {"ffn.w1.weight": (f, d), "ffn.w3.weight": (f, d), "ffn.w2.weight": (d, f)}
+        ffn: dict[str, Shape]
+        if e := self.experts:
+            ffn = {"ffn.router.weight": (e, d)}
+            ffn |= {"ffn.experts.w1": (e, f, d), "ffn.experts.w3": (e, f, d), "ffn.experts.w2": (e, d, f)}
+        else:
+            ffn = {"ffn.w1.weight": (f, d), "ffn.w3.weight": (f, d), "ffn.w2.weight": (d, f)}
         return {**norms, **attn, "attn.wo.weight": (d, d), **ffn}
 
     def weight_shapes(self) -> dict[str, Shape]:
@@ -58,6 +67,9 @@ class ModelConfig(Config):
             self.d_head % 2 == 0,
             f"d_model / n_heads ({self.d_head}) must be even: rotary embedding turns the features in pairs",
         )
+        require(self.experts != 1, "experts is 0 for one feed-forward network a layer, or at least 2")
+        chosen = 1 <= self.topk <= self.experts if self.experts else self.topk == 0
+        require(chosen, f"topk ({self.topk}) must lie between 1 and experts ({self.experts}), or both be 0")
         return self
 
 

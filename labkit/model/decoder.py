@@ -9,6 +9,7 @@ feed-forward network makes of it; a last norm and the head turn it into one scor
 
 The parts are those of Llama (arXiv:2302.13971): RMSNorm before each half (arXiv:1910.07467), rotary position embedding
 (arXiv:2104.09864), grouped-query attention (arXiv:2305.13245) and SwiGLU (arXiv:2002.05202). There are no biases.
+With `experts` in its config the feed-forward network is a mixture of experts (labkit.model.moe).
 
 Nothing about parallelism or precision is written here. Both come from outside:
 
@@ -39,6 +40,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import LabError
 from labkit.model.config import ModelConfig
+from labkit.model.moe import MixtureOfExperts
 from labkit.model.weights import init_weights, perturb
 
 __all__ = ["Block", "MeanCrossEntropy", "RMSNorm", "RotaryAttention", "Transformer", "init_weights", "perturb"]
@@ -148,7 +150,7 @@ class Block(nn.Module):
         self.attn_norm = RMSNorm(config.d_model, config.norm_eps)
         self.attn = Attention(f"{name}.attn", config, linear)
         self.ffn_norm = RMSNorm(config.d_model, config.norm_eps)
-        self.ffn = FeedForward(f"{name}.ffn", config, linear)
+        self.ffn = MixtureOfExperts(config, SwiGLU()) if config.experts else FeedForward(f"{name}.ffn", config, linear)
 
     def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
         x_BTD = x_BTD + self.attn(self.attn_norm(x_BTD), cos_TR, sin_TR)
@@ -201,7 +203,8 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor, targets_BT: Tensor | None = None) -> Tensor:
         """The first stage takes tokens_BT, int64, a later one the x_BTD of the stage before it. The last stage gives
-        logits_BTV, or with targets_BT the mean loss, fp32; an earlier one x_BTD, whatever the targets."""
+        logits_BTV, or with targets_BT the mean loss, fp32, in training with its experts' balance loss; an earlier one
+        x_BTD, whatever the targets."""
         if x.shape[1] > self.config.max_seq_len:
             raise LabError(f"{x.shape[1]} positions exceed the model's max_seq_len ({self.config.max_seq_len})")
         x_BTD = x if self.tok_embed is None else self.tok_embed(x)
@@ -211,7 +214,17 @@ class Transformer(nn.Module):
         if self.norm is None or self.head is None:
             return x_BTD
         x_BTD = self.norm(x_BTD)
-        return self.head(x_BTD) if targets_BT is None else self.loss(x_BTD, targets_BT)
+        if targets_BT is None:
+            return self.head(x_BTD)
+        loss = self.loss(x_BTD, targets_BT)
+        return loss + self.balance_loss() if self.config.experts and self.training else loss
+
+    def balance_loss(self) -> Tensor:
+        """What the experts of this stage add to the loss in training: `config.balance` times the sum of their layers'
+        imbalances in the last forward, FP32. The last stage's loss has its own; what runs the stages must add those of
+        the others."""
+        found = [block.ffn.imbalance for block in self.blocks() if isinstance(block.ffn, MixtureOfExperts)]
+        return self.config.balance * torch.stack([each for each in found if each is not None]).sum()
 
     def blocks(self) -> list[Block]:
         """The blocks of this stage, in order."""

@@ -24,9 +24,11 @@ from labkit.model.config import ModelConfig
 
 
 def linear_params(config: ModelConfig) -> int:
-    """Weights that take part in a matrix product for each token: block linears and head; no embedding, no norms."""
+    """Weights that take part in a matrix product for each token: block linears and head; no embedding, no norms. Of
+    experts the `topk` that a token goes through, and the router."""
     shapes = config.weight_shapes()
-    return sum(math.prod(shape) for name, shape in shapes.items() if len(shape) == 2 and name != "tok_embed.weight")
+    dense = sum(math.prod(shape) for name, shape in shapes.items() if len(shape) == 2 and name != "tok_embed.weight")
+    return dense + sum(config.topk * math.prod(shape[1:]) for shape in shapes.values() if len(shape) == 3)
 
 
 def n_params(config: ModelConfig) -> int:

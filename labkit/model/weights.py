@@ -10,8 +10,8 @@ rows 4096..8191 of a weight, or a rectangle out of them, draws the runs that tou
 and the same values as on one rank.
 
 The scheme is GPT-2's: weights ~ normal(0, 0.02); the two projections of a block that write into the residual stream
-(attn.wo, ffn.w2) are smaller by 1 / sqrt(2 * n_layers), so that the sum over 2 * n_layers additions keeps its size;
-norm weights are 1; biases, where a linear type insists on one, are 0.
+(attn.wo, ffn.w2 or each expert's) are smaller by 1 / sqrt(2 * n_layers), so that the sum over 2 * n_layers additions
+keeps its size; norm weights are 1; biases, where a linear type insists on one, are 0.
 
 **Every sharded parameter is a DTensor.** A DTensor says which part of the whole a rank holds. A plain tensor that was
 cut by hand says nothing: it would be drawn as a smaller weight, counted in the gradient's norm as a copy, and saved by
@@ -33,7 +33,7 @@ from labkit.errors import LabError
 from labkit.model.config import ModelConfig, Shape
 
 STD = 0.02
-RESIDUAL = ("attn.wo.weight", "ffn.w2.weight")
+RESIDUAL = ("attn.wo.weight", "ffn.w2.weight", "ffn.experts.w2")
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # torch.compile's and checkpoint's
 RUN = 1 << 20  # elements drawn by one generator
 

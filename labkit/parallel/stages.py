@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from labkit.errors import LabError
 from labkit.model.config import ModelConfig
+from labkit.model.flops import linear_params
 
 
 def stage_layers(config: ModelConfig, stages: int, stage: int) -> range:
     """Stage `stage`'s blocks, so that the products of the slowest stage are as few as they can be.
 
-    A block's weight is 1, the head's what its parameters are to a block's. LabError: fewer blocks than stages."""
+    A block's weight is 1, the head's what its parameters are to those that a token meets in a block. LabError: fewer
+    blocks than stages."""
     if not 0 <= stage < stages:
         raise LabError(f"there is no stage {stage} of {stages}")
     if stages > config.n_layers:
         raise LabError(f"{config.n_layers} blocks cannot be {stages} stages: each stage has one at least")
-    sizes = {name: shape[0] * shape[1] for name, shape in config.block_shapes().items() if len(shape) == 2}
-    head = config.vocab_size * config.d_model / sum(sizes.values())
+    head_size = config.vocab_size * config.d_model
+    head = head_size * config.n_layers / (linear_params(config) - head_size)
     most = min(_slowest(config.n_layers, stages, last, head) for last in _choices(config.n_layers, stages))
     last = next(k for k in _choices(config.n_layers, stages) if _slowest(config.n_layers, stages, k, head) == most)
     if stages == 1:

@@ -43,6 +43,8 @@ def tensor_parallel(model: Transformer, mesh: DeviceMesh, *, positions: bool = F
 
 def check(config: ModelConfig, ranks: int) -> None:
     """LabError if the decoder cannot be cut for so many ranks."""
+    if config.experts and ranks > 1:
+        raise LabError("experts are not cut by tensor parallelism here: leave tp at 1, or set experts and topk to 0")
     counts = {"n_heads": config.n_heads, "n_kv_heads": config.n_kv_heads, "d_ffn": config.d_ffn}
     for name, count in counts.items():
         if count % ranks:

@@ -122,7 +122,9 @@ def compile_model(model: Transformer, backend: Backend, compiler: str = "inducto
     if backend.compiles == "block":
         parts += model.blocks()
     else:
-        parts += [block.get_submodule(name) for block in model.blocks() for name in BETWEEN_LINEARS]
+        between = [n for n in BETWEEN_LINEARS if not (model.config.experts and n == "ffn.act")]
+        between += ["ffn"] if model.config.experts else []  # a mixture of experts has no linear that is converted
+        parts += [block.get_submodule(name) for block in model.blocks() for name in between]
     for part in parts:
         part.forward = torch.compile(part.forward, backend=compiler)
 

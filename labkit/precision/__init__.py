@@ -8,6 +8,7 @@ week 16's, so backends use torch's casts and what their libraries bring.
 On a CPU without BF16 instructions all BF16 products go through FP32, whatever the backend: products.py.
 
 fp32, bf16        plain nn.Linear
+amp               plain nn.Linear under torch.autocast: bf16, fp16; any GPU from Volta on, and CPU
 torchao           torchao's float8 training: tensorwise, rowwise, rowwise_with_gw_hp; CPU and GPU
 te                Transformer Engine: bf16, delayed, current, block; GPU
 week16            your own FP8 linear, when it is finished

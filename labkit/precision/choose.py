@@ -26,11 +26,14 @@ def choose_linears(model: nn.Module, skip: Iterable[str]) -> tuple[dict[str, nn.
             )
     wanted, skipped = {}, {}
     for name, module in model.named_modules():
-        if not isinstance(module, nn.Linear):
+        stays = getattr(module, "stays", None)  # a part of the model that multiplies, and says why it is left alone
+        if not isinstance(module, nn.Linear) and stays is None:
             continue
         by = next((p for p in patterns if any(_names(p, above) for above in _prefixes(name))), None)
         if by is not None:
             skipped[name] = f"named by '{by}' in the skip list"
+        elif stays is not None:
+            skipped[name] = stays
         elif type(module) is not nn.Linear:
             skipped[name] = f"is a {type(module).__name__} already"
         else:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from labkit.precision.flags import OPERANDS
-from labkit.strict import Config, CountOrOff, require
+from labkit.strict import Config, Count, CountOrOff, require
 
 KINDS = ("fp32", "e8m0")  # a scale may be any FP32 number; or a power of two, all that E8M0's eight bits can hold
 
@@ -72,6 +72,14 @@ class ScaleKinds(Config):
         return dict.fromkeys(OPERANDS, value)
 
 
+class LossScaling(Config):
+    """What an FP16 run multiplies its loss by: see labkit.train.loss_scale. dynamic = false keeps `initial`."""
+
+    initial: Annotated[float, Field(gt=0)] = 65536.0
+    dynamic: bool = True
+    growth_interval: Count = 2000  # good steps in a row until it doubles
+
+
 class PrecisionConfig(Config):
     """Which number format the block linears compute in. `skip` names modules that stay in BF16."""
 
@@ -84,6 +92,20 @@ class PrecisionConfig(Config):
     fp8_parameters: bool = False  # the weights themselves FP8, masters in the optimizer
     amax_epsilon: AmaxEpsilon = AmaxEpsilon()  # te block, emulated, week16: amaxes below it count as it
     scales: ScaleKinds = ScaleKinds()  # the same: any FP32 number, or powers of two alone
+    loss_scaling: LossScaling | None = None  # amp fp16; None: dynamic, from 65536
+
+    @model_validator(mode="after")
+    def _only_fp16_scales_its_loss(self) -> PrecisionConfig:
+        require(
+            self.loss_scaling is None or self.recipe == "fp16",
+            "loss_scaling is for backend amp with recipe fp16, whose range needs it: take it out",
+        )
+        return self
+
+    @property
+    def scaled_loss(self) -> LossScaling | None:
+        """How the loss is scaled; None: it is not."""
+        return (self.loss_scaling or LossScaling()) if self.recipe == "fp16" else None
 
 
 @dataclass(frozen=True)

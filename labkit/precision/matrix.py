@@ -32,6 +32,8 @@ YES, UNTRIED, NO = "yes", "untried", "no"
 RECIPES = {
     "fp32 fp32": 1,
     "bf16 bf16": 1,
+    "amp bf16": 1,
+    "amp fp16": 1,
     "te bf16": 1,
     "te delayed": 16,
     "te current": 16,
@@ -68,6 +70,7 @@ PROOFS = {
     "scheduled": "tests/train/test_schedule.py",  # CPU
     "parameters": "tests/train/test_fp8_parameters.py",  # CPU
     "job": "tests/train/test_job.py",  # CPU
+    "amp": "tests/precision/test_amp.py",  # CPU
     "here": "tests/doctor/test_matrix.py",  # CPU
     "meshes": "tests/parallel/test_meshes.py",  # CPU
     "piped": "week15_tp_attention/test_pipeline.py",  # CPU
@@ -76,7 +79,7 @@ PROOFS = {
 # recipes with columns: state (proof), several patterns by "|"; then why. The first that fits decides.
 TABLE = """
 # a precision schedule: as a column, then as a row
-fp32 *|bf16 *|te bf16 with schedule: no
+fp32 *|bf16 *|amp *|te bf16 with schedule: no
     there is no FP8 phase to switch to: take out the schedule, or take a backend with FP8
 torchao tensorwise|emulated * with schedule: yes (scheduled)
     the linear becomes a plain product in the BF16 steps
@@ -139,11 +142,14 @@ te bf16|te delayed|te current with TP: yes (tp)
     te.Linear(parallel_mode=...), whose features are global sizes; amax is agreed over the tensor-parallel ranks
 te block with TP: untried
     te.Linear(parallel_mode=...) as for the other recipes; no record of it
+amp * with TP: untried
+    plain linears, whose products autocast casts; no record of it
 * with TP: no
     a scale needs the amax of the whole tensor, and nothing here agrees it over the tensor-parallel ranks: take
     Transformer Engine, or leave tp at 1
 * with EP: no
-    the decoder here has no experts, so there is nothing for expert parallelism to spread: leave ep at 1
+    every rank multiplies all experts, and FSDP2 shards their weights: nothing here sends a token to another rank's
+    expert: leave ep at 1
 fp32 * with PP: yes (piped)
     week 15's run_schedule on stages of the decoder
 bf16 * with PP: yes (tp)
@@ -154,6 +160,8 @@ bf16 *|torchao tensorwise|broken * with FSDP2: yes (demo)
     weights are gathered in BF16 and cast on every rank
 fp32 * with FSDP2: yes (job)
     nothing is cast
+amp * with FSDP2: yes (amp)
+    weights are gathered in FP32, and autocast casts them for each product
 emulated block with FSDP2: yes (parameters)
     weights are gathered in BF16
 te delayed with FSDP2: yes (8b)
@@ -176,6 +184,10 @@ te * with checkpointing: yes (tried)
     by Transformer Engine's own checkpoint, which puts delayed scales back
 fp32 *|bf16 *|torchao *|emulated *|broken * with checkpointing: yes (tried)
     scales come from the tensor at hand: nothing to put back
+amp * with compile: untried
+    the compiler follows autocast; no record of it
+amp * with checkpointing: yes (amp)
+    torch's checkpoint recomputes under the same autocast
 week16 * with compile|checkpointing: untried
     it is your own: an autograd function, which torch can do both to
 
@@ -186,12 +198,18 @@ bf16 *|torchao tensorwise|broken * with CPU: yes (demo)
     torchao rounds to real FP8 and multiplies slowly
 fp32 *|torchao rowwise*|emulated * with CPU: yes (here)
     real FP8 numbers (but for fp32), multiplied slowly
+amp * with CPU: yes (amp)
+    FP16 products go through FP32 and are rounded once
+amp * with Hopper: untried
+    torch's autocast; no record of it
+amp fp16 with older: untried
+    GPUs have FP16 units from Volta (compute capability 7.0) on; no such GPU was at hand
 week16 * with CPU|Hopper: untried
     it is your own
 fp32 * with older: untried
     plain torch
 * with older: no
-    GPUs before Ampere have no BF16 units: take backend fp32, or another GPU
+    GPUs before Ampere have no BF16 units: take backend fp32, or amp with recipe fp16, or another GPU
 te delayed|te current|te block|torchao * with Ampere: no
     FP8 products need units that GPUs have from Ada (compute capability 8.9) on: take backend bf16 or emulated
 te block with Ada: no
@@ -267,7 +285,7 @@ def this_gpu(device: str = "cuda") -> tuple[int, int] | None:
 
 def row_of(backend: str, recipe: str | None) -> str:
     """The table's name of a recipe (None: the backend's default); LabError if it has none."""
-    default = {"te": "current", "torchao": "tensorwise", "emulated": "tensorwise"}.get(backend, backend)
+    default = {"te": "current", "torchao": "tensorwise", "emulated": "tensorwise", "amp": "bf16"}.get(backend, backend)
     name, family = f"{backend} {recipe or default}", f"{backend.partition('-')[0]} *"
     if name not in RECIPES and family not in RECIPES:
         raise LabError(f"the compatibility matrix has no recipe '{name}'; it has: {', '.join(RECIPES)}")

@@ -120,7 +120,8 @@ class Probe:
         else:
             bias = getattr(module, "bias", None)
             bias = bias.float() if bias is not None and bias.numel() else None
-            reference = F.linear(x[rows].float(), self.plain(module.weight.detach()).float(), bias)
+            with torch.autocast(x.device.type, enabled=False):  # amp's hooks run inside its autocast
+                reference = F.linear(x[rows].float(), self.plain(module.weight.detach()).float(), bias)
         noise = (reference - y[rows].float()).square().sum(dtype=torch.float64)
         zero, signal = torch.zeros_like(noise), reference.square().sum(dtype=torch.float64)
         head = [zero + 1, y.abs().max().double(), zero + y.numel()]

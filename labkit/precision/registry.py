@@ -10,6 +10,7 @@ import torch
 
 from labkit.errors import LabError
 from labkit.precision import student
+from labkit.precision.amp import Amp
 from labkit.precision.base import Availability, Backend
 from labkit.precision.broken import MISTAKES, Broken
 from labkit.precision.config import PrecisionConfig, PrecisionSpec
@@ -21,6 +22,7 @@ from labkit.strict import nearest
 _BACKENDS: dict[str, Callable[[], Backend]] = {
     "fp32": FP32,
     "bf16": BF16,
+    "amp": Amp,
     "torchao": TorchAO,
     "te": TransformerEngine,
     "broken": Broken,

@@ -122,6 +122,10 @@ class TrainConfig(TransformConfig):
             "[recovery] rollback_after goes back to a checkpoint, and checkpoint_every = 0 writes none: set it, or "
             "take rollback_after out",
         )
+        require(
+            not (self.precision.fused and model.experts),
+            "fused = true joins a dense feed-forward network, and this model has experts: set fused = false",
+        )
         require(all(0 <= beta < 1 for beta in self.betas), f"betas {list(self.betas)} must lie in [0, 1)")
         if self.precision.schedule:
             first, last = self.precision.schedule.bf16_steps(self.steps)

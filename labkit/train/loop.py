@@ -4,7 +4,8 @@ One step, from top to bottom of `Loop.run`:
 
     precision  the phase of the schedule, if there is one: BF16 or FP8; passes to find scales where FP8 begins, if asked
     batch      B sequences that depend on (seed, step) alone; each rank takes B/N rows, in `accumulation` micro-batches
-    gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches
+    gradients  forward under the precision backend's autocast, backward outside it, summed over the micro-batches; in
+               FP16 of a scaled loss, and divided by its scale afterwards (labkit.train.loss_scale)
     check      all ranks agree: are loss and gradients finite? One all-reduce, and the step's one wait for the device
     update     clip, AdamW; or, if the check failed, neither: the step is skipped, the event recorded, and after several
                in a row what [recovery] says is done (labkit.train.recovery)
@@ -65,6 +66,7 @@ from labkit.train.config import TrainConfig
 from labkit.train.data.batches import micro_batches, rows_per_micro_batch
 from labkit.train.data.corpus import Corpus
 from labkit.train.history import Clock, History, TrainResult
+from labkit.train.loss_scale import LossScale
 from labkit.train.optim import MasterAdamW, adamw, learning_rate, set_learning_rate
 from labkit.train.recovery import LOWER, ROLL_BACK, SKIP, Recovery, row_of
 
@@ -178,6 +180,7 @@ class Loop:
         self.tokens = config.batch_size * config.seq_len  # of a step
         self.schedule = PrecisionSchedule(config.precision.schedule, config.steps, backend)
         self.recovery = Recovery(config.recovery)
+        self.loss_scale = LossScale(config.precision.scaled_loss)
         self.step, self.micro, self.lr, self.resumed_from = 0, 0, 0.0, 0
         self.vitals: health.Vitals
         self.skipped, self.paused, self.action = False, False, SKIP
@@ -210,12 +213,15 @@ class Loop:
                 with self.clock.pause("norms"):
                     held = {"held": self.optimizer.held} if isinstance(self.optimizer, MasterAdamW) else {}
                     self.fields |= health.norms(self.model, self.group, **held)
+            if self.loss_scale.asked:
+                self.fields["loss_scale"] = self.loss_scale.value
+            fell = self.loss_scale.follow(self.vitals.finite)
             if self.vitals.finite:
                 health.clip(self.model, self.vitals.grad_norm, config.clip_norm)
                 set_learning_rate(self.optimizer, self.lr)
                 self.optimizer.step()
             else:
-                self._refuse_step()
+                self._refuse_step(fell)
             self.optimizer.zero_grad(set_to_none=True)
 
             self.history.add(self.step, self.vitals.loss, self.tokens, self.seconds[-1], self.schedule.in_fp8())
@@ -272,10 +278,11 @@ class Loop:
                 with self.autocast():
                     loss = self.model(inputs_BT, targets_BT)
                 # Outside of autocast: Transformer Engine demands it, and the backward's types follow the forward's.
-                (loss / self.config.accumulation).backward()
+                self.loss_scale.scaled(loss / self.config.accumulation).backward()
             if probing:
                 self.fields["scales"] = {name: asdict(stat) for name, stat in self.backend.scales.items()}
             total += loss.detach() / self.config.accumulation
+        self.loss_scale.unscale(self.model)
         return total
 
     def _enter_phase(self) -> None:
@@ -355,16 +362,20 @@ class Loop:
             # The lines of steps that are done again now are dropped: no step stands in the record twice.
             self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
 
-    def _refuse_step(self) -> None:
+    def _refuse_step(self, fell: str) -> None:
+        """fell: that the loss scale fell, in words. Then an overflow is no fault of the model's yet, and [recovery]
+        waits for one at a scale that helps no more."""
         self.skipped = True
         self.history.skipped.append(self.step)
         row = row_of(self.history.skipped, self.step)
-        self.action = self.recovery.answer(row)
+        routine = fell and not self.vitals.bad_loss and self.loss_scale.value >= 1
+        self.action = SKIP if routine else self.recovery.answer(row)
         names = [text for text in health.gather_text(self.group, health.culprits(self.model)) if text]
         reason = "loss" if self.vitals.bad_loss else "gradient"
         where = f" (gradients of {names[0]})" if names else ""
         ranks = max(self.vitals.bad_loss, self.vitals.bad_grad)
         then = {LOWER: f"; {row} in a row: {self.recovery.told()}", ROLL_BACK: f"; {row} in a row"}.get(self.action, "")
+        then += f"; {fell}" if fell else ""
         self.say(
             "nonfinite",
             self.step,
@@ -419,6 +430,8 @@ class Loop:
     def _stateful(self) -> dict[str, Any]:
         """Hooks and backend that take part in checkpoints. Named by type, so that other hooks may come and go."""
         parts: dict[str, Any] = {"backend": self.backend.state} if self.backend is not None else {}
+        if self.loss_scale.asked:
+            parts["loss scale"] = self.loss_scale
         for hook in self.hooks:
             same = sum(type(hook) is type(other) for other in parts.values())
             parts[f"hook {type(hook).__name__} {same}"] = hook

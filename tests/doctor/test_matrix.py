@@ -86,7 +86,7 @@ def test_every_backend_and_recipe_is_in_the_table():
 
 def test_the_multiples_are_those_that_tests_of_the_backends_hold():
     found = {multiple: [recipe for recipe, m in RECIPES.items() if m == multiple] for multiple in (1, 16, 128)}
-    assert found[1] == ["fp32 fp32", "bf16 bf16", "te bf16"] and found[128] == ["te block"]
+    assert found[1] == ["fp32 fp32", "bf16 bf16", "amp bf16", "amp fp16", "te bf16"] and found[128] == ["te block"]
     assert {matrix.multiple(name, recipe) for name in backends() for recipe in get_backend(name).recipes} == {
         1,
         16,

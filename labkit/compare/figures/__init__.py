@@ -16,7 +16,7 @@ from typing import Any
 
 from labkit.compare.answer import rows_of
 from labkit.compare.figures import answer, loss, rounding, scales, speed
-from labkit.compare.results import arms_of, timed_of, verdict_of
+from labkit.compare.results import arms_of, formats_of, timed_of, verdict_of
 from labkit.record.plotting import Picture, styles
 from labkit.record.read import RunData
 
@@ -32,7 +32,9 @@ def draw_all(data: RunData, folder: Path | None = None, trouble: list[str] | Non
     arms = {name: arm for name, arm in every.items() if not arm.of}  # of an arm trained several times, the first run
     probed = {name: arm for name, arm in arms.items() if arm.scales()}
     look_of = styles({name: arm.role for name, arm in arms.items()})
-    todo: list[tuple[Any, ...]] = [("the answer", answer.answer, rows_of(data), folder)] if data.is_comparison else []
+    todo: list[tuple[Any, ...]] = []
+    if data.is_comparison:
+        todo.append(("the answer", answer.answer, rows_of(data), folder, "answer", "", formats_of(data)[1]))
     todo.append(("the losses", loss.losses, arms, folder))
     if timed:
         todo.append(("the milliseconds", speed.milliseconds, timed, folder))

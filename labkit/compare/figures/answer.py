@@ -1,4 +1,5 @@
-"""The picture that a comparison is read from: speed against BF16, and the loss's gap with its interval, by arm."""
+"""The picture that a comparison is read from: by arm the speed against the baseline, and the gap of the loss with its
+interval."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from labkit.record import plotting as plot
 FARTHEST = 1.0  # per cent, either side: what lies beyond stands at the edge, with its number
 
 
-def answer(rows: list[Row], folder: Path, name: str = "answer", note: str = "") -> plot.Picture | None:
+def answer(
+    rows: list[Row], folder: Path, name: str = "answer", note: str = "", yardstick: str = "BF16"
+) -> plot.Picture | None:
     """A row for each arm. None if nothing was timed nor judged beside the baseline."""
     drawn = [row for row in rows if row.times or row.gap is not None]
     speeds, gaps = [row for row in drawn if row.times], [row for row in drawn if row.gap is not None]
@@ -38,7 +41,7 @@ def answer(rows: list[Row], folder: Path, name: str = "answer", note: str = "") 
             ax.axvline(1, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
             ax.set_xlim(0, most * 1.25)
             ax.xaxis.set_major_locator(plot.ticks(4))
-            ax.set_title("speed, times BF16")
+            ax.set_title(f"speed, times {yardstick}")
         if judged:
             ax = axes[-1]
             ends = [abs(x) for row in judged for x in _ends(row)]
@@ -59,12 +62,12 @@ def answer(rows: list[Row], folder: Path, name: str = "answer", note: str = "") 
         for ax in axes:
             ax.grid(axis="y", visible=False)
             ax.tick_params(axis="y", length=0)
-        told = f"Shaded: the {ACCEPTED} % that is accepted. Above zero the loss is worse than BF16's."
+        told = f"Shaded: the {ACCEPTED} % that is accepted. Above zero the loss is worse than {yardstick}'s."
         if any(row.low is not None and math.isfinite(row.low) for row in judged):
             told += " Bars: the interval of the gap."
         title = "Speed and loss" if all(panels) else "Speed" if speeds else "Loss"
         return plot.save(
-            fig, folder, name, f"The answer: {title.lower()} by arm", _alt(drawn), f"{told} {note}".strip()
+            fig, folder, name, f"The answer: {title.lower()} by arm", _alt(drawn, yardstick), f"{told} {note}".strip()
         )
 
 
@@ -100,11 +103,11 @@ def _beside(ax, x: float, y: int, text: str) -> None:
     ax.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=plot.INK)
 
 
-def _alt(rows: list[Row]) -> str:
+def _alt(rows: list[Row], yardstick: str) -> str:
     told = []
     for row in rows:
-        speed = f"{row.times:.2f} times BF16's speed" if row.times and row.role != "baseline" else ""
+        speed = f"{row.times:.2f} times {yardstick}'s speed" if row.times and row.role != "baseline" else ""
         loss = ", ".join(filter(None, (row.word, row.gap_told))) if row.gap is not None else ""
         if row.role != "baseline" and (words := "; ".join(filter(None, (speed, loss and f"loss {loss}")))):
             told.append(f"{row.label}: {words}")
-    return f"Speed and loss against BF16, by arm. {'. '.join(told)}."
+    return f"Speed and loss against {yardstick}, by arm. {'. '.join(told)}."

@@ -124,7 +124,7 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture
         )
         if several:
             note = "Above zero is worse than the baseline. Every run starts from the same weights, moved by a rounding "
-            note += "error of its own. Marked: each arm's first run; thin: its further ones, and BF16's. "
+            note += "error of its own. Marked: each arm's first run; thin: its further ones, and the baseline's. "
         if len(edges) == 2:
             note += f"Shaded: the band, {band.get('name') or 'given with the verdict'}. "
         if logarithmic:

@@ -1,0 +1,75 @@
+"""Automatic mixed precision: torch.autocast over FP32 weights, in BF16 or in FP16.
+
+For every machine without FP8. Autocast (torch.amp) casts the operands of each matrix product to 16 bits as the forward
+meets them, and leaves norms, softmax and the loss in FP32. The weights stay FP32, and under FSDP2 they are gathered in
+FP32: here nothing is cast but by autocast. (The backend `bf16` gathers BF16 copies, and its activations are BF16
+throughout.) The backward's products take the types of the forward's.
+
+    recipe   significand   least normal   GPUs                     CPU
+    bf16     8 bits        1e-38          Ampere (8.0) and newer   yes
+    fp16     11 bits       6e-5           Volta (7.0) and newer    yes, through FP32 (labkit.precision.products)
+
+BF16 has FP32's exponents. FP16 has not: gradients below 6e-8 become zero. So FP16 needs loss scaling (Micikevicius et
+al., arXiv:1710.03740, section 3.2), which is the training loop's: labkit.train.loss_scale.
+
+Autocast knows operators, not modules: it takes every product, the head's too. A skip list would promise what it does
+not do, and is refused.
+
+What ran is told by a probe: the SQNR of a linear's output against FP32 is about 51 dB in BF16 and 69 dB in FP16
+(a micro decoder on a CPU, torch 2.13).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from labkit.errors import LabError
+from labkit.precision.base import Availability, ConversionReport
+from labkit.precision.config import PrecisionSpec
+from labkit.precision.plain import Plain
+from labkit.precision.products import use as use_products
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LEAST = {"bf16": (8, 0), "fp16": (7, 0)}  # the compute capability whose tensor cores multiply it
+
+
+class Amp(Plain):
+    name = "amp"
+    recipes = tuple(DTYPES)
+    param_dtype = torch.float32
+    note = "autocast casts the operands of every matrix product, the head's too; the weights stay FP32"
+
+    def convert(self, model: nn.Module, spec: PrecisionSpec) -> ConversionReport:
+        if named := [pattern for pattern in spec.skip if pattern != "head"]:
+            raise LabError(
+                f"amp casts every matrix product, so [precision] skip = {named} would skip nothing: take it out"
+            )
+        report = super().convert(model, replace(spec, skip=()))
+        if report.bf16_products is None or self.recipe != "fp16":
+            return report
+        return replace(report, bf16_products=use_products(half=True).to_dict())
+
+    def autocast(self) -> AbstractContextManager:
+        assert self.recipe is not None, "convert comes first"
+        device = next(iter(self.modules.values())).weight.device
+        return torch.autocast(device.type, DTYPES[self.recipe])
+
+    def _able(self, recipe: str, device: torch.device | None, fp8_parameters: bool) -> Availability:
+        device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if device.type == "cuda" and (have := torch.cuda.get_device_capability(device)) < LEAST[recipe]:
+            needs = f"{recipe} products need compute capability {LEAST[recipe][0]}.{LEAST[recipe][1]}"
+            return Availability(
+                False, f"{needs}, this GPU has {have[0]}.{have[1]}", "take recipe fp16, or backend fp32"
+            )
+        with torch.device(device), torch.autocast(device.type, DTYPES[recipe]):
+            x = torch.ones(16, 16, requires_grad=True)
+            y = F.linear(x, torch.ones(16, 16))
+            y.sum().backward()
+        if y.dtype != DTYPES[recipe]:  # where autocast has no such type, it warns and does nothing
+            return Availability(False, f"this torch has no {recipe} autocast on {device.type}", "take the other recipe")
+        return Availability(True)
