@@ -12,7 +12,8 @@ Shape = tuple[int, ...]
 
 
 class ModelConfig(Config):
-    """The decoder's shape. `d_head` = d_model / n_heads follows from it."""
+    """The decoder's shape. `d_head` = d_model / n_heads follows from it. With `experts` each layer is a mixture of so
+    many feed-forward networks, of which a token goes through `topk`: the planner's names (labkit.plan.model)."""
 
     vocab_size: Count
     d_model: Count
@@ -24,7 +25,7 @@ class ModelConfig(Config):
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
     tie_embeddings: bool = False
-    experts: CountOrOff = 0  # of each layer, each d_ffn wide (labkit.model.moe); 0: one network for all
+    experts: CountOrOff = 0  # of each layer, each d_ffn wide (labkit.model.moe); 0: one network for all tokens
     topk: CountOrOff = 0  # experts that a token goes through
     balance: Annotated[float, Field(ge=0)] = 0.01  # weight of the balance loss; arXiv:2101.03961, section 2.2
 
@@ -33,15 +34,16 @@ class ModelConfig(Config):
         return self.d_model // self.n_heads
 
     def block_shapes(self) -> dict[str, Shape]:
-        """{name inside a block: shape} of a block's weights; a linear's is [out, in], experts' are [expert, out, in]."""
+        """{name inside a block: shape} of a block's weights; a linear's is [out, in], experts' [expert, out, in]."""
         d, f, d_kv = self.d_model, self.d_ffn, self.n_kv_heads * self.d_head
         norms = {"attn_norm.weight": (d,), "ffn_norm.weight": (d,)}
         attn = {"attn.wq.weight": (d, d), "attn.wk.weight": (d_kv, d), "attn.wv.weight": (d_kv, d)}
+        ffn: dict[str, Shape]
         if e := self.experts:
-            up, down = (e, f, d), (e, d, f)
-            ffn = {"ffn.experts.w1": up, "ffn.experts.w3": up, "ffn.experts.w2": down}
-            return {**norms, **attn, "attn.wo.weight": (d, d), "ffn.router.weight": (e, d), **ffn}
-        ffn = {"ffn.w1.weight": (f, d), "ffn.w3.weight": (f, d), "ffn.w2.weight": (d, f)}
+            ffn = {"ffn.router.weight": (e, d)}
+            ffn |= {"ffn.experts.w1": (e, f, d), "ffn.experts.w3": (e, f, d), "ffn.experts.w2": (e, d, f)}
+        else:
+            ffn = {"ffn.w1.weight": (f, d), "ffn.w3.weight": (f, d), "ffn.w2.weight": (d, f)}
         return {**norms, **attn, "attn.wo.weight": (d, d), **ffn}
 
     def weight_shapes(self) -> dict[str, Shape]:

@@ -8,7 +8,8 @@ E feed-forward networks, of which each token goes through K. The parameters grow
     y = sum over chosen e of  share_e * expert_e(x)
 
 **The router computes in FP32**, whatever the rest does, autocast included: it decides by small differences, and a wrong
-choice is no small error (Switch Transformer, arXiv:2101.03961, section 2.4).
+choice is no small error (Switch Transformer, arXiv:2101.03961, section 2.4). Under FSDP2 its weights are gathered in
+the compute type as all others are; the sum and the softmax are FP32.
 
 **Experts are multiplied in groups.** The tokens are sorted by expert, and one grouped product takes each run of rows
 with its own expert's weights: three kernels for all experts, and no expert has a capacity, so that no token is dropped
@@ -131,20 +132,27 @@ def places(chosen_NK: Tensor, load_E: Tensor) -> tuple[Tensor, Tensor, int]:
 
 def grouped(x_MI: Tensor, w_EOI: Tensor, ends_E: Tensor) -> Tensor:
     """x_MO: row m times the transposed weight of the expert e in whose run, ends_E[e - 1] .. ends_E[e], it lies."""
-    if one_kernel(x_MI.device.type, x_MI.dtype):
+    known = x_MI.dtype == torch.bfloat16 or not torch.compiler.is_compiling()  # the compiler knows BF16's alone (2.13)
+    if known and one_kernel(x_MI.device.type, x_MI.dtype):
         return F.grouped_mm(x_MI, w_EOI.transpose(-2, -1), offs=ends_E)
     return one_by_one(x_MI, w_EOI, ends_E)
 
 
+@torch.compiler.disable  # as many rows as the data say: a compiler would have to be told
 def one_by_one(x_MI: Tensor, w_EOI: Tensor, ends_E: Tensor) -> Tensor:
     """`grouped`, an expert at a time: where torch has no kernel for it. Waits for the device, to know the ends."""
     ends = ends_E.tolist()
     return torch.cat([x_MI[begin:end] @ w.t() for begin, end, w in zip([0, *ends], ends, w_EOI)])
 
 
-@functools.cache
+@torch.compiler.assume_constant_result
 def one_kernel(device: str, dtype: torch.dtype) -> bool:
     """Has this torch a grouped product for these, forward and backward? Found out by trying a small one."""
+    return _tried(device, dtype)
+
+
+@functools.cache
+def _tried(device: str, dtype: torch.dtype) -> bool:
     try:
         with torch.enable_grad():
             x = torch.ones(2 * ALIGN, ALIGN, device=device, dtype=dtype, requires_grad=True)

@@ -60,7 +60,7 @@ class WithDTensor(nn.Module):
             self.block = Block("layers.0", config, lambda name, i, o: nn.Linear(i, o, bias=False)).to(dtype)
         self.block.load_state_dict({f"{there}.weight": whole[here] for there, here in names.items()})
         self.block.attn.core = given.core  # type: ignore[assignment]  # the same for all contenders
-        self.block.ffn.act = Called(given.act)  # type: ignore[assignment]  # a module where a function stood
+        self.block.ffn.act = Called(given.act)  # a module where a function stood
         self.cos, self.sin = rotary_tables(shape.T, shape.d_head, 500_000.0, device)
         self.spread(group.device_mesh())
 
