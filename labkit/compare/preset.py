@@ -260,7 +260,12 @@ def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
 
 
 def wrong_repeat(preset: Preset) -> Iterator[str]:
-    """[repeat] judges an arm that is no candidate."""
+    """[repeat] judges an arm that is no candidate, or is missing where the rule of one run, FP8's, fails."""
+    if preset.repeat is None and preset.format != "FP8" and "safety" in preset.parts:
+        yield (
+            f'preset {preset.name} has format = "{preset.format}" and no [repeat]: the rule that judges one run of an '
+            "arm is for FP8's rounding; add [repeat]"
+        )
     candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
     for name in preset.repeat.judged if preset.repeat else ():
         if name not in candidates:

@@ -56,7 +56,9 @@ def test_after_an_arm_its_rate_loss_and_gap_are_told(tmp_path):
     told = [follow.line("safety", name, tmp_path / "arms" / name) for name in ("bf16", "fp8")]
     assert told[0] == "bf16 (safety): finished, 1,234 tokens/s, held-out loss 5.0000"
     # the second half alone: 1 % at both of its steps
-    assert told[1] == "fp8 (safety): finished, 1,234 tokens/s, held-out loss 5.0500, +1.000 % from BF16's so far"
+    assert (
+        told[1] == "fp8 (safety): finished, 1,234 tokens/s, held-out loss 5.0500, +1.000 % from the baseline's so far"
+    )
 
 
 def test_without_a_terminal_the_first_step_is_told_at_once(tmp_path, monkeypatch):

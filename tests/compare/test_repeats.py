@@ -172,7 +172,7 @@ def test_its_training_stops_there():
     assert loop.stopped is None
     loop.history.heldout[20] = losses(20)[20]
     control.after_eval(loop)
-    assert loop.stopped == "rejected: +22 % from BF16 at step 20"
+    assert loop.stopped == "rejected: +22 % from the baseline at step 20"
 
 
 # ---- what a preset trains

@@ -41,8 +41,8 @@ def test_every_product_is_cast_and_nothing_else(recipe):
 
 
 def test_a_probe_tells_which_format_ran():
-    """x, w and y each lose a rounding, of 2^-9 (BF16) or 2^-12 (FP16) of a value at most: uniform errors in three
-    places are 20 log10(2^9) + 10 log10(3) - 10 log10(3) dB = 54 and 72, less what sums cancel. FP32's own are far."""
+    """51 and 69 dB measured: x, w and y lose a rounding each, and FP16's are 2^3 times finer, 18 dB. FP32 rounds
+    nothing that the reference does not."""
     worst = {}
     for name, recipe in (("fp32", None), ("amp", "bf16"), ("amp", "fp16")):
         model, backend = decoder(), get_backend(name)
@@ -88,13 +88,16 @@ def test_older_gpus_have_fp16_alone(capability, able, monkeypatch):
 
 @pytest.mark.thorough
 def test_on_two_ranks_and_with_checkpoints_it_is_the_same_training():
-    """Sharded by FSDP2 over two processes, blocks recomputed: the mean of the ranks' losses is one rank's, to FP32's
-    rounding of the weights' updates (1e-3 of a loss of 5.6 would be a wrong type somewhere)."""
+    """Sharded by FSDP2 over two processes, blocks recomputed: the mean of the ranks' losses is one rank's. At first to
+    FP32's rounding: a row's products are its own. After updates to 1e-3: each rank rounds its weight gradients to 16
+    bits before they are averaged, 2^-9 off at most, and Adam's first updates make as much of small gradients as of
+    large ones (2e-4 measured)."""
     with RankPool(2) as two, RankPool(1) as one:
         for recipe in DTYPES:
             both = two.run(jobs.train_sharded, "amp", recipe, "block", timeout=180.0)
             (alone,) = one.run(jobs.train_sharded, "amp", recipe, "none", timeout=180.0)
             mean = [(a + b) / 2 for a, b in zip(*(result["losses"] for result in both))]
-            assert mean == pytest.approx(alone["losses"], rel=1e-4)
+            assert mean[0] == pytest.approx(alone["losses"][0], rel=1e-6)
+            assert mean == pytest.approx(alone["losses"], rel=1e-3) and mean[2] < mean[0] - 0.2
             assert both[0]["inside"] == {"('Parameter', torch.float32)"}  # gathered in FP32; the cast is autocast's
             assert both[0]["scales"] == LINEARS + 1

@@ -1,0 +1,157 @@
+"""A comparison without FP8: which preset an older GPU gets, which arms, and that verdict and page speak of AMP."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from labkit.compare import answer, repeats
+from labkit.compare.plan import fitting
+from labkit.compare.preset import available, load_preset
+from labkit.compare.speed_verdict import judge_speed
+from labkit.errors import LabError
+from labkit.precision import matrix
+from labkit.precision.matrix import reasons
+from labkit.record.read import read_run
+from tests.compare.comparing import MICRO, ROOT, lab, preset
+
+AMP = (
+    MICRO[: MICRO.index("[arms.bf16]")].replace(
+        "[train]",
+        'format = "AMP"\nyardstick = "FP32"\n[repeat]\nbaseline = 2\ncandidate = 2\nmore = 0\n'
+        '[speed]\narms = ["fp32", "fp16"]\nseconds = 0.5\nwarmup = 3\n[train]',
+    )
+    + """
+[arms.fp32]
+label = "FP32"
+role = "baseline"
+train.precision = { backend = "fp32" }
+[arms.fp16]
+label = "FP16 autocast"
+role = "candidate"
+train.precision = { backend = "amp", recipe = "fp16", loss_scaling = { initial = 1099511627776.0 } }
+[arms.broken]
+label = "broken FP16"
+role = "broken"
+train.precision = { backend = "amp", recipe = "fp16", loss_scaling = { initial = 0.000244140625, dynamic = false } }
+"""
+)
+
+
+def on(monkeypatch, gpu):
+    monkeypatch.setattr(matrix, "this_gpu", lambda device="cuda": gpu)
+
+
+def test_a_gpu_without_fp8_gets_the_comparison_that_it_can_answer(monkeypatch):
+    whole = load_preset("h100", ["train.seq_len=256"])
+    for gpu, name in (
+        ((7, 0), "amp"),
+        ((7, 5), "amp"),
+        ((8, 0), "amp"),
+        ((8, 6), "amp"),
+        ((8, 9), "h100"),
+        (None, "h100"),
+    ):
+        on(monkeypatch, gpu)
+        found = fitting(whole, ["train.seq_len=256"])
+        assert found.name == name and found.train["seq_len"] == 256
+    on(monkeypatch, (7, 5))
+    for name in available():
+        other = fitting(load_preset(name), [])
+        assert other.name == ("amp" if other.device == "cuda" else name)
+    assert (other.format, other.yardstick) in (("FP8", "BF16"), ("AMP", "FP32"))
+
+
+@pytest.mark.parametrize(
+    "gpu, refused", [((7, 0), {"amp-bf16"}), ((7, 5), {"amp-bf16"}), ((8, 0), set()), ((8, 6), set()), ((9, 0), set())]
+)
+def test_the_arms_are_those_that_the_gpu_can_run(gpu, refused):
+    """BF16 from Ampere on; FP16, the baseline and both controls everywhere. What cannot run is skipped with a reason:
+    labkit.compare.plan, for any arm but the baseline."""
+    arms = load_preset("amp")
+    cannot = {name: found for name in arms.arms if (found := reasons(arms.config(name), gpu))}
+    assert {arms.arms[name].of or name for name in cannot} == refused
+    assert all("no BF16 units" in " ".join(found) for found in cannot.values())
+
+
+def losses(gap=0.0):
+    return {step: (8.0 - step / 30) * (1 + gap / 100) for step in range(6, 61, 6)}
+
+
+def test_the_verdict_speaks_of_what_is_compared():
+    arms = load_preset("amp-rehearsal")
+    base = {name: losses(0.001 * k) for k, name in enumerate(("fp32", "fp32-2", "fp32-3"))}
+    fp16 = {"amp-fp16": losses(0.002), "amp-fp16-2": losses(0.003)}
+    away = {"amp-bf16": losses(1.0), "amp-bf16-2": losses(1.001)}
+    asked = ("amp-bf16", "amp-fp16")
+    said = [
+        repeats.judge({**base, **fp16, **away, "broken": losses(9.0)}, arms, asked)["sentence"],
+        repeats.judge({**base, **fp16, "broken": losses(9.0)}, arms, asked[1:])["sentence"],
+        repeats.judge({**base, **fp16, "broken": losses(0.0)}, arms, asked[1:])["sentence"],
+        repeats.judge({**base, **fp16}, arms, asked[1:])["sentence"],
+        repeats.judge({"fp32": losses()}, arms, asked)["sentence"],
+        repeats.judge({}, arms, asked)["sentence"],
+        repeats.judge(base, arms, ())["sentence"],
+    ]
+    assert "2 of 2 AMP recipes judged. The loss is the same with FP16 autocast" in said[0]
+    assert "It is not with BF16 autocast" in said[0] and "1 of 1 AMP recipes judged" in said[1]
+    assert "AMP that is broken on purpose was not rejected" in said[2] and "broken AMP arm ran" in said[3]
+    assert "1 of 3 FP32 runs" in said[4] and "the FP32 baseline has no result" in said[5] and "no AMP arm" in said[6]
+    assert not [each for each in said if "FP8" in each]
+
+
+def test_the_verdict_on_speed_speaks_of_it_too():
+    def row(role, rate):
+        times = {"tokens_per_s": rate, "step_p10": 0.99, "step_p50": 1.0, "step_p90": 1.01}
+        return {"label": role, "role": role, "library": "plain", "kernels": {"evidence": {"fp16_gemm": 3}}, **times}
+
+    rows = {"fp32": row("baseline", 100.0), "amp": row("candidate", 130.0)}
+    said = judge_speed(rows, {}, "AMP", "FP32")
+    assert said["sentence"].startswith("AMP is faster here: candidate trains 130 tokens/s, 1.30 times baseline")
+    assert said["next"] == [] and "FP8" not in str(said), "advice is about FP8, and no FP8 product is missed"
+    assert "NO FP8 product" in str(judge_speed(rows))
+    assert "FP32 was not timed" in judge_speed({"amp": rows["amp"]}, {}, "AMP", "FP32")["sentence"]
+    slow = [answer.Row("fp32", "FP32", "baseline", 1.0, None, None, None, "", 3)]
+    slow.append(answer.Row("a", "FP16", "candidate", 0.9, 0.0, -0.1, 0.1, "same", 2))
+    assert answer.recommended(slow, "AMP", "FP32") == "Recommended here: FP32. No AMP recipe is faster."
+    assert answer.table(slow, "FP32")[0][1] == "x FP32's speed"
+
+
+def test_without_repeats_there_is_no_rule_to_judge_by(tmp_path):
+    text = AMP[: AMP.index("[repeat]")] + AMP[AMP.index("[speed]") :]
+    with pytest.raises(LabError, match=r'format = "AMP" and no \[repeat\]'):
+        load_preset(str(preset(tmp_path, text)))
+    assert load_preset(str(preset(tmp_path, text.replace("[speed]", 'parts = ["speed"]\n[speed]', 1)))).format == "AMP"
+
+
+def test_the_recorded_rehearsal_says_what_the_code_says_today():
+    """results/: the losses of every run, and the words that they were given."""
+    kept = json.loads((ROOT / "results/2026-11-23-cpu-amp.json").read_text(encoding="utf-8"))
+    arms = load_preset("amp-rehearsal")
+    assert kept["train"] == arms.train and kept["repeat"] == arms.repeat.model_dump()
+    runs = {name: dict(arm["heldout"]) for name, arm in kept["arms"].items()}
+    told = repeats.judge(runs, arms, kept["verdict"]["candidates"])
+    assert (told["word"], told["sentence"]) == (kept["verdict"]["word"], kept["verdict"]["sentence"])
+    for name, arm in kept["arms"].items():
+        if arm["role"] != "repeat":
+            assert told["arms"][name]["word"] == arm["word"]
+            assert told["arms"][name]["value"] == pytest.approx(arm["value"], abs=2e-4)  # four decimals were kept
+
+
+@pytest.mark.thorough
+def test_a_whole_comparison_on_a_cpu(tmp_path):
+    """Two ranks, eight steps: too few for any verdict, enough for every word and event. 2^40 overflows at once."""
+    done = lab(tmp_path, "compare", "--preset", preset(tmp_path, AMP), "--out", "out")
+    assert done.returncode in (0, 1), done.stderr
+    run = read_run(tmp_path / "out")
+    assert run.status == "finished" and set(run.arms) == {"fp32", "fp32-2", "fp16", "fp16-2", "broken"}
+    first = run.arms["fp16"]
+    assert first.run["conversion"]["backend"] == "amp" and first.run["conversion"]["recipe"] == "fp16"
+    skipped = [event for event in first.events if event["kind"] == "nonfinite"]
+    assert skipped and "the loss scale falls from 1.09951e+12 to 5.49756e+11" in skipped[0]["message"]
+    assert first.steps[1]["loss_scale"] == 2.0**39 and first.steps[0]["skipped"]
+    page = re.sub(r"data:image/svg\\+xml;base64,[A-Za-z0-9+/=]+", "", (tmp_path / "out" / "report.html").read_text())
+    told = re.sub(r"<[^>]+>", " ", page[page.index("<main>") :])
+    assert "times FP32" in told and "AMP" in told and "FP8" not in told and "AMP" in done.stdout
