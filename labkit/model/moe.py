@@ -8,7 +8,8 @@ E feed-forward networks, of which each token goes through K. The parameters grow
     y = sum over chosen e of  share_e * expert_e(x)
 
 **The router computes in FP32**, whatever the rest does, autocast included: it decides by small differences, and a wrong
-choice is no small error (Switch Transformer, arXiv:2101.03961, section 2.4).
+choice is no small error (Switch Transformer, arXiv:2101.03961, section 2.4). Under FSDP2 its weights are gathered in
+the compute type as all others are; the sum and the softmax are FP32.
 
 **Experts are multiplied in groups.** The tokens are sorted by expert, and one grouped product takes each run of rows
 with its own expert's weights: three kernels for all experts, and no expert has a capacity, so that no token is dropped
