@@ -77,6 +77,12 @@ class Page:
             raise RuntimeError(f"{address}: {went['errorText']}")
         self.wait("window.stale === undefined && document.readyState === 'complete'")
 
+    def close(self) -> None:
+        """End the tab, with what it still asks for."""
+        with contextlib.suppress(RuntimeError, OSError):
+            self.call("Page.close")
+        self._socket.close()
+
     def js(self, expression: str) -> Any:
         """The value of a JavaScript expression. Waits for a promise."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

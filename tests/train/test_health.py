@@ -129,10 +129,10 @@ class Blocks(nn.Module):
 
 
 def block_norms(group):
-    torch.manual_seed(0)
-    model = Blocks()
+    model, drawn = Blocks(), torch.Generator().manual_seed(0)  # of its own: ranks are threads and share torch's
     for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter)
+        nn.init.normal_(parameter, generator=drawn)
+        parameter.grad = torch.randn(parameter.shape, generator=drawn)
     whole = torch.cat([p.flatten() for p in model.parameters()]).norm().item()
     each = {"layers.0": model.layers[0], "layers.1": model.layers[1], "head": model.head}
     want = {name: module.weight.grad.norm().item() for name, module in each.items()}

@@ -15,7 +15,7 @@ import pytest
 
 from grading.marks import Mark
 from labkit.checks.verdict import FAULT, HUNG, PASSED, WRONG
-from tests.browser import START, browser, chromium, jupyter
+from tests.browser import START, Page, browser, chromium, jupyter
 from tests.grading.gradebook.conftest import NBGRADER
 from tests.grading.gradebook.samples import case, put_marks, rows, scores
 
@@ -148,7 +148,7 @@ def attack(cells: list[dict]) -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """(course directory, address of Jupyter, function that opens a logged-in tab)."""
+    """(course directory, address of Jupyter, function that opens a logged-in tab, the tabs that are open)."""
     from grading.gradebook.init import init
     from grading.gradebook.load import load
     from labkit.checks.tasks import find_week, find_weeks
@@ -184,15 +184,24 @@ def world(tmp_path_factory):
         work.mkdir(parents=True, exist_ok=True)  # `grade load` has made it, for formgrader's first page
         (work / "timestamp.txt").write_text("2026-10-05 10:30:00 UTC")
         shutil.copy(course.root / "source" / "week13" / "lab.ipynb", work)
+    tabs: list[Page] = []
     with jupyter(course.root, folder / "jupyter", "secret") as address, browser(folder / "browser") as tab:
 
         def page(path: str):
             one = tab()
-            one.open(f"{address}/lab?token=secret")
-            one.open(address + path)
+            tabs.append(one)
+            one.open(f"{address}{path}?token=secret")
             return one
 
-        yield course, address, page
+        yield course, address, page, tabs
+
+
+@pytest.fixture(autouse=True)
+def closed(world):
+    """No test leaves a tab behind: JupyterLab goes on asking the server, and a browser asks few things at once."""
+    yield
+    while world[3]:
+        world[3].pop().close()
 
 
 @pytest.fixture
@@ -205,25 +214,33 @@ def submission(course, student: str) -> str:
         return f"/formgrader/submissions/{book.find_submission('week13', student).notebooks[0].id}/"
 
 
+def fetched(world, path: str, loaded: str):
+    """(a page, with what its scripts fetch; the value of `loaded`, which says that it has come).
+
+    Formgrader's pages ask once. A request that is lost leaves them waiting for ever: a person reloads, so do we."""
+    page = world[2](path)
+    with contextlib.suppress(TimeoutError):
+        return page, page.wait(loaded, seconds=START / 2)
+    page = world[2](path)
+    return page, page.wait(loaded)
+
+
 def opened(world, student: str):
     """A student's page, with the scores that its scripts fetch."""
-    page = world[2](submission(world[0], student))
     loaded = "formgrader.grades && formgrader.grades.loaded && formgrader.comments && formgrader.comments.loaded"
-    # The page asks once; a request that a busy machine lost leaves it waiting for ever. A person reloads, so do we.
-    with contextlib.suppress(TimeoutError):
-        page.wait(loaded, seconds=START / 2)
-        return page
-    page = world[2](submission(world[0], student))
-    page.wait(loaded)
-    return page
+    return fetched(world, submission(world[0], student), loaded)[0]
 
 
-def total(page) -> str:
-    return page.wait(
-        "(() => { const row = [...document.querySelectorAll('#main-table tr')].find("
-        "r => r.querySelector('.student-id') && r.querySelector('.student-id').innerText == 'anna');"
-        "return row && row.querySelector('.score').innerText; })()"
+MANAGE = "/formgrader/manage_submissions/week13"
+
+
+def total(world, student: str) -> str:
+    """What the list of submissions says of a student's points."""
+    row = (
+        "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
+        f"r.querySelector('.student-id').innerText == '{student}')"
     )
+    return fetched(world, MANAGE, f"{row} && {row}.querySelector('.score').innerText")[1]
 
 
 def test_jupyterlab_has_the_nbgrader_menu(world):
@@ -253,8 +270,7 @@ def test_every_verdict_stands_in_its_grade_cell_with_its_diagnosis(world):
 
 
 def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right(world, course):
-    manage = world[2]("/formgrader/manage_submissions/week13")
-    assert total(manage) == "72 / 100"
+    assert total(world, "anna") == "72 / 100"
     page = opened(world, "anna")
     rubric = page.js("document.getElementById('task-13-7').closest('.cell').innerText")
     for line in ("predictions 1 to 7", "a. three clocks", "b. topology document"):
@@ -264,8 +280,7 @@ def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right
     page.wait("formgrader.grades.find(g => g.get('name') == 'task-13-7').get('needs_manual_grade') === false")
     page.type("#task-13-7-comment", "The second clock needs your numbers.")
     page.wait("!!formgrader.comments.find(c => c.get('name') == 'task-13-7').get('manual_comment')")
-    manage.open(f"{world[1]}/formgrader/manage_submissions/week13")
-    assert total(manage) == "89 / 100"
+    assert total(world, "anna") == "89 / 100"
     assert scores(course, "anna", "week13")["task-13-7"] == (None, 17, False)
     assert ("anna", "task-13-7", "The second clock needs your numbers.") in rows(course)
 
@@ -273,12 +288,11 @@ def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right
 def test_marks_survive_a_click_on_autograde(world, course):
     shown = course.root / "autograded" / "ben" / "week13" / "lab.ipynb"
     before, text = _of(course, "ben"), shown.read_bytes()
-    page = world[2]("/formgrader/manage_submissions/week13")
     mine = (
         "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
         "r.querySelector('.student-id').innerText == 'ben')"
     )
-    page.wait(f"{mine} && {mine}.querySelector('.autograde a')")
+    page, _ = fetched(world, MANAGE, f"{mine} && !!{mine}.querySelector('.autograde a')")
     page.js(f"{mine}.querySelector('.autograde a').id = 'click-me'")
     page.click("#click-me")
     said = page.wait(
@@ -336,10 +350,9 @@ def test_a_wicked_name_does_not_run_either(world):
     from grading.gradebook.course import gradebook_id
 
     id = gradebook_id(WICKED)
-    page = world[2]("/formgrader/manage_submissions/week13")
     part = json.dumps(quote(id, safe="="))
     link = f"[...document.querySelectorAll('#main-table a')].find(a => a.href.includes({part}))"
-    page.wait(f"!!{link}")
+    page, _ = fetched(world, MANAGE, f"!!{link}")
     for path in (
         "/formgrader/manage_students",
         page.js(f"new URL({link}.href).pathname"),
