@@ -130,6 +130,10 @@ def test_the_planner_reads_the_same_file(tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(toml_of(sizes()["8b"]))
     done = lab_here(tmp_path, "plan", "--model", "mine.toml", "--gpus", 8, "--seq", 4096)
     assert done.returncode == 0 and "8.03 B parameters" in done.stdout and "sequences of 4096 tokens" in done.stdout
+    qwen = {**SMALL, "model_type": "qwen2", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    (tmp_path / "qwen.json").write_text(json.dumps(qwen))
+    done = lab_here(tmp_path, "plan", "--model", "qwen.json", "--gpus", 8, "--batch-tokens", "64K")
+    assert done.returncode == 0 and "sequences of 128 tokens" in done.stdout, "its biases change no plan"
 
 
 @pytest.mark.thorough
