@@ -258,3 +258,24 @@ def resumed(batches, told, lr, files, group):
     weights = whole(trainer, lambda unit: unit.shard)
     told_of = None if found is None else {"step": found[0], "own": found[1], "passed_over": list(found[2])}
     return {"loaded": told_of, "vitals": vitals, "weights": weights, "error": ("", "")}
+
+
+def rang(runs, cuts):
+    """C.4: of each run, as it was after so many rows, what rang: [[row, rank or -1], ...]."""
+    from . import health
+    from .given.records import Run, cut
+
+    found = []
+    for tables, rows in zip(runs, cuts):
+        alarms = health.alarms(cut(Run(*tables), rows))
+        found.append([[int(alarm.row), -1 if alarm.rank is None else int(alarm.rank)] for alarm in alarms])
+    return found
+
+
+def slow(tables):
+    """C.4: of each table of seconds what rang, likewise."""
+    from . import health
+
+    return [
+        [[int(row), -1 if rank is None else int(rank)] for row, _, rank in health.slow_ranks(work)] for work in tables
+    ]

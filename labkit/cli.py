@@ -155,6 +155,7 @@ def watch(
     port: Annotated[int, Option(min=0, max=65535, help="Where the page is served; 0: any free port.")] = 5006,
     address: Annotated[str, Option(help="Whom the page is for: 127.0.0.1, this machine; 0.0.0.0, all.")] = "127.0.0.1",
     browser: Annotated[bool, Option("--browser/--no-browser", help="Open it in the browser.")] = True,
+    mine: Annotated[bool, Option("--mine", help="Your own alarms too: 16.8's and C.4's.")] = False,
 ) -> None:
     """Show a training's health in the browser, live: curves, scales, events, and alarms with their reasons.
 
@@ -162,7 +163,7 @@ def watch(
     """
     from labkit.watch.serve import serve
 
-    serve(run, port, address, browser, typer.echo)
+    serve(run, port, address, browser, typer.echo, mine)
 
 
 @app.command()

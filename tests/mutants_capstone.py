@@ -493,4 +493,235 @@ CHECKPOINT = [
         (OTHER,),
     ),
 ]
-MUTANTS = [*ASSEMBLE, *CHECKPOINT]
+UNUSUAL, SLOW, ALARMS = "test_unusual", "test_slow_ranks", "test_alarms"
+
+HEALTH = [
+    Mutant(
+        "the row itself is usual",
+        "C.4",
+        "health",
+        "unusual",
+        "before(log_SN, width)",
+        "before(torch.cat([log_SN, log_SN[-1:]]), width)[1:]",
+        (UNUSUAL,),
+        ("the row itself is among those that tell what is usual",),
+    ),
+    Mutant(
+        "means",
+        "C.4",
+        "health",
+        "unusual",
+        "",
+        """
+        fine = x_SN.isfinite() & (x_SN > 0)
+        log_SN = torch.where(fine, x_SN.double(), 1.0).log2().where(fine, torch.nan)
+        past_SNW = before(log_SN, width)
+        usual_SN = past_SNW.nanmean(-1)
+        scatter_SN = SIGMA * (past_SNW - usual_SN[..., None]).abs().nanmean(-1)
+        z_SN = (log_SN - usual_SN) / (scatter_SN + floor)
+        enough_SN = (~past_SNW.isnan()).sum(-1) >= known
+        return torch.where(fine & enough_SN, z_SN, 0.0)
+        """,
+        (UNUSUAL,),
+        ("means, and not medians",),
+        may=(ALARMS,),
+    ),
+    Mutant(
+        "no floor",
+        "C.4",
+        "health",
+        "unusual",
+        "(scatter_SN + floor)",
+        "scatter_SN",
+        (UNUSUAL,),
+        ("without the floor",),
+        may=(ALARMS,),
+    ),
+    Mutant(
+        "natural logarithms",
+        "C.4",
+        "health",
+        "unusual",
+        "x_SN.double(), 1.0).log2()",
+        "x_SN.double(), 1.0).log()",
+        (UNUSUAL,),
+        ("natural logarithms",),
+    ),
+    Mutant(
+        "whatever is known is enough",
+        "C.4",
+        "health",
+        "unusual",
+        "(~past_SNW.isnan()).sum(-1) >= known",
+        "(~past_SNW.isnan()).sum(-1) >= 1",
+        (UNUSUAL,),
+        may=(ALARMS,),
+    ),
+    Mutant(
+        "what was not recorded counts as known",
+        "C.4",
+        "health",
+        "unusual",
+        "(~past_SNW.isnan()).sum(-1) >= known",
+        "(torch.arange(len(x_SN)) >= known)[:, None]",
+        (f"{UNUSUAL}[not everything]",),
+        may=(ALARMS,),
+    ),
+    Mutant(
+        "no rank is compared",
+        "C.4",
+        "health",
+        "slow_ranks",
+        "log_SR - median(others_SRR)",
+        "log_SR",
+        (SLOW,),
+        ("another rank is named",),
+        may=(ALARMS,),
+        seldom=True,
+    ),
+    Mutant(
+        "more to do from the beginning",
+        "C.4",
+        "health",
+        "slow_ranks",
+        "now_NR - usual_NR > slower",
+        "now_NR > slower",
+        (SLOW,),
+        may=(ALARMS,),
+    ),
+    Mutant(
+        "one long step",
+        "C.4",
+        "health",
+        "slow_ranks",
+        "median(windows_NRW[..., used_to:])",
+        "windows_NRW[..., -1]",
+        (SLOW,),
+        may=(ALARMS,),
+    ),
+    Mutant(
+        "the mean of the last steps",
+        "C.4",
+        "health",
+        "slow_ranks",
+        "median(windows_NRW[..., used_to:])",
+        "windows_NRW[..., -6:].exp2().mean(-1).log2()",
+        (SLOW,),
+        may=(ALARMS,),
+    ),
+    Mutant(
+        "the rank that waits",
+        "C.4",
+        "health",
+        "slow_ranks",
+        "enumerate(slow_NR.T)",
+        "enumerate(slow_NR.flip(1).T)",
+        (SLOW,),
+        ("another rank is named",),
+        may=(ALARMS,),
+    ),
+    Mutant(
+        "late for a rank",
+        "C.4",
+        "health",
+        "slow_ranks",
+        "used_to, lately, slower = 48, 20, 0.32",
+        "used_to, lately, slower = 48, 80, 0.32",
+        (SLOW,),
+        may=(ALARMS,),
+    ),
+    Mutant(
+        "no rank is slow", "C.4", "health", "slow_ranks", "", "return []", (SLOW,), ("it never rings",), may=(ALARMS,)
+    ),
+    Mutant(
+        "always",
+        "C.4",
+        "health",
+        "alarms",
+        "",
+        'return [Alarm(row, "who knows") for row in range(len(run.loss_S))]',
+        (ALARMS,),
+        ("it rings at the first row of every run",),
+    ),
+    Mutant("never", "C.4", "health", "alarms", "", "return []", (ALARMS,), ("it never rings",)),
+    Mutant(
+        "at a row that is likely",
+        "C.4",
+        "health",
+        "alarms",
+        "",
+        'return [Alarm(120, "it is time")] if len(run.loss_S) > 120 else []',
+        (ALARMS,),
+    ),
+    Mutant(
+        "it looks ahead",
+        "C.4",
+        "health",
+        "alarms",
+        "return sorted(found)",
+        "return sorted(Alarm(max(0, row - 8), why, rank) for row, why, rank in found)",
+        (ALARMS,),
+        ("it looks ahead",),
+    ),
+    Mutant(
+        "the whole run's median",
+        "C.4",
+        "health",
+        "alarms",
+        "",
+        """
+        z = (run.loss_S - run.loss_S.nanmean()) / run.loss_S.std()
+        return slow_ranks(run.work_SR) + first((z.abs() > 2).nonzero(), "far from the mean")
+        """,
+        (ALARMS,),
+        ("it looks ahead",),
+        seldom=True,
+    ),
+    Mutant(
+        "ranks without a number",
+        "C.4",
+        "health",
+        "alarms",
+        "return sorted(found)",
+        "return sorted(Alarm(row, why) for row, why, rank in found)",
+        (ALARMS,),
+    ),
+    Mutant(
+        "ranks are not looked at", "C.4", "health", "alarms", "if run.work_SR.shape[1] > 1:", "if False:", (ALARMS,)
+    ),
+    Mutant("no weights", "C.4", "health", "alarms", "if len(run.probe_P) > 1:", "if False:", (ALARMS,)),
+    Mutant(
+        "only large gradients",
+        "C.4",
+        "health",
+        "alarms",
+        "",
+        """
+        z_S = unusual(run.norm_S[:, None], width=48, known=24, floor=0.05)[:, 0]
+        return sorted(slow_ranks(run.work_SR) + first((z_S > 6).nonzero(), "a large gradient"))
+        """,
+        (ALARMS,),
+    ),
+    Mutant(
+        "the folklore",
+        "C.4",
+        "health",
+        "alarms",
+        "",
+        """
+        falls_P = (run.scale_PT[1:] < run.scale_PT[:-1] / 4).any(1)
+        return sorted(slow_ranks(run.work_SR) + first(run.probe_P[1:][falls_P, None], "a scale fell"))
+        """,
+        (ALARMS,),
+    ),
+    Mutant(
+        "a loss in absolute numbers",
+        "C.4",
+        "health",
+        "alarms",
+        "",
+        'return sorted(slow_ranks(run.work_SR) + first((run.loss_S > 5).nonzero(), "a large loss"))',
+        (ALARMS,),
+    ),
+]
+MUTANTS = [*ASSEMBLE, *CHECKPOINT, *HEALTH]

@@ -8,7 +8,9 @@ tail.py      new lines of a file that is being written, cut back on resume, or m
 tables.py    numbers of the step lines as arrays, and their minimum and maximum in 2,000 bins
 folder.py    one run folder, read on at each look; the runs of a comparison
 alarms.py    the rules: pure functions of the record        past.py    what was usual before each row
+learning.py  those that judge the training itself           ring.py    what an alarm is, and a rule
 source.py    what a page looks at: records with their alarms
+mine.py      the student's own rules beside the page's
 drawing.py   the pictures (Bokeh)        page.py   what stands where, and what moves (Panel)
 serve.py     `lab watch RUN`             export.py   `lab export RUN`: TensorBoard, Weights & Biases
 study.py     how often the alarms ring rightly, measured        faults.py   what is put in for that
@@ -22,9 +24,9 @@ import os
 from typing import Any
 
 
-def watch(run: str | os.PathLike) -> Any:
+def watch(run: str | os.PathLike, mine: bool = False) -> Any:
     """The health page of the run (or comparison) in this folder, as a Panel object that a notebook shows and keeps up
-    to date. LabError: no run there, or Panel is not installed."""
+    to date. mine: your own rules ring, too: week 16's and the capstone's. LabError: no run there, or no Panel."""
     from labkit.watch.serve import in_notebook
 
-    return in_notebook(run)
+    return in_notebook(run, mine)

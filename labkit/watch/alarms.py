@@ -1,6 +1,9 @@
 """When to ring: each rule is a pure function of a run's record, with the reason in one sentence.
 
     gradient spike   the gradient's norm far above that of the steps before, several times or enormously
+    loss spike       the training loss far above that of the steps before, twice or far
+    learning rate    it jumped beyond anything there was
+    weights          their norm changes faster than the learning rate explains
     plateau          the held-out loss no longer falls, nor the gradient's norm, and the learning rate is still high
     scale collapse   a tensor's FP8 scale falls to a sixteenth of what it was, or runs away to 64 times
     underflow        more and more of a tensor's values become zero under its scale
@@ -10,11 +13,11 @@
     not finite       the record's own events: a refused step, a way back, a failure
     silence          nothing written for too long, or the one who wrote is gone
 
-Three properties hold of every rule. It is causal: whether it rings at step k depends on what was known at step k, so
-what rings on a finished record would have rung live. It looks back over a bounded number of rows: a record of 100,000
-steps is judged as it grows, never from its beginning, and the same alarms come however it was cut into looks. And it
-rings once: a condition that holds on is one alarm, and rings again only after `REARM` rows (evaluations, probes)
-without it.
+The first five, which judge the training itself, are in learning.py. Three properties hold of every rule. It is causal:
+whether it rings at step k depends on what was known at step k, so what rings on a finished record would have rung live.
+It looks back over a bounded number of rows (the learning rate's peak apart): a record of 100,000 steps is judged as it
+grows, never from its beginning, and the same alarms come however it was cut into looks. And it rings once: a condition
+that holds on is one alarm, and rings again only after `REARM` rows (evaluations, probes) without it.
 
 Thresholds are ratios to the run's own recent past, never absolute numbers: another model has other norms. Each has a
 second condition in the past's own spread (median absolute deviation), because noise differs as well. The first rows of
@@ -23,25 +26,19 @@ a run, in which everything moves, ring nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from labkit.watch import past
 from labkit.watch.folder import Record
+from labkit.watch.learning import OF_TRAINING
+from labkit.watch.ring import KNOWN, REARM, WINDOW, Alarm, Rule
 
-REARM = 16  # rows without the condition, before it may ring again
-WINDOW = 64  # steps that tell what is usual
-WARMUP = 48  # of them, at least so many must be known
 LARGEST = np.finfo(np.float32).max  # what the record holds in place of an infinite scale
 
-SPIKE, SPIKE_SIGMAS = 4.0, 8.0  # times the usual, and of the usual scatter
-OFTEN, LATELY, HUGE = 3, 8, 64.0  # steps, of so many; times the usual, for one step alone
-EVALS, LITTLE, HIGH_RATE = 6, 1e-3, 0.3  # held-out losses; a share of the loss; of the largest learning rate so far
-PROBES, KNOWN = 8, 8  # probes that tell what is usual of a scale; so many must be known
-AT_ONCE = 1024.0  # times, for one probe alone
+PROBES = 8  # probes that tell what is usual of a scale
+AT_ONCE, SCALE_SIGMAS = 1024.0, 6.0  # times, for one probe alone; of the usual scatter, for two
 SHARES = 24  # and of a share of values: it rises slowly, and eight probes would rise with it
 COLLAPSED, RAN_AWAY = 16.0, 64.0  # times, in two probes in a row
 UNDERFLOW, OVERFLOW = 5.0, 1.0  # percentage points
@@ -53,65 +50,7 @@ QUIET, QUIET_AT_LEAST = 20.0, 60.0  # usual steps; seconds
 LOUD = ("nonfinite", "rolled back", "not rolled back", "stopped", "failed", "corrupt_checkpoint", "state_dropped")
 
 
-@dataclass(frozen=True)
-class Alarm:
-    """What rang: which rule, at which step (None: now, whatever the step), and why."""
-
-    kind: str
-    step: int | None
-    reason: str
-
-
-Rule = Callable[[Record, int], Iterator[Alarm]]
-
-
 # ---- rules over the step lines: (record, first row that was not judged yet) -> alarms
-
-
-def gradient_spike(record: Record, begin: int) -> Iterator[Alarm]:
-    """|g| beyond SPIKE times the median of the WINDOW steps before, and beyond SPIKE_SIGMAS of their scatter (in log2),
-    in OFTEN of the last LATELY steps; or beyond HUGE times at once. A single odd batch of a healthy run gives a norm of
-    eight times the usual, and nothing follows. A norm that is not finite is the events' to tell."""
-    norm = past.log2(record["grad_norm"])
-    first = max(0, begin - REARM)
-    reach = max(0, first - LATELY + 1)
-    usual, scatter, known = past.usual(norm, reach, WINDOW)
-    with np.errstate(invalid="ignore"):
-        above = norm[reach:] - usual
-        odd = (known >= WARMUP) & (above > np.log2(SPIKE)) & (above > SPIKE_SIGMAS * scatter)
-        often = sliding_window_view(np.pad(odd, (LATELY, 0)), LATELY)[1:].sum(1) >= OFTEN
-        rings = odd & (often | (above > np.log2(HUGE)))
-    for row in past.onsets(rings[first - reach :], first, begin, REARM):
-        was, now = 2 ** usual[row - reach], 2 ** norm[row]
-        lately = int(odd[max(0, row - reach - LATELY + 1) : row - reach + 1].sum())
-        times = f", as in {lately} of the last {LATELY} steps" if lately > 1 else ""
-        told = f"the gradient's norm is {now:.3g}, {now / was:.1f} times the median of the {WINDOW} steps before"
-        yield Alarm("gradient spike", int(record["step"][row]), f"{told} ({was:.3g}){times}")
-
-
-def plateau(record: Record, begin: int) -> Iterator[Alarm]:
-    """At an evaluation: the best of the last EVALS held-out losses is not LITTLE below the best of the EVALS before,
-    the median gradient norm did not fall either, and the learning rate is still at least HIGH_RATE of its peak: so the
-    run does not simply end."""
-    heldout, norm, rate, steps = record["heldout"], record["grad_norm"], record["lr"], record["step"]
-    rows = np.flatnonzero(~np.isnan(heldout))
-    start = int(np.searchsorted(rows, begin))
-    first = max(2 * EVALS - 1, start - REARM)
-    found: dict[int, str] = {}
-    for j in range(first, len(rows)):
-        old, new = rows[j - 2 * EVALS + 1 : j - EVALS + 1], rows[j - EVALS + 1 : j + 1]
-        was, now = np.fmin.reduce(heldout[old]), np.fmin.reduce(heldout[new])
-        norm_was, norm_now = past.median(norm[old[0] : old[-1] + 1]), past.median(norm[old[-1] + 1 : new[-1] + 1])
-        ending = rate[new[-1]] < HIGH_RATE * np.fmax.reduce(rate[: new[-1] + 1], initial=-np.inf)
-        if now > was * (1 - LITTLE) and norm_now >= norm_was and not ending:
-            found[j] = (
-                f"the held-out loss was {was:.4f} at best up to step {steps[old[-1]]:.0f}, and {now:.4f} in the "
-                f"{EVALS} evaluations since; the gradient's norm did not fall either ({norm_was:.3g}, then "
-                f"{norm_now:.3g}): is the learning rate too high?"
-            )
-    rings = np.isin(np.arange(first, max(first, len(rows))), list(found))
-    for j in past.onsets(rings, first, start, REARM):
-        yield Alarm("plateau", int(steps[rows[j]]), found[j])
 
 
 def throughput_drop(record: Record, begin: int) -> Iterator[Alarm]:
@@ -159,17 +98,21 @@ def slow_rank(record: Record, begin: int) -> Iterator[Alarm]:
 
 def scale_collapse(record: Record, begin: int) -> Iterator[Alarm]:
     """A tensor's scale is no positive number; or, in two probes in a row, at most 1/COLLAPSED or at least RAN_AWAY
-    times the median of the PROBES probes before; or AT_ONCE times off. (A scale that follows its tensor at once falls
-    to a 24th for one odd batch of a healthy run, and is back at the next.)"""
+    times the median of the PROBES probes before, and off by SCALE_SIGMAS of its scatter in the SHARES probes before (in
+    log2); or AT_ONCE times off. (A scale that follows its tensor at once falls to a 24th for one odd batch of a healthy
+    run, and is back at the next. Those of attention's gradients scatter by a factor of three all the time.)"""
     sparse = record.scales["scale"]
     scale, first = sparse.grid.values, max(0, begin - REARM)
     log, reach = past.log2(scale), max(0, first - 1)
-    usual, known = past.usual_of_grid(log, reach, PROBES)
+    usual, _, known = past.usual_of_grid(log, reach, PROBES)
+    _, scatter, seen = past.usual_of_grid(log, reach, SHARES)
     with np.errstate(invalid="ignore"):
         moved = np.where(known >= KNOWN, log[reach:] - usual, 0.0)
         void = ~np.isnan(scale[first:]) & ~((scale[first:] > 0) & (scale[first:] < LARGEST))
         far = (moved <= -np.log2(COLLAPSED)) | (moved >= np.log2(RAN_AWAY))
+        calm = (seen >= SHARES) & (np.abs(moved) >= SCALE_SIGMAS * scatter)
         again = far & np.vstack([np.zeros((1, far.shape[1]), bool), far[:-1]]) | (np.abs(moved) >= np.log2(AT_ONCE))
+        again &= calm
         far, moved, usual = (each[first - reach :] for each in (again, moved, usual))
     for row in past.onsets((void | far).any(1), first, begin, REARM):
         at = row - first
@@ -195,7 +138,7 @@ def rising_overflow(record: Record, begin: int) -> Iterator[Alarm]:
 def _rising(record: Record, begin: int, name: str, most: float, what: str, twice: bool) -> Iterator[Alarm]:
     sparse = record.scales[name]
     share, first = sparse.grid.values, max(0, begin - REARM)
-    usual, known = past.usual_of_grid(share, first, SHARES)
+    usual, _, known = past.usual_of_grid(share, first, SHARES)
     with np.errstate(invalid="ignore"):
         rings = (known >= KNOWN) & (share[first:] - usual >= most)
         if twice:
@@ -242,7 +185,7 @@ def silence(record: Record) -> Iterator[Alarm]:
             yield Alarm("silence", None, f"nothing was written for {record.silence:,.0f} s{after}")
 
 
-OVER_STEPS: tuple[Rule, ...] = (gradient_spike, plateau, throughput_drop)
+OVER_STEPS: tuple[Rule, ...] = (*OF_TRAINING, throughput_drop)
 OVER_SCALES: tuple[Rule, ...] = (scale_collapse, rising_underflow, rising_overflow)
 
 
@@ -252,10 +195,13 @@ def alarms(record: Record) -> list[Alarm]:
 
 
 class Judge:
-    """Judges a record that grows: each call looks at what is new. It holds the alarms so far and three counts."""
+    """Judges a record that grows: each call looks at what is new. It holds the alarms so far and three counts.
 
-    def __init__(self) -> None:
+    more: further rules, called with the record as it stands; they give what is new since the call before."""
+
+    def __init__(self, more: Iterable[Callable[[Record], Iterable[Alarm]]] = ()) -> None:
         self.rang: list[Alarm] = []
+        self.more = list(more)
         self._steps = self._scales = self._ranks = self._events = 0
 
     def judge(self, record: Record) -> list[Alarm]:
@@ -264,6 +210,8 @@ class Judge:
             for rule in rules:
                 self.rang += rule(record, begin)
         self.rang += loud_events(record, self._events)
+        for own in self.more:
+            self.rang += own(record)
         self._steps, self._scales = len(record), record.scales["scale"].steps.size
         self._ranks, self._events = record.ranks.steps.size, len(record.events)
         known = [alarm for alarm in self.rang if alarm.step is not None]

@@ -19,8 +19,9 @@ from bokeh.plotting import figure
 from labkit.record.kernels import CLASSES
 from labkit.record.plotting import GRID, INK, MUTED, PAPER
 from labkit.record.read import as_dict
-from labkit.watch.alarms import LOUD, Alarm
+from labkit.watch.alarms import LOUD
 from labkit.watch.folder import Record, Sparse
+from labkit.watch.ring import Alarm
 from labkit.watch.tables import cells, outline
 
 BLUE, ORANGE, RED, GREEN, VIOLET = "#005a9c", "#b34700", "#a11212", "#007a63", "#6a3fb5"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,22 +12,27 @@ from torch import Tensor
 from labkit.model.decoder import RMSNorm
 from labkit.train.loop import Hook, Loop
 
-LAYER = "layers.1.ffn.w1"
+LAYER = "layers.1.ffn.w1"  # what grows
+EARLY = 2  # the step whose scales come back
 
 
 class Fault(Hook):
-    """Does to a training what `trial` says, from its step on. A clean one's scales are right at every step."""
+    """Does to a training what `trial` says, from its step on. A clean one's scales are right at every step.
 
-    def __init__(self, trial: Any, backend: Any) -> None:
-        self.trial, self.backend = trial, backend
+    scales: those of step EARLY, by module; filled by the run that takes it."""
+
+    def __init__(self, trial: Any, backend: Any, scales: dict[str, dict[str, Tensor]]) -> None:
+        self.trial, self.backend, self.scales = trial, backend, scales
 
     def before_step(self, loop: Loop) -> None:
         fault, on = self.trial.fault, loop.step >= self.trial.begin
-        if not (fault == "stale" and on):
-            for linear in self.backend.modules.values():
-                linear.frozen.clear()  # so that the next forward finds its scales anew
-        if on and fault in ("rate", "stale"):
-            loop.lr *= 10 if fault == "rate" else 3
+        for name, linear in self.backend.modules.items():
+            linear.frozen.clear()  # so that the next forward finds its scales anew
+            if on and fault == "stale":
+                times = 2.0 ** (1 + 2 * self.trial.strength)
+                linear.frozen.update({slot: scale * times for slot, scale in self.scales[name].items()})
+        if on and fault == "rate":
+            loop.lr *= 10
         if on and fault == "epsilon":
             for module in loop.model.modules():
                 if isinstance(module, RMSNorm):
@@ -33,13 +40,46 @@ class Fault(Hook):
 
     @torch.no_grad()
     def after_step(self, loop: Loop) -> None:
+        if loop.step == EARLY:
+            self.scales.update({name: dict(linear.frozen) for name, linear in self.backend.modules.items()})
         if loop.step < self.trial.begin:
             return
         weights = dict(loop.model.named_parameters())
         if self.trial.fault == "growth":
-            weights[f"{LAYER}.weight"].mul_(1.02 + 0.08 * self.trial.strength)
+            weights[f"{LAYER}.weight"].mul_(1.04 + 0.06 * self.trial.strength)
         if self.trial.fault == "epsilon":
             weights["tok_embed.weight"].mul_(0.9 - 0.2 * self.trial.strength)
+
+
+class States(Hook):
+    """Keeps a run's weights and moments as they are before these steps."""
+
+    def __init__(self, steps: set[int]) -> None:
+        self.steps = steps
+        self.at: dict[int, dict[str, Any]] = {}
+
+    def before_step(self, loop: Loop) -> None:
+        if loop.step in self.steps:
+            state = {"model": loop.model.state_dict(), "optimizer": loop.optimizer.state_dict()}
+            self.at[loop.step] = copy.deepcopy(state)
+
+
+class Branch(Hook):
+    """Takes a run up where `States` kept another, before step `begin`; and ends it with the step before which `over`,
+    asked with the step lines so far, says so."""
+
+    def __init__(self, state: dict[str, Any], begin: int, over: Callable[[list[dict[str, Any]]], bool]) -> None:
+        self.state, self.begin, self.over = state, begin, over
+
+    def on_start(self, loop: Loop) -> None:
+        loop.model.load_state_dict(self.state["model"])
+        loop.optimizer.load_state_dict(copy.deepcopy(self.state["optimizer"]))
+        loop.step = self.begin - 1
+
+    def before_step(self, loop: Loop) -> None:
+        lines: Any = loop.record
+        if self.over(lines.lines):
+            loop.stop("the harm is done")
 
 
 class RandomTokens:

@@ -15,9 +15,9 @@ import numpy as np
 import panel as pn
 
 from labkit.errors import LabError
-from labkit.watch.alarms import Alarm
 from labkit.watch.drawing import HEAT, SLOTS, Board
 from labkit.watch.folder import Record
+from labkit.watch.ring import Alarm
 from labkit.watch.source import Source
 
 EVERY = 1000  # ms between two looks

@@ -40,14 +40,15 @@ def usual(x: Floats, first: int, width: int) -> tuple[Floats, Floats, np.ndarray
     return middle, SIGMA * medians(np.abs(seen - middle[:, None])), known
 
 
-def usual_of_grid(x: np.ndarray, first: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same for each column of [rows, names]: medians and counts [rows - first, names]."""
+def usual_of_grid(x: np.ndarray, first: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same for each column of [rows, names]: medians, scatters and counts, each [rows - first, names]."""
     if not x.shape[1] or first >= len(x):
-        return np.zeros((len(x) - first, x.shape[1])), np.zeros((len(x) - first, x.shape[1]))
+        return (np.zeros((len(x) - first, x.shape[1])),) * 3
     begin = max(0, first - width)
     padded = np.vstack([np.full((width - (first - begin), x.shape[1]), np.nan), x[begin:]])
     seen = sliding_window_view(padded, width, axis=0)[: len(x) - first]  # [rows, names, width]
-    return medians(seen), (~np.isnan(seen)).sum(-1)
+    middle = medians(seen)
+    return middle, SIGMA * medians(np.abs(seen - middle[..., None])), (~np.isnan(seen)).sum(-1)
 
 
 def medians(x: np.ndarray) -> Floats:

@@ -18,12 +18,12 @@ from labkit.errors import LabError
 MISSING = "the health page needs Panel, which is not installed: `make watch`, or pip install 'panel>=1.9,<2'"
 
 
-def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], Any]) -> None:
-    """Serve the page of the run in this folder until Ctrl-C. port 0: any free one; say: told the page's address.
-    LabError: no run there, no Panel, or a port that is taken."""
+def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], Any], mine: bool = False) -> None:
+    """Serve the page of the run in this folder until Ctrl-C. port 0: any free one; say: told the page's address; mine:
+    with the student's own rules. LabError: no run there, no Panel, or a port that is taken."""
     from labkit.watch.source import Source
 
-    source = Source(run)  # before Panel, which takes seconds to import
+    source = Source(run, mine)  # before Panel, which takes seconds to import
     port = _free(address, port)
     pn = _panel()
     from labkit.watch.page import document
@@ -50,11 +50,11 @@ def serve(run: Path, port: int, address: str, show: bool, say: Callable[[str], A
         server.stop()
 
 
-def in_notebook(run: str | os.PathLike) -> Any:
+def in_notebook(run: str | os.PathLike, mine: bool = False) -> Any:
     """What labkit.watch.watch returns."""
     from labkit.watch.source import Source
 
-    source = Source(Path(run))
+    source = Source(Path(run), mine)
     pn = _panel()
     pn.extension()
     from labkit.watch.page import live

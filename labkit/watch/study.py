@@ -1,11 +1,13 @@
 """How often do the alarms ring rightly, falsely, and how early? Small trainings with faults put in, and clean ones.
 
     python -m labkit.watch.study runs/alarms                     go on with what is missing, then tell what came of it
-    python -m labkit.watch.study runs/alarms --trials 6          only the first six faults and their clean runs
+    python -m labkit.watch.study runs/alarms --seeds 3           only the first three seeds, of three runs each
     python -m labkit.watch.study runs/alarms --judge             only tell, from the runs that are there
+    python -m labkit.watch.study runs/tuning --tuning            runs of other seeds, to find thresholds on
+    ... --judge --record results/DATE-alarms.json                what is committed
 
-Stop it whenever you like: a run that is done is a file, and the same command does the rest. Several at a time share
-the work (`--share 0/2` and `--share 1/2`). A run takes some 20 seconds of a core.
+Stop it whenever you like: a seed that is done is three files, and the same command does the rest. Several at a time
+share the work (`--share 0/2` and `--share 1/2`). A seed takes some 15 seconds of an idle core.
 
 Each seed is trained once clean, and twice with a fault that begins at a step drawn from the seed, on the same data from
 the same weights. So the clean run says what the fault did: harm begins at the first evaluation whose held-out loss is
@@ -14,9 +16,10 @@ scales, E4M3 and E5M2, rounded by torch's casts), so that a fault in the scales 
 
     rate      the learning rate is 10 times as large from that step on
     batch     some steps read random tokens, and train towards them
-    growth    the weights of one layer grow by a few per cent at each step
+    growth    the weights of one layer grow by 4 to 10 per cent at each step
     epsilon   the norms' epsilon is 0 and the embedding fades, so that the gradients through the norms grow
-    stale     the scales stay what they were at that step, and the rate is three times as large, so that amax moves
+    stale     all scales are those of an early step again, as after a resume that takes the wrong ones up, and one to
+              three octaves too large
 
 What is kept of a run is what the alarms read. Rules about the machine (throughput, slow rank, silence) are not asked:
 they would judge the machine that this runs on.
@@ -27,9 +30,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -40,11 +44,16 @@ import numpy as np
 from labkit.comm.group import Group
 from labkit.record.clean import jsonable, restore
 from labkit.record.files import replace_file
-from labkit.watch.alarms import OVER_SCALES, gradient_spike, plateau
+from labkit.watch.alarms import OVER_SCALES
 from labkit.watch.folder import QUANTITIES, Record
+from labkit.watch.learning import OF_TRAINING
 
 FAULTS = ("rate", "batch", "growth", "epsilon", "stale")
-CLEAN, FAULTY, STEPS = 100, 200, 300
+CLEAN, FAULTY, STEPS = 100, 200, 260
+TUNING = 1000  # the first seed of runs to find thresholds on; those that are reported have seeds from 0
+SEEN = 35  # seeds below were looked at before the rules were settled: they are told apart
+FIRST = {"caught": 62, "harmful": 70, "false": 1, "clean": 35}  # what the rules before made of them, 2026-11-23
+AFTER = 50  # steps that a run goes on after the harm
 HARM = 0.02  # of the clean run's held-out loss
 KEPT = ("step", "loss", "lr", "grad_norm", "heldout", "skipped", "param_norm")
 MODEL: dict[str, Any] = dict(vocab_size=512, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=176, max_seq_len=64)
@@ -62,23 +71,27 @@ class Trial:
 
     @property
     def name(self) -> str:
-        return f"{self.seed:03d}-{self.fault or 'clean'}"
+        return f"{self.seed:04d}-{self.fault or 'clean'}"
 
 
-def trials() -> Iterator[Trial]:
-    """All of them, each fault after the clean run that it is compared with."""
+def trials(tuning: bool = False) -> Iterator[Trial]:
+    """All of them, each fault after the clean run that it is compared with. tuning: others, of other seeds."""
+    first, each = (TUNING if tuning else 0), FAULTY // CLEAN
     for at in range(FAULTY):
-        seed, draw = at // (FAULTY // CLEAN), np.random.default_rng([at, 22])
-        if at % (FAULTY // CLEAN) == 0:
+        seed, draw = first + at // each, np.random.default_rng([at, first + 22])
+        if at % each == 0:
             yield Trial(seed)
-        yield Trial(seed, FAULTS[at % len(FAULTS)], int(draw.integers(100, 200)), float(draw.random()))
+        yield Trial(seed, FAULTS[at % len(FAULTS)], int(draw.integers(100, 180)), float(draw.random()))
 
 
 # ---- running
 
 
-def run(group: Group, trial: Trial) -> dict[str, Any]:
-    """Train, and return what is kept: {"trial", "lines", "events"}."""
+def run(group: Group, wanted: list[Trial], whole: bool = False) -> list[dict[str, Any]]:
+    """Train a clean run and the faulty ones of its seed; of each what is kept: {"trial", "lines", "events"}.
+
+    Up to its fault a faulty run is the clean one, so it is trained from there on, and until AFTER steps after the harm.
+    whole: it is trained from the first step to the last, which gives the same lines."""
     from labkit.model.config import ModelConfig
     from labkit.model.decoder import Transformer, init_weights
     from labkit.precision.config import PrecisionConfig, PrecisionSpec
@@ -86,9 +99,10 @@ def run(group: Group, trial: Trial) -> dict[str, Any]:
     from labkit.train.config import TrainConfig
     from labkit.train.data.config import DataConfig
     from labkit.train.data.corpus import build_corpus
-    from labkit.train.loop import train
-    from labkit.watch.faults import Fault, Kept, RandomTokens
+    from labkit.train.loop import Hook, train
+    from labkit.watch.faults import Branch, Fault, Kept, RandomTokens, States
 
+    clean = wanted[0]
     config = TrainConfig(
         model=ModelConfig(**MODEL),
         steps=STEPS,
@@ -96,22 +110,33 @@ def run(group: Group, trial: Trial) -> dict[str, Any]:
         batch_size=8,
         lr=2e-3,
         warmup_steps=20,
-        seed=trial.seed,
+        seed=clean.seed,
         eval_every=5,
-        eval_batches=4,
+        eval_batches=2,
         probe_every=2,
         norms_every=2,
         data=DataConfig(max_bytes=4_000_000),
         precision=PrecisionConfig(backend="broken-stale"),
     )
-    corpus: Any = build_corpus(config.data)
-    if trial.fault == "batch":
-        corpus = RandomTokens(corpus, trial.begin, 4 + int(36 * trial.strength), MODEL["vocab_size"])
-    model, backend = init_weights(Transformer(config.resolved_model), config.seed), get_backend("broken-stale")
-    backend.convert(model, PrecisionSpec(skip=("head",)))
-    kept: Any = Kept()
-    train(group, config, corpus, model=model, backend=backend, hooks=[Fault(trial, backend)], record=kept)
-    return {"trial": asdict(trial), "lines": [thinned(line) for line in kept.lines], "events": kept.events}
+    text, states = build_corpus(config.data), States({trial.begin for trial in wanted[1:]})
+    scales: dict[str, Any] = {}
+    found: list[dict[str, Any]] = []
+    for trial in wanted:
+        corpus: Any = text
+        if trial.fault == "batch":
+            corpus = RandomTokens(text, trial.begin, 4 + int(36 * trial.strength), MODEL["vocab_size"])
+        model, backend = init_weights(Transformer(config.resolved_model), config.seed), get_backend("broken-stale")
+        backend.convert(model, PrecisionSpec(skip=("head",)))
+        kept: Any = Kept()
+        hooks: list[Hook] = [Fault(trial, backend, scales)]
+        if trial.fault is None:
+            hooks.append(states)
+        elif not whole:
+            kept.lines += [line for line in found[0]["lines"] if line["step"] < trial.begin]
+            hooks.append(Branch(states.at[trial.begin], trial.begin, partial(over, clean=found[0]["lines"])))
+        train(group, config, corpus, model=model, backend=backend, hooks=hooks, record=kept)
+        found.append({"trial": asdict(trial), "lines": kept.lines, "events": kept.events})
+    return [{**one, "lines": [thinned(line) for line in one["lines"]]} for one in found]
 
 
 def thinned(line: dict[str, Any]) -> dict[str, Any]:
@@ -143,78 +168,132 @@ def rung(found: dict[str, Any]) -> list[tuple[int, str]]:
     """[(step, kind)] of the alarms of a run, in order. A step that is not finite is not one: then it is too late."""
     record = Record(run={"status": "finished"})
     record.add(found["lines"])
-    rules = (gradient_spike, plateau, *OVER_SCALES)
-    return sorted((alarm.step or 0, alarm.kind) for rule in rules for alarm in rule(record, 0))
+    return sorted((alarm.step or 0, alarm.kind) for rule in (*OF_TRAINING, *OVER_SCALES) for alarm in rule(record, 0))
 
 
-def harm_at(found: dict[str, Any], clean: dict[str, Any]) -> int | None:
-    """The step at which the held-out loss is HARM above the clean run's, or something is no number; None: never."""
-    usual = {line["step"]: line["heldout"] for line in clean["lines"] if "heldout" in line}
-    for line in found["lines"]:
+def harm_at(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> int | None:
+    """Of their step lines: the step at which the held-out loss is HARM above the clean run's, or something is no
+    number; None: never."""
+    usual = {line["step"]: line["heldout"] for line in clean if "heldout" in line}
+    for line in found:
         own = line.get("heldout")
         if line.get("skipped") or (own is not None and not own <= usual[line["step"]] * (1 + HARM)):
             return line["step"]
     return None
 
 
-def judge(out: Path) -> dict[str, Any]:
-    """What came of the runs that are there."""
-    per: dict[str, dict[str, Any]] = {
-        name: dict(runs=0, harmful=0, caught=0, early=0, late=0, leads=[]) for name in FAULTS
-    }
-    quiet, false, drops, nans = 0, [], dict(runs=0, then_nan=0), dict(runs=0, after_a_drop=0)
+def over(found: list[dict[str, Any]], clean: list[dict[str, Any]]) -> bool:
+    """Was the harm done AFTER steps ago?"""
+    harm = harm_at(found, clean)
+    return harm is not None and found[-1]["step"] >= harm + AFTER
+
+
+def rows(out: Path, tuning: bool = False) -> list[dict[str, Any]]:
+    """Of each run that is there: "run", "fault", "begin", "strength"; "harm", the step at which it began; "rang", the
+    first step of each kind of alarm; for the folklore "drops", the steps at which some scale fell to 1 / DROP from one
+    probe to the next, and "bad", the first step that was no number."""
+    found: list[dict[str, Any]] = []
     clean: dict[str, Any] = {}
-    for trial in trials():
-        if (found := load(out, trial)) is None:
+    for trial in trials(tuning):
+        if (one := load(out, trial)) is None:
             continue
-        rang = rung(found)
-        _folklore(found, drops, nans)
-        harm = None
         if trial.fault is None:
-            clean = found
-        else:
-            harm = harm_at(found, clean)
-            per[trial.fault]["runs"] += 1
-        if harm is None:
-            quiet += 1
-            false += [{"run": trial.name, "at": rang[0][0], "kind": rang[0][1]}] if rang else []
-            continue
-        row = per[str(trial.fault)]
-        row["harmful"] += 1
-        in_time = [step for step, _ in rang if trial.begin <= step <= harm]
-        row["early"] += any(step < trial.begin for step, _ in rang)
-        row["caught"] += bool(in_time)
-        row["late"] += not in_time
-        row["leads"] += [harm - in_time[0]] if in_time else []
-    for row in per.values():
-        leads = row.pop("leads")
-        row["median_lead"] = median(leads) if leads else None
-    return {
-        "faults": per,
-        "harmful": sum(row["harmful"] for row in per.values()),
-        "caught": sum(row["caught"] for row in per.values()),
-        "clean": quiet,
-        "false": false,
-        "folklore": {"sudden_drops": drops, "not_finite": nans},
-    }
+            clean = one
+        rang: dict[str, int] = {}
+        for step, kind in rung(one):
+            if step >= trial.begin or kind not in rang:
+                rang.setdefault(kind if step >= trial.begin else f"{kind}, before the fault", step)
+        found.append(
+            {
+                "run": trial.name,
+                "fault": trial.fault,
+                "begin": trial.begin,
+                "strength": round(trial.strength, 3),
+                "harm": None if trial.fault is None else harm_at(one["lines"], clean["lines"]),
+                "rang": rang,
+                "drops": drops(one["lines"]),
+                "bad": next((line["step"] for line in one["lines"] if line.get("skipped")), None),
+            }
+        )
+    return found
 
 
-def _folklore(found: dict[str, Any], drops: dict[str, int], nans: dict[str, int]) -> None:
-    """Count: does a NaN follow a sudden drop of a scale, and does a drop precede a NaN?"""
-    lines = found["lines"]
-    bad = next((line["step"] for line in lines if line.get("skipped") or not math.isfinite(line["loss"])), None)
-    probes = [(line["step"], line["scales"]) for line in lines if "scales" in line][10:]  # at first all scales move
-    fell = [
+def drops(lines: list[dict[str, Any]]) -> list[int]:
+    """Where a scale fell to 1 / DROP of what it was a probe before; the first ten probes left out, where all move."""
+    probes = [(line["step"], line["scales"]) for line in lines if "scales" in line][10:]
+    return [
         step
         for (_, before), (step, now) in pairwise(probes)
         if any(stat["scale"] < before[name]["scale"] / DROP for name, stat in now.items() if name in before)
     ]
-    if fell:
-        drops["runs"] += 1
-        drops["then_nan"] += bad is not None and any(step < bad <= step + SOON for step in fell)
-    if bad is not None:
-        nans["runs"] += 1
-        nans["after_a_drop"] += any(step < bad <= step + SOON for step in fell)
+
+
+def judge(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What came of these runs."""
+    quiet = [row for row in found if row["harm"] is None]
+    harmful = [row for row in found if row["harm"] is not None]
+    per = {}
+    for fault in FAULTS:
+        its = [row for row in harmful if row["fault"] == fault]
+        leads = [row["harm"] - min(times) for row in its if (times := in_time(row))]
+        per[fault] = {
+            "runs": sum(row["fault"] == fault for row in found),
+            "harmful": len(its),
+            "caught": len(leads),
+            "early": sum(any(step < row["begin"] for step in row["rang"].values()) for row in its),
+            "late": len(its) - len(leads),
+            "median_lead": median(leads) if leads else None,
+            "kinds": dict(Counter(kind for row in its for kind, step in row["rang"].items() if step in in_time(row))),
+        }
+    without = [row for row in harmful if in_time(row, "learning rate")]
+    bad = [row for row in found if row["bad"] is not None]
+    return {
+        "runs": len(found),
+        "clean_runs": sum(row["fault"] is None for row in found),
+        "faults": per,
+        "harmful": len(harmful),
+        "caught": sum(bool(in_time(row)) for row in harmful),
+        "caught_before_the_evaluation": sum(min(in_time(row), default=row["harm"]) < row["harm"] for row in harmful),
+        "harm_in_the_fault's_step": sum(row["harm"] == row["begin"] for row in harmful),
+        "caught_without_the_learning_rate": len(without),
+        "clean": len(quiet),
+        "false": [{"run": row["run"], "rang": row["rang"]} for row in quiet if row["rang"]],
+        "folklore": {
+            "clean_with_a_drop": sum(bool(row["drops"]) for row in quiet),
+            "harmful_with_a_drop_in_time": sum(
+                any(row["begin"] <= step <= row["harm"] for step in row["drops"]) for row in harmful
+            ),
+            "not_finite": len(bad),
+            "not_finite_after_a_drop": sum(
+                any(row["bad"] - SOON <= step < row["bad"] for step in row["drops"]) for row in bad
+            ),
+        },
+    }
+
+
+def in_time(row: dict[str, Any], without: str = "") -> list[int]:
+    """The steps at which it rang from the fault's begin on, and no later than the evaluation that shows the harm; one
+    kind may be left out."""
+    return [step for kind, step in row["rang"].items() if kind != without and row["begin"] <= step <= row["harm"]]
+
+
+def record(found: list[dict[str, Any]], command: str) -> dict[str, Any]:
+    """What is committed: what came of it, under which conditions, and each run in a line."""
+    from labkit.record import hardware
+    from labkit.record.run import now, versions
+
+    about: dict[str, Any] = {"kind": "alarm study", "command": command, "date": now(), "hardware": hardware.describe()}
+    plan: dict[str, Any] = {
+        "clean": CLEAN,
+        "faulty": FAULTY,
+        "steps": STEPS,
+        "harm": HARM,
+        "after": AFTER,
+        "model": MODEL,
+    }
+    seen, new = ([row for row in found if (int(row["run"][:4]) < SEEN) == early] for early in (True, False))
+    about |= {"versions": versions(), "planned": plan, "done": len(found)}
+    return {**about, **judge(new), "looked_at_before": judge(seen), "first_rules": FIRST, "rows": found}
 
 
 def main() -> None:
@@ -222,19 +301,30 @@ def main() -> None:
 
     words = argparse.ArgumentParser(description="Measure the alarms on small trainings with faults put in.")
     words.add_argument("out", type=Path)
-    words.add_argument("--trials", type=int, default=FAULTY, help="only so many faults, and their clean runs")
+    words.add_argument("--tuning", action="store_true", help="other runs, to find thresholds on")
+    words.add_argument("--seeds", type=int, default=CLEAN, help="only so many clean runs, and their faults")
     words.add_argument("--share", default="0/1", help="of several at a time: which one, of how many")
     words.add_argument("--judge", action="store_true", help="run nothing")
+    words.add_argument("--record", type=Path, help="write what came of it into this file")
     given = words.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     mine, of = map(int, given.share.split("/"))
-    wanted = list(trials())[: given.trials + -(-given.trials // (FAULTY // CLEAN))]
-    for at, trial in enumerate(wanted):
-        if not given.judge and at % of == mine and not (given.out / f"{trial.name}.json.gz").exists():
-            found = run_ranks(run, trial, size=1, backend="threads", timeout=None)[0]
+    plan: dict[int, list[Trial]] = {}
+    for trial in trials(given.tuning):
+        plan.setdefault(trial.seed, []).append(trial)
+    for at, (seed, wanted) in enumerate(list(plan.items())[: given.seeds]):
+        if given.judge or at % of != mine or all(load(given.out, trial) for trial in wanted):
+            continue
+        for trial, found in zip(wanted, run_ranks(run, wanted, size=1, backend="threads", timeout=None)[0]):
             save(given.out, found, trial.name)
-            print(f"{at + 1} of {len(wanted)}: {trial.name}", flush=True)
-    print(json.dumps(judge(given.out), indent=1))
+        print(f"seed {seed}: {at + 1} of {given.seeds}", flush=True)
+    found = rows(given.out, given.tuning)
+    print(json.dumps(judge(found), indent=1))
+    if given.record:
+        kept = record(found, "python -m labkit.watch.study runs/alarms")
+        lines = [json.dumps(row) for row in kept.pop("rows")]
+        head = json.dumps(jsonable(kept), indent=1).removesuffix("\n}")
+        given.record.write_text(head + ',\n "rows": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,26 @@ def enormous(run):
     run[299]["grad_norm"] *= 100
 
 
+def dear(run):
+    for at in (299, 300):
+        run[at]["loss"] *= 1.22
+
+
+def dearest(run):
+    run[299]["loss"] *= 1.8
+
+
+def tenfold(run):
+    for line in run[299:]:
+        line["lr"] *= 10
+
+
+def grown(run):
+    for line in run[299:]:
+        if "param_norm" in line:
+            line["param_norm"] += 0.05 * (line["step"] - 299)
+
+
 def slower(run):
     for line in run[300:]:
         line["tokens_per_s"] /= 2
@@ -82,6 +102,10 @@ def stuck(run):
 FAULTS = [
     (spiked, "gradient spike", (305, 305), "as in 3 of the last 8 steps"),
     (enormous, "gradient spike", (300, 300), "times the median of the 64 steps before"),
+    (dear, "loss spike", (301, 301), "times the usual scatter above the median of the 64 steps before"),
+    (dearest, "loss spike", (300, 300), "the loss is"),
+    (tenfold, "learning rate", (300, 300), "is that the schedule?"),
+    (grown, "weights", (300, 305), "of the usual in the 12 looks before"),
     (slower, "throughput", (304, 312), "tokens/s over the last 10 steps"),
     (lagging, "slow rank", (310, 317), "rank 2 works"),
     (collapsed, "scale collapse", (305, 305), f"the scale of {TENSORS[3]} is"),
@@ -104,6 +128,25 @@ def test_each_fault_rings_once_at_its_step_with_its_reason(fault, kind, between,
         assert "rate" in rang[0].reason
 
 
+def test_a_scale_that_scatters_is_no_collapse_and_a_restart_of_the_schedule_no_jump():
+    run, draw = lines(600, 5), np.random.default_rng(5)
+    for line in run:
+        line["lr"] = 1e-3 if line["step"] % 200 < 100 else 1e-5
+        for name in TENSORS[:3] if "scales" in line else ():
+            line["scales"][name]["scale"] *= float(np.exp(1.5 * draw.standard_normal()))
+    assert alarms(record(run)) == []
+
+
+def test_weights_that_follow_the_learning_rate_do_not_ring():
+    run, norm = lines(600, 6), 20.0
+    for line in run:
+        line["lr"] = 1e-5 * line["step"] if line["step"] <= 300 else 1e-4
+        norm += line["lr"]
+        if "param_norm" in line:
+            line["param_norm"] = norm
+    assert alarms(record(run)) == []
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_what_rings_does_not_depend_on_the_looks_and_never_on_what_comes_later(seed):
     run = lines(700, seed, ranks=3)
@@ -112,6 +155,10 @@ def test_what_rings_does_not_depend_on_the_looks_and_never_on_what_comes_later(s
         run[at]["grad_norm"] *= 100
         run[at]["tokens_per_s"] /= 5
         run[at].get("scales", {}).get(TENSORS[2], {}).update(scale=1e-6, overflow=20.0)
+    for at in draw.integers(60, 700, 20):
+        run[at]["loss"] *= 4
+        run[at]["lr"] *= float(draw.uniform(2, 30))
+        run[at // 5 * 5 + 4]["param_norm"] *= 1.05
     for at in draw.integers(1, 690, 5):
         for line in run[at : at + 10]:
             line["tokens_per_s"] /= 5

@@ -49,26 +49,51 @@ def test_what_counts_as_caught_early_late_false_and_harmless(tmp_path):
     made(tmp_path, faults[2], rings=begin[2] - 20, harm=harm[2])  # before the fault: of no use
     made(tmp_path, faults[3], rings=begin[3] + 4)  # no harm: a false alarm
     made(tmp_path, faults[4], rings=begin[4] + 3, nan=begin[4] + 9)
-    found = study.judge(tmp_path)
+    rows = study.rows(tmp_path)
+    found = study.judge(rows)
+    assert (found["runs"], found["clean_runs"]) == (8, 3)
     assert (found["harmful"], found["caught"], found["clean"]) == (4, 2, 4)
     assert [one["run"] for one in found["false"]] == [clean[1].name, faults[3].name]
-    rows = [found["faults"][trial.fault] for trial in faults[:5]]
-    assert [row["caught"] for row in rows] == [1, 0, 0, 0, 1] and [row["late"] for row in rows] == [0, 1, 1, 0, 0]
-    assert rows[0]["median_lead"] == harm[0] - begin[0] - 4 and rows[4]["median_lead"] == 6 and rows[2]["early"] == 1
-    assert found["folklore"]["not_finite"] == {"runs": 1, "after_a_drop": 0}
+    told = [found["faults"][trial.fault] for trial in faults[:5]]
+    assert [row["caught"] for row in told] == [1, 0, 0, 0, 1] and [row["late"] for row in told] == [0, 1, 1, 0, 0]
+    assert told[0]["median_lead"] == harm[0] - begin[0] - 4 and told[4]["median_lead"] == 6 and told[2]["early"] == 1
+    assert told[0]["kinds"] == {"gradient spike": 1} and found["caught_without_the_learning_rate"] == 2
+    assert found["caught_before_the_evaluation"] == 2 and found["harm_in_the_fault's_step"] == 0
+    assert found["folklore"]["not_finite"] == 1 and found["folklore"]["not_finite_after_a_drop"] == 0
+    kept = study.record(rows, "command")
+    assert (
+        kept["rows"] == rows
+        and kept["looked_at_before"]["caught"] == 2
+        and kept["caught"] == 0
+        and {"date", "hardware", "versions", "planned"} <= kept.keys()
+    )
+
+
+def test_a_drop_is_told_where_a_scale_falls_to_a_quarter():
+    run = lines(100, 1, probe_every=2)
+    for line in run[59:]:
+        if "scales" in line:
+            next(iter(line["scales"].values()))["scale"] /= 40
+    assert study.drops(run) == [60]
+
+
+def test_an_alarm_counts_between_the_fault_and_the_harm_and_one_kind_can_be_left_out():
+    row = {"begin": 100, "harm": 110, "rang": {"weights": 99, "plateau": 111, "loss spike": 110, "learning rate": 100}}
+    assert sorted(study.in_time(row)) == [100, 110] and study.in_time(row, "learning rate") == [110]
 
 
 @pytest.mark.thorough
 def test_each_fault_changes_a_training_from_its_step_on_and_not_before(monkeypatch):
+    """And a faulty run that is taken up at its fault is the one that was trained from the first step on."""
     monkeypatch.setattr(study, "STEPS", 26)
+    wanted = [study.Trial(3), *(study.Trial(3, fault, 12, 0.9) for fault in study.FAULTS)]
 
-    def losses(fault):
-        trial = study.Trial(3, fault, 12, 1.0)
-        kept = run_ranks(study.run, trial, size=1, backend="threads", timeout=None)[0]["lines"]
-        return [line["loss"] for line in kept]
+    def runs(whole):
+        return run_ranks(study.run, wanted, whole, size=1, backend="threads", timeout=None)[0]
 
-    clean = losses(None)
-    assert len(clean) == 26 and losses(None) == clean
-    for fault in study.FAULTS:
-        own = losses(fault)
+    whole = runs(True)
+    assert [one["lines"] for one in runs(False)] == [one["lines"] for one in whole]
+    clean, *faulty = ([line["loss"] for line in one["lines"]] for one in whole)
+    assert len(clean) == 26
+    for fault, own in zip(study.FAULTS, faulty):
         assert own[:11] == clean[:11] and own[-1] != clean[-1], fault

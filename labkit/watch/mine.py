@@ -1,0 +1,58 @@
+"""The student's own rules beside the page's, once they are written: week 16's scale tracker, the capstone's alarms.
+
+Nothing depends on them: until then the page says so, and one that fails says how. `PARTS` is the one table of such
+parts, as "module:name", looked up when asked for: a class, made anew for each record, whose objects are called with the
+record as it stands and give what is new since the call before: (step, reason).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from labkit.precision.choose import in_words
+from labkit.watch.folder import Record
+from labkit.watch.ring import Alarm
+
+PARTS = {
+    "your scale tracker (16.8)": "capstone.running.watching:Tracker",
+    "your alarms (C.4)": "capstone.running.watching:Alarms",
+}
+Asked = Callable[[Record], Iterable[tuple[int, str]]]
+
+
+class Mine:
+    """One part at work on one record. What it raises ends it, and is told in place of its alarms."""
+
+    def __init__(self, name: str, part: str) -> None:
+        self.name, self.part = name, part
+        self.rule: Asked | None = None
+        self.over = False
+
+    def __call__(self, record: Record) -> Iterator[Alarm]:
+        """What is new."""
+        if self.over:
+            return
+        try:
+            if self.rule is None:
+                module, _, attribute = self.part.partition(":")
+                self.rule = getattr(importlib.import_module(module), attribute)()
+            for step, reason in list(self.rule(record)):
+                yield Alarm(self.name, int(step), str(reason))
+        except (Exception, SystemExit) as error:
+            self.over = True
+            yield Alarm(self.name, None, _told(error))
+
+
+def rules() -> list[Any]:
+    """All parts, for one record."""
+    return [Mine(name, part) for name, part in PARTS.items()]
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, NotImplementedError):
+        return "not written yet"
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ("capstone", "week16_fp8"):
+        return f"there is no {error.name} here: start from the course's folder"
+    return f"fails, and is not asked again: {in_words(error)}"
