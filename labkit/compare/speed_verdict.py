@@ -22,7 +22,7 @@ from labkit.compare.preset import Preset
 from labkit.compare.results import found_run
 from labkit.compare.terminal import markdown_table, rich_table, shown
 from labkit.model.flops import flops_per_token
-from labkit.precision.plain import NAMES as PLAIN
+from labkit.precision.config import PLAIN
 from labkit.record.kernels import CLASSES
 from labkit.record.measure import efficiency
 from labkit.record.read import RunData, as_dict

@@ -25,7 +25,7 @@ from labkit.compare.statistic import ACCEPTED, MOST
 from labkit.compare.terminal import markdown_table, rich_table, say, shown
 from labkit.compare.verdict import judge
 from labkit.errors import LabError
-from labkit.precision.plain import NAMES as PLAIN
+from labkit.precision.config import PLAIN
 from labkit.record.read import RunData, as_dict, load_run, read_run
 from labkit.record.run import RunRecord
 

@@ -16,6 +16,8 @@ from labkit.strict import Config, Count, CountOrOff, require
 
 KINDS = ("fp32", "e8m0")  # a scale may be any FP32 number; or a power of two, all that E8M0's eight bits can hold
 
+PLAIN = ("fp32", "bf16", "amp")  # the backends whose linears are nn.Linear: nothing is converted
+
 Steps = Annotated[  # 20 is a number of steps, 0.1 a share of them
     Annotated[int, Field(ge=0), Tag("<steps>")] | Annotated[float, Field(ge=0, lt=1), Tag("<share>")],
     Discriminator(lambda value: "<share>" if isinstance(value, float) else "<steps>"),

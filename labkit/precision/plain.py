@@ -14,8 +14,6 @@ from torch import nn
 
 from labkit.precision.base import Backend
 
-NAMES = ("fp32", "bf16", "amp")  # the backends whose linears are nn.Linear: nothing is converted
-
 
 class Plain(Backend):
     def _replace(self, linear: nn.Linear, recipe: str) -> nn.Module:
