@@ -258,3 +258,24 @@ def resumed(batches, told, lr, files, group):
     weights = whole(trainer, lambda unit: unit.shard)
     told_of = None if found is None else {"step": found[0], "own": found[1], "passed_over": list(found[2])}
     return {"loaded": told_of, "vitals": vitals, "weights": weights, "error": ("", "")}
+
+
+def written() -> bool:
+    """C.3: NotImplementedError if a hole of survive.py is left: read from its source, nothing runs for it."""
+    import inspect
+    import re
+
+    from . import survive
+
+    if hole := re.search(r'raise NotImplementedError\("(Task C\.3[^"]*)"\)', inspect.getsource(survive)):
+        raise NotImplementedError(hole[1])
+    return True
+
+
+def who_hangs(standings, limit):
+    """C.3: `hung` of standings that are plain values: [rank, call, group, by], or None."""
+    from . import survive
+
+    made = [survive.Standing(**{**one, "ranks": tuple(one["ranks"])}) for one in standings]
+    found = survive.hung(made, limit)
+    return None if found is None else [found.rank, found.call, found.group, found.by]
