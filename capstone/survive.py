@@ -23,9 +23,9 @@ in another place; one may be a step ahead. So a handler only remembers it, and b
 other whether they were asked (`tell`): if one was, all save and leave. The message is there anyway, so it carries
 something else, too:
 
-**A slow rank.** In step time it cannot be seen: everybody waits for it, so all steps take as long as its own. Who is
-slow *waits least*. What a rank's own seconds are, its ledger knows: those of the step without those that it stood in
-calls (`own_seconds`).
+**A slow rank.** One GPU that is too warm, one disk that is too slow, and a thousand wait. What tells who it is are each
+rank's own seconds, and the ledger knows them: those of the step without those in which the rank stood in calls
+(`own_seconds`). Why not the seconds of the step? The notebook asks.
 
 **A rank that hangs**: stopped, stuck in a driver, waiting for a file. It does not die, so torchrun sees nothing, and
 the others wait in a collective, for gloo 30 minutes. So each rank has a thread that watches (`Watchdog`). It posts
@@ -98,7 +98,7 @@ def slow_rank(rows: list[list[float]]) -> int | None:
     Slow is who in *each* of the last WINDOW steps took at least FACTOR times the median of the others, and at least
     LEAST seconds more than it: one late step is no news. With fewer steps, or one rank, nobody is.
     """
-    ### BEGIN SOLUTION C.3 who waits least
+    ### BEGIN SOLUTION C.3 name the slow rank
     last = rows[-WINDOW:]
     if len(last) < WINDOW or len(last[0]) < 2:
         return None
@@ -237,7 +237,7 @@ def hung(standings: list[Standing], limit: float) -> Hung | None:
     those of the group that have not begun this collective. Of these, the one at fault is: one that is silent, first;
     else one that stands in no call. One that itself waits is not: somebody holds it up, too.
     """
-    ### BEGIN SOLUTION C.3 whom all wait for
+    ### BEGIN SOLUTION C.3 name the rank that hangs
     for by, one in enumerate(standings):
         if not one.call or one.stood < limit or one.silent >= limit / 2:
             continue

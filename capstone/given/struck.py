@@ -32,7 +32,7 @@ LIMIT = 5.0  # seconds: the watchdog's
 TOL = 30 * 4e-5
 PATIENCE = 150.0  # seconds for ranks to start and to come to a step, on a busy machine
 LOWER, BACK, FACTOR = 2, 3, 0.5
-PROGRAM = "capstone.running.drawn"
+PROGRAM = "capstone.drawn"
 
 
 class Job:

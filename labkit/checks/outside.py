@@ -2,7 +2,7 @@
 
     with site() as place:
         (place.given / "config.json").write_text(...)           # the program reads it
-        place.start("capstone.running.drawn", ranks=2, restarts=3)
+        place.start("capstone.drawn", ranks=2, restarts=3)
         place.signal(1, signal.SIGKILL)                         # a rank dies
         place.wait(60)                                          # torchrun's exit status
         data = place.read("run", "steps.jsonl")                 # what is left

@@ -1,6 +1,6 @@
 """A training on drawn data, under torchrun: the real `train.job`, on batches and weights that somebody else wrote.
 
-    torchrun ... -m capstone.running.drawn GIVEN LEFT
+    torchrun ... -m capstone.drawn GIVEN LEFT
 
     GIVEN/config.json     the configuration        LEFT/run/      the run's folder
     GIVEN/weights.pt      {name: whole weight}     LEFT/pids/     rank-0 and so on: the process of each rank
