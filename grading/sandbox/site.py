@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -25,6 +26,7 @@ from grading.sandbox import watch
 from grading.sandbox.box import FIRST_UID, Limits
 from grading.sandbox.command import INSIDE, walls
 from labkit.checks.outside import OWN_STORE, Site, torchrun
+from labkit.errors import LabError
 
 SECONDS = 420.0  # for all that one site does
 LEFT = 128 << 20  # bytes that may lie in /left
@@ -39,6 +41,7 @@ class BoxedSite(Site):
     def __init__(self, root: Path, folder: Path, limits: Limits) -> None:
         super().__init__(root, folder)
         self.limits = replace(limits, processes=256)
+        self.uid = LAST_UID + os.getpid() % 65536 if os.geteuid() == 0 else None
         self.end = time.monotonic() + SECONDS
         self.why = ""
         self.left.chmod(0o777)  # the ranks are another user; what lies around it is the judge's alone
@@ -46,14 +49,17 @@ class BoxedSite(Site):
             path.chmod(0o755 if path.is_dir() else 0o644)
 
     def _launch(self, program: str, ranks: int, restarts: int, said: Any) -> subprocess.Popen[bytes]:
-        uid = LAST_UID + os.getpid() % 65536 if os.geteuid() == 0 else None
         for path in self.given.iterdir():
             path.chmod(0o644)
+        hosts = self.folder / "hosts"  # torchrun looks for a free port of "localhost"
+        hosts.write_text("127.0.0.1 localhost sandbox\n")
+        hosts.chmod(0o644)
         more = ["--ro-bind", str(self.given), "/given", "--bind", str(self.left), "/left"]
+        more += ["--ro-bind", str(hosts), "/etc/hosts"]
         for name, value in OWN_STORE.items():
             more += ["--setenv", name, value]
         argv = walls(self.root, self.limits.disk, frozenset({"labkit"}), (), self.limits.weeks, more)
-        settings = json.dumps({**asdict(self.limits), "uid": uid})
+        settings = json.dumps({**asdict(self.limits), "uid": self.uid})
         argv += ["-m", f"{INSIDE}.launch", settings, *torchrun(program, ["/given", "/left"], ranks, restarts)]
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said, close_fds=True, start_new_session=True
@@ -91,6 +97,23 @@ class BoxedSite(Site):
                     if line.startswith("NSpid:") and line.split()[2:3] == [str(pid)]:
                         return one
         return None
+
+    def _limit_files(self, pid: int, most: int | None) -> None:
+        """By a process that is the same user: root in a container may set nobody else's limits."""
+        soft = self.limits.disk if most is None else most
+        child = os.fork()
+        if child == 0:
+            try:
+                if self.uid is not None:
+                    os.setgroups([])
+                    os.setresgid(self.uid, self.uid, self.uid)
+                    os.setresuid(self.uid, self.uid, self.uid)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, self.limits.disk))
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            raise LabError("the limits of a rank in the sandbox cannot be set")
 
     def _everybody(self) -> list[int]:
         return []  # the kernel ends the whole namespace

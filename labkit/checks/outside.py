@@ -100,8 +100,7 @@ class Site:
 
         if not hasattr(resource, "prlimit") or (pid := (self.pids(ranks) or {}).get(rank)) is None:
             return False
-        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if most is None else most, hard))
+        self._limit_files(pid, most)
         return True
 
     def wait(self, seconds: float) -> int | None:
@@ -172,6 +171,12 @@ class Site:
         return subprocess.Popen(
             argv, cwd=self.root, env=own, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
         )
+
+    def _limit_files(self, pid: int, most: int | None) -> None:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)  # it has inherited this process's
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if most is None else most, hard))
 
     def _agent(self) -> int | None:
         return self.process.pid if self.process is not None and self.running else None
