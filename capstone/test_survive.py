@@ -46,8 +46,8 @@ def test_one_message(N, seed):
             f"{who} was asked to stop, and by rank they heard {heard}",
             cause=("each rank knows of its own signal alone",) if alone else (),
         )
-        for rank in range(N):
-            same(list(field_of(got[rank], "seconds")), own, rank=rank, what="own seconds by rank")
+        for rank, one in enumerate(got):
+            same(list(field_of(one, "seconds")), own, rank=rank, what="own seconds by rank")
             made = [e.kind for e in ledgers[rank].events if e.kind not in ("wait", "compute")]
             expect(len(made) == 1, f"rank {rank} made {len(made)} calls, expected one: {made}", known=True)
 
@@ -116,11 +116,8 @@ def test_who_hangs(N, seed):
         kind = ("all_gather", "reduce_scatter")[draw.size(0, 1)]
         there = dict(call=kind, group="dp", ranks=every, number=7, where="a.py:3", begun={"world": 3, "dp": 8})
 
-        def at(waited, **of_bad):
-            return [
-                stands(bad, **of_bad) if r == bad else stands(r, **there, stood=waited + r / 10)  # noqa: B023
-                for r in every
-            ]
+        def at(waited, bad=bad, there=there, **of_bad):
+            return [stands(bad, **of_bad) if r == bad else stands(r, **there, stood=waited + r / 10) for r in every]
 
         ask("all wait for a rank in its own code", at(LIMIT + 1), (bad, kind, "dp", others[0]))
         ask(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,9 @@ class Loop:
         folder = above / str(told(self.group, time.time_ns())[0])  # this start's own: no pid of an earlier one is read
         # Whoever sees it writes the line, rank 0 may be the one that hangs. A line is one write, appended.
         made = survive.Watchdog(self.group, folder, self.config.hang_after, self.autopsy)
+        with suppress(OSError):
+            made.post(survive.standing(self.group.ledger, 0))
+        told(self.group, "")  # all have posted: a rank that hangs from here on is known to the others
         made.start()
         return made
 
