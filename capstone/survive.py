@@ -123,8 +123,8 @@ def keep(run: Any) -> bool:
     ### BEGIN SOLUTION C.3 a disk that is full
     try:
         checkpoint.save(run.trainer, run.step, run.store, run.own())
-    except LabError as error:  # on every rank: `save` has told all
-        run.say("not saved", f"{error}; the run goes on, and an older checkpoint stays the newest")
+    except LabError as full:  # on every rank: `save` has told all
+        run.say("not saved", f"{full}; the run goes on, and an older checkpoint stays the newest")
         return False
     run.recovery.saved(run.step)
     run.say("checkpoint", f"saved step {run.step}")

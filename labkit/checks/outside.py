@@ -83,14 +83,14 @@ class Site:
         """Send a rank a signal; its process, or None if there is none."""
         pid = (self.pids(ranks) or {}).get(rank)
         if pid is not None:
-            with suppress(ProcessLookupError):
+            with suppress(OSError):
                 os.kill(pid, number)
         return pid
 
     def preempt(self) -> None:
         """SIGTERM to torchrun itself, as a cluster sends it before it takes the machine back."""
         if (agent := self._agent()) is not None:
-            with suppress(ProcessLookupError):
+            with suppress(OSError):
                 os.kill(agent, signal.SIGTERM)
 
     def fill(self, rank: int, most: int | None, ranks: int = 2) -> bool:
