@@ -73,8 +73,8 @@ RUN = [
     SURVIVE(
         "nothing is said of the full disk",
         place="keep",
-        old='run.say("not saved"',
-        new='str("not saved"',
+        old='run.say("not saved", f',
+        new='run.say("checkpoint", f',
         fails=(FULL,),
         verdicts=("wrong",),
     ),
@@ -124,7 +124,14 @@ RUN = [
         fails=(BACK,),
         may=(NAMED,),
     ),
-    SURVIVE("lines of undone steps stay", place="go_back", old="run.recut()", new="pass", fails=(BACK,), may=(NAMED,)),
+    SURVIVE(
+        "lines of undone steps stay",
+        place="go_back",
+        old="    run.recut()\n",
+        new="    pass\n",
+        fails=(BACK,),
+        may=(NAMED,),
+    ),
     SURVIVE(
         "nobody is ever slow", place="slow_rank", old="len(last) < WINDOW", new="len(last) <= WINDOW", fails=(NAMED,)
     ),

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from capstone.given import struck
@@ -97,7 +98,11 @@ def test_an_agent_that_is_killed_comes_again(machines, tmp_path):
 
     try:
         assert come_to(halt, 0), told()
-        agents[1].send_signal(signal.SIGKILL)  # its rank sees that its agent has gone, and leaves
+        # The machine is lost: the agent, and its rank.
+        lost = [pid for pid in (place.pids(2) or {}).values() if psutil.Process(pid).ppid() == agents[1].pid]
+        assert len(lost) == 1
+        for pid in (agents[1].pid, *lost):
+            os.kill(pid, signal.SIGKILL)
         agents[1].wait()
         agents[1] = agent(machines[1], 1, place)
         for rank in range(2):
