@@ -33,6 +33,9 @@ twice a second where its rank stands, in a file beside the checkpoints, and read
 network, since a hung rank may hold exactly that. When a rank has stood in one call for `limit` seconds, they know
 enough to say for whom it waits: `hung`. One rank writes the autopsy, kills the hung process (a stopped one does not
 hear SIGTERM, and torchrun would give it 30 s), and leaves; torchrun starts all anew.
+
+Both are read from the ledger, and so are true on CPU ranks. On a GPU a call returns to the host before its message has
+gone: ranks wait where no ledger sees it. There NCCL has a watchdog of its own, and a slow rank is found by a profiler.
 """
 
 from __future__ import annotations

@@ -119,6 +119,9 @@ class Loop:
         if config.eval_every and (self.step % config.eval_every == 0 or last):
             fields["heldout"] = self.history["heldout"][self.step] = self.evaluate()
         heard = survive.tell(self.asked_to_stop, own, self.group)
+        if self.group.device.type == "cpu":  # on a GPU a call returns to the host before it is done: it times nothing
+            fields["rank_seconds"] = heard.seconds
+            self.name_the_slow(heard.seconds)
         if self.record:
             tokens = config.batch_size * config.seq_len
             self.record.step(
@@ -131,10 +134,8 @@ class Loop:
                 tokens_per_s=tokens / seconds,
                 memory={"peak_bytes": measure.memory(self.group.device)["peak_bytes"]},
                 skipped=self.action != "step",
-                own_seconds=heard.seconds,
                 **fields,
             )
-        self.name_the_slow(heard.seconds)
         self.paused = heard.stop and not last
         every = config.checkpoint_every
         if every and (last or self.paused or (self.step % every == 0 and self.action == "step")):
