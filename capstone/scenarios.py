@@ -260,6 +260,27 @@ def resumed(batches, told, lr, files, group):
     return {"loaded": told_of, "vitals": vitals, "weights": weights, "error": ("", "")}
 
 
+def written() -> bool:
+    """C.3: NotImplementedError if a hole of survive.py is left: read from its source, nothing runs for it."""
+    import inspect
+    import re
+
+    from . import survive
+
+    if hole := re.search(r'raise NotImplementedError\("(Task C\.3[^"]*)"\)', inspect.getsource(survive)):
+        raise NotImplementedError(hole[1])
+    return True
+
+
+def who_hangs(standings, limit):
+    """C.3: `hung` of standings that are plain values: [rank, call, group, by], or None."""
+    from . import survive
+
+    made = [survive.Standing(**{**one, "ranks": tuple(one["ranks"])}) for one in standings]
+    found = survive.hung(made, limit)
+    return None if found is None else [found.rank, found.call, found.group, found.by]
+
+
 def rang(runs, cuts):
     """C.4: of each run, as it was after so many rows, what rang: [[row, rank or -1], ...]."""
     from . import health

@@ -32,8 +32,9 @@ from labkit.train.state import difference_in_settings, settings
 PAUSED = 3  # exit status: the same command goes on
 
 
-def job(group: Any, values: dict[str, Any], out: str) -> dict[str, Any]:
-    """One rank's training, from the configuration's values to a summary."""
+def job(group: Any, values: dict[str, Any], out: str, **drawn: Any) -> dict[str, Any]:
+    """One rank's training, from the configuration's values to a summary. drawn: for `mine.run`, a corpus and weights in
+    place of the configuration's."""
     config = degrees(strict_validate(CapstoneConfig, values, "the configuration"), group.size)
     refuse_another(Path(out), config)
     records: list[RunRecord] = []
@@ -57,7 +58,7 @@ def job(group: Any, values: dict[str, Any], out: str) -> dict[str, Any]:
     else:
         from capstone.running.mine import run
     try:
-        summary = run(group, config, Path(out), opened)
+        summary = run(group, config, Path(out), opened, **drawn)
     except BaseException as error:
         for record in records:
             record.__exit__(type(error), error, error.__traceback__)  # "failed" or "interrupted", and why
@@ -69,12 +70,12 @@ def job(group: Any, values: dict[str, Any], out: str) -> dict[str, Any]:
 
 
 def refuse_another(out: Path, config: CapstoneConfig) -> None:
-    """LabError if the folder holds a run of another configuration: it would be lost. Degrees may change."""
+    """LabError if the folder holds a run of another configuration: it would be lost. Degrees and limits may change."""
     if not (out / "run.json").exists():
         return
     was = strict_validate(CapstoneConfig, read_run(out).run["config"], f"the config in {out / 'run.json'}")
     now = strict_validate(CapstoneConfig, jsonable(config), "the configuration")  # paths as a record shows them
-    told = [{key: v for key, v in settings(one).items() if not key.startswith("parallel.")} for one in (was, now)]
+    told = [{k: v for k, v in settings(one).items() if not k.startswith(("parallel.", "hang_"))} for one in (was, now)]
     if other := difference_in_settings(*told):
         raise LabError(f"{out} holds another run: {other}; set it back, or choose another folder with --out")
 

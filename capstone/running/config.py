@@ -1,8 +1,9 @@
-"""What a run of the capstone is: a training's configuration (labkit.train.config) with three things more.
+"""What a run of the capstone is: a training's configuration (labkit.train.config) with four things more.
 
     parts = "mine"                 # your modules; or "torch": FSDP2, DTensor and labkit's precision backends
     mixed_precision = "fp8"        # or "bf16", "fp32": one line
     rest = "bf16"                  # what "mine" computes in beside FP8 products; "fp32" on a CPU without BF16 units
+    hang_after = 300               # seconds in one call, after which the watchdog of "mine" ends the run; 0: never
     [parallel]                     # as `lab plan --write` has it
     dp = 2                         # 0: the ranks that the others leave
     tp = 2
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from capstone.given.setup import Setup
 from labkit.errors import LabError
@@ -44,6 +47,7 @@ class CapstoneConfig(TrainConfig):
 
     parts: Literal["mine", "torch"] = "mine"
     rest: Literal["fp32", "bf16"] = "bf16"
+    hang_after: Annotated[float, Field(ge=0)] = 300.0  # seconds in one call, of "mine"; 0: no limit
     parallel: ParallelConfig = ParallelConfig()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from capstone import assemble, fp8
+from capstone import assemble, fp8, survive
 from capstone.given.alone import alone, drawn, far, own, setup
 from capstone.scenarios import setup_of, whole
 from labkit.comm.ranks import run_ranks
@@ -64,3 +65,24 @@ def _one_model(seed: int) -> tuple[float, float, float]:
         by_itself = off()
     flat = [torch.cat([g[name].reshape(-1) for name in plain]) for g in (one, plain)]
     return far(*flat), agreed, by_itself
+
+
+def timed_steps(group: Any, told: dict[str, Any], batches: list[Tensor], late: float) -> tuple[float, float]:
+    """This rank's median seconds of a step, and of these its own, when rank 1 reads each batch `late` seconds late."""
+    trainer, rows = assemble.assemble(setup_of(told), group), []
+    for batch in batches:
+        begin = group.ledger.now()
+        time.sleep(late if group.rank == 1 else 0.0)
+        trainer.step(assemble.data_of(trainer, batch), 0.0)
+        end = group.ledger.now()
+        rows.append((end - begin, survive.own_seconds(group.ledger, begin, end)))
+    steps, own = torch.tensor(rows[1:]).median(0).values.tolist()  # the first waits for threads to start
+    return steps, own
+
+
+def one_slow_rank() -> tuple[list[float], list[float]]:
+    """Seconds of a step, by rank, and a rank's own seconds, when rank 1 reads 60 ms late."""
+    c, weights, batches, options = drawn(1, "slow")
+    told = setup(c, dict(dp=2), options, weights)
+    both = run_ranks(timed_steps, told, batches * 4, 0.06, size=2, backend="threads", timeout=120.0)
+    return [one[0] for one in both], [one[1] for one in both]

@@ -3,28 +3,30 @@
 A step's batch depends on (seed, step) alone, and the held-out batches are the same for every run, as in labkit.train:
 two records, of your parts and of torch's, can be laid over one another.
 
-What a step that is not finite leads to, your `Recovery` says (16.7), with the numbers of [recovery]: it is skipped, the
-rate is lowered, the run goes back to a checkpoint; then later batches take the place of those that it broke on.
-SIGTERM, to any rank, ends the run behind its step, with a checkpoint: the same command goes on from it.
+What a step that is not finite leads to, your `Recovery` says (16.7), with the numbers of [recovery]. How the run goes
+on, goes back, stops when it is asked to, and ends when a rank hangs, is `survive.py` (C.3).
 """
 
 from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from capstone import assemble, checkpoint
+from capstone import assemble, survive
 from capstone.given import parts
 from capstone.given.saying import told
 from capstone.given.store import Folder
 from capstone.running.config import CapstoneConfig, setup_of
 from labkit.errors import LabError
 from labkit.record import measure
+from labkit.record.run import RunRecord
+from labkit.train import manifest
 from labkit.train.data.corpus import build_corpus
 from labkit.train.loop import HELDOUT_SEED
 from labkit.train.optim import learning_rate
@@ -32,10 +34,14 @@ from labkit.train.optim import learning_rate
 NEVER = 10**9  # bad steps in a row
 
 
-def run(group: Any, config: CapstoneConfig, run_dir: Path, opened: Any) -> dict[str, Any]:
-    """Train; a summary of plain values, the same on every rank. `opened(about, step)` gives rank 0 its record."""
-    corpus = build_corpus(config.data)
-    trainer = assemble.assemble(setup_of(config), group)
+def run(
+    group: Any, config: CapstoneConfig, run_dir: Path, opened: Any, corpus: Any = None, weights: Any = None
+) -> dict[str, Any]:
+    """Train; a summary of plain values, the same on every rank. `opened(about, step)` gives rank 0 its record.
+
+    corpus, weights: in place of the configuration's text and of the seed's first values."""
+    corpus = build_corpus(config.data) if corpus is None else corpus
+    trainer = assemble.assemble(setup_of(config)._replace(weights=weights), group)
     kinds: dict[str, int] = {}
     for module in trainer.model.modules():
         if hasattr(module, "in_features"):
@@ -51,10 +57,16 @@ def run(group: Any, config: CapstoneConfig, run_dir: Path, opened: Any) -> dict[
 
 
 class Loop:
-    """One run, or its continuation. `history` is in every checkpoint."""
+    """One run, or its continuation. `own()` is in every checkpoint.
+
+    step                  the last one that is done; or the one at work
+    shift                 step k reads batch k + shift
+    rollbacks             how often it went back
+    history               {"losses": {step: loss}, "heldout": {step: loss}, "skipped": [steps]}
+    """
 
     def __init__(self, group: Any, config: CapstoneConfig, corpus: Any, trainer: Any, run_dir: Path) -> None:
-        self.group, self.config, self.corpus, self.trainer = group, config, corpus, trainer
+        self.group, self.config, self.corpus, self.trainer, self.run_dir = group, config, corpus, trainer, run_dir
         self.store = Folder(run_dir / "checkpoints", config.keep_checkpoints)
         r = config.recovery
         kind = parts.part("week16_fp8.loss_scaling").Recovery
@@ -64,40 +76,52 @@ class Loop:
         self.action, self.paused = "step", False
         self.record: Any = None  # rank 0's
         self.asked_to_stop = False
+        self.rows: list[list[float]] = []  # of the newest steps: every rank's own seconds
+        self.slow: int | None = None
 
     def run(self, opened: Any, about: dict[str, Any]) -> dict[str, Any]:
-        passed_over = self.load() if told(self.group, self.store.steps())[0] else []
+        if self.group.rank == 0:
+            manifest.sweep(self.store.folder, manifest.PARTIAL)  # what a killed save left
+        passed_over = survive.restore(self) if told(self.group, self.store.steps())[0] else []
         self.record = opened(about, self.step)
         for sentence in passed_over:
             self.say("corrupt_checkpoint", sentence)
         if self.step:
             self.say("loaded", f"went on from the checkpoint of step {self.step}")
         before = self.listen()
+        watchdog = self.watchdog() if before is not None else None
         try:
             while self.step < self.config.steps and not self.paused:
                 self.step += 1
                 self.one()
         finally:
+            if watchdog is not None:
+                watchdog.over.set()
             if before is not None:
                 signal.signal(signal.SIGTERM, before)
         return {**self.history, "steps": self.step, "paused": self.paused}
 
     def one(self) -> None:
         """One step, its line, and a checkpoint if it is time."""
-        config, begin = self.config, time.perf_counter()
+        config, begin, ledger = self.config, time.perf_counter(), self.group.ledger
+        began = ledger.now()
         batch = self.corpus.batch(self.step + self.shift, config.batch_size, config.seq_len, config.seed)
         lr = learning_rate(config, self.step) * self.recovery.rate
         vitals = self.trainer.step(assemble.data_of(self.trainer, batch.to(self.group.device)), lr, self.allow)
-        seconds = time.perf_counter() - begin
+        seconds, own = time.perf_counter() - begin, survive.own_seconds(ledger, began, ledger.now())
         self.history["losses"][self.step] = vitals.loss
         if self.action != "step":
-            self.bad(vitals)
-            if self.action == "roll back" and self.go_back():
+            self.bad()
+            if self.action == "roll back" and survive.go_back(self):
                 return
         fields: dict[str, Any] = {}
         last = self.step == config.steps
         if config.eval_every and (self.step % config.eval_every == 0 or last):
             fields["heldout"] = self.history["heldout"][self.step] = self.evaluate()
+        heard = survive.tell(self.asked_to_stop, own, self.group)
+        if self.group.device.type == "cpu":  # on a GPU a call returns to the host before it is done: it times nothing
+            fields["rank_seconds"] = heard.seconds
+            self.name_the_slow(heard.seconds)
         if self.record:
             tokens = config.batch_size * config.seq_len
             self.record.step(
@@ -112,11 +136,10 @@ class Loop:
                 skipped=self.action != "step",
                 **fields,
             )
-        asked = torch.tensor([float(self.asked_to_stop)], device=self.group.device)
-        self.paused = bool(self.group.all_reduce(asked, op="max")) and not last  # one rank was asked: all stop
+        self.paused = heard.stop and not last
         every = config.checkpoint_every
         if every and (last or self.paused or (self.step % every == 0 and self.action == "step")):
-            self.save()
+            survive.keep(self)
         if self.paused:
             self.say("paused", "SIGTERM: the same command goes on")
 
@@ -125,7 +148,7 @@ class Loop:
         self.action = self.recovery.after(self.step, vitals.loss, vitals.finite)
         return self.action == "step"
 
-    def bad(self, vitals: Any) -> None:
+    def bad(self) -> None:
         """A step without an update: noted; too many of them end the run."""
         skipped = self.history["skipped"]
         self.row = self.row + 1 if skipped and skipped[-1] == self.step - 1 else 1
@@ -136,35 +159,23 @@ class Loop:
         if self.row >= self.config.recovery.give_up_after or given_up:
             raise LabError(f"{self.row} steps in a row were not finite: lower the learning rate or take another recipe")
 
-    def go_back(self) -> bool:
-        """To the newest checkpoint, if there is one."""
-        if not told(self.group, self.store.steps())[0]:
-            self.say("not rolled back", "there is no checkpoint to go back to")
-            return False
-        at, rate, shift, rollbacks = self.step, self.recovery.rate, self.shift, self.rollbacks
-        self.load()
-        self.recovery.rate, self.rollbacks = rate, rollbacks + 1
-        self.shift = shift + (at - self.step if self.config.recovery.skip_data else 0)
-        self.say("rolled back", f"from step {at} to the checkpoint of step {self.step}", to=self.step, shift=self.shift)
+    def name_the_slow(self, seconds: list[float]) -> None:
+        """An event when a rank becomes slow, and when none is any more."""
+        self.rows = [*self.rows[1 - survive.WINDOW :], seconds]
+        slow = survive.slow_rank(self.rows)
+        if slow not in (None, self.slow):
+            self.say("slow rank", f"rank {slow} holds the others up: own seconds by rank {seconds}", rank=slow)
+        self.slow = slow
+
+    def own(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the trainer's state."""
+        kept = {"history": self.history, "rate": self.recovery.rate}
+        return {**kept, "shift": self.shift, "rollbacks": self.rollbacks}
+
+    def recut(self) -> None:
+        """Take the lines behind `step` out of the record: they are to be written anew."""
         if self.record:
-            self.record = type(self.record).open(self.record.path, resume_from=self.step + 1)
-        return True
-
-    def save(self) -> None:
-        own = {"history": self.history, "rate": self.recovery.rate, "shift": self.shift, "rollbacks": self.rollbacks}
-        checkpoint.save(self.trainer, self.step, self.store, own)
-        self.recovery.saved(self.step)
-        self.say("checkpoint", f"saved step {self.step}")
-
-    def load(self) -> list[str]:
-        """Go on from the newest whole checkpoint; what was passed over, in words."""
-        found = checkpoint.load(self.trainer, self.store)
-        if found is None:
-            return []
-        self.step, own = found.step, found.own
-        self.history, self.shift, self.rollbacks = own["history"], own["shift"], own["rollbacks"]
-        self.recovery.rate = own["rate"]
-        return found.passed_over
+            self.record = RunRecord.open(self.record.path, resume_from=self.step + 1)
 
     def listen(self) -> Any:
         """Hear SIGTERM; what was there before. None where this thread may not (ranks that are threads)."""
@@ -176,6 +187,26 @@ class Loop:
             return signal.signal(signal.SIGTERM, heard)
         except ValueError:
             return None
+
+    def watchdog(self) -> survive.Watchdog | None:
+        """This rank's watchdog, at work; None if the configuration wants none, or there is nobody to wait for."""
+        if not self.config.hang_after or self.group.size == 1:
+            return None
+        above = self.run_dir / "standing"
+        if self.group.rank == 0:
+            for old in above.glob("*/*"):
+                old.unlink(missing_ok=True)
+        folder = above / str(told(self.group, time.time_ns())[0])  # this start's own: no pid of an earlier one is read
+        # Whoever sees it writes the line, rank 0 may be the one that hangs. A line is one write, appended.
+        made = survive.Watchdog(self.group, folder, self.config.hang_after, self.autopsy)
+        with suppress(OSError):
+            made.post(survive.standing(self.group.ledger, 0))
+        told(self.group, "")  # all have posted: a rank that hangs from here on is known to the others
+        made.start()
+        return made
+
+    def autopsy(self, text: str, **fields: Any) -> None:
+        RunRecord(self.run_dir).event("hung", step=self.step, message=text, **fields)
 
     def say(self, kind: str, message: str, **fields: Any) -> None:
         if self.record:

@@ -16,7 +16,7 @@ import shutil
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -55,13 +55,30 @@ def command(
 ) -> list[str]:
     """argv that runs the zygote on the submission in `folder`.
 
+    See `walls` for the others.
+
     descriptor   of the zygote's end of its socket, inherited
     settings     JSON for it
+    """
+    return [*walls(folder, disk, off, uses, weeks), "-m", f"{INSIDE}.zygote", str(descriptor), settings]
+
+
+def walls(
+    folder: Path,
+    disk: int,
+    off: frozenset[str] = frozenset(),
+    uses: tuple[str, ...] = (),
+    weeks: tuple[str, ...] = (),
+    more: Sequence[str] = (),
+) -> list[str]:
+    """argv that runs an interpreter, whose own arguments follow, on the submission in `folder`.
+
     disk         bytes of the scratch folder and of /dev/shm
     off          defences to leave out, for tests: "network", "files" (then this machine is at /host), "environment",
                  "readonly", "devices", "labkit" (then all of it is there)
     uses         of labkit, what the week declares (see labkit.checks.boundary)
     weeks        folders of earlier weeks that this one imports
+    more         of bubblewrap's arguments: further folders
     """
     argv = [bwrap(), "--die-with-parent", "--new-session", "--hostname", "sandbox"]
     argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -97,9 +114,21 @@ def command(
     for week in weeks:
         argv += ["--ro-bind", week, f"{COURSE}/{os.path.basename(week)}"]
     argv += ["--ro-bind", str(Path(__file__).parent / "inside"), f"{COURSE}/{INSIDE}", "--remount-ro", COURSE]
-    argv += [bind, str(folder), SUBMISSION, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SUBMISSION, "--"]
+    argv += [
+        bind,
+        str(folder),
+        SUBMISSION,
+        *more,
+        "--remount-ro",
+        "/dev",
+        "--remount-ro",
+        "/",
+        "--chdir",
+        SUBMISSION,
+        "--",
+    ]
     # -P: what lies in the submission's folder must not be taken for a module of the zygote's.
-    return [*argv, sys.executable, "-P", "-s", "-B", "-m", f"{INSIDE}.zygote", str(descriptor), settings]
+    return [*argv, sys.executable, "-P", "-s", "-B"]
 
 
 def _labkit(uses: tuple[str, ...], whole: bool) -> list[str]:

@@ -26,9 +26,11 @@ from grading.sandbox.box import Box, BoxFailed, Limits
 from grading.sandbox.call import Call, End
 from grading.sandbox.command import SUBMISSION, scratch
 from grading.sandbox.frames import clean
+from grading.sandbox.site import BoxedSite
 from labkit.checks import values
 from labkit.checks.markers import strip
-from labkit.checks.runner import Job, Reply, describe, not_attempted, read_answers, told
+from labkit.checks.outside import composed
+from labkit.checks.runner import Case, Job, Reply, describe, not_attempted, read_answers, told
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NOT_ATTEMPTED, PASSED, CheckFailed
 
@@ -262,6 +264,11 @@ class SandboxRunner:
         if box is not None:
             self._count(box)
             box.close()
+
+    def site(self, case: Case, folder: Path) -> BoxedSite:
+        """A sandbox for torchrun: the reference's course, and in it of the submission the modules of the task."""
+        root = composed(folder / "course", self.folder, case.root, case.package, case.modules)
+        return BoxedSite(root, folder, self.limits)
 
     def close(self) -> None:
         """End the sandbox, or leave the one that was lent as it was: no process of the submission stays."""

@@ -150,7 +150,8 @@ class Checks:
         task = week.task(_task_id(item))
         needs = tuple(name for id in task.stands_on for name in week.task(id).functions)
         told = f"task {task.id}"
-        return seam.Case(week.folder.parent, week.package, needs, self.deadline, told, task.uses, task.without)
+        limits = (told, task.uses, task.without, task.modules)
+        return seam.Case(week.folder.parent, week.package, needs, self.deadline, *limits)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:

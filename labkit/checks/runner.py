@@ -32,7 +32,10 @@ import contextlib
 import io
 import itertools
 import re
+import shutil
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -47,6 +50,7 @@ from labkit.comm.processes import RankPool
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
+    from labkit.checks.outside import Site
     from labkit.comm.autopsy import Autopsy
     from labkit.comm.ledger import Ledger
 
@@ -114,7 +118,8 @@ class Reply:
 class Runner(Protocol):
     """Runs jobs. `run` gives a Reply for whatever the student's code does, and never raises because of it. One whose
     `side_by_side` is true may be asked by several threads at once. One that has `judging()`, a context manager, is told
-    by it when a case runs: it may end a test that takes too long over an answer, by a CheckFailed."""
+    by it when a case runs: it may end a test that takes too long over an answer, by a CheckFailed. One that can
+    start torchrun has `site(case, folder)` (labkit.checks.outside)."""
 
     def run(self, job: Job) -> Reply: ...
 
@@ -129,7 +134,8 @@ class Answers(list):
 
 @dataclass
 class Case:
-    """The test that is running: its part of a Job; what its calls printed, and whether one has been answered."""
+    """The test that is running: its part of a Job; the modules of its task; what its calls printed, and whether one has
+    been answered."""
 
     root: Path
     package: str
@@ -138,6 +144,7 @@ class Case:
     task: str = "this task"
     uses: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     printed: list[str] = field(default_factory=list)
     answered: bool = False
 
@@ -176,6 +183,41 @@ def call_each(name: str, arguments: list[tuple], *, timeout: float | None = None
 
 
 @contextmanager
+def site() -> Iterator[Site]:
+    """A Site of the runner of the test that runs; nothing of it is left afterwards. What it printed goes with the case,
+    and is shown if that fails."""
+    runner, case = here()
+    made = getattr(runner, "site", None)
+    if made is None:
+        raise CheckFailed(NO_RESULT, "this check starts torchrun, which this runner cannot")
+    folder = Path(tempfile.mkdtemp(prefix="lab-site-"))
+    place: Site | None = None
+    try:
+        try:
+            place = made(case, folder)
+        except (LabError, OSError) as error:
+            raise LabError(f"torchrun's folder cannot be made: {error}") from None
+        assert place is not None
+        yield place
+    finally:
+        if place is not None:
+            place.close()
+            if place.said():
+                case.printed.append(capped(place.said()[-4000:]))
+            case.answered = True
+        _gone(folder)
+
+
+def _gone(folder: Path) -> None:
+    """Remove it, though a process that was just killed may still be writing."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+
+
+@contextmanager
 def use(runner: Runner, case: Case) -> Iterator[None]:
     """Inside the `with`, `call` works for this test and goes to this runner."""
     token = _here.set((runner, case))
@@ -183,6 +225,15 @@ def use(runner: Runner, case: Case) -> Iterator[None]:
         yield
     finally:
         _here.reset(token)
+
+
+def here() -> tuple[Runner, Case]:
+    """The runner and the case of the test that runs. LabError outside of one."""
+    if (found := _here.get()) is None:
+        raise LabError(
+            "call() works inside a task's test: run it by `lab check`, or by pytest with labkit.checks.plugin"
+        )
+    return found
 
 
 def _run(
@@ -194,11 +245,7 @@ def _run(
     each: bool = False,
     weighed: bool = False,
 ) -> Reply:
-    if (here := _here.get()) is None:
-        raise LabError(
-            "call() works inside a task's test: run it by `lab check`, or by pytest with labkit.checks.plugin"
-        )
-    runner, case = here
+    runner, case = here()
     timeout = case.timeout if timeout is None else timeout
     shape = (case.root, case.package, name, inputs, kwargs, with_group)
     job = Job(*shape, case.stands_on, timeout, each, case.task, case.uses, case.without, weighed)
@@ -275,6 +322,16 @@ class LocalRunner:
         finally:
             with self._lock:
                 self._free.append(pool)
+
+    def site(self, case: Case, folder: Path) -> Site:
+        """Where a program runs under torchrun (labkit.checks.outside): the students' course; with a reference, that,
+        and of the students' the modules of the task."""
+        from labkit.checks.outside import Site, composed
+
+        root = self.root or case.root
+        if self.reference is not None:
+            root = composed(folder / "course", root, self.reference, case.package, case.modules)
+        return Site(root, folder)
 
     def close(self) -> None:
         """End all rank processes."""

@@ -73,6 +73,17 @@ class _Home:
         address, port, limit = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=60)
         self.store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
         self.jobs, self.failed, self.parent = 0, False, os.getppid()
+        self.start = self._start()
+
+    def _start(self) -> int:
+        """The number of this start, the same on every rank. An agent that was itself started again, after its machine
+        was lost, counts its restarts from 0, and the others' go on."""
+        mine = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+            return mine
+        most = torch.tensor([mine], device=self.transport.device)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        return int(most)
 
     def _part(self) -> None:
         if not self.failed and dist.is_initialized():
@@ -111,8 +122,7 @@ class _Job:
     def __init__(self, home: _Home, timeout: float | None) -> None:
         self.home, self.timeout = home, timeout
         home.jobs += 1
-        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self.store = dist.PrefixStore(f"labkit/{restart}/{home.jobs}", home.store)
+        self.store = dist.PrefixStore(f"labkit/{home.start}/{home.jobs}", home.store)
         self.rank, self.size = home.rank, home.size
         self.state, self.published, self.guard = "running", False, threading.Lock()
         self.over = threading.Event()

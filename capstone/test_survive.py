@@ -1,0 +1,438 @@
+"""The checks of C.3: `lab check C.3`. Nothing is hidden.
+
+The first three call single functions. The others start torchrun, twice, and strike the run from outside: signals, files
+that come late, files that may not grow. What they judge is what is left on the disk: steps.jsonl, events.jsonl, and the
+checkpoints, read here and compared with one process that met no fault. All numbers come from the seed.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from capstone.given import struck
+from capstone.given.struck import EVERY, LIMIT, PROGRAM, RANKS, TOL, Job, events, gate, published, reached, steps, until
+from labkit.checks import call, call_alone, call_each, expect, same, task
+from labkit.checks.drawn import Draw
+from labkit.checks.judge import field as field_of
+from labkit.checks.outside import Site
+from labkit.checks.runner import here, site
+from labkit.checks.verdict import CheckFailed
+
+PATIENCE = struck.PATIENCE
+
+# ---- single functions
+
+
+@task("C.3", points=2)
+@pytest.mark.parametrize("N", [2, 3])
+def test_one_message(N, seed):
+    """One message behind each step"""
+    draw = Draw(seed, "told", N)
+    own = [draw.size(1, 900) / 1000 for _ in range(N)]
+    for asking in (None, *range(N)):
+        got, ledgers = call("survive.tell", [(rank == asking, own[rank]) for rank in range(N)])
+        heard = [field_of(one, "stop") for one in got]
+        who = "nobody" if asking is None else f"rank {asking}"
+        alone = heard == [rank == asking for rank in range(N)]
+        expect(
+            heard == [asking is not None] * N,
+            f"{who} was asked to stop, and by rank they heard {heard}",
+            cause=("each rank knows of its own signal alone",) if alone else (),
+        )
+        for rank, one in enumerate(got):
+            same(list(field_of(one, "seconds")), own, rank=rank, what="own seconds by rank")
+            made = [e.kind for e in ledgers[rank].events if e.kind not in ("wait", "compute")]
+            expect(len(made) == 1, f"rank {rank} made {len(made)} calls, expected one: {made}", known=True)
+
+
+@task("C.3", points=3)
+@pytest.mark.parametrize("N", [2, 3, 4])
+def test_who_is_slow(N, seed):
+    """Who is slow"""
+    draw, questions, want = Draw(seed, "slow", N), [], []
+
+    def rows(slow, times, count, most=1.3):
+        found = []
+        for _ in range(count):
+            base = draw.size(200, 400) / 1000
+            row = [base * draw.size(100, int(100 * most)) / 100 for _ in range(N)]
+            if slow is not None:
+                row[slow] = base * times * most
+            found.append(row)
+        return found
+
+    def ask(what, found, answer):
+        questions.append((found,))
+        want.append((what, answer))
+
+    for _ in range(3):
+        slow = draw.size(0, N - 1)
+        ask("one rank took three times as long in each of many steps", rows(slow, 3, 6), slow)
+        ask("... as before, after steps in which nobody was slow", rows(None, 1, 5) + rows(slow, 3, 4), slow)
+        ask("all took about as long", rows(None, 1, 6), None)
+        ask("one late step", rows(None, 1, 5) + rows(slow, 9, 1), None)
+        ask("three late steps, and one before them that was not", rows(None, 1, 1) + rows(slow, 9, 3), None)
+        ask("fewer steps than WINDOW", rows(slow, 3, 3), None)
+        ask("it was slow, and is no more", rows(slow, 3, 6) + rows(None, 1, 1), None)
+        tiny = [[1e-4 if r != slow else 9e-4 for r in range(N)] for _ in range(6)]
+        ask("nine times as long, and less than a millisecond", tiny, None)
+        ask("half as long again", [[0.4 if r != slow else 0.6 for r in range(N)] for _ in range(6)], None)
+    ask("one rank alone", [[1.0]] * 6, None)
+    for (what, answer), got in zip(want, call_each("survive.slow_rank", questions)):
+        expect(
+            got == answer and type(got) is type(answer),
+            f"{what}: the slow rank is {answer}, and not {got!r}",
+            known=True,
+        )
+
+
+def stands(rank, **more):
+    """A rank's Standing as plain values: in its own code, having begun 7 collectives of "dp", unless `more` says it."""
+    told = dict(pid=100 + rank, host="here", beat=9, begun={"world": 3, "dp": 7}, call="", group="", ranks=[])
+    return {**told, "number": 0, "peer": None, "stood": 0.0, "where": "", "silent": 0.2, **more}
+
+
+@task("C.3", points=3)
+@pytest.mark.parametrize("N", [2, 4])
+def test_who_hangs(N, seed):
+    """Who hangs"""
+    draw, questions, want = Draw(seed, "hung", N), [], []
+    every = list(range(N))
+
+    def ask(what, standings, answer):
+        questions.append((standings, LIMIT))
+        want.append((what, answer))
+
+    for _ in range(3):
+        bad = draw.size(0, N - 1)
+        others = [r for r in every if r != bad]
+        kind = ("all_gather", "reduce_scatter")[draw.size(0, 1)]
+        there = dict(call=kind, group="dp", ranks=every, number=7, where="a.py:3", begun={"world": 3, "dp": 8})
+
+        def at(waited, bad=bad, there=there, **of_bad):
+            return [stands(bad, **of_bad) if r == bad else stands(r, **there, stood=waited + r / 10) for r in every]
+
+        ask("all wait for a rank in its own code", at(LIMIT + 1), (bad, kind, "dp", others[0]))
+        ask(
+            "all wait for a rank that does not beat any more",
+            at(LIMIT + 1, silent=LIMIT + 2),
+            (bad, kind, "dp", others[0]),
+        )
+        ask("they have not waited long enough", at(LIMIT - 2, silent=LIMIT), None)
+        stopped = at(LIMIT + 1, **{**there, "number": 6, "begun": {"world": 3, "dp": 7}}, stood=1.0, silent=LIMIT + 2)
+        ask("it was stopped in the collective before", stopped, (bad, kind, "dp", others[0]))
+        old = [stands(r, **there, stood=90.0, silent=80.0) for r in every]
+        ask("nobody beats: nobody can be believed to wait", old, None)
+        asleep = [stands(r, **there, stood=90.0, silent=80.0) if r == bad else stands(r) for r in every]
+        ask("one is silent in a call, and the others compute: nobody is known to wait", asleep, None)
+        if N == 4:
+            # Ranks 0 and 1 are a pair of dp, and 2 and 3. `culprit` is late; its partner waits for it in dp, and
+            # rank 0 for the partner in tp.
+            culprit = draw.size(2, 3)
+            partner = 5 - culprit
+            begun = {"dp": 7, "tp": 2}
+            held = [
+                stands(0, call="all_reduce", group="tp", ranks=[0, partner], number=1, stood=LIMIT + 2, begun=begun),
+                stands(1, call="all_reduce", group="tp", ranks=[1, culprit], number=1, stood=LIMIT + 2, begun=begun),
+                stands(
+                    partner, call=kind, group="dp", ranks=[2, 3], number=7, stood=LIMIT + 3, begun={"dp": 8, "tp": 1}
+                ),
+                stands(culprit, begun={"dp": 7, "tp": 1}),
+            ]
+            held.sort(key=lambda one: one["pid"])
+            ask("rank 0 waits for a rank that itself waits", held, (culprit, "all_reduce", "tp", 1))
+            posted = [stands(r, **there, stood=LIMIT + 1) if r == 0 else stands(r) for r in every]
+            for r in (1, 5 - culprit):
+                posted[r] = stands(r, begun={"world": 3, "dp": 8})
+            ask("two have posted theirs, and compute on", posted, (culprit, kind, "dp", 0))
+        peer = dict(call="recv", group="pp", ranks=every, number=2, peer=bad, stood=LIMIT + 1)
+        ask(
+            "one waits for its peer",
+            [stands(r, **peer) if r == others[-1] else stands(r) for r in every],
+            (bad, "recv", "pp", others[-1]),
+        )
+    ask("all compute", [stands(r) for r in every], None)
+    for (what, answer), got in zip(want, call_each("scenarios.who_hangs", questions)):
+        got = None if got is None else tuple(got)
+        expect(got == answer, f"{what}: (rank, call, group, by) is {answer}, and not {got}", known=True)
+
+
+# ---- under torchrun
+
+
+@dataclass
+class Story:
+    """What became of a run: by the name of a fault a sentence that says what is wrong, "" if nothing is."""
+
+    wrong: dict[str, str] = field(default_factory=dict)
+    printed: str = ""
+    error: BaseException | None = None
+
+    def of(self, fault: str) -> None:
+        if self.error is not None:
+            raise self.error
+        text = self.wrong.get(fault, "the run did not come so far" + self.ending())
+        expect(not text, f"{fault}: {text}{self.ending() if text else ''}", known=True)
+
+    def ending(self) -> str:
+        tail = [line for line in self.printed.splitlines() if line.strip()][-6:]
+        return "\nThe last that was printed:\n  " + "\n  ".join(tail) if tail else ""
+
+
+_stories: dict[Any, Story] = {}
+_lock: dict[str, threading.Lock] = {"struck": threading.Lock(), "goes on": threading.Lock()}
+
+
+def story_of(name, tell, seed) -> Story:
+    """A run's story: the faults of one test are one run's, so whoever asks first runs it."""
+    runner, _ = here()
+    key = (id(runner), name, seed)
+    with _lock[name]:
+        if key not in _stories:
+            call_alone("scenarios.written")  # a hole says so before torchrun is started
+            story = Story()
+            try:
+                with site() as place:
+                    try:
+                        tell(place, seed, story)
+                    finally:
+                        story.printed = place.said()
+            except CheckFailed as error:
+                story.error = error
+            _stories[key] = story
+        return _stories[key]
+
+
+def curve(place: Site, want: dict[int, Any], last: int) -> str:
+    """What is wrong with the record up to this step, or ""."""
+    got = steps(place)
+    if -1 in got:
+        return "a step stands twice in steps.jsonl, or has no number"
+    missing = [step for step in range(1, last + 1) if step not in got]
+    if missing:
+        return f"step {missing[0]} is missing in steps.jsonl"
+    for step in range(1, last + 1):
+        loss, right = got[step], want[step]["loss"]
+        if right is None:
+            if isinstance(loss, (int, float)) and math.isfinite(loss):
+                return f"step {step} must not be finite: its batch makes a NaN on one rank, and its loss is {loss}"
+        elif not isinstance(loss, (int, float)) or not abs(loss - right) <= TOL * abs(right):
+            return f"the loss of step {step} is {loss}, and {right:.6f} in the undisturbed run"
+    return ""
+
+
+def weights(place: Site, job: Job, want: dict[int, Any], step: int) -> str:
+    """What is wrong with the checkpoint of this step, or ""."""
+    if step not in published(place):
+        return f"there is no checkpoint of step {step} (there are {published(place)})"
+    got = struck.saved(place, step, job.model)
+    if isinstance(got, str):
+        return f"the checkpoint of step {step}: {got}"
+    what, by = struck.off(got, want[step], job.poison)
+    return "" if by <= TOL else f"in the checkpoint of step {step}, {what} is {by:.2g} off the undisturbed run"
+
+
+def resumed(place: Site) -> list[Any]:
+    """The first step of every continuation."""
+    return [one.get("step") for one in events(place, "resume")]
+
+
+def first_of(*sentences: str) -> str:
+    return next((text for text in sentences if text), "")
+
+
+def struck_run(place: Site, seed: int, story: Story) -> None:
+    """Killed, hung, preempted: one run, three faults."""
+    job = Job(seed, "struck", steps=30, bad=set(), batches=30)
+    draw, want = job.draw, job.undisturbed(job.plan())
+    killed_at, hung_at, asked_at = draw.size(EVERY + 1, 2 * EVERY - 1), draw.size(12, 14), draw.size(21, 23)
+    late, victim, stuck = (draw.size(0, RANKS - 1) for _ in range(3))
+    job.lay(place)
+    gate(place, late, killed_at)
+    place.start(PROGRAM, ranks=RANKS, restarts=3)
+
+    # A rank is killed while one waits for its batch, and the other, or the same, in a collective.
+    expect(
+        reached(place, killed_at), f"the run does not come to step {killed_at}{Story(printed=place.said()).ending()}"
+    )
+    first = place.pids(RANKS)
+    place.signal(victim, signal.SIGKILL)
+    gate(place, late, None)
+    gate(place, stuck, hung_at)
+    if not reached(place, hung_at, after=1):
+        story.wrong["killed"] = "the run did not go on after a rank was killed"
+        return
+    again = resumed(place)
+    story.wrong["killed"] = first_of(
+        "" if place.pids(RANKS) != first else "the ranks are the same processes as before",
+        ""
+        if again[:1] == [EVERY + 1]
+        else f"it began again with step {again[0]}, and its checkpoint is of step {EVERY}",
+        curve(place, want, hung_at),
+        weights(place, job, want, 2 * EVERY),
+    )
+
+    # A rank stops, in its own code; the other waits for it in the first gather of a step.
+    before, since = place.pids(RANKS) or {}, time.monotonic()
+    place.signal(stuck, signal.SIGSTOP)
+    gate(place, stuck, None)
+    for rank in range(RANKS):
+        gate(place, rank, asked_at)
+    told = until(place, lambda: events(place, "hung"), LIMIT + 25.0)
+    took = time.monotonic() - since
+    if told:
+        text = hang(told, stuck, took)
+        gone = until(place, lambda: (place.pids(RANKS) or before).get(stuck) != before.get(stuck), 25.0)
+        text = text or ("" if gone else "the hung process was not ended within 25 s of the autopsy")
+    else:
+        text = f"no event `hung` within {LIMIT + 25:.0f} s of the stop, and the watchdog's limit is {LIMIT:.0f} s"
+    if not told or text:
+        place.signal(stuck, signal.SIGKILL)  # the next fault has its own points
+    on = reached(place, asked_at, after=2)
+    story.wrong["hung"] = text or first_of(
+        "" if on else "the run did not go on afterwards", curve(place, want, asked_at)
+    )
+    if not on:
+        return
+
+    # torchrun is asked to end, and tells its ranks.
+    place.preempt()
+    time.sleep(1.0)
+    for step in range(asked_at + 1, job.steps):  # the step at work, and whatever the run still does
+        if not place.running:
+            break
+        for rank in range(RANKS):
+            gate(place, rank, step)
+        place.wait(1.5)
+    place.wait(40.0)
+    if place.running:
+        story.wrong["preempted"] = "it is still there 40 s after SIGTERM"
+        return
+    last, newest = max(steps(place)), (published(place) or [0])[0]
+    text = first_of(
+        ""
+        if newest == last
+        else f"the last step is {last}, and the newest checkpoint of step {newest}: steps are lost",
+        "" if last < job.steps else "it went on to its last step after SIGTERM",
+        weights(place, job, want, newest) if newest else "",
+    )
+    for rank in range(RANKS):
+        gate(place, rank, None)
+    starts = len(resumed(place))
+    place.start(PROGRAM, ranks=RANKS, restarts=0)
+    status = place.wait(PATIENCE)
+    again = resumed(place)[starts:]
+    story.wrong["preempted"] = text or first_of(
+        "" if status == 0 else f"given again, the command ends with status {status}",
+        "" if again == [last + 1] else f"the continuation begins with step {again}, expected {last + 1}",
+        curve(place, want, job.steps),
+        weights(place, job, want, job.steps),
+    )
+
+
+def hang(told: list[dict[str, Any]], stuck: int, took: float) -> str:
+    """What is wrong with the autopsy."""
+    one = told[0]
+    if len(told) > 1:
+        return f"the autopsy was written {len(told)} times"
+    if one.get("rank") != stuck:
+        return f"the autopsy names rank {one.get('rank')}, and rank {stuck} hangs"
+    if one.get("call") != "all_gather" or one.get("group") != "dp":
+        return f'the autopsy names {one.get("call")} of group {one.get("group")!r}, and it is the all_gather of "dp"'
+    words = str(one.get("message"))
+    if not all(word in words for word in (f"rank {stuck}", "all_gather", "dp")):
+        return f"the sentence does not name rank, call and group: {words!r}"
+    if took > 3 * LIMIT + 5:
+        return f"it was told {took:.0f} s after the stop, and the limit is {LIMIT:.0f} s"
+    return ""
+
+
+@task("C.3", points=9)
+@pytest.mark.parametrize("fault", ["killed", "hung", "preempted"])
+def test_struck(fault, seed):
+    """Killed, hung, preempted under torchrun"""
+    story_of("struck", struck_run, seed).of(fault)
+
+
+def goes_on_run(place: Site, seed: int, story: Story) -> None:
+    """A bad batch, a full disk, three bad batches, a slow rank: one run, one start."""
+    draw = Draw(seed, "goes on")
+    alone, row = draw.size(2, 4), draw.size(11, 12)
+    pair = draw.size(6, 7)
+    bad = {alone, pair, pair + 1, row, row + 1, row + 2}
+    job = Job(seed, "goes on", steps=26, bad=bad, batches=40)
+    full = 2 * EVERY  # the checkpoint that finds no room
+    plan = job.plan({full})
+    want = job.undisturbed(plan)
+    victim, slow = draw.size(0, RANKS - 1), draw.size(0, RANKS - 1)
+    job.lay(place)
+    for rank in range(RANKS):
+        gate(place, rank, full - 1)
+    place.start(PROGRAM, ranks=RANKS, restarts=0)
+
+    expect(reached(place, full - 1), f"the run does not come to step {full - 1}{Story(printed=place.said()).ending()}")
+    said = [(one.get("step"), one.get("action")) for one in events(place, "nonfinite")]
+    right = [(alone, "skip"), (pair, "skip"), (pair + 1, "lower")]
+    story.wrong["skipped"] = first_of(
+        "" if said == right else f"the events of bad steps are {said}, expected {right}", curve(place, want, 5)
+    )
+
+    # Files of one rank may not grow while step 10 is saved. Lines of the record are shorter than that.
+    filled = place.fill(victim, 96 << 10)
+    if not filled:
+        (place.left / "run" / "checkpoints" / f"step-{full:08d}.partial").write_text("in the way")
+    for rank in range(RANKS):
+        gate(place, rank, full + 1 if full + 1 < row else full)
+    told = until(place, lambda: events(place, "not saved"), 40.0)
+    there, older = published(place), weights(place, job, want, EVERY)
+    if filled:
+        place.fill(victim, None)
+    else:
+        (place.left / "run" / "checkpoints" / f"step-{full:08d}.partial").unlink(missing_ok=True)
+    story.wrong["full disk"] = first_of(
+        "" if told else "no event `not saved` was written",
+        "" if full not in there else f"the checkpoint of step {full} is there, and one rank could not write its part",
+        older,
+    )
+
+    # Three bad batches in a row: back to step 5, since step 10 could not be saved. Then one rank's batches come late.
+    back = row + 2
+    first = EVERY + 8
+    shift = back - EVERY
+    for rank in range(RANKS):
+        gate(place, rank, None)
+    gate(place, slow, first + shift - 1)
+    if not reached(place, first - 1, after=1):
+        story.wrong["rolled back"] = f"the run does not come back to step {first - 1}"
+        return
+    for step in range(first, first + 7):
+        time.sleep(0.6)
+        gate(place, slow, step + shift)
+    until(place, lambda: first + 6 in steps(place), 60.0)
+    named = [one.get("rank") for one in events(place, "slow rank") if first <= int(one.get("step") or 0) <= first + 6]
+    gate(place, slow, None)
+    status = place.wait(PATIENCE)
+    rolled = [(one.get("to"), one.get("shift")) for one in events(place, "rolled back")]
+    last = [one.get("action") for one in events(place, "nonfinite")][3:]
+    story.wrong["rolled back"] = first_of(
+        "" if last == ["skip", "lower", "roll back"] else f"the last bad steps led to {last}",
+        "" if rolled == [(EVERY, shift)] else f"it rolled back to {rolled} (step, shift), expected {[(EVERY, shift)]}",
+        "" if status == 0 else f"the run ends with status {status}",
+        curve(place, want, job.steps),
+        weights(place, job, want, job.steps),
+    )
+    story.wrong["slow"] = "" if named == [slow] else f"while rank {slow} was slow the events named {named}"
+
+
+@task("C.3", points=8)
+@pytest.mark.parametrize("fault", ["skipped", "full disk", "rolled back", "slow"])
+def test_goes_on(fault, seed):
+    """NaN, full disk, slow rank under torchrun"""
+    story_of("goes on", goes_on_run, seed).of(fault)

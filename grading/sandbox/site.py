@@ -1,0 +1,135 @@
+"""labkit.checks.outside's Site for grading: torchrun and its ranks in one sandbox.
+
+In there is what the other sandbox has, all of labkit besides, and two folders: /given, read-only, and /left. The
+network is a loopback of its own. **The ranks of one submission are not shut away from one another**: they need a port,
+a common disk, and signals; a rank could write what another one should. So what C.3 judges is the numbers of a training
+that nobody saw before, and asks nothing about who sent what.
+
+The judge reads what is left from outside, as a stranger's. Bubblewrap's processes die with the judge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from grading.sandbox import watch
+from grading.sandbox.box import FIRST_UID, Limits
+from grading.sandbox.command import INSIDE, walls
+from labkit.checks.outside import OWN_STORE, Site, torchrun
+from labkit.errors import LabError
+
+SECONDS = 420.0  # for all that one site does
+LEFT = 128 << 20  # bytes that may lie in /left
+LOOK = 0.5  # seconds between two looks at what it uses
+MEMORY = 2  # times Limits.tree: ranks that import torch share less than ranks that are forked
+LAST_UID = FIRST_UID + (1 << 22)  # behind those of the boxes: a site has another user than its submission's ranks
+
+
+class BoxedSite(Site):
+    """A Site whose program runs on the course in `root`, in a sandbox."""
+
+    def __init__(self, root: Path, folder: Path, limits: Limits) -> None:
+        super().__init__(root, folder)
+        self.limits = replace(limits, processes=256)
+        self.uid = LAST_UID + os.getpid() % 65536 if os.geteuid() == 0 else None
+        self.end = time.monotonic() + SECONDS
+        self.why = ""
+        self.left.chmod(0o777)  # the ranks are another user; what lies around it is the judge's alone
+        for path in (self.root, *self.root.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+    def _launch(self, program: str, ranks: int, restarts: int, said: Any) -> subprocess.Popen[bytes]:
+        for path in self.given.iterdir():
+            path.chmod(0o644)
+        hosts = self.folder / "hosts"  # torchrun looks for a free port of "localhost"
+        hosts.write_text("127.0.0.1 localhost sandbox\n")
+        hosts.chmod(0o644)
+        more = ["--ro-bind", str(self.given), "/given", "--bind", str(self.left), "/left"]
+        more += ["--ro-bind", str(hosts), "/etc/hosts"]
+        for name, value in OWN_STORE.items():
+            more += ["--setenv", name, value]
+        argv = walls(self.root, self.limits.disk, frozenset({"labkit"}), (), self.limits.weeks, more)
+        settings = json.dumps({**asdict(self.limits), "uid": self.uid})
+        argv += ["-m", f"{INSIDE}.launch", settings, *torchrun(program, ["/given", "/left"], ranks, restarts)]
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said, close_fds=True, start_new_session=True
+        )
+        threading.Thread(target=self._guard, args=(process,), daemon=True).start()
+        return process
+
+    def _guard(self, process: subprocess.Popen[bytes]) -> None:
+        """End it when it uses more than it may: from outside, whatever its processes are."""
+        while process.poll() is None:
+            tree = watch.tree(process.pid)
+            if time.monotonic() > self.end:
+                self.why = f"it was ended: {SECONDS:.0f} s are over"
+            elif sum(map(watch.memory, tree)) > MEMORY * self.limits.tree:
+                self.why = "it was ended: it wanted more memory than a submission may use"
+            elif _size(self.left) > LEFT or _size(self.folder / "said") > LEFT:
+                self.why = "it was ended: it wrote more than a submission may leave"
+            if self.why:
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                return
+            time.sleep(LOOK)
+
+    def _agent(self) -> int | None:
+        """bubblewrap, its process 1, and then torchrun."""
+        return next(iter(watch.tree(self.process.pid)[2:]), None) if self.process is not None and self.running else None
+
+    def _real(self, pid: int) -> int | None:
+        """Of its own processes the one that is `pid` in there: no other one is ever sent a signal."""
+        if self.process is None:
+            return None
+        for one in watch.tree(self.process.pid)[2:]:
+            with suppress(OSError, ValueError):
+                for line in Path(f"/proc/{one}/status").read_text().splitlines():
+                    if line.startswith("NSpid:") and line.split()[2:3] == [str(pid)]:
+                        return one
+        return None
+
+    def _limit_files(self, pid: int, most: int | None) -> None:
+        """By a process that is the same user: root in a container may set nobody else's limits."""
+        soft = self.limits.disk if most is None else most
+        child = os.fork()
+        if child == 0:
+            try:
+                if self.uid is not None:
+                    os.setgroups([])
+                    os.setresgid(self.uid, self.uid, self.uid)
+                    os.setresuid(self.uid, self.uid, self.uid)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, self.limits.disk))
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            raise LabError("the limits of a rank in the sandbox cannot be set")
+
+    def _everybody(self) -> list[int]:
+        return []  # the kernel ends the whole namespace
+
+    def said(self) -> str:
+        return super().said() + (f"\n{self.why}\n" if self.why else "")
+
+
+def _size(path: Path) -> int:
+    """Bytes of the plain files below; no link is followed."""
+    total = 0
+    with suppress(OSError):
+        if path.is_file():
+            return path.stat().st_size
+        for folder, _, names in os.walk(path):
+            for name in names:
+                with suppress(OSError):
+                    total += os.lstat(os.path.join(folder, name)).st_size
+    return total

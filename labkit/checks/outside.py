@@ -1,0 +1,202 @@
+"""A program under torchrun, watched and struck from outside: for what no `call` can ask, a run that must survive.
+
+    with site() as place:
+        (place.given / "config.json").write_text(...)           # the program reads it
+        place.start("capstone.drawn", ranks=2, restarts=3)
+        place.signal(1, signal.SIGKILL)                         # a rank dies
+        place.wait(60)                                          # torchrun's exit status
+        data = place.read("run", "steps.jsonl")                 # what is left
+
+The test injects faults and judges what is left on the disk. Two folders: `given` is the test's to write, `left` the
+program's. Whoever wrote what is left may be hostile: `read` follows no link, and takes plain files of capped size
+alone. `site` is in labkit.checks.runner.
+
+At home the program runs with the reader's own rights, from the course's folder. In grading the runner makes another
+Site, whose processes are in a sandbox (grading.sandbox.site).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+MOST = 64 << 20  # bytes of a file that is read
+SAID = 16_000  # characters of what it printed that are told
+QUIET = 8.0  # seconds that torchrun has to end its ranks at the end of all
+# torch 2.13's torchrun cannot start gloo ranks anew on the store of the first time.
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def torchrun(program: str, words: Sequence[str], ranks: int, restarts: int) -> list[str]:
+    """argv, without the interpreter. The port is the system's choice."""
+    here = "127.0.0.1"  # a sandbox knows no names
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{here}:0", "--rdzv-id", "site", "--local-addr", here]
+    agent = ["--nnodes", "1", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
+    # The agent asks ten times a second whether a rank has ended.
+    return ["-m", "torch.distributed.run", *rendezvous, *agent, "--monitor-interval", "0.1", "-m", program, *words]
+
+
+class Site:
+    """Two folders, and one program at a time.
+
+    root   the folder that holds the program's package
+    """
+
+    def __init__(self, root: str | Path, folder: Path) -> None:
+        self.root, self.folder = Path(root), folder
+        self.given, self.left = folder / "given", folder / "left"
+        for path in (self.given, self.left):
+            path.mkdir()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # ---- for the test
+
+    def start(self, program: str, *, ranks: int, restarts: int) -> None:
+        """torchrun with the module `program`, which is told GIVEN and LEFT. One at a time."""
+        assert self.process is None or self.process.poll() is not None, "one at a time"
+        shutil.rmtree(self.left / "pids", ignore_errors=True)
+        with (self.folder / "said").open("ab") as said:
+            self.process = self._launch(program, ranks, restarts, said)
+
+    def pids(self, ranks: int) -> dict[int, int] | None:
+        """{rank: its process} of the newest start; None until all have told."""
+        found = {}
+        for rank in range(ranks):
+            try:
+                pid = self._real(int(self.read("pids", f"rank-{rank}")))
+            except (OSError, ValueError):
+                return None
+            if pid is None:
+                return None
+            found[rank] = pid
+        return found
+
+    def signal(self, rank: int, number: int, ranks: int = 2) -> int | None:
+        """Send a rank a signal; its process, or None if there is none."""
+        pid = (self.pids(ranks) or {}).get(rank)
+        if pid is not None:
+            with suppress(OSError):
+                os.kill(pid, number)
+        return pid
+
+    def preempt(self) -> None:
+        """SIGTERM to torchrun itself, as a cluster sends it before it takes the machine back."""
+        if (agent := self._agent()) is not None:
+            with suppress(OSError):
+                os.kill(agent, signal.SIGTERM)
+
+    def fill(self, rank: int, most: int | None, ranks: int = 2) -> bool:
+        """A rank's files may be of `most` bytes from now on, and each further byte is an error, as on a full disk;
+        None: as large as they like. False where another process's limits cannot be set (not Linux)."""
+        import resource
+
+        if not hasattr(resource, "prlimit") or (pid := (self.pids(ranks) or {}).get(rank)) is None:
+            return False
+        self._limit_files(pid, most)
+        return True
+
+    def wait(self, seconds: float) -> int | None:
+        """torchrun's exit status; None if it is still there."""
+        assert self.process is not None
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def read(self, *parts: str, most: int = MOST) -> bytes:
+        """A file of `left`. OSError: it is not there, is no plain file, lies behind a link, or is too large."""
+        at = os.open(self.left, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for part in parts[:-1]:
+                inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+                os.close(at)
+                at = inner
+            file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
+        finally:
+            os.close(at)
+        with os.fdopen(file, "rb") as stream:
+            about = os.fstat(file)
+            if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+                raise OSError(f"{parts[-1]} is no plain file of at most {most:,} bytes")
+            return stream.read(most)
+
+    def names(self, *parts: str) -> list[str]:
+        """The names in a folder of `left`, 1000 at most; [] if there is none."""
+        folder = self.left.joinpath(*parts)
+        try:
+            if any(path.is_symlink() for path in (folder, *folder.parents) if path.is_relative_to(self.left)):
+                return []
+            with os.scandir(folder) as found:
+                return sorted(entry.name for entry, _ in zip(found, range(1000)))
+        except OSError:
+            return []
+
+    def said(self) -> str:
+        """The end of what torchrun and its ranks printed."""
+        path = self.folder / "said"
+        if not path.exists():
+            return ""
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - SAID))
+            return stream.read(SAID).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """End everything that was started."""
+        if self.process is None:
+            return
+        for pid in self._everybody():
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    # ---- at home
+
+    def _launch(self, program: str, ranks: int, restarts: int, said: Any) -> subprocess.Popen[bytes]:
+        paths = os.pathsep.join([str(self.root), *filter(None, [os.environ.get("PYTHONPATH")])])
+        own = {**os.environ, **OWN_STORE, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
+        argv = [sys.executable, *torchrun(program, [str(self.given), str(self.left)], ranks, restarts)]
+        return subprocess.Popen(
+            argv, cwd=self.root, env=own, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        )
+
+    def _limit_files(self, pid: int, most: int | None) -> None:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)  # it has inherited this process's
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if most is None else most, hard))
+
+    def _agent(self) -> int | None:
+        return self.process.pid if self.process is not None and self.running else None
+
+    def _real(self, pid: int) -> int | None:
+        """A process as this process knows it, of the number that it has for itself."""
+        return pid
+
+    def _everybody(self) -> list[int]:
+        """Its processes, apart from torchrun's group: torchrun gives each rank a session of its own."""
+        return [] if self.process is None else list((self.pids(2) or {}).values())
+
+
+def composed(to: Path, students: Path, reference: Path, package: str, own: Sequence[str]) -> Path:
+    """A course in `to`: the reference's package, with the students' files for the modules `own`. Returns `to`."""
+    left_out = shutil.ignore_patterns("__pycache__", "results", "*.ipynb", "*.md", "test_*.py")
+    shutil.copytree(reference / package, to / package, ignore=left_out)
+    for module in own:
+        path = Path(package, *module.split(".")).with_suffix(".py")
+        (to / path).unlink(missing_ok=True)
+        if (students / path).is_file() and not (students / path).is_symlink():
+            shutil.copyfile(students / path, to / path)
+    return to
