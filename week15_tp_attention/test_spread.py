@@ -470,6 +470,7 @@ def test_spread_experts(name, seed):
     plain = run(xs, list(map(one, gates)), dys, chosen)
     sizes = [[int((chosen[r] // e == s).sum()) for s in range(N)] for r in range(N)]
     for r in range(N):
+        here_alone = own[r]
         mine, here = slice(sum(tokens[:r]), sum(tokens[: r + 1])), slice(r * e, (r + 1) * e)
         for key in ("y", "x", "gates", "up", "down"):
             want = whole[key][here if key in ("up", "down") else mine]
@@ -478,7 +479,7 @@ def test_spread_experts(name, seed):
                 causes["the sum of its experts' outputs: gates are left out"] = plain["y"][mine]
             elif key in ("up", "down") and N > 1:
                 causes["its own tokens' part alone: other ranks' rows were here, too"] = (
-                    own[r][key][here] if own[r] is not None else None
+                    here_alone[key][here] if here_alone is not None else None
                 )
                 causes["the mean over the ranks: an expert's rows all are on its rank"] = want / N
             what = "y" if key == "y" else f"dL/d {key}"

@@ -21,7 +21,7 @@ UNEQUAL = {"F": 2.0, "B": 3.0, "W": 2.0}
 
 
 def one_f_one_b(P, M):
-    """1F1B, every W right behind its B."""
+    """1F1B's order, every W right behind its B."""
     stages = []
     for p in range(P):
         ahead = min(P - p - 1, M)
@@ -95,7 +95,7 @@ def fault(got, P, M):
         if len({tuple(m for k, m in steps if k == kind) for steps in stages}) > 1:
             return f"{head}: the stages run their {kind}s in different orders, and messages arrive in one", ()
     told = {
-        "each W right behind its B: this is 1F1B, with its bubble": one_f_one_b(P, M),
+        "each W right behind its B: nothing is left to do while the last gradients travel up": one_f_one_b(P, M),
         "every W at the end: the bubble is gone, and all micro-batches are kept": held_back(P, M, lambda p: M),
         "as many Ws wait on the first stage as on the last: the first has no room": held_back(P, M, lambda p: P - 1),
         "stage p holds back P-p-1: where 1F1B keeps most there is no room, and at the end nothing is left to do": (

@@ -93,7 +93,8 @@ class Linear(nn.Module):
 
 
 def at_once(P: int, M: int, p: int) -> list[Step]:
-    """1F1B in these steps, each W right behind its B: the worked example. Its bubble is 1F1B's."""
+    """1F1B in these steps, each W right behind its B: the worked example. A gradient leaves in front of its W, and that
+    alone takes (P-1) t_W from 1F1B's (P-1) (t_F + t_B + t_W) of idle time."""
     ahead = min(P - p - 1, M)
     steps: list[Step] = [("F", m) for m in range(ahead)]
     for m in range(M):
