@@ -10,50 +10,54 @@ ANY = ("wrong", "crashed", "hung", "no result", "forbidden call")
 SCHEDULE = ("15.10", "stretch.zero_bubble", "def zero_bubble")
 APART = ("15.10", "stretch.zero_bubble", "class Apart")
 RUN_THREE = ("15.10", "stretch.zero_bubble", "def run_schedule")
+
+
+def waiting(Ws: str) -> str:
+    """The end of `zero_bubble`, if so many Ws wait."""
+    return (
+        f'("W", m - ({Ws}))] if kind == "B" and m >= {Ws} else []\n'
+        f'    return steps + [("W", m) for m in range(max(0, M - ({Ws})), M)]'
+    )
+
+
+LATER = waiting("p").replace("(p)", "p")
 SCHEDULE_TEST, RUN_TEST = ("test_zero_bubble",), ("test_run_in_three_kinds_of_steps",)
 ZERO_BUBBLE = [
     Mutant(
         "this is 1F1B again",
         *SCHEDULE,
-        '("W", m - p)] if m >= p else []\n    return steps + [("W", m) for m in range(max(0, M - p), M)]',
-        '("W", m)]\n    return steps',
+        LATER,
+        '("W", m)] if kind == "B" else []\n    return steps',
         SCHEDULE_TEST,
         ("each W right behind its B",),
     ),
     Mutant(
         "every W at the end",
         *SCHEDULE,
-        '        steps += [("W", m - p)] if m >= p else []\n'
+        '        steps += [("W", m - p)] if kind == "B" and m >= p else []\n'
         '    return steps + [("W", m) for m in range(max(0, M - p), M)]',
         '    return steps + [("W", m) for m in range(M)]',
         SCHEDULE_TEST,
         ("every W at the end",),
     ),
-    Mutant(
-        "one W more is held back",
-        *SCHEDULE,
-        '("W", m - p)] if m >= p else []\n    return steps + [("W", m) for m in range(max(0, M - p), M)]',
-        '("W", m - p - 1)] if m > p else []\n    return steps + [("W", m) for m in range(max(0, M - p - 1), M)]',
-        SCHEDULE_TEST,
-    ),
+    Mutant("one W more is held back", *SCHEDULE, LATER, waiting("p + 1"), SCHEDULE_TEST),
     Mutant(
         "P-1 Ws wait on every stage",
         *SCHEDULE,
-        '("W", m - p)] if m >= p else []\n    return steps + [("W", m) for m in range(max(0, M - p), M)]',
-        '("W", m - P + 1)] if m >= P - 1 else []\n    return steps + [("W", m) for m in range(max(0, M - P + 1), M)]',
+        LATER,
+        waiting("P - 1"),
         SCHEDULE_TEST,
         ("as many Ws wait on the first stage",),
     ),
     Mutant(
         "held back where there is no room",
         *SCHEDULE,
-        '("W", m - p)] if m >= p else []\n    return steps + [("W", m) for m in range(max(0, M - p), M)]',
-        '("W", m - P + p + 1)] if m >= P - p - 1 else []\n'
-        '    return steps + [("W", m) for m in range(max(0, M - P + p + 1), M)]',
+        LATER,
+        waiting("P - p - 1"),
         SCHEDULE_TEST,
         ("stage p holds back P-p-1",),
     ),
-    Mutant("a W is left out", *SCHEDULE, "if m >= p else []", "if m > p else []", SCHEDULE_TEST),
+    Mutant("a W is left out", *SCHEDULE, "m >= p else []", "m > p else []", SCHEDULE_TEST),
     Mutant(
         "the bubble of 1F1B",
         "15.10",

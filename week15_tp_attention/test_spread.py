@@ -87,18 +87,18 @@ def test_merge(seed):
     cases += [(o1 * 0, none, *cases[0][2:]), (*cases[1][:2], o2 * 0, none)]
     for number, (case, got) in enumerate(zip(cases, call_each("stretch.ring_attention.merge", cases))):
         o1, l1, o2, l2 = (x.double() for x in case)
-        both = torch.logaddexp(l1, l2)
-        o = (l1 - both).exp().unsqueeze(-1) * o1 + (l2 - both).exp().unsqueeze(-1) * o2
+        total = torch.logaddexp(l1, l2)
+        o = (l1 - total).exp().unsqueeze(-1) * o1 + (l2 - total).exp().unsqueeze(-1) * o2
         good = isinstance(got, tuple) and len(got) == 2
         causes = {
             "the mean of both: each counts by its share of the denominator": (o1 + o2) / 2,
             "the sum of both: the weights add up to 1": o1 + o2,
         }
         # l is rounded at its own size, and o by what that changes: a few units in the last place of a score.
-        tol = 8 * 2.0**-24 * max(1.0, float(both.abs().max()))
+        tol = 8 * 2.0**-24 * max(1.0, float(total.abs().max()))
         what = ("scores of some", "scores of hundreds, apart", "scores of hundreds", "nothing first", "nothing behind")
         close(got[0] if good else got, o, tol=4 * tol, what=f"o of {what[number]}", looks_like=causes)
-        close(got[1] if good else None, both, tol=tol, what=f"l of {what[number]}")
+        close(got[1] if good else None, total, tol=tol, what=f"l of {what[number]}")
 
 
 def softmax_attention(q, k, v, mask):

@@ -14,28 +14,24 @@ from labkit.checks.rounded import close
 from labkit.checks.traffic import LIBRARY
 from labkit.comm.topology import Topology
 from labkit.comm.wire import replay
-from week15_tp_attention.test_pipeline import ROUNDINGS, a_decoder, last_alone, mine, unsharded, words
+from week15_tp_attention.test_pipeline import ROUNDINGS, a_decoder, last_alone, mine, one_f_one_b, unsharded, words
 
 EQUAL = {"F": 1.0, "B": 1.0, "W": 1.0}  # seconds of a step
 UNEQUAL = {"F": 2.0, "B": 3.0, "W": 2.0}
 
 
-def one_f_one_b(P, M):
+def at_once(P, M):
     """1F1B's order, every W right behind its B."""
-    stages = []
-    for p in range(P):
-        ahead = min(P - p - 1, M)
-        steps = [("F", m) for m in range(ahead)]
-        for m in range(M):
-            steps += [("F", ahead + m)] * (ahead + m < M) + [("B", m), ("W", m)]
-        stages.append(steps)
-    return stages
+    return [
+        [one for kind, m in steps for one in ([(kind, m), ("W", m)] if kind == "B" else [(kind, m)])]
+        for steps in one_f_one_b(P, M)
+    ]
 
 
 def held_back(P, M, most):
     """1F1B's Fs and Bs; of the Ws stage p lets most(p) wait, and makes the oldest as soon as there are more."""
     stages = []
-    for p, steps in enumerate(one_f_one_b(P, M)):
+    for p, steps in enumerate(at_once(P, M)):
         told, waiting = [], []
         for step in steps:
             if step[0] == "W":
@@ -95,7 +91,7 @@ def fault(got, P, M):
         if len({tuple(m for k, m in steps if k == kind) for steps in stages}) > 1:
             return f"{head}: the stages run their {kind}s in different orders, and messages arrive in one", ()
     told = {
-        "each W right behind its B: nothing is left to do while the last gradients travel up": one_f_one_b(P, M),
+        "each W right behind its B: nothing is left to do while the last gradients travel up": at_once(P, M),
         "every W at the end: the bubble is gone, and all micro-batches are kept": held_back(P, M, lambda p: M),
         "as many Ws wait on the first stage as on the last: the first has no room": held_back(P, M, lambda p: P - 1),
         "stage p holds back P-p-1: where 1F1B keeps most there is no room, and at the end nothing is left to do": (

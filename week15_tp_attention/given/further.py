@@ -8,6 +8,7 @@ sequence_bytes   15.11 and 15.12: what a rank sends, by the number of key/value 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -43,11 +44,7 @@ def pipelines(P: int = 4, M: int = 8) -> str:
 
 
 def _most(kinds: Sequence[str]) -> int:
-    now = most = 0
-    for kind in kinds:
-        now += {"F": 1, "B": 0, "W": -1}[kind]
-        most = max(most, now)
-    return most
+    return max(accumulate({"F": 1, "B": 0, "W": -1}[kind] for kind in kinds))
 
 
 def _piped(schedule: Callable[[int, int, int], list[tuple[str, int]]], P: int, M: int) -> list[Ledger]:

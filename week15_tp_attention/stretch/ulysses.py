@@ -54,10 +54,10 @@ class Mirror(torch.autograd.Function):
     map."""
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx, x_BtD, group):
         ctx.group = group
         other = group.size - 1 - group.rank
-        return x.clone() if other == group.rank else group.sendrecv(x, dst=other, src=other)  # y_r = x_{N-1-r}
+        return x_BtD.clone() if other == group.rank else group.sendrecv(x_BtD, dst=other, src=other)  # y_r = x_{N-1-r}
 
     @staticmethod
     def backward(ctx, dy):

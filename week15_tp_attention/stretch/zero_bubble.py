@@ -30,6 +30,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from week15_tp_attention.pipeline import one_f_one_b
+
 Step = tuple[str, int]  # ("F", m), ("B", m) or ("W", m)
 Piece = tuple[nn.Parameter, Tensor, Tensor]  # (weight [O, I], x [..., I], dy [..., O])
 
@@ -52,14 +54,14 @@ class Together(torch.autograd.Function):
     """A linear whose backward makes both products at once, as torch's does: the worked example."""
 
     @staticmethod
-    def forward(ctx, x, weight_OI):
-        ctx.save_for_backward(x, weight_OI)
-        return nn.functional.linear(x, weight_OI)  # [...,I] @ [I,O] -> [...,O]
+    def forward(ctx, x, w_OI):
+        ctx.save_for_backward(x, w_OI)
+        return nn.functional.linear(x, w_OI)  # [...,I] @ [I,O] -> [...,O]
 
     @staticmethod
     def backward(ctx, dy):
-        x, weight_OI = ctx.saved_tensors
-        return dy @ weight_OI, dy.flatten(0, -2).T @ x.flatten(0, -2)  # [...,O] @ [O,I]; [O,BT] @ [BT,I]
+        x, w_OI = ctx.saved_tensors
+        return dy @ w_OI, dy.flatten(0, -2).T @ x.flatten(0, -2)  # [...,O] @ [O,I]; [O,BT] @ [BT,I]
 
 
 class Apart(torch.autograd.Function):
@@ -93,13 +95,11 @@ class Linear(nn.Module):
 
 
 def at_once(P: int, M: int, p: int) -> list[Step]:
-    """1F1B in these steps, each W right behind its B: the worked example. A gradient leaves in front of its W, and that
-    alone takes (P-1) t_W from 1F1B's (P-1) (t_F + t_B + t_W) of idle time."""
-    ahead = min(P - p - 1, M)
-    steps: list[Step] = [("F", m) for m in range(ahead)]
-    for m in range(M):
-        steps += [("F", ahead + m)] if ahead + m < M else []
-        steps += [("B", m), ("W", m)]
+    """1F1B (15.6) in these steps, each W right behind its B: the worked example. A gradient leaves in front of its W,
+    and that alone takes (P-1) t_W from 1F1B's (P-1) (t_F + t_B + t_W) of idle time."""
+    steps: list[Step] = []
+    for kind, m in one_f_one_b(P, M, p):
+        steps += [("B", m), ("W", m)] if kind == "B" else [("F", m)]
     return steps
 
 
@@ -107,13 +107,11 @@ def zero_bubble(P: int, M: int, p: int) -> list[Step]:
     """Task 15.10. Stage p's steps under ZB-H1, for any P and M, also M < P. From F m to W m at most P micro-batches are
     in flight, on every stage."""
     ### BEGIN SOLUTION 15.10 ZB-H1
-    ahead = min(P - p - 1, M)
-    steps: list[Step] = [("F", m) for m in range(ahead)]
-    for m in range(M):
-        steps += [("F", ahead + m)] if ahead + m < M else []
-        steps.append(("B", m))
+    steps: list[Step] = []
+    for kind, m in one_f_one_b(P, M, p):
+        steps.append((kind, m))
         # 1F1B has P-p in flight here, so p more find room: a W waits for as many Bs of later micro-batches.
-        steps += [("W", m - p)] if m >= p else []
+        steps += [("W", m - p)] if kind == "B" and m >= p else []
     return steps + [("W", m) for m in range(max(0, M - p), M)]  # beside the last gradients' way up
     ### END SOLUTION
 
