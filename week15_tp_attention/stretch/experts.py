@@ -115,7 +115,7 @@ def spread_experts(
     theirs_Ne = exchange(counts_Ne, [1] * N, [1] * N, group)  # [s, i]: rank s's rows for my expert i
     to, come = counts_Ne.sum(1).tolist(), theirs_Ne.sum(1).tolist()
     rows = Exchange.apply(x_SD[order // K], to, come, group)  # sorted by source, and by expert within
-    expert_R = torch.arange(e).repeat(N).repeat_interleave(theirs_Ne.flatten())
+    expert_R = torch.arange(e, device=x_SD.device).repeat(N).repeat_interleave(theirs_Ne.flatten())
     here = expert_R.argsort(stable=True)
     parts = rows[here].split(theirs_Ne.sum(0).tolist())
     done = torch.cat([feed_forward(part, up, down) for part, up, down in zip(parts, up_eFD, down_eDF)])
