@@ -10,14 +10,15 @@ under softmax, and the logarithm l of the softmax's denominator, the sum of exp(
 
     l = log(e^l1 + e^l2)            o = e^(l1 - l) o1 + e^(l2 - l) o2
 
-so o and l of what was seen so far are all that needs to be kept: two numbers' more than the output. A block that a
-query does not see has l = -infinity and weight 0. (exp of a score of a hundred overflows; differences of l do not.)
+so o and l of what was seen so far are all that needs to be kept: one number a query more than the output. A block
+that a query does not see has l = -infinity and weight 0. (exp of a score of a hundred overflows; differences of l do
+not.)
 
 **Causal, and balanced.** Rank r's queries see only keys at earlier positions. Cut T in N parts in order, and rank 0
 has one block to attend to, rank N-1 has N. In every step but the first some rank computes a whole block, so all wait
-for it, and half of all the work that the ring has time for is never done. Cut T in 2N parts instead and give rank r
-two of them, one early and one late, so that every rank has equally much to do *in every step*. Which two? (In the
-literature: zigzag, or striped, arXiv:2311.09431.)
+for it, and almost half of what N ranks could compute in that time is never computed. Cut T in 2N parts instead and
+give rank r two of them, one early and one late, so that every rank has equally much to do *in every step*. Which two?
+(In the literature: zigzag; striped attention, arXiv:2311.09431, deals out single positions.)
 
 A layout says which positions a rank has, as pieces (first, one past the last), in order. A pair of a piece of queries
 and a piece of keys is seen whole, or not at all, or is the same piece twice, a triangle. Work on pieces, and what is
