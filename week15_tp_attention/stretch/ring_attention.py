@@ -2,8 +2,8 @@
 
 Sequence parallelism (15.3) cuts what lies between the parallel parts; attention itself still sees all T positions on
 every rank. With T in the hundreds of thousands a rank cannot hold what one layer keeps for all of them. So cut
-everything along T. A rank keeps its queries; keys and values travel around the ring, block by block, and every rank attends to
-whichever block it has at the time, while the next one is on its way (Liu et al., arXiv:2310.01889).
+everything along T. A rank keeps its queries; keys and values travel around the ring, block by block, and every rank
+attends to whichever block it has at the time, while the next one is on its way (Liu et al., arXiv:2310.01889).
 
 **A softmax of which one sees a part at a time.** Over one block of keys, attention gives the average o of its values
 under softmax, and the logarithm l of the softmax's denominator, the sum of exp(q k / sqrt(H)). Of two blocks
