@@ -200,8 +200,19 @@ class Products(TorchDispatchMode):
         if function.overloadpacket._qualified_op_name.split("::")[-1] in ("mm", "addmm", "bmm", "baddbmm"):
             last = self.group.ledger.events[-1]
             inside = last.label if last.kind == "compute" and last.end is None else ""
-            self.seen.append((result.numel(), inside))
+            self.seen.append((self.size(result, args), inside))
         return result
+
+    def size(self, result, args):
+        return result.numel()
+
+
+class Work(Products):
+    """Notes of each matrix product how many multiplications it takes, and the phase: barriers so far."""
+
+    def size(self, result, args):
+        barriers = sum(event.kind == "barrier" for event in self.group.ledger.events)
+        return result.numel() * args[-2].shape[-1], barriers
 
 
 def overlapped(x, dy, weight, group):
@@ -271,3 +282,108 @@ def collective(x, dy, weight, group, which, **more):
     x, weight = leaf(x), leaf(weight)
     function = getattr(collective_matmul, which)
     return driven(group, lambda: function(x, weight, group, **more), dy, {"x": x, "weight": weight})
+
+
+def zero_bubble(sizes):
+    """15.10: the schedule for each (P, M), as the list of its stages' steps."""
+    from .stretch import zero_bubble
+
+    return [[list(zero_bubble.zero_bubble(P, M, p)) for p in range(P)] for P, M in sizes]
+
+
+def zero_bubble_run(weights, inputs, targets, layers, group, config, schedule, shape):
+    """15.10: as `pipelined`, with linears whose backward is apart. Also the products, with the spans in which they
+    ran."""
+    from labkit.model.config import ModelConfig
+    from labkit.model.decoder import Transformer
+
+    from .stretch import zero_bubble
+
+    left = zero_bubble.Left()
+    stage = Transformer(
+        ModelConfig(**config), linear=lambda name, i, o: zero_bubble.Linear(i, o, left), layers=range(*layers)
+    )
+    stage.load_state_dict(weights)
+    steps = [tuple(one) for one in schedule[group.rank]]
+    with Products(group) as products:
+        value = zero_bubble.run_schedule(stage, left, steps, inputs, targets, tuple(shape), group)
+    return value, {name: p.grad for name, p in stage.named_parameters()}, products.seen
+
+
+def zigzag(sizes):
+    """15.11: every rank's pieces for each (T, N); of a refusal the type's name and the text."""
+    from .stretch import ring_attention
+
+    def pieces(T, N, r):
+        try:
+            return [list(piece) for piece in ring_attention.zigzag(T, N, r)]
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            return type(error).__name__, str(error)
+
+    return [[pieces(T, N, r) for r in range(N)] for T, N in sizes]
+
+
+def ring(q, k, v, dO, group, pieces):
+    """15.11: forward and backward, with these pieces by rank. Also the work: (multiplications, phase) and the span of
+    each product."""
+    from .stretch import ring_attention
+
+    q, k, v = leaf(q), leaf(k), leaf(v)
+
+    def positions(T, N, r):
+        return [tuple(piece) for piece in pieces[r]]
+
+    with Work(group) as work:
+        result = driven(
+            group, lambda: ring_attention.ring_attention(q, k, v, positions, group), dO, {"q": q, "k": k, "v": v}
+        )
+    return {**result, "work": work.seen}
+
+
+def turned(x, dy, group, which):
+    """15.12: one of the two turns."""
+    from .stretch import ulysses
+
+    x = leaf(x)
+    return driven(group, lambda: getattr(ulysses, which)(x, group), dy, {"x": x})
+
+
+def ulysses_layer(x, dy, weights, cos, sin, group, n_heads, n_kv_heads):
+    """15.12: the layer on this rank's positions."""
+    from .stretch import ulysses
+
+    layer = ulysses.UlyssesAttention(weights, group, n_heads, n_kv_heads)
+    x = leaf(x)
+    return driven(group, lambda: layer(x, cos, sin), dy, {"x": x, **{name: getattr(layer, name) for name in weights}})
+
+
+def ulysses_refuses(weights, group, n_heads, n_kv_heads):
+    """15.12: what is raised: the type's name and the text."""
+    from .stretch import ulysses
+
+    try:
+        ulysses.UlyssesAttention(weights, group, n_heads, n_kv_heads)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+def exchanged(x, to, come, dy, group):
+    """15.13: the uneven all-to-all alone."""
+    from .stretch import experts
+
+    x = leaf(x)
+    return driven(group, lambda: experts.Exchange.apply(x, list(to), list(come), group), dy, {"x": x})
+
+
+def spread(x, chosen, gates, dy, up, down, group):
+    """15.13: experts on all ranks."""
+    from .stretch import experts
+
+    x, gates, up, down = leaf(x), leaf(gates), leaf(up), leaf(down)
+    leaves = {"x": x, "gates": gates, "up": up, "down": down}
+    return driven(group, lambda: experts.spread_experts(x, chosen, gates, up, down, group), dy, leaves)

@@ -38,9 +38,10 @@ class Called(nn.Module):
 
 
 class WithDTensor(nn.Module):
-    """labkit's own block, spread by torch's `parallelize_module`."""
+    """labkit's own block, spread by torch's `parallelize_module`. `ledger`: whether the group's ledger sees what
+    DTensor sends (microseconds a message: not where it is timed)."""
 
-    cut_along_T = False
+    cut_along_T, ledger = False, False
 
     def __init__(self, whole: dict[str, Tensor], group: Any, shape: Shape, given: Parts) -> None:
         super().__init__()
@@ -62,19 +63,20 @@ class WithDTensor(nn.Module):
         self.block.attn.core = given.core  # type: ignore[assignment]  # the same for all contenders
         self.block.ffn.act = Called(given.act)  # a module where a function stood
         self.cos, self.sin = rotary_tables(shape.T, shape.d_head, 500_000.0, device)
-        self.spread(group.device_mesh())
+        self.spread(group.device_mesh(ledger=self.ledger))
 
     def spread(self, mesh: Any) -> None:
+        from torch.distributed.tensor.parallel import parallelize_module
+
+        parallelize_module(self.block, mesh, self.plan())
+
+    def plan(self) -> dict[str, Any]:
+        """What `parallelize_module` is told, by module."""
         from torch.distributed.tensor import Replicate
-        from torch.distributed.tensor.parallel import (
-            ColwiseParallel,
-            PrepareModuleInput,
-            RowwiseParallel,
-            parallelize_module,
-        )
+        from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel
 
         whole = Replicate()
-        plan: dict[str, Any] = {
+        return {
             # Once for the three (two) products that read x: else each has an all-reduce of its own in backward.
             "attn": PrepareModuleInput(input_layouts=(whole, None, None), desired_input_layouts=(whole, None, None)),
             "ffn": PrepareModuleInput(input_layouts=(whole,), desired_input_layouts=(whole,)),
@@ -83,7 +85,6 @@ class WithDTensor(nn.Module):
             "attn.wo": RowwiseParallel(),
             "ffn.w2": RowwiseParallel(),
         }
-        parallelize_module(self.block, mesh, plan)
 
     def attention(self, x: Tensor) -> Tensor:
         return self.block.attn(x, self.cos, self.sin)
@@ -95,18 +96,17 @@ class WithDTensor(nn.Module):
 class WithDTensorSequence(WithDTensor):
     cut_along_T = True
 
-    def spread(self, mesh: Any) -> None:
+    def plan(self) -> dict[str, Any]:
         from torch.distributed.tensor import Replicate, Shard
         from torch.distributed.tensor.parallel import (
             ColwiseParallel,
             PrepareModuleInput,
             RowwiseParallel,
             SequenceParallel,
-            parallelize_module,
         )
 
         cut, whole = Shard(1), Replicate()
-        plan: dict[str, Any] = {
+        return {
             "attn_norm": SequenceParallel(use_local_output=True),
             "ffn_norm": SequenceParallel(use_local_output=True),
             "attn": PrepareModuleInput(input_layouts=(cut, None, None), desired_input_layouts=(whole, None, None)),
@@ -116,7 +116,6 @@ class WithDTensorSequence(WithDTensor):
             "attn.wo": RowwiseParallel(output_layouts=cut),
             "ffn.w2": RowwiseParallel(output_layouts=cut),
         }
-        parallelize_module(self.block, mesh, plan)
 
 
 class WithAsyncTP(WithDTensorSequence):
