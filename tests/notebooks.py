@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ import pytest
 
 from labkit.checks.markers import strip_notebook
 from labkit.checks.tasks import load_week
+from tests.tiers import Meter
 
 Cell = dict[str, Any]
 
@@ -31,8 +31,8 @@ def grade_cells(cells: Iterable[Cell]) -> dict[str, Cell]:
 
 @dataclass(frozen=True)
 class Run:
-    """What a notebook printed, pages and all; the same without tags; its figures, those without a description; how
-    long it took."""
+    """What a notebook printed, pages and all; the same without tags; its figures, those without a description; the
+    core seconds that it and its ranks computed."""
 
     said: str
     plain: str
@@ -84,10 +84,10 @@ class Notebook:
             assert len(source(there[name])) < 200 < len(source(here[name]))
 
     def run(
-        self, monkeypatch: pytest.MonkeyPatch, folder: Path | None = None, text: str | None = None, timeout: int = 200
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path | None = None, text: str | None = None, timeout: int = 1500
     ) -> Run:
         """All cells executed in a kernel, with nobody there to guess; an error in one is raised. `folder`: a copy of
-        the week to run in; `text`: another notebook than the one in it."""
+        the week to run in; `text`: another notebook than the one in it; `timeout`: seconds of a cell that hangs."""
         nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
         pytest.importorskip("ipykernel")
         folder = folder or self.folder
@@ -95,9 +95,9 @@ class Notebook:
         monkeypatch.setenv("PYTHONWARNINGS", "ignore")
         monkeypatch.setenv("LABKIT_GUESSES", "skip")
         notebook = nbformat.reads(text or (folder / "lab.ipynb").read_text(encoding="utf-8"), 4)
-        begin, where = time.perf_counter(), {"metadata": {"path": str(folder)}}
+        meter, where = Meter(), {"metadata": {"path": str(folder)}}
         nbclient.NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources=where).execute()
-        seconds = time.perf_counter() - begin
+        seconds = meter.read()
         outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
         pages = "".join(o.data.get("text/html", "") for o in outputs if o.output_type == "display_data")
         said = "".join(o.text for o in outputs if o.output_type == "stream") + pages

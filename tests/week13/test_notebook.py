@@ -147,10 +147,11 @@ def test_needs_says_which_task_and_hides_nothing_else(capsys):
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 def test_it_runs_from_top_to_bottom(monkeypatch):
     """With the solutions; every cell, no error, all points, and the pictures are there. Takes about two minutes."""
     run = NOTEBOOK.run(monkeypatch)
     assert run.figures == 9 and run.nameless == 0
     assert "waits for task" not in run.said and "80 of 80 automatic points" in run.plain
     assert "naive                 4.768 ms  4.768 ms" in run.said
-    assert run.seconds < 240, f"{run.seconds:.0f} s: a student on two cores was promised four minutes"
+    assert run.seconds < 240, f"{run.seconds:.0f} core seconds: a student was promised four minutes"

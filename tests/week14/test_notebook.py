@@ -50,16 +50,18 @@ def test_the_rubric_adds_up_and_the_answer_is_taken_out():
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 def test_it_runs_from_top_to_bottom(monkeypatch):
     """With the solutions: every cell, no error, all points, all pictures."""
     run = NOTEBOOK.run(monkeypatch)
     assert run.figures == 8 and run.nameless == 0
     assert "waits for task" not in run.said and "85 of 85 automatic points" in run.plain
     assert "buckets of 64 MiB: 4.5 ms exposed" in run.said and "1.46 times as long" in run.said
-    assert run.seconds < 240, f"{run.seconds:.0f} s: a student on two cores was promised four minutes"
+    assert run.seconds < 240, f"{run.seconds:.0f} core seconds: a student was promised four minutes"
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 def test_a_students_first_run_waits_kindly(tmp_path, monkeypatch):
     """Without the solutions: no error, and each cell that needs a task says which."""
     folder = tmp_path / WEEK.name

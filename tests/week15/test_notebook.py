@@ -46,6 +46,7 @@ def test_the_rubric_adds_up_and_the_answer_is_taken_out():
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 def test_it_runs_from_top_to_bottom(monkeypatch):
     """With the solutions; every cell, no error, all points, and the pictures are there."""
     run = NOTEBOOK.run(monkeypatch)
@@ -53,4 +54,4 @@ def test_it_runs_from_top_to_bottom(monkeypatch):
     assert "waits for task" not in run.said and "90 of 90 automatic points" in run.plain, run.plain[-2000:]
     assert "['all_reduce', 'all_reduce']" in run.said and "1F1B takes 1.00 of GPipe's time" in run.said
     assert "if forward and gradient sends wait: False" in run.said and run.said.count("sends wait: True") == 2
-    assert run.seconds < 240, f"{run.seconds:.0f} s: a student on two cores was promised four minutes"
+    assert run.seconds < 240, f"{run.seconds:.0f} core seconds: a student was promised four minutes"

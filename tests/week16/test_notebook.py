@@ -48,23 +48,23 @@ def test_the_rubric_adds_up_and_the_answer_is_taken_out():
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 def test_it_runs_from_top_to_bottom(monkeypatch):
     """With the solutions; every cell, no error, all points, and the pictures are there."""
-    run = NOTEBOOK.run(monkeypatch, timeout=400)
+    run = NOTEBOOK.run(monkeypatch)
     assert run.figures == 5 + (any(WEEK.glob("results/bench/h200*.json"))) and run.nameless == 0
     assert "waits for task" not in run.plain and "90 of 90 automatic points" in run.plain
     assert "e4m3: 100.0% of the gradient become 0" in run.plain
     assert "step 0, whose scale is 1, loses 100%" in run.plain
-    assert run.seconds < 240, f"{run.seconds:.0f} s: a student on two cores was promised four minutes"
+    assert run.seconds < 240, f"{run.seconds:.0f} core seconds: a student was promised four minutes"
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 def test_it_runs_with_every_task_open(tmp_path, monkeypatch):
     """In the student's tree on the first day no cell fails: those that need a task say which."""
     strip_folder(WEEK, tmp_path / WEEK.name)
-    run = NOTEBOOK.run(monkeypatch, tmp_path / WEEK.name, timeout=400)
+    run = NOTEBOOK.run(monkeypatch, tmp_path / WEEK.name)
     # The given arms beside one another, and what is on record of an H200: neither needs a task.
     assert run.figures == 1 + any(WEEK.glob("results/bench/h200*.json")), "a picture of what nobody has written"
     for task in ("16.1", "16.2", "16.3", "16.4", "16.5", "16.6", "16.7", "16.8"):
