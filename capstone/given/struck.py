@@ -29,7 +29,7 @@ from labkit.train.config import TrainConfig
 from labkit.train.optim import learning_rate
 
 RANKS, ROWS, EVERY = 2, 8, 5  # ROWS: of a batch; EVERY: steps between two checkpoints
-LIMIT = 5.0  # seconds: the watchdog's
+LIMIT = 10.0  # seconds: the watchdog's; a busy machine may keep a healthy rank from its next call for some of them
 LR, TOL = 0.03, 30 * 4e-5
 PATIENCE = 150.0  # seconds for ranks to start and to come to a step, on a busy machine
 LOWER, BACK, FACTOR = 2, 3, 0.5
