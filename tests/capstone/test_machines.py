@@ -67,7 +67,7 @@ def machines() -> Iterator[list[int]]:
 def agent(machine: int, number: int, place: Site) -> subprocess.Popen[bytes]:
     """torchrun on one of the machines."""
     own = {**os.environ, **OWN_STORE, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wire", "PYTHONPATH": str(ROOT)}
-    own["TMPDIR"] = str(place.folder)
+    own |= {"TMPDIR": str(place.folder)}  # torchrun leaves its workers' logs there
     meet = f"--rdzv-backend c10d --rdzv-id two --rdzv-endpoint {ADDRESSES[0]}:29400 --local-addr {ADDRESSES[number]}"
     host = f"--rdzv-conf is_host={number == 0}".lower()
     sizes = "--nnodes 2 --nproc-per-node 1 --max-restarts 3 --monitor-interval 0.1"

@@ -41,6 +41,9 @@ def test_the_rubric_adds_up():
 @pytest.mark.thorough
 @pytest.mark.timeout(1600)  # of a hang, on a machine that may give it a tenth of a core
 def test_it_runs_from_top_to_bottom(monkeypatch):
-    """With the solutions; every cell, no error, all points that tests give."""
-    run = NOTEBOOK.run(monkeypatch)
+    """With the solutions; every cell, no error, all points that tests give. The last cell checks all tasks: those that
+    check one alone would do it a second time."""
+    one = re.compile(r'"check\(\\"C\.[1-4]\\"\)"')
+    assert len(one.findall(NOTEBOOK.text)) == 4
+    run = NOTEBOOK.run(monkeypatch, text=one.sub('"pass"', NOTEBOOK.text))
     assert "waits for task" not in run.said and "80 of 80 automatic points" in run.plain, run.plain[-2000:]

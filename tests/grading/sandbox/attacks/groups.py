@@ -21,7 +21,7 @@ def signals(group, numbers):
         for number in numbers:
             for bit in range(8):
                 os.kill(0, pair[number >> bit & 1])
-                time.sleep(0.002)
+                time.sleep(0.01)
     group.barrier()
     if group.rank == 1:
         return numbers
