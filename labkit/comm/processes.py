@@ -41,6 +41,7 @@ STILL = 1.0  # seconds without any progress before a deadlock is believed
 LOOK = 0.25  # seconds between two looks at the ranks' progress
 START_LIMIT = 120.0  # seconds for joining the process group
 LOAD_LIMIT = 120.0  # seconds for importing what the job needs
+END_LIMIT = 10.0  # seconds for the helper to tell how a rank ended that has closed its connection
 OUTPUT_LIMIT = 4 << 20  # bytes that a rank may print in a job with a deadline: an endless print floods no notebook
 
 
@@ -170,6 +171,7 @@ class RankPool:
             worker.send(frame("go", json.dumps(self.start).encode()))
         reason = supervise(self, settled=GRACE, still=STILL)
         if reason:
+            self._hear_of_ends()
             raise failure(self._autopsied(), reason, timeout=timeout, backend="processes")
         for worker in self.workers:
             for output in worker.outputs:
@@ -226,6 +228,14 @@ class RankPool:
         for worker in self.workers:
             if worker.status is None and worker.pid in ended:
                 worker.died(ended[worker.pid])
+
+    def _hear_of_ends(self) -> None:
+        """Wait for the exit status of each rank whose connection is at its end. On a busy machine the helper tells it
+        later than the other ranks tell what they raised because of it."""
+        self.wait(0)
+        give_up = time.perf_counter() + END_LIMIT
+        while any(w.end and w.state == "running" for w in self.workers) and time.perf_counter() < give_up:
+            self.wait(LOOK)
 
     def states(self) -> list[str]:
         return [worker.state for worker in self.workers]

@@ -9,9 +9,12 @@ import threading
 import time
 from functools import partial
 
+import psutil
 import pytest
 import torch
 
+from labkit.comm import helper as helpers
+from labkit.comm import supervisor
 from labkit.comm.output import Output
 from labkit.comm.ranks import RanksFailed, run_ranks
 
@@ -223,6 +226,31 @@ def test_a_rank_dies(fails, at, how, words, timeout, nothing_left):
     if how is not segfault:
         assert a.call.endswith(at(dies, "group.barrier()"))  # its last call; nothing more is known
     assert a.ranks[1].state == "died"
+
+
+def leaves_behind_a_stopped_helper(group):
+    group.barrier()
+    if group.rank == 1:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        os._exit(3)
+    group.recv(1, like=torch.ones(1))
+
+
+def test_a_death_that_is_told_late_is_the_cause_all_the_same(fails, helper, nothing_left):
+    """On a busy machine the others' "closed by peer" arrives seconds before the helper's word of the exit."""
+    server = psutil.Process(helpers._own.process.pid)
+
+    def wake():
+        while server.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.05)
+        time.sleep(6 * supervisor.GRACE)
+        server.resume()
+
+    waker = threading.Thread(target=wake, daemon=True)
+    waker.start()
+    a = fails(leaves_behind_a_stopped_helper, backend="processes", timeout=60)
+    waker.join()
+    assert (a.reason, a.guilty) == ("died", 1) and "ended by itself with status 3" in a.cause
 
 
 def test_a_crash_shows_where(fails, at, nothing_left):
