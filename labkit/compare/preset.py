@@ -276,11 +276,16 @@ def wrong_repeat(preset: Preset) -> Iterator[str]:
 def wrong_speed(preset: Preset) -> Iterator[str]:
     """[speed] names an arm that is not there, leaves out the baseline, or has settings that do not fit."""
     where = f"[speed] of preset {preset.name}"
+    for gib in preset.speed.batch_by_memory if preset.speed else ():
+        if not gib.replace(".", "", 1).isdigit():
+            yield f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{gib}'"
+    # Where the GPU's memory decides the batch, the one of [train] is none that anybody times.
+    smallest = min(map(float, preset.speed.batch_by_memory), default=None) if preset.speed else None
     for arm in preset.timed:
         named = f"{where} names '{arm}', which"
         if arm not in preset.arms:
             yield f"{named} is no arm; there are: {', '.join(preset.arms)}"
-        schedule = preset.speed_config(arm).precision.schedule
+        schedule = preset.speed_config(arm, smallest).precision.schedule
         if preset.arms[arm].gate:
             why = "has a gate: speed comes first, and the gate is decided by the safety part"
             yield f"{named} {why}; take it out of [speed]"
@@ -290,9 +295,6 @@ def wrong_speed(preset: Preset) -> Iterator[str]:
     base = preset.baseline()
     if preset.speed and base not in preset.timed:
         yield f"{where} must name the baseline, {base}: without it no arm is faster or slower than anything"
-    for gib in preset.speed.batch_by_memory if preset.speed else ():
-        if not gib.replace(".", "", 1).isdigit():
-            yield f"[speed] batch_by_memory takes GiB as keys, as in {{ \"70\" = 8 }}, not '{gib}'"
 
 
 def wrong_gates(preset: Preset) -> Iterator[str]:

@@ -45,8 +45,9 @@ PATTERNS = {
     "GEMM fp8": r"nvjet_(?:sm\d+_)?[qr][qr]|(?:gemm|device_kernel|cutlass).*(?:e4m3|e5m2|float8|fp8)"
     r"|(?:e4m3|e5m2|float8|fp8|qgmma).*gemm",
     # torch's compiler names a kernel by what it fused: a cast to FP8 clamps, the search for a scale takes abs and max.
-    "quantize/cast": r"^(?!triton).*(?:quantize|cast_|_cast|transpose|amax|compute_scale|update_fp8|fp8|float8|e4m3"
-    r"|e5m2|swizzle)|triton.*(?:clamp|abs_|amax|scaled_mm)",
+    # CUTLASS spells its templates out, swizzled layouts and all: that is no reason to call a product a cast.
+    "quantize/cast": r"^(?!triton)(?!.*GemmUniversal).*(?:quantize|cast_|_cast|transpose|amax|compute_scale|update_fp8"
+    r"|fp8|float8|e4m3|e5m2|swizzle)|triton.*(?:clamp|abs_|amax|scaled_mm)",
     "GEMM bf16": r"nvjet|gemm|cublas|wgmma|xmma|triton_tem_\w*mm|cutlass",
     "norm and elementwise": r"elementwise|triton|norm|softmax|swiglu|silu|reduce|copy|memcpy|memset|fill|cat|embedding"
     r"|index|scatter|gather|sort|radix|compute_grad_weight|nll|loss|arange|gated|act|rope|cub::|scan|unique|compare",

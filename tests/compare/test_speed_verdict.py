@@ -171,6 +171,12 @@ def test_a_wrong_speed_section_is_one_sentence(setting, told):
         load_preset("h100", [setting])
 
 
+def test_micro_batches_need_not_divide_a_batch_that_memory_replaces():
+    """The safety batch of 64 has no thirds, and nobody times it: the GPU's GiB decide how many sequences are timed."""
+    config = load_preset("h100", ["speed.train.accumulation=3"]).speed_config("bf16", 79.2)
+    assert (config.batch_size, config.accumulation) == (24, 3)
+
+
 # ---- the picture
 
 

@@ -10,6 +10,10 @@ FP8 = "nvjet_sm90_qqtst_192x192_128x4_1x2_h_bz_coopB_TNN"
 BF16 = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NTN"
 NCCL = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 CAST = "cast_transpose_optimized_kernel(__nv_bfloat16 const*, float const*, __nv_fp8_e4m3*, __nv_fp8_e4m3*)"
+GROUPED = (
+    "_ZN7cutlass13device_kernelIN2at4cuda6detail25enable_3x_kernel_for_sm9xINS_4gemm6kernel13GemmUniversalINS5_17"
+    "GroupProblemShapeIN4cute5tupleIJiiiEEEEE6LayoutINS_7SwizzleILi3ELi4ELi3EEE"
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +26,8 @@ CAST = "cast_transpose_optimized_kernel(__nv_bfloat16 const*, float const*, __nv
         ("nvjet_sm90_qrtst_128x160_128x5_2x1_v_bz_coopA_algo2_TNT", "GEMM fp8"),
         ("nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_splitK_NTN", "GEMM bf16"),
         ("void cutlass::device_kernel<enable_3x_kernel_for_sm9x<GemmUniversal<cutlass::float_e4m3_t>>>", "GEMM fp8"),
+        (f"{GROUPED}N10bfloat16_tE", "GEMM bf16"),  # the experts of a mixture
+        (f"{GROUPED}N12float_e4m3_tE", "GEMM fp8"),
         (
             "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x128_1x4x1_cga1x1x1_kernel0_0",
             "attention",

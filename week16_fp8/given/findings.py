@@ -24,6 +24,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 WHOLE, HOUR, SPEED = "2026-11-22-h200-whole", "2026-11-21-h200-hour", "2026-11-22-h200-speed"
 SAFETY, SCHEDULE, STAGES = "2026-11-22-h200-safety", "2026-11-22-h200-schedule", "2026-11-22-h200-two-stage"
 BIG2, BIG4, BIG = "2026-11-22-h200-8b-2-gpus", "2026-11-22-h200-8b-4-gpus", "2026-11-22-h200-8b-levers"
+H100, OWN, MOE = "2026-11-23-h100-speed", "2026-11-23-h200-own", "2026-11-23-h200-moe"  # of commit f8d9b1b
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
 PARAMETERS = "2026-11-22-h200-fp8-parameters/te-block-params"
 CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; told in the course's results/
@@ -68,6 +69,27 @@ def ms(run: str, arm: str, *classes: str) -> float:
 def kernel(run: str, arm: str, part: str) -> float:
     """Milliseconds of the longest kernel whose name holds `part`."""
     return next(one["ms"] for one in timed(run, arm)["kernels"]["top"] if part in one["name"])
+
+
+def kernels_of(run: str, arm: str, part: str) -> tuple[float, int]:
+    """(milliseconds, calls) of a step in the longest kernels whose names hold `part`."""
+    found = [one for one in timed(run, arm)["kernels"]["top"] if part in one["name"]]
+    return sum(one["ms"] for one in found), round(sum(one["calls"] for one in found))
+
+
+def step_ms(run: str, arm: str) -> float:
+    """The median step."""
+    return 1e3 * timed(run, arm)["step_p50"]
+
+
+def on_the_meter(run: str, arm: str, what: str) -> float:
+    """Median of the GPU's "clock_mhz" or "watts" during the window."""
+    return timed(run, arm)["meter"][what]["p50"]
+
+
+def converted(run: str, arm: str) -> int:
+    """Linears that the arm replaced."""
+    return timed(run, arm)["converted"]
 
 
 def gib(run: str, arm: str) -> float:

@@ -37,7 +37,9 @@ from week16_fp8.given.findings import (
     lones,
     read,
     shares,
+    times,
 )
+from week16_fp8.given.findings import H100 as H100_RUN
 
 H100, H200 = 79.2, 140.4  # GiB, as torch reports them
 FILLED = own.FILLED  # of a GPU, in `lab compare --model`
@@ -51,6 +53,27 @@ def predicted(gib: float, *parts: str, own: bool = True, second: bool = False) -
     arms += [("safety", arm) for arm in preset.trained if second or preset.arms[arm].look == 1]
     chosen = [(part, arm) for part, arm in arms if part in (parts or ("speed", "safety")) and (own or arm != OWN)]
     return sum(budget.predict(preset, part, arm, gib).predicted for part, arm in chosen) / 60
+
+
+def predicted_of(run: str) -> float:
+    """Seconds predicted for the arms that the first call of a comparison finished."""
+    items = read(run).results["calls"][0]["items"]
+    return sum(item["predicted_s"] for item in items if item["measured_s"])
+
+
+def h100_rows() -> list[list[str]]:
+    """Each arm timed on an H100: its speed against BF16 there and on an H200, and its memory."""
+    arms = read(H100_RUN).results["speed"]["arms"]
+    there = read(WHOLE).results["speed"]["arms"]
+    return [
+        [
+            row["label"],
+            f"{times(H100_RUN, arm):.2f}",
+            f"{times(WHOLE, arm):.2f}" if arm in there else "",
+            f"{gib(H100_RUN, arm):.0f}",
+        ]
+        for arm, row in sorted(arms.items(), key=lambda each: -each[1]["tokens_per_s"])
+    ]
 
 
 @cache
