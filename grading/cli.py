@@ -75,7 +75,9 @@ def run(
         ),
     ] = Path("submitted"),
     marks: Marks = Path("marks"),
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Submissions at a time.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Submissions at a time; if several, one more while one only waits.")
+    ] = 1,
     student: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this student. Repeatable.")] = None,
     seed: Annotated[
         int | None,

@@ -3,6 +3,9 @@
 Each slot keeps a sandbox that has imported torch, and lends it to one judge after another: nothing of a submission
 stays in it, since its files go, its ranks die with all they have started, and the process that forks them runs no code
 of a student's. What a submission destroys is replaced for the next one; so is what a failed judge leaves behind.
+
+A submission that sleeps until its deadline leaves its processor to nobody. So where several are judged at a time, one
+more is begun while one of them only waits, in a spare slot.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from grading import judge, marks
 from grading.intake.find import Entry
 from grading.judge import Settings
 from grading.marks import SANDBOXED, Mark
+from grading.sandbox import watch
 from grading.sandbox.box import Box, BoxFailed
 from grading.sandbox.runner import compiled, parts_of
 from labkit.checks.tasks import Week
@@ -31,6 +35,8 @@ from labkit.errors import LabError
 
 PATIENCE = 900.0  # seconds for one submission's judge
 BEYOND = 120.0  # seconds for it beyond what it counts as the submission's: reading, writing, a busy machine
+RESTS = 0.1  # processors that a judge and its sandbox use at most while it only waits, for a rank that sleeps, say
+LOOK = 1.0  # seconds between two looks at what they use
 RETRIES = 2  # times that a submission is tried again alone when the grader, not it, has failed
 
 
@@ -78,6 +84,7 @@ class _Slot:
         self.starting, self.why = False, ""  # why it did not start
         self.process: Judge | None = None
         self.item: Todo | None = None
+        self.looked, self.used, self.rests = 0.0, 0.0, False
         if self.box is not None:
             folder.mkdir(parents=True)
             folder.chmod(0o755)
@@ -107,6 +114,25 @@ class _Slot:
             self.box.close()
         self.start()
 
+    def take(self, item: Todo, process: Judge) -> None:
+        """Its next submission, and who judges it."""
+        self.item, self.process = item, process
+        self.looked, self.rests = 0.0, False
+
+    def look(self) -> None:
+        """Find out whether its judge rests: how much of a processor it has used since the last look."""
+        now = time.monotonic()
+        if now - self.looked >= LOOK:
+            used = self._processor()
+            self.rests = self.looked > 0 and used - self.used < RESTS * (now - self.looked)
+            self.looked, self.used = now, used
+
+    def _processor(self) -> float:
+        """Seconds of processor that its judge and all in its sandbox have used so far."""
+        assert self.process is not None
+        inside = watch.tree(self.box.pid) if self.box is not None and self.box.alive else []
+        return sum(map(watch.total, [self.process.pid, *inside]))
+
     def close(self) -> None:
         if self.process is not None:
             self.process.kill()
@@ -116,14 +142,16 @@ class _Slot:
 
 
 class Pool:
-    """`jobs` slots. Use it in a `with`: afterwards no process of theirs is left.
+    """`jobs` slots, and a spare one if they are several. Use it in a `with`: afterwards no process of theirs is left.
 
     settings    may be exchanged until the first submission is judged, but for `work` and the isolation
     """
 
     def __init__(self, week: Week, folder: Path, settings: Settings, jobs: int) -> None:
         self.week, self.folder, self.settings = week, folder, settings
-        self.slots = [_Slot(number, settings.work / f"slot{number}", settings) for number in range(1, jobs + 1)]
+        count = jobs + 1 if jobs > 1 else 1
+        self.slots = [_Slot(number, settings.work / f"slot{number}", settings) for number in range(1, count + 1)]
+        self.jobs = jobs
         for sources in parts_of(week).values():  # once, for all judges
             for path, text in sources.items():
                 compiled(path, text)
@@ -136,8 +164,9 @@ class Pool:
             slot.close()
 
     def start(self) -> None:
-        """Begin to start the sandboxes, and wait for the first one. LabError where it does not start."""
-        for slot in self.slots:
+        """Begin to start the sandboxes, and wait for the first one. LabError where it does not start. The spare slot's
+        waits until it is needed: it is an import of torch."""
+        for slot in self.slots[: self.jobs]:
             slot.start()
         first = self.slots[0]
         if first.starting:
@@ -179,7 +208,12 @@ class Pool:
                 if slot.process or slot.starting:
                     continue
                 if waiting:
-                    self._begin(slot, waiting.pop(), begins)
+                    if self._computing() >= self.jobs:
+                        break
+                    if slot.box is not None and not slot.box.alive and not slot.why:
+                        slot.start()
+                    if not slot.starting:
+                        self._begin(slot, waiting.pop(), begins)
                 elif alone and not any(other.process for other in self.slots):
                     self._begin(slot, alone.pop(0), begins)
             self._wait()
@@ -192,19 +226,25 @@ class Pool:
                     else:
                         ends(item, mark)
 
+    def _computing(self) -> int:
+        """How many judges are at work, without those that only wait."""
+        busy = [slot for slot in self.slots if slot.process]
+        for slot in busy:
+            slot.look()
+        return len(busy) - sum(slot.rests for slot in busy)
+
     def _wait(self) -> None:
-        """Until a judge has ended or a sandbox has started."""
+        """Until a judge has ended or a sandbox has started, or it is time to look again."""
         starting = {slot.box.link.fileno(): slot for slot in self.slots if slot.starting and slot.box}
         judges = [slot.process.life for slot in self.slots if slot.process]
-        for ready in select.select([*starting, *judges], [], [], 1.0)[0]:
+        for ready in select.select([*starting, *judges], [], [], LOOK)[0]:
             if ready in starting:
                 starting[ready].started()
 
     def _begin(self, slot: _Slot, item: Todo, begins: Callable[[Todo], None]) -> None:
         box = slot.box if slot.box is not None and slot.box.alive else None
         patience = min(PATIENCE, judge.budget(self.settings) + BEYOND)
-        slot.process = Judge(_judge, item, self.week, self.folder, self.settings, box, patience=patience)
-        slot.item = item
+        slot.take(item, Judge(_judge, item, self.week, self.folder, self.settings, box, patience=patience))
         begins(item)
 
     def _ended(self, slot: _Slot) -> Mark | None:

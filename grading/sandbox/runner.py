@@ -38,6 +38,8 @@ DEADLINE = 6.0  # seconds for a call (at home it is 5), or five times what the r
 TIMES = 5.0
 PATIENCE = 1  # calls of one task that may run into the full deadline
 SHORT = 1.0  # seconds for that task's later calls (or five times the reference)
+HOPE = 4  # calls of one task that may hang before any of them has ended; then HOPELESS is enough for those after them
+HOPELESS = 0.5  # seconds (or five times the reference): what works does so in a tenth of that
 BUDGET = 180.0  # seconds for a submission, or ten times what the reference took in all
 RESTARTS = 10  # sandboxes that one function may destroy: each costs a new import of torch
 MAX_TEXT = 8000  # characters that a verdict tells
@@ -117,6 +119,7 @@ class SandboxRunner:
         self.seconds: dict[str, float] = {}  # the longest call of each function
         self.used = 0.0
         self.hangs: Counter[str] = Counter()
+        self.ended: set[str] = set()  # tasks of which a call has ended, however
         self.fatal: Counter[str] = Counter()
         self.processor = 0.0  # seconds of processor of all its sandboxes so far
         self._box: Box | None = None
@@ -180,8 +183,10 @@ class SandboxRunner:
             end = End(FAULT, f"the sandbox failed: {error}", fatal=True)
         ended = time.monotonic()
         self.seconds[job.function] = max(ended - begin, self.seconds.get(job.function, 0.0))
-        if end.verdict == HUNG and ended - begin >= self._deadline(job):
-            self.hangs[job.task] += 1
+        if end.verdict == HUNG:
+            self.hangs[job.task] += ended - begin >= self._deadline(job)
+        else:
+            self.ended.add(job.task)
         if end.fatal:
             self._drop()
             self.fatal[job.function] += end.verdict != FAULT
@@ -206,7 +211,8 @@ class SandboxRunner:
 
     def _deadline(self, job: Job) -> float:
         times = TIMES * self.reference.get(job.function, 0.0)
-        limit = max(self.deadline if self.hangs[job.task] < PATIENCE else SHORT, times)
+        later = HOPELESS if self.hangs[job.task] >= HOPE and job.task not in self.ended else SHORT
+        limit = max(self.deadline if self.hangs[job.task] < PATIENCE else later, times)
         return min(limit, max(SHORT, self.budget - self.used))
 
     def _reply(self, end: End, job: Job) -> Reply:

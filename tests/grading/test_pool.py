@@ -137,36 +137,80 @@ def test_a_folder_holds_one_package_at_a_time(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_where_the_grader_failed_it_is_tried_again_with_nothing_beside_it():
+class Scripted(pool.Pool):
+    """Judges that end after so many looks, `ends_after`. Those in `resting` use no processor after their first one."""
+
+    def __init__(self, jobs, ends_after, resting=(), faulty=()):
+        self.jobs, self.ends_after, self.resting, self.faulty = jobs, ends_after, resting, faulty
+        self.slots = [object.__new__(pool._Slot) for _ in range(jobs + 1)]
+        for slot in self.slots:
+            slot.box = slot.process = slot.item = None
+            slot.starting, slot.why, slot.left = False, "", 0
+        self.began, self.done = [], []
+
+    def grade(self, *names):
+        todo = [pool.Todo(name, "") for name in names]
+        self.grade_all(todo, lambda item: None, lambda item, mark: self.done.append((item.entry, mark.complete)))
+        return self
+
+    def _begin(self, slot, item, begins):
+        self.began.append((item.entry, item.tries, [other.item.entry for other in self.slots if other.process]))
+        slot.take(item, True)
+        slot.left, slot.used_now = self.ends_after[item.entry], 0.0
+
+    def _wait(self):
+        self.clock.now += pool.LOOK
+        for slot in self.slots:
+            if slot.process and slot.item.entry not in self.resting:
+                slot.used_now += 1e6
+
+    def _ended(self, slot):
+        slot.left -= 1
+        if slot.left:
+            return None
+        slot.process = None
+        return SimpleNamespace(complete=slot.item.entry not in self.faulty or slot.item.tries == pool.RETRIES)
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """The time is that of the scripted judges."""
+    Scripted.clock = SimpleNamespace(now=1.0)
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: Scripted.clock.now))
+    monkeypatch.setattr(pool._Slot, "_processor", lambda slot: slot.used_now)
+
+
+def test_where_the_grader_failed_it_is_tried_again_with_nothing_beside_it(looks):
     """Two slots; the first try of "faulty" fails while "long" still runs."""
-    ends_after, began, done = {"faulty": 1, "long": 4}, [], []
+    made = Scripted(2, {"faulty": 1, "long": 4}, faulty=["faulty"]).grade("faulty", "long")
+    assert made.began == [("faulty", 0, []), ("long", 0, ["faulty"]), ("faulty", 1, []), ("faulty", 2, [])]
+    assert made.done == [("long", True), ("faulty", True)]
 
-    class Scripted(pool.Pool):
-        def __init__(self):
-            self.slots = [SimpleNamespace(process=None, starting=False, item=None) for _ in range(2)]
 
-        def _begin(self, slot, item, begins):
-            beside = [other.item.entry for other in self.slots if other.process]
-            slot.process, slot.item, slot.left = True, item, ends_after[item.entry]
-            began.append((item.entry, item.tries, beside))
+def test_one_more_is_judged_while_one_only_waits(looks):
+    """And never two more, however many wait; without anybody who waits as many as were asked for."""
+    ends = {"sleeps": 20, "too": 20, **dict.fromkeys("abcd", 3)}
+    beside = {entry: others for entry, _, others in Scripted(2, ends, ["sleeps"]).grade("sleeps", *"abcd").began}
+    assert beside["a"] == ["sleeps"] and len(beside["b"]) == 2 and beside["d"]
+    assert all(len(set(others) - {"sleeps"}) < 2 for others in beside.values())
+    beside = {entry: others for entry, _, others in Scripted(2, ends, ["sleeps", "too"]).grade(*ends).began}
+    assert max(map(len, beside.values())) == 2
+    ends["sleeps"] = 3  # whoever comes after it in its slot has not rested yet
+    beside = [others for entry, _, others in Scripted(2, ends, ["sleeps"]).grade("a", "sleeps", *"bcd").began]
+    assert sum(len(others) == 2 for others in beside) == 1
+    beside = {entry: others for entry, _, others in Scripted(2, ends).grade(*ends).began}
+    assert max(map(len, beside.values())) == 1
 
-        def _wait(self):
-            pass
 
-        def _ended(self, slot):
-            slot.left -= 1
-            if slot.left:
-                return None
-            slot.process = None
-            return SimpleNamespace(complete=slot.item.entry != "faulty" or slot.item.tries == pool.RETRIES)
-
-    Scripted().grade_all(
-        [pool.Todo("faulty", ""), pool.Todo("long", "")],
-        None,
-        lambda item, mark: done.append((item.entry, mark.complete)),
-    )
-    assert began == [("faulty", 0, []), ("long", 0, ["faulty"]), ("faulty", 1, []), ("faulty", 2, [])]
-    assert done == [("long", True), ("faulty", True)]
+def test_only_several_at_a_time_have_a_spare_slot(tmp_path, monkeypatch):
+    """Its sandbox is an import of torch: it starts when it is needed."""
+    monkeypatch.setattr(pool, "Box", FakeBox)
+    monkeypatch.setattr(pool, "parts_of", lambda week: {})
+    monkeypatch.setattr(pool._Slot, "started", lambda slot: setattr(slot, "starting", False))
+    for jobs, slots in ((1, 1), (2, 3)):
+        made = pool.Pool(None, tmp_path, pool.Settings(seed=1, work=tmp_path / f"{jobs}"), jobs)
+        made.start()
+        assert [slot.box.launched for slot in made.slots] == [1] * jobs + [0] * (slots - jobs)
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,23 @@ def test_a_hang_is_paid_in_full_once_a_task(field):
     assert limits == [[3.0, 3.0, 3.0], [1.0, 1.0, 3.0], [1.0, 1.0, 3.0]]
 
 
+def test_where_nothing_has_ended_yet_the_last_calls_are_brief(field, monkeypatch):
+    """Four hung and none has ended: the others of the task get half a second. One that has ended gives hope back."""
+    runner = small(field, deadline=3.0)
+    monkeypatch.setattr(runner, "ended", set())
+    job = type("Job", (), {"function": "f", "task": "brief"})
+    runner.hangs["brief"] = 3
+    assert runner._deadline(job) == 1.0
+    runner.hangs["brief"] = 4
+    assert runner._deadline(job) == 0.5
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "reference", {"f": 0.3})
+        assert runner._deadline(job) == 1.5
+    runner.ended.add("brief")
+    assert runner._deadline(job) == 1.0
+    assert field.ask("floods.honest", runner=runner).verdict == "passed" and len(runner.ended) == 2
+
+
 def test_who_destroys_sandboxes_pays_alone(field, monkeypatch):
     """Its own function is not run any more; that is a verdict, no fault of the grader's; others go on."""
     monkeypatch.setattr("grading.sandbox.runner.RESTARTS", 2)
