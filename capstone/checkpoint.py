@@ -12,9 +12,9 @@ in one step (`store.publish`). Before that it does not exist, after it it is who
 have written has a checkpoint with a hole, on the one day on which it matters. And if one rank cannot write (its disk is
 full), all must know: the others would go on, and wait for it in the next collective.
 
-**Is it still whole?** A disk loses bits, a copy is cut short. The manifest has the bytes and the CRC-32 of every file,
-and of itself. A damaged checkpoint is passed over, and said; the one before it is used. All ranks must choose the same:
-one that reads another step trains another model.
+**Is it still whole?** A disk loses bits, a copy is cut short. The manifest has the bytes and the CRC-32 of every file
+(`save` names the keys), and of itself (`sealed`). A damaged checkpoint is passed over, and said; the one before it is
+used. All ranks must choose the same: one that reads another step trains another model.
 
 **On another mesh** the numbers lie elsewhere. A flat parameter's vector is cut into dp parts; the tensors in it are
 slices of whole weights, over tp; and the units are on pp stages. All of that is bookkeeping if each file says what it
@@ -84,6 +84,10 @@ def save(trainer: Any, step: int, store: Store, own: dict[str, Any]) -> None:
 
     own: of this rank, plain values. LabError, on every rank, if a rank could not write; then nothing is published, and
     what was put is discarded.
+
+    The grader of C.3 reads it, too. A rank's file (`to_bytes`): "shards", "m" and "v", each a list of one CPU vector a
+    unit; "steps"; "own". The manifest (`sealed`): "step", "mesh", "setup", and "ranks", which has of each rank its
+    "place", [pp, dp, tp], its "holds", and of its file the "bytes" and the "crc32".
     """
     ### BEGIN SOLUTION C.2 write beside, then publish
     group, optimizer = trainer.mesh.group, trainer.optimizer

@@ -3,7 +3,8 @@
 Under tensor parallelism one tensor's amax is no longer on one rank. A rank's slice has a scale of its own, if you let
 it: the numbers are then rounded on other grids than on one GPU, and a run on 8 ranks is another run than on 1. Nothing
 fails. So the ranks agree on the amaxes (16.3 has the message), and each operand is rounded as the whole one would have
-been. Then the addends of a row-parallel product have one scale, too.
+been. Then the addends of a row-parallel product have one scale, too. (Key/value heads that several ranks hold are the
+exception: there dy is a sum over these ranks, and each addend is rounded by itself.)
 
 Which operands are cut? A column-parallel linear's weight and dy; a row-parallel one's x and weight. A whole operand
 has the same amax on every rank, and agreeing on it changes nothing: the code need not know which kind it is. Two

@@ -149,7 +149,7 @@ def spoilt(batches, told, lr, bad, group):
 
 
 def product(x, w, dy, group):
-    """C.1: AgreedProduct of these slices, forward and backward; and how many numbers it kept."""
+    """C.1: AgreedProduct of these slices, forward and backward."""
     from capstone.given.parts import part
 
     from . import fp8

@@ -184,7 +184,7 @@ class Standing(NamedTuple):
     begun      {group: how many collectives of it the rank has begun}
     call       the call that it stands in, "all_gather" say ("wait" is told as what it waits for); "" in its own code
     group      the group that was called, and `ranks` of it, as the whole run counts; number: this is its n-th
-               collective, counted from 0; peer: whom a send or recv is for, else None
+               collective, counted from 0; peer: with whom a send or recv is, else None
     stood      seconds in this call
     where      "file:line" of the call
     silent     seconds since its `beat` last changed, as the reader saw it
@@ -229,7 +229,8 @@ def standing(ledger: Any, beat: int) -> Standing:
     event = waits[0]
     of = next((e for e in reversed(recent) if e.index == event.of), event) if event.kind == "wait" else event
     ranks = tuple(ledger.groups.get(of.group, ()))
-    told_of = dict(call=of.kind, group=of.group, ranks=ranks, number=of.seq, peer=of.peer)
+    peer = None if of.kind in COLLECTIVES else of.peer  # a broadcast's is its source, for which nobody else waits
+    told_of = dict(call=of.kind, group=of.group, ranks=ranks, number=of.seq, peer=peer)
     return me._replace(**told_of, stood=ledger.now() - event.begin, where=event.where)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from capstone.running.config import CapstoneConfig, degrees, read
-from labkit.comm.ranks import run_ranks, under_torchrun
+from labkit.comm.ranks import RanksFailed, run_ranks, under_torchrun
 from labkit.errors import LabError
 from labkit.record.clean import jsonable
 from labkit.record.run import RunRecord, read_run
@@ -116,3 +116,7 @@ if __name__ == "__main__":
     except LabError as error:
         print(f"train: {error}", file=sys.stderr)
         sys.exit(2)
+    except RanksFailed as failure:
+        refused = isinstance(failure.error, LabError)
+        print(f"train: {failure.error if refused else failure}", file=sys.stderr)
+        sys.exit(2 if refused else 1)

@@ -69,5 +69,16 @@ class Setup(NamedTuple):
                 "a tied head is cut as the embedding and as a linear, and lies in another stage: set tie_embeddings = "
                 "false, or tp and pp to 1"
             )
+        shape, N = self.model, self.tp
+        if shape.experts and N > 1:
+            raise LabError(f"tp = {N}: experts are not cut over tensor-parallel ranks: set tp = 1")
+        for what, count in (("query heads", shape.n_heads), ("features of the feed-forward network", shape.d_ffn)):
+            if count % N:
+                raise LabError(f"{count} {what} cannot be split over tp = {N} ranks: choose a divisor")
+        if max(shape.n_kv_heads, N) % min(shape.n_kv_heads, N):
+            raise LabError(
+                f"{shape.n_kv_heads} key/value heads cannot be split over tp = {N} ranks, nor the ranks over them: one "
+                "must divide the other"
+            )
         if self.pp > self.model.n_layers:
             raise LabError(f"{self.model.n_layers} blocks cannot be {self.pp} stages: each stage has one at least")

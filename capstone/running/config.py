@@ -23,6 +23,7 @@ from pydantic import Field
 
 from capstone.given.setup import Setup
 from labkit.errors import LabError
+from labkit.parallel import tensor
 from labkit.precision.matrix import NO, cell, row_of
 from labkit.strict import Config, Count, CountOrOff, load_toml, strict_validate
 from labkit.train.config import MIXED, TrainConfig
@@ -77,7 +78,7 @@ def degrees(config: CapstoneConfig, ranks: int) -> CapstoneConfig:
     for name, why in (
         ("vp", "stages are not interleaved here"),
         ("cp", "nothing here cuts a sequence over ranks"),
-        ("ep", "the decoder has no experts"),
+        ("ep", "experts are not spread over ranks here"),
     ):
         if getattr(p, name) > 1:
             raise LabError(f"{name} = {getattr(p, name)}: {why}: leave it at 1")
@@ -111,7 +112,12 @@ def degrees(config: CapstoneConfig, ranks: int) -> CapstoneConfig:
     parallel = p.replace(dp=dp, zero={2: 1}.get(zero, zero))
     if not torch and (p.recompute or config.activation_checkpointing != "none" or config.compile):
         raise LabError('parts = "mine" neither compiles nor computes blocks again: take those settings out')
-    return config.replace(parallel=parallel, accumulation=accumulation, **again)
+    filled = config.replace(parallel=parallel, accumulation=accumulation, **again)
+    if torch:
+        tensor.check(filled.resolved_model, p.tp)
+    else:
+        setup_of(filled).refuse(ranks)
+    return filled
 
 
 def recipe(config: CapstoneConfig) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from capstone import assemble
 from capstone.running.config import CapstoneConfig, degrees, setup_of
 from capstone.running.mine import Loop
+from capstone.survive import standing
 from labkit.comm.ranks import run_ranks
 from labkit.record.run import RunRecord
 
@@ -86,3 +88,22 @@ def test_it_goes_on_from_the_newest_whole_checkpoint_and_says_which_was_not(tmp_
     assert again["calls"] == 2 and again["losses"] == whole["losses"], "from step 8, bit for bit"
     said = {e["kind"]: e["message"] for e in events(tmp_path / "run")}
     assert "rank-00001" in said["corrupt_checkpoint"] and "step 8" in said["loaded"]
+
+
+# ---- where a rank stands
+
+
+def test_whoever_stands_in_a_broadcast_waits_for_its_group_and_not_for_the_source():
+    """A hung receiver would otherwise have its waiting neighbours blame the source, which has sent long ago."""
+    ledgers, seen = {}, {}
+
+    def job(group):
+        ledgers[group.rank] = group.ledger
+        if group.rank == 0:
+            while not (1 in ledgers and (told := standing(ledgers[1], 1)).call):
+                time.sleep(0.01)
+            seen[1] = told
+        group.broadcast(torch.ones(2), src=0)
+
+    run_ranks(job, size=2, backend="threads", timeout=60)
+    assert (seen[1].call, seen[1].peer, seen[1].ranks) == ("broadcast", None, (0, 1))

@@ -69,6 +69,17 @@ def test_what_lab_plan_writes_is_read(tmp_path):
     assert (setup.dp, setup.tp, setup.pp, setup.zero, setup.micro) == (2, 2, 1, 3, 4)
 
 
+SMALL = {
+    "vocab_size": 512,
+    "d_model": 48,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "d_ffn": 128,
+    "max_seq_len": 256,
+}
+
+
 @pytest.mark.parametrize(
     "values, ranks, words",
     [
@@ -84,6 +95,12 @@ def test_what_lab_plan_writes_is_read(tmp_path):
         ({"parallel": {"micro_batch": 3}}, 2, "batch_size = 8 is not a multiple"),
         ({"batch_size": 6, "accumulation": 1}, 4, "cannot be cut"),
         ({"compile": True}, 1, "neither compiles"),
+        ({"parallel": {"tp": 3}}, 3, "query heads cannot be split over tp = 3 ranks"),
+        ({"parallel": {"tp": 3}, "parts": "torch"}, 3, "n_heads = .* cannot be split over 3"),
+        ({"parallel": {"tp": 4}, "model": {**SMALL, "n_kv_heads": 3, "n_heads": 12}}, 4, "one must divide the other"),
+        ({"parallel": {"tp": 2}, "model": {**SMALL, "experts": 4, "topk": 2}}, 2, "experts are not cut"),
+        ({"parallel": {"tp": 2}, "model": {**SMALL, "d_ffn": 129}}, 2, "129 features"),
+        ({"parallel": {"pp": 3}, "model": SMALL}, 3, "2 blocks cannot be 3 stages"),
         ({"precision": {"backend": "te"}}, 1, "your own linears"),
     ],
 )
