@@ -93,7 +93,8 @@ def run(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TASK", help="Judge only this task anew, of every attempt that has a mark. Repeatable: --task 13.4."
+            metavar="TASK",
+            help="Judge only this task, of every attempt that has a mark: anew, or a stretch task. Repeatable.",
         ),
     ] = None,
     because: Annotated[
@@ -134,8 +135,8 @@ def run(
             one(mark, chosen, console)
         raise typer.Exit(0 if all(mark.complete for mark in found) else 1)
     for id in task or ():
-        if id not in chosen or chosen.task(id).kind != "auto":
-            raise LabError(f"--task {id}: {chosen.name} has no automatic task of this number")
+        if id not in chosen or chosen.task(id).kind == "written":
+            raise LabError(f"--task {id}: {chosen.name} has no task of this number that tests judge")
     if task and dask is not None:
         raise LabError("--task works on this machine: leave --dask away")
     with shown(console) as told:

@@ -18,10 +18,11 @@ from grading import marks
 from grading.files import put
 from grading.marks import Mark
 from labkit.checks.outcome import number
-from labkit.checks.verdict import FAULT
+from labkit.checks.verdict import FAULT, PASSED
 from labkit.errors import LabError
 
 BEFORE, HISTORY = ".before.json", ".history.jsonl"
+NOT_THERE = "not there"  # a case's verdict, before or after
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ def _cases(was: dict[str, Any], task: dict[str, Any]) -> list[tuple[str, str, st
     return [
         (
             (new.get(test) or old[test])["behaviour"],
-            old[test]["verdict"] if test in old else "not there",
-            new[test]["verdict"] if test in new else "not there",
+            old[test]["verdict"] if test in old else NOT_THERE,
+            new[test]["verdict"] if test in new else NOT_THERE,
         )
         for test in dict.fromkeys([*old, *new])
         if test not in old or test not in new or old[test]["verdict"] != new[test]["verdict"]
@@ -141,10 +142,12 @@ def of(folder: Path, assignment: str, student: str) -> list[Change]:
 
 
 def merged(old: Mark, new: Mark) -> Mark:
-    """The old mark with the tasks that the new one holds. Its key is the old one's only if nothing it stands for has
-    changed: else no later run takes it for a whole mark of today's tests."""
+    """The old mark with the tasks that the new one holds: in place of its own, or, if it had none (a stretch task),
+    behind them. Its key is the old one's only if nothing it stands for has changed: else no later run takes it for a
+    whole mark of today's tests."""
     fresh = {task["id"]: task for task in new.tasks}
     tasks = [fresh.get(task["id"], task) for task in old.tasks]
+    tasks += [task for task in new.tasks if task["id"] not in {task["id"] for task in old.tasks}]
     auto = [task for task in tasks if task["kind"] == "auto"]
     other = [sentence for sentence in old.attention if not sentence.startswith(tuple(f"{id} " for id in fresh))]
     return replace(
@@ -166,6 +169,13 @@ def sentences(change: Change) -> Iterator[str]:
     if not change.tasks:
         yield f"{change.student}, attempt {change.attempt}: nothing changed ({change.why or 'graded anew'})"
     for task in change.tasks:
+        if task.before is None and all(before == NOT_THERE for _, before, _ in task.cases):
+            passed = sum(after == PASSED for _, _, after in task.cases)
+            yield (
+                f"{change.student}, attempt {change.attempt}: {task.id} judged for the first time: {passed} of "
+                f"{len(task.cases)} cases pass"
+            )
+            continue
         yield (
             f"{change.student}, attempt {change.attempt}: {task.id} from {_points(task.before)} to "
             f"{_points(task.after)} ({change.why or 'graded anew'})"

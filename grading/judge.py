@@ -14,7 +14,7 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -53,7 +53,7 @@ class Settings:
     seconds     the reference's time by function; total: of all its calls
     expected    what was found while it was graded: see labkit.checks.expected
     work        a folder for files that are needed while it runs
-    tasks       only these are judged anew, and `marks` is the folder that holds the marks of the rest; () is all
+    tasks       only these are judged, and `marks` is the folder that holds the marks of the rest; () is all with points
     """
 
     seed: int
@@ -144,21 +144,25 @@ def reference(
     settings: Settings,
     box: Box | None = None,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+    stretch: Sequence[str] = (),
 ) -> tuple[Outcome, dict[str, float]]:
     """The week's own solutions through the same machinery: the outcome, and the longest call of each function. What
-    was expected of it is in `labkit.checks.expected` afterwards."""
+    was expected of it is in `labkit.checks.expected` afterwards.
+
+    stretch  tasks without points that are judged as well"""
     expected.forget()
+    asked = [week.name, *stretch]
     with laid_out(package, box.folder if box else settings.work / "reference") as folder:
         if settings.isolation == UNSANDBOXED:
             with LocalRunner(folder, reference=week.folder.parent) as runner:
                 outcome = run_checks(
-                    [week.name], weeks=[week], runner=runner, seed=settings.seed, deadline=GENEROUS, progress=progress
+                    asked, weeks=[week], runner=runner, seed=settings.seed, deadline=GENEROUS, progress=progress
                 )
                 return outcome, {}
         with SandboxRunner(
             folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS, box=box
         ) as sandboxed:
-            outcome = run_checks([week.name], weeks=[week], runner=sandboxed, seed=settings.seed, progress=progress)
+            outcome = run_checks(asked, weeks=[week], runner=sandboxed, seed=settings.seed, progress=progress)
             return outcome, sandboxed.seconds
 
 

@@ -89,7 +89,8 @@ def run(
 
     seed      None: the class's, made on the first run and kept
     students  only these; () is all
-    tasks     judge only these anew, of every attempt that has a complete mark, also if nothing has changed; () is all
+    tasks     judge only these, of every attempt that has a complete mark, also if nothing has changed. Stretch tasks
+              are judged so, and only so; () is all that give points
     because   the reason, kept with what changes (grading.history)
     dask      a Dask scheduler's address, or "local": grade on its workers (grading.many)
     LabError  nothing to grade, another run is going on, the sandbox does not work, or the reference itself does not
@@ -126,7 +127,8 @@ def run(
             return report
         with Pool(week, folder, settings, 1 if dask else min(jobs, total)) as pool:
             pool.start()
-            settings = _timed(week, settings, own, pool, told)
+            stretch = [id for id in tasks if week.task(id).kind == "stretch"]
+            settings = _timed(week, settings, own, pool, told, stretch)
             pool.settings = settings = replace(settings, tasks=tuple(tasks), marks=folder)
             if dask is not None:
                 from grading import many
@@ -190,20 +192,27 @@ def class_seed(own: Path) -> int:
 _FROM_REFERENCE = ("seconds", "total", "expected")
 
 
-def _timed(week: Week, settings: Settings, own: Path, pool: Pool, told: Callable[[Progress], None]) -> Settings:
-    """The settings with the reference's times. It is graded once a machine: if it does not earn all, nobody's marks
-    would be right."""
+def _timed(
+    week: Week, settings: Settings, own: Path, pool: Pool, told: Callable[[Progress], None], stretch: Sequence[str] = ()
+) -> Settings:
+    """The settings with the reference's times. It is graded once a machine, and once more when a stretch task is asked
+    for of which nothing is known: if it does not earn all, nobody's marks would be right."""
     path = own / ".reference.json"
     key = judge.key("the reference", week, settings)
+    asked = set(stretch)
     try:
         known = json.loads(path.read_text())
         if known["key"] == key:
-            return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
+            if asked <= set(known["stretch"]):
+                return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
+            asked |= set(known["stretch"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     told(Progress(0, 0, None))
     # In a process of its own: the grader itself must never compute.
-    status = pool.alone(_time, week, settings, key, path, told=lambda done, total: told(Progress(done, total, None)))
+    status = pool.alone(
+        _time, week, settings, key, path, sorted(asked), told=lambda done, total: told(Progress(done, total, None))
+    )
     known = json.loads(path.read_text()) if status == 0 else {"error": f"its judge ended with status {status}"}
     if "error" in known:
         path.unlink(missing_ok=True)
@@ -215,12 +224,20 @@ def _timed(week: Week, settings: Settings, own: Path, pool: Pool, told: Callable
 
 
 def _time(
-    box: Box | None, tell: Callable[[int, int], None], week: Week, settings: Settings, key: str, path: Path
+    box: Box | None,
+    tell: Callable[[int, int], None],
+    week: Week,
+    settings: Settings,
+    key: str,
+    path: Path,
+    stretch: Sequence[str],
 ) -> None:
     """Grade the reference; how long it took, or why not, into the file."""
     try:
         package = arrange(reference_submission(week), week)
-        outcome, seconds = judge.reference(package, week, settings, box, lambda done, total, what: tell(done, total))
+        outcome, seconds = judge.reference(
+            package, week, settings, box, lambda done, total, what: tell(done, total), stretch
+        )
         worst = [
             f"{case.task} {case.behaviour}: {case.verdict}: {case.text}"
             for case in outcome.cases
@@ -228,7 +245,7 @@ def _time(
         ]
         _write(
             path,
-            {"key": key, "seconds": seconds, "total": outcome.seconds, "expected": expected.known()}
+            {"key": key, "stretch": stretch, "seconds": seconds, "total": outcome.seconds, "expected": expected.known()}
             if outcome.full
             else {"error": worst[0] if worst else "a task has no cases"},
         )

@@ -47,9 +47,16 @@ def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[
                 f"submission {mark.submission[:12]}, graded {mark.finished}, seed {mark.seed}"
             )
     for one in standing.mark.tasks:
-        if one["kind"] == "stretch" or (task is not None and one["id"] != task):
+        stretch = one["kind"] == "stretch"
+        if (stretch and not one["cases"]) or (task is not None and one["id"] != task):
             continue
-        lines += ["", f"{one['id']} {one['title']}: {page.of(standing.points(one), one['possible'])}"]
+        passed = sum(case["verdict"] == PASSED for case in one["cases"])
+        came = (
+            f"{passed} of {len(one['cases'])} cases pass, no points"
+            if stretch
+            else (page.of(standing.points(one), one["possible"]))
+        )
+        lines += ["", f"{one['id']} {one['title']}: {came}"]
         given = standing.by_hand.get(one["id"])
         if given is not None and given.points is not None:
             lines.append(

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from grading.sandbox import watch
 from grading.sandbox.box import Box, BoxFailed, Rank
 from grading.sandbox.broker import Broker, Endpoint
+from grading.sandbox.command import outside
 from grading.sandbox.frames import Broken, clean
 from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, NOT_ATTEMPTED, OUT_OF_MEMORY, PASSED
 from labkit.comm.autopsy import Autopsy
@@ -304,9 +305,9 @@ class Call:
             e.output = self._said(endpoint.rank)[-2000:]
         elif endpoint.state == "raised":
             e.text, e.traceback = endpoint.failure["text"], endpoint.failure["traceback"]
-            e.stack = endpoint.failure["stack"]
+            e.stack = outside(endpoint.failure["stack"])
         elif endpoint.state == "running":
-            e.stack = self.stacks.get(endpoint.rank, [])
+            e.stack = outside(self.stacks.get(endpoint.rank, []))
         return e
 
     def _where(self) -> None:

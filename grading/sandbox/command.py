@@ -22,9 +22,12 @@ from pathlib import Path
 
 import labkit
 from labkit.checks import boundary
+from labkit.comm.callsite import students
 from labkit.errors import LabError
 
 COURSE, SUBMISSION = "/course", "/submission"
+REFERENCE = "reference"  # in the scratch folder: parts of the reference, which a task stands on
+Stack = list[tuple[str, int, str]]  # (file, line, function), innermost first
 INSIDE = "labkit_inside"  # what grading/sandbox/inside is called in there: no helper of a student's has this name
 # Top-level packages of the course that must not be seen, wherever pip has put them.
 _COURSE = re.compile(r"^(week\d+\w*|capstone\w*|labkit|grading|tests|solutions)$")
@@ -143,6 +146,24 @@ def _labkit(uses: tuple[str, ...], whole: bool) -> list[str]:
     for path, inside in paths.items():
         argv += ["--ro-bind", str(path), inside]
     return argv
+
+
+def outside(stack: Stack) -> Stack:
+    """A stack from inside as one of here: labkit's files by their names here; without what starts ranks in there. Of
+    the reference's files only what no line of the submission's has called."""
+    top = os.path.join(os.path.dirname(os.path.abspath(labkit.__file__)), "")
+    found = [
+        (top + file.removeprefix(f"{COURSE}/labkit/") if file.startswith(f"{COURSE}/labkit/") else file, line, name)
+        for file, line, name in stack
+        if not file.startswith(f"{COURSE}/{INSIDE}/")
+    ]
+    own = any(file.startswith(SUBMISSION + "/") and students(file) for file, _, _ in found)
+    return [at for at in found if not (own and at[0].startswith(references()))]
+
+
+def references() -> tuple[str, ...]:
+    """Where the reference's files lie inside: of earlier weeks, and of what a task stands on."""
+    return f"{COURSE}/", f"{scratch()}/{REFERENCE}/"
 
 
 def scratch() -> str:

@@ -24,7 +24,7 @@ import torch
 from grading.sandbox import watch
 from grading.sandbox.box import Box, BoxFailed, Limits
 from grading.sandbox.call import Call, End
-from grading.sandbox.command import SUBMISSION, scratch
+from grading.sandbox.command import REFERENCE, SUBMISSION, references, scratch
 from grading.sandbox.frames import clean
 from grading.sandbox.site import BoxedSite
 from labkit.checks import values
@@ -44,6 +44,7 @@ BUDGET = 180.0  # seconds for a submission, or ten times what the reference took
 RESTARTS = 10  # sandboxes that one function may destroy: each costs a new import of torch
 MAX_TEXT = 8000  # characters that a verdict tells
 LIMITS = Limits()
+THEIRS = "the course's own "  # in front of a file's name, where the student has one of this name as well
 MAX_COMPILED = 200  # files that are compiled before they are imported
 
 
@@ -87,7 +88,7 @@ def _sources(week: Week, modules: set[str], keep: tuple[str, ...]) -> dict[str, 
 @cache
 def compiled(path: str, text: str) -> torch.Tensor:
     """A source as the bytes of its .pyc, uint8: a rank that parsed it would spend more on that than on its call."""
-    code = compile(text, f"{scratch()}/reference/{path}", "exec", dont_inherit=True)
+    code = compile(text, f"{scratch()}/{REFERENCE}/{path}", "exec", dont_inherit=True)
     head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)  # 1: of no source file
     return torch.frombuffer(bytearray(head + marshal.dumps(code)), dtype=torch.uint8)
 
@@ -221,6 +222,9 @@ class SandboxRunner:
         if end.autopsy is not None:
             reply = told(end.autopsy, SUBMISSION, end.ledgers)
             reply.verdict = end.verdict
+            for place in references():
+                reply.text = reply.text.replace(place, THEIRS)
+                reply.cause = tuple(cause.replace(place, THEIRS) for cause in reply.cause)
             return reply
         if end.verdict == NOT_ATTEMPTED:
             return Reply(NOT_ATTEMPTED, text=not_attempted(end.text))

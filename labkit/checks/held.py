@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from labkit.checks.verdict import FORBIDDEN, CheckFailed
+from labkit.comm.callsite import COURSES
 from labkit.comm.group import Group
 from labkit.comm.ledger import EMPTY, Event, Ledger
 
-_COURSES = ("given", "scenarios")  # the parts of a week's package that are not the student's
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), CodeType, TracebackType)
 
 
@@ -58,7 +58,7 @@ def _refers_to(one: Any, package: str) -> list[Any]:
 @functools.cache
 def _students(module: Any, package: str) -> bool:
     first, _, rest = str(module).partition(".")
-    return first == package and rest.partition(".")[0] not in _COURSES
+    return first == package and rest.partition(".")[0] not in COURSES
 
 
 def grown(ledger: Ledger, base: str, mark: str, after: int) -> int | None:

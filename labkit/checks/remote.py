@@ -11,14 +11,14 @@ import importlib.machinery
 import itertools
 import random
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.checks import boundary
-from labkit.comm.callsite import theirs
+from labkit.comm.callsite import theirs, written_in
 from labkit.comm.ledger import EMPTY
+from labkit.comm.outcome import frames_of
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group
@@ -78,6 +78,7 @@ def outcome(
         # This process has run before, and files may be others by now.
         importlib.invalidate_caches()
     boundary.hold(job["task"], job["uses"], job["without"])
+    written_in(root)
     try:
         _forget(package)
         parts = {}
@@ -120,7 +121,7 @@ def told(error: BaseException, root: str) -> str:
     lines = [f"{type(error).__name__}: {error}".rstrip(": ")]
     if isinstance(error, SyntaxError) and error.filename:
         lines.append(f"  {_short(error.filename, root)}:{error.lineno}: {(error.text or '').strip()}")
-    for frame in traceback.extract_tb(error.__traceback__):
+    for frame in frames_of(error):
         if frame.filename.startswith(root) and theirs(frame.filename):
             lines.append(f"  {_short(frame.filename, root)}:{frame.lineno} in {frame.name}: {frame.line}")
     return "\n".join(lines)

@@ -1,4 +1,8 @@
-"""Where a call came from: file and line, as the author of the code knows them."""
+"""Where a call came from: file and line, as the author of the code knows them.
+
+A student's function may be called by the course, and call it: a week's scenarios.py drives it, counts its products,
+hands it a function. Where one of the student's lines is on the way, that line is told.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,8 @@ _names: dict[str, str | None] = {}  # co_filename -> the name to show; None: our
 
 
 def caller() -> str:
-    """ "file:line" of the innermost frame outside labkit.comm: the line that its author would call theirs."""
+    """ "file:line" of the innermost frame outside labkit.comm: the line that its author would call theirs. From a file
+    of the course's (`courses`) on, the next one outwards that is the author's own, if there is one."""
     return _innermost(own=False) or "?"
 
 
@@ -26,15 +31,18 @@ def author() -> str:
 
 def _innermost(own: bool) -> str:
     frame: FrameType | None = sys._getframe(2)
+    course = ""
     while frame is not None:
         filename = frame.f_code.co_filename
         name = _names.get(filename, "")
         if name == "":
             name = _names[filename] = None if filename.startswith(_HERE) else shown_path(filename)
         if name is not None and not (own and installed(filename)):
-            return f"{name}:{frame.f_lineno}"
+            if students(filename) if course else not courses(filename):
+                return f"{name}:{frame.f_lineno}"
+            course = course or f"{name}:{frame.f_lineno}"
         frame = frame.f_back
-    return ""
+    return course
 
 
 def shown_path(filename: str) -> str:
@@ -64,9 +72,12 @@ def installed(filename: str) -> bool:
 _LABKIT = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "")
 
 
+_INSIDE = _LABKIT[:-1] + "_inside" + os.sep  # beside labkit in the grader's sandbox: what starts ranks there
+
+
 def machinery(filename: str) -> bool:
     """Whether a file is labkit's, or the interpreter's own: a line that who reads a traceback cannot mend."""
-    return filename.startswith((_LABKIT, "<frozen"))
+    return filename.startswith((_LABKIT, _INSIDE, "<frozen"))
 
 
 def theirs(filename: str) -> bool:
@@ -74,7 +85,56 @@ def theirs(filename: str) -> bool:
     return not (machinery(filename) or installed(filename))
 
 
+COURSES = ("given", "scenarios")  # of a week's folder: a folder and a file that students do not write
+_root = ""
+
+
+def written_in(root: str) -> None:
+    """From now on, in this process, a student's files are those in `root`: others may be the reference's, put in their
+    place."""
+    global _root
+    _root = os.path.join(root, "")
+
+
+def given(filename: str) -> bool:
+    """Whether a file, by its name, is one of a week's that students do not write."""
+    folder, name = os.path.split(filename)
+    return name == f"{COURSES[1]}.py" or os.path.basename(folder) == COURSES[0]
+
+
+def courses(filename: str) -> bool:
+    """Whether a file is `given`, or lies where no student's does."""
+    return given(filename) or (not filename.startswith(_root) and theirs(filename))
+
+
+def students(filename: str) -> bool:
+    """Whether a file is the author's own code, and not the course's; a notebook's cell, too, but no `python -c`."""
+    named = not filename.startswith("<") or filename.startswith("<ipython-input")
+    return named and theirs(filename) and not courses(filename)
+
+
 def cut(frames: Sequence[Frame], file: Callable[[Frame], str]) -> list[Frame]:
-    """`frames` without labkit's, wherever they stand; all of them where none is the author's own."""
+    """`frames`, outermost first, without labkit's, wherever they stand, and without the course's that a student's line
+    called; all of them where none is the author's own."""
     own = any(theirs(file(frame)) for frame in frames)
-    return [frame for frame in frames if not (own and machinery(file(frame)))]
+    last = max((number for number, frame in enumerate(frames) if students(file(frame))), default=len(frames))
+    return [
+        frame
+        for number, frame in enumerate(frames)
+        if not (own and machinery(file(frame))) and not (number > last and courses(file(frame)))
+    ]
+
+
+def told_place(where: str) -> str:
+    """A "file:line" for people: of the course's, that it is none of theirs. No line of theirs has called it."""
+    return f"{where}, the course's line and not yours" if given(where.rpartition(":")[0]) else where
+
+
+def told_of(files: Sequence[str]) -> int | None:
+    """Which of a stack's files, innermost first, is the one to name: the innermost that is a student's; else the
+    author's; else not installed; else any."""
+    for fits in (students, theirs, lambda file: not installed(file), lambda file: True):
+        for number, file in enumerate(files):
+            if not file.startswith("<frozen") and fits(file):
+                return number
+    return None

@@ -12,7 +12,7 @@ from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 
 from labkit.comm.autopsy import Autopsy, Call, Edge, RankReport
-from labkit.comm.callsite import installed, shown_path, theirs
+from labkit.comm.callsite import given, shown_path, told_of, told_place
 from labkit.comm.ledger import COLLECTIVES, Event, Ledger, say_ranks
 from labkit.comm.match import Match, Mismatch
 from labkit.comm.outcome import Evidence, RanksFailed
@@ -123,7 +123,7 @@ def _follows(e: Evidence) -> bool:
 
 def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> str:
     if e.state == "raised":
-        text = f"Rank {e.rank} raised {e.text}" + (f" ({where})" if where else "")
+        text = f"Rank {e.rank} raised {e.text}" + (f" ({told_place(where)})" if where else "")
         return text if text.endswith((".", ")", "!", "?")) else text + "."
     place = f" at {where}" if where else f", in or after the call at {last}" if last else ""
     if mismatch is not None and e.signal == signal.SIGABRT:
@@ -154,7 +154,7 @@ def _blame_waiting(a: Autopsy) -> None:
         which = "collective number" if call.kind in COLLECTIVES else "message number"
         cause = (
             f"Rank {rank} returned early: {say_ranks(waiters)} still {verb} for it, rank {waiters[0]} in {call} at "
-            f"{call.where} ({which} {call.number}), which rank {rank} never {_counter_verb(call.kind)}."
+            f"{told_place(call.where)} ({which} {call.number}), which rank {rank} never {_counter_verb(call.kind)}."
         )
         _set(a, "deadlock", rank, sorted([rank, *waiters]), call.where, cause)
     elif late:
@@ -171,7 +171,7 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
     first = cycle.index(min(cycle))
     cycle = cycle[first:] + cycle[:first]
     calls = [_call_on(state[rank], on) for rank, on in zip(cycle, cycle[1:] + cycle[:1])]
-    steps = "; ".join(f"rank {rank} waits in {call} at {call.where}" for rank, call in zip(cycle, calls))
+    steps = "; ".join(f"rank {rank} waits in {call} at {told_place(call.where)}" for rank, call in zip(cycle, calls))
     kinds = {call.kind for call in calls}
     if past := _past_each_other(state, cycle, calls):
         advice = past
@@ -190,7 +190,8 @@ def _blame_cycle(a: Autopsy, state: dict[int, RankReport], cycle: list[int]) -> 
     else:
         advice = "They do not make matching calls in the same order."
     cause = f"Deadlock of {say_ranks(sorted(cycle))}: {steps}. {advice}"
-    _set(a, "deadlock", cycle[0], sorted(cycle), calls[0].where, cause)
+    where = next((call.where for call in calls if not given(call.where.rpartition(":")[0])), calls[0].where)
+    _set(a, "deadlock", cycle[0], sorted(cycle), where, cause)
 
 
 def _past_each_other(state: dict[int, RankReport], cycle: list[int], calls: list[Call]) -> str:
@@ -324,8 +325,6 @@ def _signal_name(number: int | None) -> str:
 
 
 def _own_line(stack: list[tuple[str, int, str]]) -> str:
-    """The innermost line of the author's own code; else of what is not installed; else of any."""
-    lines = [(file, line) for file, line, _ in stack if not file.startswith("<frozen")]
-    own = [at for at in lines if theirs(at[0])] or [at for at in lines if not installed(at[0])]
-    file, line = (own or lines or [("", 0)])[0]
-    return f"{shown_path(file)}:{line}" if file else ""
+    """The line of a stack that is told: see `told_of`."""
+    number = told_of([file for file, _, _ in stack])
+    return f"{shown_path(stack[number][0])}:{stack[number][1]}" if number is not None else ""

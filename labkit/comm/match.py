@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from labkit.comm.callsite import given, told_place
 from labkit.comm.ledger import COLLECTIVES, Event, GroupId, Ledger, say_ranks
 
 # What the ledgers know of two lengths that differ; who knows the neighbours knows which of the two it is.
@@ -98,7 +99,9 @@ class Match:
                     blame = "one of them is wrong" if tie else f"{say_ranks(odd)} left the common order"
                     cause = f"The ranks' collective number {seq + 1}{group.of} differs: {told}; {blame}."
                     met = max(e.begin for e in calls.values())
-                    yield met, Mismatch(odd[0], sorted(calls), calls[odd[0]].where, cause)
+                    places = [calls[rank].where for rank in (*odd, *most)]
+                    where = next((at for at in places if not given(at.rpartition(":")[0])), places[0])
+                    yield met, Mismatch(odd[0], sorted(calls), where, cause)
                     break
 
 
@@ -120,4 +123,4 @@ def _advice(send: Event, recv: Event) -> str:
 def _told(e: Event) -> str:
     parts = [e.op, f"src {e.peer}" if e.peer is not None else None, _what(e) if e.dtype else None]
     inside = ", ".join(part for part in parts if part)
-    return f"{e.kind}{f'({inside})' if inside else ''} at {e.where}"
+    return f"{e.kind}{f'({inside})' if inside else ''} at {told_place(e.where)}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from labkit.comm.callsite import cut
+from labkit.comm.callsite import cut, students
 from labkit.comm.ledger import Ledger
 from labkit.errors import LabError
 
@@ -65,12 +67,34 @@ class Evidence:
 
 def tell(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: {"text", "traceback", "stack"}, without labkit's frames, wherever they stand: above
-    the author's code, between two functions of it, or below."""
+    the author's code, between two functions of it, or below. Whose a file is, is known here, where its path is."""
     told = traceback.TracebackException.from_exception(error)
-    stack = [(f.filename, f.lineno or 0, f.name) for f in reversed(told.stack)]
+    told.stack += _backward(str(error))
     _cut(told)
+    stack = [(f.filename, f.lineno or 0, f.name) for f in reversed(told.stack)]
     text = f"{type(error).__name__}: {error}".rstrip(": ")
     return {"text": text, "traceback": "".join(told.format()), "stack": stack}
+
+
+def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
+    """An exception's frames, outermost first, as `tell` has them."""
+    return cut([*traceback.extract_tb(error.__traceback__), *_backward(str(error))], lambda frame: frame.filename)
+
+
+def _backward(text: str) -> list[traceback.FrameSummary]:
+    """The `backward` of which torch says that it gave too few gradients, or one of another shape; [] of other errors.
+    torch finds out when it has returned: no frame shows where."""
+    said = re.search(r"[Ff]unction (\w+)Backward returned an", text)
+    name = said[1] if said is not None else ""
+    for module in list(sys.modules.values()) if name else ():
+        function = getattr(getattr(module, "__dict__", {}).get(name), "backward", None)
+        code = getattr(function, "__code__", None)
+        if code is not None and students(code.co_filename):
+            line = code.co_firstlineno
+            while linecache.getline(code.co_filename, line).lstrip().startswith("@"):
+                line += 1
+            return [traceback.FrameSummary(code.co_filename, line, "backward")]
+    return []
 
 
 def _cut(told: traceback.TracebackException | None) -> None:

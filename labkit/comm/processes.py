@@ -276,7 +276,7 @@ class RankPool:
             if worker.state in ("died", "running"):
                 e.stack = parse_trace(trace)
             if worker.state == "died":
-                frames = reversed(cut(e.stack, lambda at: at[0]))
+                frames = cut(e.stack[::-1], lambda at: at[0])
                 e.traceback = "".join(f'  File "{file}", line {line}, in {name}\n' for file, line, name in frames)
             worker.err.forward(last=True)
             e.output = "\n".join(worker.err.said(8))

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -40,8 +40,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import LabError
 from labkit.model.config import ModelConfig
-from labkit.model.moe import MixtureOfExperts
 from labkit.model.weights import init_weights, perturb
+
+if TYPE_CHECKING:
+    from labkit.model.moe import MixtureOfExperts
 
 __all__ = ["Block", "MeanCrossEntropy", "RMSNorm", "RotaryAttention", "Transformer", "init_weights", "perturb"]
 
@@ -150,11 +152,17 @@ class Block(nn.Module):
         self.attn_norm = RMSNorm(config.d_model, config.norm_eps)
         self.attn = Attention(f"{name}.attn", config, linear)
         self.ffn_norm = RMSNorm(config.d_model, config.norm_eps)
-        self.ffn = MixtureOfExperts(config, SwiGLU()) if config.experts else FeedForward(f"{name}.ffn", config, linear)
+        self.ffn = _experts(config) if config.experts else FeedForward(f"{name}.ffn", config, linear)
 
     def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
         x_BTD = x_BTD + self.attn(self.attn_norm(x_BTD), cos_TR, sin_TR)
         return x_BTD + self.ffn(self.ffn_norm(x_BTD))
+
+
+def _experts(config: ModelConfig) -> MixtureOfExperts:
+    from labkit.model.moe import MixtureOfExperts  # not above: it brings torch's compiler, a second for every process
+
+    return MixtureOfExperts(config, SwiGLU())
 
 
 class MeanCrossEntropy(nn.Module):
@@ -223,6 +231,8 @@ class Transformer(nn.Module):
         """What the experts of this stage add to the loss in training: `config.balance` times the sum of their layers'
         imbalances in the last forward, FP32. The last stage's loss has its own; what runs the stages must add those of
         the others."""
+        from labkit.model.moe import MixtureOfExperts
+
         found = [block.ffn.imbalance for block in self.blocks() if isinstance(block.ffn, MixtureOfExperts)]
         return self.config.balance * torch.stack([each for each in found if each is not None]).sum()
 

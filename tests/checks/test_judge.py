@@ -91,6 +91,15 @@ def test_one_factor_everywhere_is_told_where_nothing_else_fits():
     assert failure(same, whole * 2, whole, looks_like={"doubled": whole * 2}).cause == ("doubled",)
 
 
+def test_a_number_that_is_right_refutes_one_factor_everywhere():
+    """A rounding more of a coarse dtype, in half of the numbers, lies within that dtype's precision of one factor."""
+    want = torch.tensor([284.0, 452, 492, 488, 396, 476], dtype=torch.bfloat16)
+    got = torch.tensor([280.0, 452, 488, 484, 392, 476], dtype=torch.bfloat16)
+    assert failure(same, got, want).cause == ()
+    assert failure(same, got, want, tol=0.0).text.startswith("the result: 4 of 6 numbers differ")
+    assert failure(same, want / 2, want).cause == ("every number is 0.5 times the one expected",)
+
+
 def test_a_cause_needs_evidence_in_several_numbers():
     """In a chunk of one or two numbers two mistakes agree by accident: then nothing is claimed."""
     two = torch.tensor([10.0, 20.0, 31.0, 41.0])

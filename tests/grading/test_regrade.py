@@ -61,7 +61,44 @@ def test_the_command_names_who_changed_from_what_to_what(course):  # noqa: F811 
     said = grade(course, "--unsandboxed", "--task", "91.2").stdout
     assert "1 graded anew and unchanged" in said
     done = grade(course, "--unsandboxed", "--task", "91.9")
-    assert done.returncode == 2 and "no automatic task of this number" in done.stderr
+    assert done.returncode == 2 and "no task of this number that tests judge" in done.stderr
+    assert grade(course, "--unsandboxed", "--task", "91.3").returncode == 2, "an essay"
+
+
+@pytest.mark.thorough
+def test_a_stretch_task_is_judged_when_it_is_named(course):  # noqa: F811  the fixture
+    week, _, folder, hand_in = course
+    hand_in("anna", SOLVED)
+    hand_in("ben", SOLVED.replace("return 1\n", "return 2\n"))
+    graded(course, **UNSHUT)
+    before = {name: mark(course, name) for name in ("anna", "ben")}
+    assert not any(task["kind"] == "stretch" for task in before["anna"].tasks)
+    graded(course, **UNSHUT, tasks=["91.4"])
+    for name, verdict in (("anna", "passed"), ("ben", "wrong")):
+        found = mark(course, name)
+        *others, stretch = found.tasks
+        assert others == before[name].tasks and (found.points, found.key) == (before[name].points, before[name].key)
+        assert (stretch["id"], stretch["points"], stretch["possible"]) == ("91.4", 0, 0)
+        assert [case["verdict"] for case in stretch["cases"]] == [verdict]
+    (change,) = history.of(folder, "week91", "ben")
+    assert list(history.sentences(change)) == ["ben, attempt 1: 91.4 judged for the first time: 0 of 1 cases pass"]
+    lines = told(week, next(s for s in standings(week, folder, folder, DEFAULTS) if s.student == "ben"), None, folder)
+    assert "91.4 more: 0 of 1 cases pass, no points" in lines
+    assert sorted(graded(course, **UNSHUT)["kept"]) == ["anna", "ben"], "a whole mark still, and the stretch task stays"
+    assert mark(course, "ben").tasks[-1]["id"] == "91.4"
+
+
+@pytest.mark.thorough
+def test_a_stretch_task_whose_reference_fails_is_nobodys_mistake(course):  # noqa: F811  the fixture
+    week, _, _, hand_in = course
+    week.tests[0].write_text(
+        week.tests[0].read_text().replace('call_alone("ops.more"), 1', 'call_alone("ops.more"), 3')
+    )
+    hand_in("anna", SOLVED)
+    assert grade(course, "--unsandboxed").returncode == 0, "nobody has asked for it"
+    done = grade(course, "--unsandboxed", "--task", "91.4")
+    assert done.returncode == 2 and "the reference itself" in done.stderr and "91.4" in done.stderr
+    assert not any(task["id"] == "91.4" for task in mark(course, "anna").tasks)
 
 
 def test_without_a_whole_mark_no_task_is_judged_alone(course):  # noqa: F811  the fixture

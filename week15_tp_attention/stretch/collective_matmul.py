@@ -136,18 +136,22 @@ class LinearReduce(torch.autograd.Function):
 
 
 def gather_linear(x_BtI: Tensor, weight_OI: Tensor, group) -> Tensor:
-    """Task 15.9. All ranks' positions of x times this rank's rows of a weight: [B, T, O]. Point-to-point calls only,
-    forward and backward; every product of N positions' parts in a span "product"."""
+    """Task 15.9. All ranks' positions of x times this rank's rows of a weight: [B, T, O].
+
+    Point-to-point calls only: N-1 messages to the right neighbour forward, as many backward, each beside a product. y
+    comes of N products, and so does dx, each of one rank's positions and in a span "product". dW's product has no
+    span."""
     return GatherLinear.apply(x_BtI, weight_OI, group)
 
 
 def linear_scatter(x_BTI: Tensor, weight_OI: Tensor, group) -> Tensor:
     """Task 15.9. The sum over ranks of x times this rank's columns of a weight, this rank's positions of it:
-    [B, t, O]. Likewise."""
+    [B, t, O]. N divides T. Messages and spans as in `gather_linear`."""
     return LinearScatter.apply(x_BTI, weight_OI, group)
 
 
 def linear_reduce(x_BTI: Tensor, weight_OI: Tensor, group, chunks: int = 4) -> Tensor:
     """Task 15.9. The sum over ranks of x times this rank's columns of a weight, whole on every rank: [B, T, O]. The B T
-    rows in `chunks` parts, as `torch.chunk` cuts: a product in a span "product", then its all-reduce, for each."""
+    rows in `chunks` parts, as `torch.chunk` cuts: a product in a span "product", then its all-reduce, for each. All
+    sums but the last travel beside the next product. dy is whole on every rank; backward sends nothing."""
     return LinearReduce.apply(x_BTI, weight_OI, group, chunks)

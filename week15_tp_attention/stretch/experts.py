@@ -105,7 +105,7 @@ def spread_experts(
         chosen_SK, gates_SK: as `route` gives them; K is the same everywhere.
         up_eFD, down_eDF: the weights of this rank's experts, as many as everybody has.
 
-    Point-to-point calls only. Besides rows and their gradients a rank sends e numbers, its counts, to each other rank.
+    Point-to-point calls only. Besides rows and their gradients a rank sends e int64, its counts, to each other rank.
     Gradients of x and the gates are this rank's own; those of the experts' weights are of all ranks' rows.
     """
     ### BEGIN SOLUTION 15.13 dispatch, experts, combine

@@ -10,7 +10,11 @@ to chunk v-1; then the next P. Backwards go in the same groups, chunks from the 
 first runs some forwards ahead, then one forward and one backward in turns, then the backwards that are left. How many
 ahead? Until the first gradient can be here: draw it for P = 2, v = 2, M = 4. (The paper's own schedule runs further
 ahead, so that its messages have time to travel, and keeps more activations. Here as few as leave no gap are asked for.)
-Groups of P leave no gap only if M divides by P."""
+Groups of P leave no gap only if P divides M.
+
+Legend: P ranks, p this one; M micro-batches, m one of them; v chunks of each rank, c one of them. A chunk of a
+micro-batch is in flight from its F to its B.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,9 @@ def looping(P: int, M: int, v: int, p: int) -> list[Step]:
 
 
 def interleaved(P: int, M: int, v: int, p: int) -> list[Step]:
-    """Task 15.8. Rank p's steps. LabError, with both numbers in the sentence, if M does not divide by P."""
+    """Task 15.8. Rank p's steps, each of the M v forwards and backwards once: in the shortest time, if a backward takes
+    two forwards, and with as few in flight as leave no gap. LabError, with P and M in the sentence, if P does not
+    divide M."""
     ### BEGIN SOLUTION 15.8 interleaved 1F1B
     if M % P:
         raise LabError(f"{M} micro-batches do not divide by {P} ranks, and interleaving runs them in groups of {P}")

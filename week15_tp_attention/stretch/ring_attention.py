@@ -97,7 +97,8 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Task 15.11. What a piece of queries and a piece of keys bring to dq [B,n,c,H], dk and dv [B,k,c,H].
 
-    l_Bnc: of these queries over *all* the keys that they see, on all ranks; delta_Bnc: sum over H of dO O."""
+    l_Bnc: of these queries over *all* the keys that they see, on all ranks; delta_Bnc: sum over H of dO O; triangle:
+    as in `attend`."""
     ### BEGIN SOLUTION 15.11 backward of a pair of pieces
     k, scale = k_BkcH.shape[1], q_BncH.shape[-1] ** -0.5
     # The G query heads of a key/value head lie behind each other: then dk and dv sum over them by themselves.

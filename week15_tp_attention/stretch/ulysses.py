@@ -104,7 +104,7 @@ def to_heads(x_BtnH: Tensor, group) -> Tensor:
 
 
 def to_positions(x_BTmH: Tensor, group) -> Tensor:
-    """Task 15.12. The way back: [B, t, N m, H]."""
+    """Task 15.12. The way back, from the m = n/N heads here: [B, t, n, H]."""
     return ToPositions.apply(x_BTmH, group)
 
 

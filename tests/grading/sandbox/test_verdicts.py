@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.grading.sandbox.verdicts import Week13, differences
+from tests.grading.sandbox.verdicts import Boxed, differences
 from tests.mutants13 import MUTANTS
 
 # One of every kind of ending, spread over the tasks.
@@ -27,7 +27,7 @@ def name_of(mutant):
 
 @pytest.fixture(scope="module")
 def week13(tmp_path_factory):
-    with Week13(tmp_path_factory.mktemp("week13")) as made:
+    with Boxed(tmp_path_factory.mktemp("week13")) as made:
         yield made
 
 

@@ -23,6 +23,7 @@ from grading.benchmarks.against_nbgrader import hardware_and_versions
 from grading.intake import arrange
 from grading.intake.load import Submission
 from grading.run import reference_submission
+from grading.sandbox.box import Limits
 from grading.sandbox.runner import SandboxRunner, parts_of
 from labkit.checks import load_week, run_checks
 from labkit.checks.outcome import Outcome
@@ -36,17 +37,19 @@ ALSO, ALSO_FAILS = {DISGUISE: ("crashed",)}, {DISGUISE: ("test_all_reduce[one ra
 DEADLINE = 3.0  # seconds: the mutants that hang would take long at 8
 
 
-class Week13:
-    """One sandbox for all of them: only the modules in its folder are exchanged. Use it in a `with`."""
+class Boxed:
+    """A week in one sandbox for all of them: only the modules in its folder are exchanged. Use it in a `with`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.week, self.folder = load_week(ROOT / "week13_allreduce"), folder
+    def __init__(self, folder: Path, week: str = "week13_allreduce") -> None:
+        self.week, self.folder = load_week(ROOT / week), folder
         self.submission = reference_submission(self.week)
         for parent in (folder, *list(folder.parents)[:2]):
             if os.stat(parent).st_uid == os.geteuid():
                 parent.chmod(os.stat(parent).st_mode | 0o055)
         self._lay(self.submission.files)
-        self.runner = SandboxRunner(folder, parts=parts_of(self.week), budget=1e6, deadline=DEADLINE)
+        limits = Limits(uses=self.week.uses, weeks=tuple(map(str, self.week.below)))
+        parts = parts_of(self.week)
+        self.runner = SandboxRunner(folder, parts=parts, limits=limits, budget=1e6, deadline=DEADLINE)
 
     def _lay(self, files: dict[str, bytes]) -> None:
         for path, data in arrange(Submission.of("anna", files), self.week).files.items():
@@ -68,26 +71,27 @@ class Week13:
                 self._lay(self.submission.files)
 
     def mutant(self, mutant: Mutant) -> Outcome:
-        path = f"week13_allreduce/{mutant.module}.py"
+        path = f"{self.week.package}/{mutant.module.replace('.', '/')}.py"
         text = mutant.apply(self.submission.files[path].decode())
         tasks = [mutant.task, *(t.id for t in self.week.tasks if mutant.cascade and mutant.task in t.stands_on)]
         return self._check(tasks, {**self.submission.files, path: text.encode()})
 
-    def reference(self) -> Outcome:
-        return self._check(["week13"])
+    def reference(self, *tasks: str) -> Outcome:
+        """All tasks with points, or these."""
+        return self._check(tasks or [self.week.name])
 
-    def released(self) -> Outcome:
+    def released(self, *tasks: str) -> Outcome:
         from labkit.checks.markers import strip
 
         return self._check(
-            ["week13"],
+            tasks or [self.week.name],
             {
                 path: strip(data.decode(), path).encode() if path.endswith(".py") else data
                 for path, data in self.submission.files.items()
             },
         )
 
-    def __enter__(self) -> Week13:
+    def __enter__(self) -> Boxed:
         return self
 
     def __exit__(self, *exc) -> None:
@@ -132,7 +136,7 @@ def main() -> None:
     seen: dict[str, set[str]] = {}
     unintended: list[str] = []
     begin = time.time()
-    with tempfile.TemporaryDirectory() as folder, Week13(Path(folder)) as week13:
+    with tempfile.TemporaryDirectory() as folder, Boxed(Path(folder)) as week13:
         for turn in range(chosen.repeat):
             runs = [
                 ("reference", week13.reference),

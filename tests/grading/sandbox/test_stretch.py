@@ -1,0 +1,92 @@
+"""Week 15's stretch tasks through the sandbox, as `grade run week15 --task 15.8` judges them: the verdicts and causes
+are those of `lab check`, and a place that is told is the student's."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.checks.verdict import NOT_ATTEMPTED
+from tests import mutants15, mutants15_stretch, mutated
+from tests.grading.sandbox.verdicts import Boxed
+from tests.kills import PLANS
+from tests.mutant import Mutant
+
+PLAN = PLANS["15"]
+# One of each task: answers, costs and crashes, whose causes come from the ledger, a span, a product or a traceback.
+SAMPLE = [
+    "15.8 as far ahead as the paper",
+    "15.9 backward by the library",
+    "15.10 all that is left in the first W",
+    "15.11 the block is waited for before it is used",
+    "15.12 weights' gradients not summed",
+    "15.13 backward in forward's sizes",
+]
+CHOSEN = [m for m in (*mutants15.MUTANTS, *mutants15_stretch.MUTANTS) if f"{m.task} {m.name}" in SAMPLE]
+PLACES = {  # a mistake, and the line that must be told: what stands there
+    "in a product that the check counts": (
+        Mutant("", "15.5", "overlap", "backward", "dx = dy @ weight\n", "dx = dy @ weight.T\n"),
+        "week15_tp_attention/overlap.py",
+        "dx = dy @ weight.T",
+    ),
+    "in what labkit refuses": (
+        Mutant("", "15.6", "pipeline", "run_schedule", "group.isend(x.grad, p - 1)", "group.isend(None, p - 1)"),
+        "week15_tp_attention/pipeline.py",
+        "group.isend(None, p - 1)",
+    ),
+    "in the reference's part": (
+        Mutant(
+            "",
+            "15.2",
+            "attention",
+            "ParallelAttention.forward",
+            "return reduce_over_ranks(addend_BTD, self.group)",
+            "return reduce_over_ranks(None, self.group)",
+        ),
+        "week15_tp_attention/attention.py",
+        "return reduce_over_ranks(None",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def week15(tmp_path_factory):
+    with Boxed(tmp_path_factory.mktemp("week15"), "week15_tp_attention") as made:
+        yield made
+
+
+def stretch(week15):
+    return [task.id for task in week15.week.tasks if task.kind == "stretch"]
+
+
+@pytest.mark.thorough
+def test_every_kind_is_there(week15):
+    assert sorted(f"{m.task} {m.name}" for m in CHOSEN) == sorted(SAMPLE)
+    assert {m.task for m in CHOSEN} == set(stretch(week15))
+
+
+@pytest.mark.thorough
+def test_the_reference_passes_and_the_released_week_is_not_attempted(week15):
+    outcome = week15.reference(*stretch(week15))
+    assert outcome.full, [(case.behaviour, case.text) for case in outcome.cases if case.verdict != "passed"]
+    outcome = week15.released(*stretch(week15))
+    assert {case.verdict for case in outcome.cases} == {NOT_ATTEMPTED}
+    assert {case.task for case in outcome.cases} == set(stretch(week15))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", CHOSEN, ids=lambda m: f"{m.task} {m.name}")
+def test_a_mutant_is_told_what_it_is_told_at_home(mutant, week15):
+    mutated.fails_what_it_must(mutant, week15.mutant(mutant), PLAN)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PLACES)
+def test_the_place_is_the_students_line(name, week15):
+    mutant, file, words = PLACES[name]
+    text = mutant.apply((week15.week.folder / f"{mutant.module}.py").read_text())
+    number = next(number for number, line in enumerate(text.splitlines(), 1) if words in line)
+    crashed = [case for case in week15.mutant(mutant).cases if case.verdict == "crashed" and case.cause]
+    assert crashed, "a run of several ranks tells a cause"
+    for case in crashed:
+        assert f"({file}:{number})" in case.cause[0], case.text
+        assert "/course/" not in case.text and "/reference/" not in case.text
