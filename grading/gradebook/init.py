@@ -90,10 +90,11 @@ def init(
             said.append(f"{config} is written")
         course = open_course(root)
         with course.one_writer():
-            first_page.exchange(course)
+            shared = first_page.exchange(course, weeks)
             for week in weeks:
                 notebook = _source(course, origin, week)
                 said += _register(course, week, notebook)
+            said += shared
     except OSError as error:
         raise LabError(
             f"{root} cannot be written ({error.strerror or type(error).__name__}): choose another folder"
