@@ -29,6 +29,7 @@ from grading.intake.arrange import arrange
 from grading.intake.find import Entry, find_submissions
 from grading.intake.load import Submission, load
 from grading.intake.names import shown, some
+from grading.intake.receipts import NO_TIME
 from grading.judge import Settings
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
 from grading.pool import Pool, Todo
@@ -306,7 +307,8 @@ def _timed_as(entry: Entry, mark: Mark, folder: Path, report: Report) -> Mark:
             f"{shown(entry.student)}, attempt {entry.attempt}: handed in {received or 'nobody knows when'}, "
             f"not {mark.received or 'unknown'}"
         )
-        mark = replace(mark, received=received)
+        notes = [note for note in mark.notes if note != NO_TIME or note in entry.notes]
+        mark = replace(mark, received=received, notes=notes)
         marks.write(folder, mark)
     return mark
 

@@ -32,6 +32,7 @@ from grading.intake.receipts import (
     GIVEN,
     MARKED,
     MARKER,
+    NO_TIME,
     OWN,
     Receipt,
     folder_of,
@@ -47,7 +48,6 @@ from labkit.checks.tasks import Week
 from labkit.errors import LabError
 from labkit.strict import nearest
 
-NO_TIME = "It does not tell by how much, so this counts as handed in right after the deadline."
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
 
 

@@ -202,11 +202,8 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
             soft_wrap=True,
         )
     unknown = sum(receipt.received is None for receipt in receipts)
-    tail = (
-        f"; of {unknown} nothing tells when, so they count as in time (collect again with --student ID --received TIME)"
-        if unknown
-        else ""
-    )
+    when = "--received TIME says when, and --student ID with it also says it later"
+    tail = f"; of {unknown} nothing tells when, so they count as in time ({when})" if unknown else ""
     refused = f", {len(report.refused)} not collected" if report.refused else ""
     console.print(
         f"{report.root}: {_count(len(last), 'student')}, {_count(len(receipts), 'attempt')}, "

@@ -56,7 +56,7 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
     lines: dict[str | int, Line] = dict(enumerate(who.lines)) if who is not None else {}
     places = {id(line): place for place, line in lines.items()}
     called = {place: id_of(line, who, rules) for place, line in lines.items()} if who is not None else {}
-    absent_at = {student: place for place, student in called.items()}
+    named = {student: [place for place in called if called[place] == student] for student in called.values()}
     cells: dict[str | int, dict[str, tuple[float | None, str]]] = {place: {} for place in lines}
     for part in parts:
         have = [
@@ -72,7 +72,8 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
             called[place] = student
         for gone in part.absent:
             zero = (0, "") if zeros and gone.over else (None, MISSING if gone.over else NOT_YET)
-            cells[absent_at[gone.student]][part.week.name] = zero
+            for place in named[gone.student]:  # several may be called so: one who handed in has a cell already
+                cells[place].setdefault(part.week.name, zero)
     names = [f"{part.week.name} ({part.possible})" for part in parts]
     made = Term([["student", *extra, *names, "total", "possible", "open"]])
     for place in sorted(cells, key=lambda place: called[place]):
@@ -84,7 +85,7 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
             [
                 called[place],
                 *(own.get(name, "") for name in extra),
-                *(points for points, _ in theirs),
+                *(None if points is None else number(points) for points, _ in theirs),
                 None if why else number(sum(points or 0 for points, _ in theirs)),
                 number(sum(part.possible for part in parts)),
                 "; ".join(why),
