@@ -222,6 +222,15 @@ def test_the_name_and_the_exchange_can_be_chosen(source, tmp_path):
 
     config = PyFileConfigLoader(CONFIG, path=str(course.root)).load_config()
     assert course.id == "m4" and config.Exchange.root == str(tmp_path / "exchange")
+    # A course that was made without one takes it up later, and what a person wrote there is not written over.
+    later = tmp_path / "later"
+    init(later, source=source)
+    assert open_course(later).exchange == str(later / "exchange")
+    for _ in range(2):
+        init(later, source=source, exchange=tmp_path / "exchange")
+    assert open_course(later).exchange == str(tmp_path / "exchange")
+    with pytest.raises(LabError, match=r"names another exchange: write c\.Exchange\.root = '.*/third' there"):
+        init(later, source=source, exchange=tmp_path / "third")
 
 
 @pytest.mark.thorough
