@@ -177,6 +177,7 @@ def test_a_time_that_is_told_later_is_taken_for_the_student_who_is_named(tmp_pat
     assert times(tmp_path, week) == {("Anna M", 1): late, ("bob", 1): None}
     assert gather(folder, given=early, students=["anna"], rules=rules).timed, "a slip is mended under either name"
     assert not gather(folder, given=early, students=["anna"], rules=rules).timed, "twice is as once"
+    assert not gather(folder, students=["anna"], rules=rules).timed, "without a time nothing is taken back"
     assert times(tmp_path, week)["Anna M", 1] == early
     with pytest.raises(LabError, match="nothing of 'bobb' is in .*did you mean 'bob'"):
         gather(folder, given=late, students=["bobb"])
@@ -194,6 +195,9 @@ def test_of_one_student_only_their_attempts_are_taken(tmp_path, folder, gather, 
         put_all(folder / student, {"ring.py": "old"})
     gather(folder, given=DUE - timedelta(days=1), students=["anna"])
     assert times(tmp_path, week)["anna", 1] == DUE - timedelta(days=1) and len(kept()) == 4
+    put(folder / "anna" / "ring.py", "third")
+    gather(folder, students=["anna"])
+    assert [(r.student, r.attempt) for r in gather(folder).added] == [("bob", 3)], "he went back to his old text"
 
 
 def test_what_a_hand_in_itself_tells_is_not_told_otherwise(tmp_path, inbound, gather, week):
