@@ -217,7 +217,7 @@ def make(
         student=entry.student,
         assignment=week.name,
         attempt=entry.attempt,
-        received=entry.received.isoformat() if entry.received else "",
+        received=received(entry),
         seed=settings.seed,
         submission=digest,
         tests=tests_hash(week),
@@ -234,6 +234,11 @@ def make(
         core_seconds=round(core_seconds, 3),
         finished=now(),
     )
+
+
+def received(entry: Entry) -> str:
+    """When an attempt was handed in, as a mark says it."""
+    return entry.received.isoformat() if entry.received else ""
 
 
 def failed(entry: Entry, digest: str, week: Week, settings: Settings, why: str) -> Mark:
@@ -255,7 +260,7 @@ def failed(entry: Entry, digest: str, week: Week, settings: Settings, why: str) 
         student=entry.student,
         assignment=week.name,
         attempt=entry.attempt,
-        received=entry.received.isoformat() if entry.received else "",
+        received=received(entry),
         seed=settings.seed,
         submission=digest,
         tests=tests_hash(week),

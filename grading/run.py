@@ -28,7 +28,8 @@ from grading.files import locked, put
 from grading.intake.arrange import arrange
 from grading.intake.find import Entry, find_submissions
 from grading.intake.load import Submission, load
-from grading.intake.names import some
+from grading.intake.names import shown, some
+from grading.intake.receipts import NO_TIME
 from grading.judge import Settings
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
 from grading.pool import Pool, Todo
@@ -307,11 +308,26 @@ def _changed(
             except LabError:
                 mark = None
             if mark is not None and mark.complete and mark.key == judge.key(digest, week, settings):
-                report.kept.append(mark)
+                report.kept.append(_timed_as(entry, mark, folder, report))
                 continue
             if mark is not None:
                 known[entry.student, entry.attempt] = mark
         yield Todo(entry, digest)
+
+
+def _timed_as(entry: Entry, mark: Mark, folder: Path, report: Report) -> Mark:
+    """The mark with the entry's time, which `grade collect --received` may have told since; no verdict depends on
+    it."""
+    received = judge.received(entry)
+    if mark.received != received:
+        report.told.append(
+            f"{shown(entry.student)}, attempt {entry.attempt}: handed in {received or 'nobody knows when'}, "
+            f"not {mark.received or 'unknown'}"
+        )
+        notes = [note for note in mark.notes if note != NO_TIME or note in entry.notes]
+        mark = replace(mark, received=received, notes=notes)
+        marks.write(folder, mark)
+    return mark
 
 
 def _prepare() -> None:

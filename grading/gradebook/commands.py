@@ -27,7 +27,7 @@ def init(
     exchange: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="The folder through which students fetch and submit. Default: nbgrader's own."
+            metavar="DIR", help="The folder that students share with you, if they hand in by `nbgrader submit`."
         ),
     ] = None,
 ) -> None:

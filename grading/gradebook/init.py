@@ -88,17 +88,31 @@ def init(
             where = EXCHANGE.format(root=str(Path(exchange).resolve())) if exchange else OWN_EXCHANGE
             put(config, TEMPLATE.format(name=name, exchange=where, guard=GUARD).encode())
             said.append(f"{config} is written")
+        elif exchange:
+            said += _share(config, Path(exchange).resolve())
         course = open_course(root)
         with course.one_writer():
-            first_page.exchange(course)
+            shared = first_page.exchange(course, weeks)
             for week in weeks:
                 notebook = _source(course, origin, week)
                 said += _register(course, week, notebook)
+            said += shared
     except OSError as error:
         raise LabError(
             f"{root} cannot be written ({error.strerror or type(error).__name__}): choose another folder"
         ) from None
     return Made(course, said + extensions())
+
+
+def _share(config: Path, exchange: Path) -> list[str]:
+    """Name the students' exchange in a configuration that init wrote without one. LabError where it names another."""
+    text, line = config.read_text(encoding="utf-8"), EXCHANGE.format(root=str(exchange))
+    if line in text:
+        return []
+    if OWN_EXCHANGE not in text:
+        raise LabError(f"{config} names another exchange: write {line.strip()} there, and run this again")
+    put(config, text.replace(OWN_EXCHANGE, line).encode())
+    return [f"{config} names {exchange} now"]
 
 
 def extensions() -> list[str]:

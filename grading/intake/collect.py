@@ -32,6 +32,7 @@ from grading.intake.receipts import (
     GIVEN,
     MARKED,
     MARKER,
+    NO_TIME,
     OWN,
     Receipt,
     folder_of,
@@ -45,6 +46,7 @@ from grading.intake.times import CLAIMED, PUT
 from grading.marks import BadId, checked, unquoted
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
+from labkit.strict import nearest
 
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
 
@@ -52,12 +54,13 @@ Progress = Callable[[str, int, int], None]  # (what is done, how many are done, 
 @dataclass
 class Report:
     """What a collection did. `refused` and `notes` are sentences for the instructor; `claims`: how many of the added
-    tell their time by what their students can write, and nothing checks it."""
+    tell their time by what their students can write, and nothing checks it; `timed`: known ones that got a time."""
 
     root: Path
     added: list[Receipt] = field(default_factory=list)
     known: int = 0
     claims: int = 0
+    timed: list[Receipt] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -69,11 +72,13 @@ def collect(
     rules: Rules,
     *,
     given: datetime | None = None,
+    students: Sequence[str] = (),
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
     """Put every attempt of the sources that is not known yet below `to`/week13.
 
-    given   the time by which everything new in the sources was handed in, where they do not tell it themselves
+    given     the time by which everything new in the sources was handed in, where they do not tell it themselves
+    students  only these, by the course's ids; () is all. `given` then holds for their known attempts as well
 
     LabError for what is no source, a target that is something else, busy or full, an id that fits no folder's name, and
     late marks without a deadline."""
@@ -87,7 +92,7 @@ def collect(
                 with opened(source, week, to / f".collect-{week.name}") as found:
                     report.notes += found.notes
                     _timed_or_refuse(found, source, week, rules, given)
-                    ended = _collect(found, source, week, rules, given, ended, report, progress)
+                    ended = _collect(found, source, week, rules, given, students, ended, report, progress)
             report.notes += _strangers(report.root, week, rules)
     except OSError as error:
         why = error.strerror or type(error).__name__
@@ -115,6 +120,7 @@ def _collect(
     week: Week,
     rules: Rules,
     given: datetime | None,
+    students: Sequence[str],
     ended: list[str],
     report: Report,
     progress: Progress,
@@ -131,6 +137,8 @@ def _collect(
             why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
             report.refused.append(f"{shown(entry.student)}: {shown(entry.path.name)} {why}: it was not collected")
     before = whole.hexdigest() in ended
+    if students:
+        digests = _only(students, digests, source, rules)
     for done, (entry, digest) in enumerate(digests):
         progress("keeping", done, len(digests))
         student = _id(entry.student, report, rules)
@@ -146,6 +154,8 @@ def _collect(
                 )
             if _known(theirs, digest, received, timed, before):
                 report.known += 1
+                if students and timed == GIVEN:
+                    _retime(theirs, digest, received, report)
                 continue
             received, timed, told = _if_changed(entry, theirs, digest, received, timed)
             report.notes += told
@@ -177,10 +187,35 @@ def _collect(
         except TooMuch as error:
             report.refused.append(f"{shown(student)}: {shown(entry.path.name)} {error}: it was not collected")
     progress("keeping", len(digests), len(digests))
-    if not before:
+    if not before and not students:
         ended = [*ended, whole.hexdigest()]
         write_marker(report.root, week.name, ended)
     return ended
+
+
+def _only(
+    students: Sequence[str], digests: list[tuple[Entry, str]], source: Path, rules: Rules
+) -> list[tuple[Entry, str]]:
+    """What of a source these students handed in. LabError for one of whom nothing is there: a slip in the id."""
+    called = {name: set(rules.called(name)) for name in students}
+    here = [entry.student for entry, _ in digests]
+    for name, names in called.items():
+        if not names & {*here, *map(rules.id_of, here)}:
+            known = sorted({rules.id_of(student) for student in here})
+            raise LabError(f"nothing of {name!r} is in {source}{nearest(name, known[:200])}")
+    wanted = set().union(*called.values())
+    return [(entry, digest) for entry, digest in digests if wanted & {entry.student, rules.id_of(entry.student)}]
+
+
+def _retime(theirs: list[Receipt], digest: str, received: datetime | None, report: Report) -> None:
+    """The instructor tells when a known attempt was handed in: Moodle's pages show it, and its download does not. Of
+    several attempts with this content the last one is meant."""
+    receipt = [one for one in theirs if one.digest == digest][-1]
+    if (receipt.received, receipt.timed) != (received, GIVEN):
+        receipt.received, receipt.timed = received, GIVEN
+        receipt.notes = [note for note in receipt.notes if note != NO_TIME]
+        write_receipt(receipt)
+        report.timed.append(receipt)
 
 
 def _id(found: str, report: Report, rules: Rules) -> str:
@@ -206,7 +241,7 @@ def _keep(entry: Entry, receipt: Receipt) -> Receipt:
     receipt.path.parent.mkdir(exist_ok=True)
     put(receipt.path, lambda file: receipt.left_out.update(pack(entry, file)))
     if receipt.timed == MARKED:
-        receipt.notes.append("It does not tell by how much, so this counts as handed in right after the deadline.")
+        receipt.notes.append(NO_TIME)
     write_receipt(receipt)
     return receipt
 

@@ -54,6 +54,10 @@ def collect(
             help="By when everything new was handed in, where the source does not tell: 2026-11-20T23:59+01:00.",
         ),
     ] = None,
+    student: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Only this student; --received then also times what is known. Repeatable."),
+    ] = None,
 ) -> None:
     """Collect what was handed in: every attempt is kept, as it came. Collecting again only adds what is new.
 
@@ -70,7 +74,7 @@ def collect(
     rules, given = find_rules(course, weeks), _time(received)
     console, errors = Console(), Console(stderr=True)
     with _shown(errors) as progress:
-        report = run(sources, found, to, rules, given=given, progress=progress)
+        report = run(sources, found, to, rules, given=given, students=student or (), progress=progress)
     for sentence in dict.fromkeys((*report.notes, *_slips(rules), *report.refused)):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     _table(console, report, found, rules)
@@ -182,14 +186,24 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
     if marked := [receipt.student for receipt in receipts if receipt.timed == MARKED]:
         console.print(
             f"{_count(len(marked), 'attempt')} marked late by the platform, which tells no time: {some(marked)}. "
-            "They count as handed in right after the deadline; if that is not enough, take the student's folder out "
-            f"of {report.root}, and collect again with --received TIME",
+            "They count as handed in right after the deadline; if that is not enough, collect again with --student ID "
+            "--received TIME",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    for one in report.timed:
+        when = one.received.isoformat(" ", "minutes") if one.received else "unknown"
+        console.print(
+            f"{shown(one.student)}, attempt {one.attempt}: handed in {when}, by --received; now `grade run "
+            f"{week.name}`",
             markup=False,
             highlight=False,
             soft_wrap=True,
         )
     unknown = sum(receipt.received is None for receipt in receipts)
-    tail = f"; of {unknown} nothing tells when, so they count as in time (--received TIME says when)" if unknown else ""
+    when = "--received TIME says when, and --student ID with it also says it later"
+    tail = f"; of {unknown} nothing tells when, so they count as in time ({when})" if unknown else ""
     refused = f", {len(report.refused)} not collected" if report.refused else ""
     console.print(
         f"{report.root}: {_count(len(last), 'student')}, {_count(len(receipts), 'attempt')}, "

@@ -24,6 +24,7 @@ from labkit.errors import LabError
 MARKER = "collected.json"
 FORMAT = 1
 OWN, GIVEN, MARKED, CHANGED = "handed in", "given", "marked late", "changed"  # what `Receipt.timed` says
+NO_TIME = "It does not tell by how much, so this counts as handed in right after the deadline."  # a note of MARKED
 
 
 @dataclass

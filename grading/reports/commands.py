@@ -191,7 +191,11 @@ def report(
 
 
 def export(
-    week: Week,
+    week: Annotated[
+        str | None,
+        typer.Argument(metavar="WEEK", help="The week. Without one: the term, a column for each week that has marks."),
+    ] = None,
+    *,
     to: Annotated[Path, typer.Option("--to", metavar="FILE.csv", help="The table.")],
     format: Annotated[
         Format,
@@ -215,18 +219,25 @@ def export(
         bool, typer.Option("--automatic", help="canvas: the automatic points alone, before anything is graded by hand.")
     ] = False,
     marks: Marks = Path("marks"),
+    submissions: Submissions = Path("submitted"),
     gradebook: Gradebook = None,
     course: Course = None,
 ) -> None:
-    """Write the class's points as CSV, or as the file that Canvas or Moodle imports."""
+    """Write the class's points as CSV, or as the file that Canvas or Moodle imports. Without a WEEK: the whole term."""
     from grading.intake.names import printable
     from grading.reports import canvas, moodle
     from grading.reports import export as table
 
     if format is not Format.canvas and (assignment or automatic):
         raise typer.BadParameter("--assignment and --automatic belong to --format canvas")
+    if week is None:
+        if format is not Format.csv:
+            raise typer.BadParameter("--format canvas and moodle need a WEEK: they have a column for each assignment")
+        _term(to, marks, submissions, gradebook, course, roster, zeros)
+        return
     found, here = class_of(week, marks, gradebook, course)
-    rules, who, gone = _missing(found, here, course, roster)
+    bare = _not_graded(found, submissions, {one.student for one in here})
+    rules, who, gone = _missing(found, here, course, roster, bare)
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
@@ -247,19 +258,57 @@ def export(
                 way += f", into the column {written.column!r} of {who.path.name}"
             elif who is not None:
                 way += f", as a new assignment: {who.path.name} has no column of this title (--assignment)"
-        for sentence in (*written.told, *_told(gone, given)):
+        for sentence in (*written.told, *_told(gone, given, bare)):
             typer.echo(printable(sentence))
         typer.echo(
             f"{written.lines} of {len(here) + len(given)} students are in {to}; in {format.value.capitalize()}: {way}"
         )
         return
     table.export(found, here, to, absent=gone, zeros=zeros)
-    for sentence in _told(gone, given):
+    for sentence in _told(gone, given, bare):
         typer.echo(sentence)
     open_ = sum(s.total is None for s in here)
     typer.echo(
         f"{len(here)} students are in {to}" + (f"; {open_} have no total yet, their state says why" if open_ else "")
     )
+
+
+def _term(
+    to: Path,
+    marks: Path,
+    submissions: Path,
+    gradebook: Path | None,
+    course: Path | None,
+    roster: Path | None,
+    zeros: bool,
+) -> None:
+    """The table of all weeks that have marks."""
+    from grading import marks as marking
+    from grading.intake.policy import find_rules
+    from grading.intake.roster import of_rules
+    from grading.reports import term
+    from grading.reports.page import count
+    from labkit.checks.tasks import find_weeks
+    from labkit.errors import LabError
+
+    weeks = find_weeks()
+    rules = find_rules(course, weeks)
+    who = of_rules(rules, roster)
+    if zeros and who is None:
+        raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
+    parts = []
+    for week in weeks:
+        if (marks / week.name).is_dir() and any(marking.all_marks(marks, week.name)):
+            found, here = class_of(week.name, marks, gradebook, course)
+            bare = _not_graded(found, submissions, {one.student for one in here})
+            parts.append(term.Part(found, here, _missing(found, here, course, roster, bare)[2], bare))
+    if not parts:
+        raise LabError(f"there are no marks in {marks}: run `grade run WEEK` first")
+    made = term.table(parts, who, rules, zeros=zeros)
+    term.write(made, to)
+    typer.echo(f"{count(len(made.rows) - 1, 'student')} and {count(len(parts), 'week')} are in {to}")
+    if made.open:
+        typer.echo(f"{made.open} have no total yet: the last column tells which week is open, and why")
 
 
 def forget(
@@ -331,8 +380,8 @@ def class_of(week: str, marks: Path, gradebook: Path | None, course: Path | None
     return found, here
 
 
-def _missing(week, here: list, course: Path | None, roster: Path | None) -> tuple:
-    """(the course's rules, the roster or None, who of it handed nothing in)."""
+def _missing(week, here: list, course: Path | None, roster: Path | None, bare: list[str] | None = None) -> tuple:
+    """(the course's rules, the roster or None, who of it handed nothing in). `bare`: whose hand-in has no mark yet."""
     from datetime import UTC, datetime
 
     from grading.intake.policy import find_rules
@@ -341,12 +390,12 @@ def _missing(week, here: list, course: Path | None, roster: Path | None) -> tupl
 
     rules = find_rules(course, find_weeks())
     who = of_rules(rules, roster)
-    students = [s.student for s in here]
+    students = [*(s.student for s in here), *(bare or ())]
     return rules, who, absent(week.name, students, who, rules, datetime.now(UTC)) if who is not None else []
 
 
-def _told(gone: list, given: list) -> list[str]:
-    """Sentences on who handed nothing in."""
+def _told(gone: list, given: list, bare: list[str]) -> list[str]:
+    """Sentences on who handed nothing in, and on `bare`: whose hand-in is not graded yet."""
     from grading.reports.canvas import names
     from grading.reports.page import count
 
@@ -355,6 +404,11 @@ def _told(gone: list, given: list) -> list[str]:
     return [
         *([f"{count(len(zero), 'student')} handed nothing in, 0 points: {names(sorted(zero))}"] if zero else []),
         *([f"{count(len(left), 'student')} handed nothing in (--zeros gives 0 points): {names(left)}"] if left else []),
+        *(
+            [f"{count(len(bare), 'hand-in is', 'hand-ins are')} not graded yet, and no zero: {names(bare)}"]
+            if bare
+            else []
+        ),
     ]
 
 

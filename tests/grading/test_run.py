@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from rich.console import Console
 
 from grading import judge, marks, pool, table
 from grading import run as running
+from grading.intake import find_submissions, load
+from grading.intake.receipts import NO_TIME
 from labkit.checks.markers import strip
 from labkit.checks.tasks import load_week
 from labkit.errors import LabError
@@ -84,6 +87,40 @@ def mark(course, student, attempt=1):
 
 def verdicts(one):
     return {case["test"].rpartition("::")[2]: case["verdict"] for case in one.cases}
+
+
+def test_a_mark_that_is_kept_takes_over_when_it_was_handed_in(course, tmp_path):
+    """`grade collect --received` may tell that after the first run; else lateness would never reach a mark."""
+    week, submissions, folder, hand_in = course
+    hand_in("anna", SOLVED)
+    settings = judge.Settings(7, marks.SANDBOXED, work=tmp_path / "work")
+    (entry,) = find_submissions(submissions, week)
+    digest = load(entry, week).digest
+    marks.write(
+        folder,
+        marks.Mark(
+            "anna",
+            "week91",
+            key=judge.key(digest, week, settings),
+            submission=digest,
+            points=3,
+            notes=["Late.", NO_TIME],
+        ),
+    )
+    late = datetime(2026, 11, 22, 10, tzinfo=UTC)
+
+    def rerun(one):
+        report = running.Report(7)
+        assert not list(running._changed([one], week, folder, settings, report, {}))
+        return report
+
+    assert not rerun(entry).told
+    report = rerun(replace(entry, received=late))
+    assert [m.received for m in report.kept] == [late.isoformat()] and len(report.told) == 1
+    assert "anna, attempt 1: handed in 2026-11-22T10:00:00+00:00, not unknown" in report.told[0]
+    assert mark(course, "anna").received == late.isoformat() and mark(course, "anna").points == 3
+    assert mark(course, "anna").notes == ["Late."], "by how much is known now"
+    assert not rerun(replace(entry, received=late)).told
 
 
 @needs_sandbox

@@ -182,6 +182,18 @@ def test_commands_on_the_trees_pages_are_students(tree):
         )
 
 
+@pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
+def test_a_weeks_page_asks_for_as_many_modules_as_are_graded(week):
+    """Who counts on "the four modules" hands in four, and a fifth earns nothing."""
+    numbers = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    text = (week.folder / "README.md").read_text().partition("## Hand in")[2]
+    said = re.search(r"The (\w+) modules", text)[1]
+    graded = {module for task in week.tasks if task.kind == "auto" for module in task.modules}
+    assert numbers.index(said) + 1 == len(graded), sorted(graded)
+    if "on_record" in week.notebook.read_text():
+        assert "`predictions.jsonl`" in text
+
+
 def test_readme_starts_with_students_and_pages_of_later_weeks_wait(tree):
     readme = (tree / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)", readme, re.MULTILINE)[0] == "For students" and "For instructors" not in readme

@@ -222,6 +222,52 @@ def test_the_name_and_the_exchange_can_be_chosen(source, tmp_path):
 
     config = PyFileConfigLoader(CONFIG, path=str(course.root)).load_config()
     assert course.id == "m4" and config.Exchange.root == str(tmp_path / "exchange")
+    # A course that was made without one takes it up later, and what a person wrote there is not written over.
+    later = tmp_path / "later"
+    init(later, source=source)
+    assert open_course(later).exchange == str(later / "exchange")
+    for _ in range(2):
+        init(later, source=source, exchange=tmp_path / "exchange")
+    assert open_course(later).exchange == str(tmp_path / "exchange")
+    with pytest.raises(LabError, match=r"names another exchange: write c\.Exchange\.root = '.*/third' there"):
+        init(later, source=source, exchange=tmp_path / "third")
+
+
+@pytest.mark.thorough
+def test_an_exchange_that_students_share_takes_what_nbgrader_submits(source, tmp_path):
+    from nbgrader.auth import Authenticator
+    from nbgrader.coursedir import CourseDirectory
+    from nbgrader.exchange.default import ExchangeSubmit
+    from traitlets.config import Config
+
+    root, package = tmp_path / "exchange", find_weeks(source)[0].package
+    before = os.umask(0o077)
+    try:
+        said = init(tmp_path / "new", source=source, name="m4", exchange=root).said
+    finally:
+        os.umask(before)
+    assert f"nbgrader submit {package} --course m4 --Exchange.root={root}" in said[-1]
+    inbound = root / "m4" / "inbound"
+    assert [path.stat().st_mode & 0o777 for path in (root / "m4", inbound)] == [0o755, 0o733]
+    (tmp_path / "home" / package).mkdir(parents=True)
+    (tmp_path / "home" / package / "lab.ipynb").write_text("{}")
+    config = Config()
+    config.CourseDirectory.update(course_id="m4", assignment_id=package, student_id="anna")
+    config.Exchange.update(root=str(root), assignment_dir=str(tmp_path / "home"), cache=str(tmp_path / "cache"))
+    ExchangeSubmit(
+        coursedir=CourseDirectory(config=config), authenticator=Authenticator(config=config), config=config
+    ).start()
+    assert [path.name.split("+")[:2] for path in inbound.iterdir()] == [["anna", package]]
+    inbound.chmod(0o770)
+    init(tmp_path / "new", source=source)
+    assert inbound.stat().st_mode & 0o777 == 0o770, "what the instructor chose stays"
+
+
+@pytest.mark.thorough
+def test_an_exchange_that_cannot_be_made_ready_is_told(source, tmp_path):
+    (tmp_path / "exchange").write_text("in the way")
+    said = init(tmp_path / "new", source=source, exchange=tmp_path / "exchange").said
+    assert "cannot be made ready for hand-ins (Not a directory): nbgrader submit fails until it is" in said[-1]
 
 
 def test_jupyter_extensions_that_are_off_are_turned_on(monkeypatch, tmp_path):

@@ -159,6 +159,65 @@ def test_nbgrader_itself_hands_in(tmp_path, gather, kept, week):
     assert set(kept()["anna b", 1]) == {*MINE, "lab.ipynb"}
 
 
+def times(tmp_path, week):
+    return {(e.student, e.attempt): e.received for e in find_submissions(tmp_path / "kept", week)}
+
+
+def test_a_time_that_is_told_later_is_taken_for_the_student_who_is_named(tmp_path, folder, gather, week):
+    """Moodle's download holds no times: whoever collected it without --received has to tell them afterwards."""
+    early, late = DUE - timedelta(hours=1), DUE + timedelta(days=2)
+    for student in ("Anna M", "bob"):
+        put_all(folder / student, MINE)
+    gather(folder)
+    report = gather(folder, given=late)
+    assert report.known == 2 and not report.timed and set(times(tmp_path, week).values()) == {None}, "nobody is named"
+    rules = Rules(deadlines={"week91": DUE}, ids={"Anna M": "anna"})
+    (told,) = gather(folder, given=late, students=["Anna M"], rules=rules).timed
+    assert (told.student, told.attempt) == ("Anna M", 1)
+    assert times(tmp_path, week) == {("Anna M", 1): late, ("bob", 1): None}
+    assert gather(folder, given=early, students=["anna"], rules=rules).timed, "a slip is mended under either name"
+    assert not gather(folder, given=early, students=["anna"], rules=rules).timed, "twice is as once"
+    assert not gather(folder, students=["anna"], rules=rules).timed, "without a time nothing is taken back"
+    assert times(tmp_path, week)["Anna M", 1] == early
+    with pytest.raises(LabError, match="nothing of 'bobb' is in .*did you mean 'bob'"):
+        gather(folder, given=late, students=["bobb"])
+
+
+def test_of_one_student_only_their_attempts_are_taken(tmp_path, folder, gather, kept, week):
+    for student in ("anna", "bob"):
+        put_all(folder / student, {"ring.py": "old"})
+    gather(folder)
+    for student in ("anna", "bob"):
+        put_all(folder / student, {"ring.py": "new"})
+    assert [(r.student, r.attempt) for r in gather(folder, given=DUE, students=["anna"]).added] == [("anna", 2)]
+    assert [(r.student, r.attempt) for r in gather(folder).added] == [("bob", 2)], "the rest is not known by then"
+    for student in ("anna", "bob"):
+        put_all(folder / student, {"ring.py": "old"})
+    gather(folder, given=DUE - timedelta(days=1), students=["anna"])
+    assert times(tmp_path, week)["anna", 1] == DUE - timedelta(days=1) and len(kept()) == 4
+    put(folder / "anna" / "ring.py", "third")
+    gather(folder, students=["anna"])
+    assert [(r.student, r.attempt) for r in gather(folder).added] == [("bob", 3)], "he went back to his old text"
+
+
+def test_what_a_hand_in_itself_tells_is_not_told_otherwise(tmp_path, inbound, gather, week):
+    """nbgrader's own time, which its files bear out: only the exchange may say something else."""
+    inbound("anna", 17, {"ring.py": "first"})
+    gather(tmp_path / "exchange")
+    before = times(tmp_path, week)
+    gather(tmp_path / "exchange", given=DUE - timedelta(days=9), students=["anna"])
+    assert times(tmp_path, week) == before
+
+
+def test_canvas_late_mark_gets_the_time_that_the_instructor_tells(tmp_path, gather, week):
+    put(tmp_path / "in.zip", zipped({"doe_LATE_4_5_x.zip": zipped(MINE)}))
+    gather(tmp_path / "in.zip")
+    late = DUE + timedelta(days=3)
+    (told,) = gather(tmp_path / "in.zip", given=late, students=["doe_4"]).timed
+    assert told.received == late and told.notes == ["Canvas marks this attempt as late."], "and now by how much"
+    assert times(tmp_path, week) == {("doe_4", 1): late}
+
+
 def test_a_students_zip_is_kept_byte_for_byte(tmp_path, folder, gather):
     data = zipped({"../evil.py": "x", "ring.py": RING})
     put(folder / "anna.zip", data)

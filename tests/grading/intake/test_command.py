@@ -45,7 +45,7 @@ def test_a_collection_and_its_table(tmp_path, grade):
     assert "anna" not in printed
     assert printed.splitlines()[-1] == (
         "submitted/week91: 3 students, 3 attempts, 3 new; of 1 nothing tells when, "
-        "so they count as in time (--received TIME says when)"
+        "so they count as in time (--received TIME says when, and --student ID with it also says it later)"
     )
     put_all(tmp_path / "in" / "anna", {"ring.py": "3", "timestamp.txt": "2026-11-20 22:30:00 UTC"})
     status, printed = grade("week91", "--from", "in")
@@ -94,6 +94,8 @@ def test_a_given_time(tmp_path, grade):
     put(tmp_path / "course.toml", COURSE)
     _, printed = grade("week91", "--from", "in.zip", "--received", "2026-11-22T10:00+01:00")
     assert "2026-11-22 10:00+01:00" in printed
+    _, printed = grade("week91", "--from", "in.zip", "--student", "doe_4", "--received", "2026-11-23T10:00+01:00")
+    assert "doe_4, attempt 1: handed in 2026-11-23 10:00+01:00, by --received; now `grade run week91`" in printed
     _, printed = grade("week91", "--from", "in.zip", "--to", "there")
     assert ["doe_4", "1", "marked", "late", "new,", "after", "the", "deadline"] in [
         line.split() for line in printed.splitlines()

@@ -15,7 +15,7 @@ from grading.marks import write
 from grading.reports.commands import add_commands
 from labkit.errors import LabError
 from tests.grading.reports.aclass import ROOT, mark
-from tests.grading.reports.looking import Tags
+from tests.grading.reports.looking import Tags, read_table
 from tests.grading.reports.pngs import png
 
 
@@ -94,6 +94,43 @@ def test_export_in_both_formats(grade):
     assert "2 of 2 students are in canvas.csv" in result.output
     assert Path("canvas.csv").read_text().startswith('"Student"')
     assert grade("export", "week13", "--to", "x.csv", "--automatic").exit_code == 2
+
+
+def test_the_term_is_a_table_of_all_weeks_that_have_marks(grade):
+    Path("roster.csv").write_text(
+        'Identifier,"Full name","Email address"\n"Participant 1",anna,a@x\n"Participant 2",ben,b@x\n'
+        '"Participant 3",cy,c@x\n'
+    )
+    write(Path("marks"), mark("anna", unanswered=["13.7"]))
+    Path("submitted/ben/week13").mkdir(parents=True)
+    said = grade("export", "--to", "term.csv", "--roster", "roster.csv").output
+    assert "3 students and 1 week are in term.csv" in said and "2 have no total yet" in said
+    rows = read_table(Path("term.csv"))
+    assert [(r["student"], r["Email address"], r["week13 (100)"], r["total"], r["open"]) for r in rows] == [
+        ("anna", "a@x", "80", "80", ""),
+        ("ben", "b@x", "", "", "week13 to be graded by hand"),
+        ("cy", "c@x", "", "", "week13 not handed in yet"),
+    ]
+    assert grade("export", "--to", "t.csv", "--format", "moodle").exit_code == 2
+    assert grade("export", "--to", "t.csv", "--zeros").exit_code == 2
+    shutil.rmtree("marks")
+    with pytest.raises(LabError, match="there are no marks in marks"):
+        grade("export", "--to", "t.csv")
+
+
+def test_a_hand_in_without_a_mark_is_no_zero(grade):
+    """`grade run` passes over what it cannot read: whoever handed that in is not missing."""
+    Path("roster.csv").write_text("anna\nben\ncleo\ndora\n")
+    Path("course.toml").write_text("[deadlines]\nweek13 = 2026-01-01T00:00:00Z\n")
+    Path("submitted/cleo/week13").mkdir(parents=True)
+    Path("submitted/cleo/week13/collectives.py").write_text("x = 1\n")
+    said = grade("export", "week13", "--to", "all.csv", "--roster", "roster.csv", "--zeros").output
+    assert "1 student handed nothing in, 0 points: dora" in said
+    assert "1 hand-in is not graded yet, and no zero: cleo" in said
+    assert {row["student"]: row["total"] for row in read_table(Path("all.csv"))} == {"anna": "", "ben": "", "dora": "0"}
+    grade("export", "--to", "term.csv", "--roster", "roster.csv", "--zeros")
+    open_ = {row["student"]: (row["total"], row["open"]) for row in read_table(Path("term.csv"))}
+    assert open_["cleo"] == ("", "week13 not graded yet") and open_["dora"] == ("0", "")
 
 
 def test_forget_shows_asks_and_removes(grade):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -15,7 +16,7 @@ from grading.intake import commands as intake
 from grading.intake import roster
 from grading.intake.find import find_submissions
 from grading.intake.policy import Rules
-from grading.reports import canvas, handback, mail, moodle
+from grading.reports import canvas, handback, mail, moodle, term
 from grading.reports.by_hand import ByHand
 from grading.reports.export import table
 from grading.reports.feedback import path_of, write_pages
@@ -90,6 +91,38 @@ def test_moodle_gets_its_worksheet_back_with_grades_and_nothing_else_changed(wee
     assert written.lines == 0 and "several of the roster" in written.told[0]
     with pytest.raises(LabError, match="maximum grade in Moodle is 50"):
         moodle.export(week, [], tmp_path / "m.csv", read(tmp_path, WORKSHEET.replace("100.00", "50")), Rules())
+
+
+def test_the_term_knows_a_student_by_the_rosters_line(week, tmp_path):
+    """What a platform calls them may differ from week to week, and nobody is there twice."""
+    who, later = read(tmp_path, CANVAS), replace(week, name="week14")
+    parts = [
+        term.Part(week, [done("doejane_4567", 20)], roster.absent("week13", ["doejane_4567"], who, RULES, NOW)),
+        term.Part(later, [done("anna", 10), done("eva", 5)], roster.absent("week14", ["anna"], who, RULES, NOW)),
+    ]
+    head, *rows = term.table(parts, who, RULES, zeros=True).rows
+    cells = [[row[head.index(name)] for name in ("student", "ID", "total", "open")] for row in rows]
+    assert cells == [
+        ["anna", "4567", 190, ""],
+        ["eva", "", None, "week13 missing"],
+        ["max@uni", "4568", None, "week13 not handed in yet; week14 not handed in yet"],
+    ]
+    twice = [term.Part(week, [done("anna"), done("doejane_4567")])]
+    (row, _) = term.table(twice, who, RULES).rows[1:]
+    assert row[head.index("ID")] == "4567" and row[-1] == "week13 is there under two names"
+
+
+def test_two_of_one_name_in_the_term_are_two(week, tmp_path):
+    who = read(tmp_path, WORKSHEET)
+    rules = Rules(deadlines={"week13": datetime(2026, 11, 20, tzinfo=UTC)})
+    gone = roster.absent("week13", ["Anna Meier_901"], who, rules, NOW)
+    made = term.table([term.Part(week, [done("Anna Meier_901", 7)], gone)], who, rules, zeros=True)
+    assert [(row[1], row[3]) for row in made.rows[1:]] == [
+        ("Participant 902", 0),
+        ("Participant 901", 87),
+        ("Participant 903", 0),
+    ]
+    assert made.open == 0
 
 
 def test_an_id_of_the_rules_that_is_nobody_s_is_told_with_the_one_that_was_meant(tmp_path):
