@@ -323,7 +323,9 @@ def acts(rank, found, standings):
         left.append(int(status))
         raise Left
 
-    written, killed, left = [], [], []
+    written: list[list[Any]] = []
+    killed: list[list[int]] = []
+    left: list[int] = []
     group: Any = SimpleNamespace(rank=rank, size=len(standings), ledger=None)
     dog = survive.Watchdog(group, Path("standings"), 10.0, lambda text, **fields: written.append([str(text), fields]))
     made = [survive.Standing(**{**one, "ranks": tuple(one["ranks"])}) for one in standings]
