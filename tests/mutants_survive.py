@@ -101,6 +101,13 @@ RUN = [
         may=(NAMED,),
     ),
     SURVIVE(
+        "the count of ways back comes back, too",
+        place="go_back",
+        old="rate, rollbacks + 1",
+        new="rate, run.rollbacks + 1",
+        fails=(BACK,),
+    ),
+    SURVIVE(
         "ways back are not counted", place="go_back", old="rate, rollbacks + 1", new="rate, rollbacks", fails=(BACK,)
     ),
     SURVIVE(
