@@ -75,6 +75,31 @@ def trained(batches, told, lr, group):
     }
 
 
+def marked(batch, told, group):
+    """C.1: the gradients of a step, the replicas' sum and the vitals, with marks in the ledger: a span "begin vitals"
+    in front of what makes calls, and "end vitals" behind it."""
+    from . import assemble
+
+    trainer = assemble.assemble(setup_of(told), group)
+
+    def between_marks(name, function):
+        def marking(*args):
+            group.compute(f"begin {name}", seconds=0)
+            found = function(*args)
+            group.compute(f"end {name}", seconds=0)
+            return found
+
+        return marking
+
+    held = trainer.sharded
+    if trainer.setup.zero == 1:
+        held.begin, held.finish = between_marks("Held.begin", held.begin), between_marks("Held.finish", held.finish)
+    loss = trainer.gradients(assemble.data_of(trainer, batch))
+    between_marks("sum_replicas", trainer.sum_replicas)()
+    between_marks("vitals", trainer.vitals)(loss)
+    return True
+
+
 def heard(batches, told, lr, group):
     """C.1: one step; of its first micro-batch what went into each converted linear on this rank, and what came out:
     {name: {"x", "y", "dy", "dx"}}, with the weights before the step, the gradients and the vitals."""
@@ -192,10 +217,11 @@ class Memory:
     """A Store (given/store.py) that is in memory: what a rank writes, and what is there already. The ledger knows when
     it was used.
 
-    files: {"5/rank-00000": bytes as uint8}. full: names that cannot be written."""
+    files: {"5/rank-00000": bytes as uint8}. full: names that cannot be written. unlisted: steps that are there, and
+    that this rank's listing has not yet."""
 
-    def __init__(self, group, files=None, full=()) -> None:
-        self.group, self.files, self.full = group, dict(files or {}), full
+    def __init__(self, group, files=None, full=(), unlisted=()) -> None:
+        self.group, self.files, self.full, self.unlisted = group, dict(files or {}), full, unlisted
         self.written: dict[str, torch.Tensor] = {}
         self.published: list[int] = []
         self.discarded: list[int] = []
@@ -214,7 +240,7 @@ class Memory:
         self.discarded.append(step)
 
     def steps(self):
-        return sorted({int(key.partition("/")[0]) for key in self.files}, reverse=True)
+        return sorted({int(key.partition("/")[0]) for key in self.files} - {*self.unlisted}, reverse=True)
 
     def get(self, step, name):
         if f"{step}/{name}" not in self.files:
@@ -242,15 +268,15 @@ def saved(batches, told, lr, steps, full, group):
     return {"files": store.written, "vitals": vitals, "weights": weights, **said}
 
 
-def resumed(batches, told, lr, files, group):
-    """C.2: a load from these files, and a step for each batch."""
+def resumed(batches, told, lr, files, unlisted, group):
+    """C.2: a load from these files, of which this rank's listing lacks some steps, and a step for each batch."""
     from . import assemble, checkpoint
 
     checkpoint.damage(Memory(group), 0, [])  # if it is a hole, it says so before C.1's
     trainer = assemble.assemble(setup_of(told), group)
     before = [unit.shard.detach().clone() for unit in trainer.units]
     try:
-        found = checkpoint.load(trainer, Memory(group, files))
+        found = checkpoint.load(trainer, Memory(group, files, unlisted=unlisted))
     except LabError as refused:
         same = all(torch.equal(a, unit.shard) for a, unit in zip(before, trainer.units))
         return {"error": ("LabError", str(refused)), "untouched": same}
@@ -279,6 +305,39 @@ def who_hangs(standings, limit):
     made = [survive.Standing(**{**one, "ranks": tuple(one["ranks"])}) for one in standings]
     found = survive.hung(made, limit)
     return None if found is None else [found.rank, found.call, found.group, found.by]
+
+
+def acts(rank, found, standings):
+    """C.3: what the watchdog of `rank` does when it has found who hangs. No process is ended: what it asks of the
+    system is noted."""
+    import os
+    from pathlib import Path
+    from types import SimpleNamespace
+
+    from . import survive
+
+    class Left(BaseException):
+        pass
+
+    def leave(status):
+        left.append(int(status))
+        raise Left
+
+    written: list[list[Any]] = []
+    killed: list[list[int]] = []
+    left: list[int] = []
+    group: Any = SimpleNamespace(rank=rank, size=len(standings), ledger=None)
+    dog = survive.Watchdog(group, Path("standings"), 10.0, lambda text, **fields: written.append([str(text), fields]))
+    made = [survive.Standing(**{**one, "ranks": tuple(one["ranks"])}) for one in standings]
+    kept = os.kill, os._exit
+    os.kill, os._exit = lambda pid, number: killed.append([int(pid), int(number)]), leave
+    try:
+        dog.act(survive.Hung(*found), made)
+    except Left:
+        pass
+    finally:
+        os.kill, os._exit = kept
+    return {"written": written, "killed": killed, "left": left}
 
 
 def rang(runs, cuts):

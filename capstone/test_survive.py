@@ -99,7 +99,7 @@ def stands(rank, **more):
     return {**told, "number": 0, "peer": None, "stood": 0.0, "where": "", "silent": 0.2, **more}
 
 
-@task("C.3", points=3)
+@task("C.3", points=2)
 @pytest.mark.parametrize("N", [2, 4])
 def test_who_hangs(N, seed):
     """Who hangs"""
@@ -162,6 +162,41 @@ def test_who_hangs(N, seed):
     for (what, answer), got in zip(want, call_each("scenarios.who_hangs", questions)):
         got = None if got is None else tuple(got)
         expect(got == answer, f"{what}: (rank, call, group, by) is {answer}, and not {got}", known=True)
+
+
+@task("C.3", points=1)
+@pytest.mark.parametrize("N", [3, 4])
+def test_who_acts(N, seed):
+    """Who acts when somebody hangs"""
+    draw = Draw(seed, "acts", N)
+    bad = draw.size(0, N - 1)
+    others = [r for r in range(N) if r != bad]
+    by = others[draw.size(0, N - 2)]
+    for host in ("here", "there"):
+        waits = dict(call="all_gather", group="dp", ranks=[*range(N)], number=7, stood=LIMIT + 1, where="a.py:3")
+        standings = [stands(r, host=host) if r == bad else stands(r, **waits) for r in range(N)]
+        for r, one in enumerate(standings):
+            one["pid"] = 2**31 - 1 - r  # no system has it
+        found = [bad, "all_gather", "dp", by, "it is in its own code"]
+        for r, got in zip(others, call_each("scenarios.acts", [(r, found, standings) for r in others])):
+            written, killed, left = (field_of(got, key) for key in ("written", "killed", "left"))
+            done = f"wrote {len(written)} autopsies, killed {len(killed)} processes" + ", left" * bool(left)
+            if r != by:
+                expect(
+                    not (written or killed or left),
+                    f"rank {by} is the one that acts, and rank {r} did, too: it {done}; expected nothing",
+                    known=True,
+                )
+                continue
+            expect(len(written) == 1, f"rank {by} is the one that acts: it {done}; expected one autopsy", known=True)
+            right = [[standings[bad]["pid"], signal.SIGKILL]] if host == "here" else []
+            where = "of this host" if host == "here" else "of another host, where its number is another process's"
+            expect(
+                killed == right,
+                f"the hung process is {where}: rank {by} killed {killed} (process, signal), expected {right}",
+                known=True,
+            )
+            expect(len(left) == 1 and left[0] != 0, f"rank {by} must leave, with a status that is not 0", known=True)
 
 
 # ---- under torchrun
@@ -362,11 +397,11 @@ def test_struck(fault, seed):
 
 
 def goes_on_run(place: Site, seed: int, story: Story) -> None:
-    """A bad batch, a full disk, three bad batches, a slow rank: one run, one start."""
+    """A bad batch, a full disk, three bad batches twice, a slow rank: one run, one start."""
     draw = Draw(seed, "goes on")
     alone, row = draw.size(2, 4), draw.size(11, 12)
     pair = draw.size(6, 7)
-    bad = {alone, pair, pair + 1, row, row + 1, row + 2}
+    bad = {alone, pair, pair + 1, *range(row, row + 6)}
     job = Job(seed, "goes on", steps=26, bad=bad, batches=40)
     full = 2 * EVERY  # the checkpoint that finds no room
     plan = job.plan({full})
@@ -402,14 +437,15 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
         older,
     )
 
-    # Three bad batches in a row: back to step 5, since step 10 could not be saved. Then one rank's batches come late.
-    back = row + 2
+    # Three bad batches in a row: back to step 5, since step 10 could not be saved. So are the three behind them: back
+    # to step 5 again, whose checkpoint knows of no way back. Then one rank's batches come late.
     first = EVERY + 8
-    shift = back - EVERY
+    shifts = [row + 2 - EVERY, row + 5 - EVERY]
+    shift = shifts[-1]
     for rank in range(RANKS):
         gate(place, rank, None)
     gate(place, slow, first + shift - 1)
-    if not reached(place, first - 1, after=1):
+    if not reached(place, first - 1, after=2):
         story.wrong["rolled back"] = f"the run does not come back to step {first - 1}"
         return
     for step in range(first, first + 7):
@@ -421,12 +457,17 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
     status = place.wait(PATIENCE)
     rolled = [(one.get("to"), one.get("shift")) for one in events(place, "rolled back")]
     last = [one.get("action") for one in events(place, "nonfinite")][3:]
+    counted, wanted = struck.own(place, job.steps, "rollbacks"), [(EVERY, one) for one in shifts]
     story.wrong["rolled back"] = first_of(
-        "" if last == ["skip", "lower", "roll back"] else f"the last bad steps led to {last}",
-        "" if rolled == [(EVERY, shift)] else f"it rolled back to {rolled} (step, shift), expected {[(EVERY, shift)]}",
+        "" if last == 2 * ["skip", "lower", "roll back"] else f"the last bad steps led to {last}",
+        "" if rolled == wanted else f"it rolled back to {rolled} (step, shift), expected {wanted}",
         "" if status == 0 else f"the run ends with status {status}",
         curve(place, want, job.steps),
         weights(place, job, want, job.steps),
+        ""
+        if counted == [2] * RANKS
+        else f"it went back twice, and the checkpoint of step {job.steps} says by rank {counted} `rollbacks`: who "
+        "does not count them goes back for ever",
     )
     story.wrong["slow"] = "" if named == [slow] else f"while rank {slow} was slow the events named {named}"
 

@@ -12,7 +12,7 @@ from tests.mutant import Mutant
 ONE, FP8, SPOILT = "test_one_process", "test_fp8", "test_a_step_that_is_not_taken"
 WITH_TP = (f"{ONE}[tp4]", f"{ONE}[dp2 x tp2]", f"{ONE}[tp2 x pp2]")
 FP8_TP = (f"{FP8}[dp2 x tp2]", f"{FP8}[tp2 x pp2]")
-HELD = "test_what_a_rank_holds"
+HELD, MESSAGES = "test_what_a_rank_holds", "test_messages"
 
 ASSEMBLE = [
     Mutant(
@@ -305,6 +305,42 @@ ASSEMBLE = [
         (SPOILT,),
     ),
     Mutant(
+        "vitals in three messages",
+        "C.1",
+        "assemble",
+        "Trainer.vitals",
+        "self.mesh.group.all_reduce(whole).tolist()",
+        "(float(self.mesh.group.all_reduce(one[None])) for one in whole)",
+        (MESSAGES,),
+    ),
+    Mutant(
+        "a message for a unit without shared heads",
+        "C.1",
+        "assemble",
+        "sum_replicas",
+        "if mine.any():",
+        "if True:",
+        (f"{MESSAGES}[tp4]",),
+    ),
+    Mutant(
+        "gathered one at a time",
+        "C.1",
+        "assemble",
+        "Held.begin",
+        "unit.gather()",
+        "unit.wait()",
+        (f"{MESSAGES}[dp2 x pp2]",),
+    ),
+    Mutant(
+        "reduced one at a time",
+        "C.1",
+        "assemble",
+        "Held.finish",
+        "handles = [unit.reduce() for unit in self.units]\n        for unit, handle in zip(self.units, handles):",
+        "for unit in self.units:\n            handle = unit.reduce()",
+        (f"{MESSAGES}[dp2 x pp2]",),
+    ),
+    Mutant(
         "refused when it is built",
         "C.1",
         "assemble",
@@ -316,7 +352,7 @@ ASSEMBLE = [
     ),
 ]
 
-SAVED, OTHER, DAMAGED = "test_resumed", "test_another_mesh", "test_damaged"
+SAVED, OTHER, DAMAGED, LESS = "test_resumed", "test_another_mesh", "test_damaged", "test_one_rank_sees_less"
 CHECKPOINT = [
     Mutant(
         "published before the others have written",
@@ -348,7 +384,7 @@ CHECKPOINT = [
         "save",
         "if group.rank == 0 and not problems:",
         "if not problems:",
-        (SAVED, OTHER, DAMAGED, "test_another_run"),
+        (SAVED, OTHER, DAMAGED, LESS, "test_another_run"),
     ),
     Mutant(
         "a disk that is full is passed over",
@@ -443,6 +479,15 @@ CHECKPOINT = [
         "in told(group, store.steps())[0]:",
         "in told(group, store.steps())[0][::-1]:",
         (DAMAGED,),
+    ),
+    Mutant(
+        "each rank's own listing",
+        "C.2",
+        "checkpoint",
+        "load",
+        "in told(group, store.steps())[0]:",
+        "in store.steps():",
+        (LESS,),
     ),
     Mutant(
         "of whatever run",

@@ -11,7 +11,7 @@ from functools import partial
 from tests.mutant import Mutant
 
 SURVIVE = partial(Mutant, task="C.3", module="survive")
-SLOW, HANGS, SAID = "test_who_is_slow", "test_who_hangs", "test_one_message"
+SLOW, HANGS, ACTS, SAID = "test_who_is_slow", "test_who_hangs", "test_who_acts", "test_one_message"
 KILLED, HUNG, ASKED = (f"test_struck[{fault}]" for fault in ("killed", "hung", "preempted"))
 SKIPPED, FULL, BACK, NAMED = (f"test_goes_on[{fault}]" for fault in ("skipped", "full disk", "rolled back", "slow"))
 
@@ -58,6 +58,20 @@ FUNCTIONS = [
         new="<= one.number + 9",
         fails=(f"{HANGS}[4]",),
     ),
+    SURVIVE(
+        "all ranks act",
+        place="Watchdog.act",
+        old="if found.by != self.rank:",
+        new="if found.rank == self.rank:",
+        fails=(ACTS,),
+    ),
+    SURVIVE(
+        "a process of another host",
+        place="Watchdog.act",
+        old="if other.host == me.host:",
+        new="if True:",
+        fails=(ACTS,),
+    ),
     SURVIVE("at once", place="hung", old="one.stood < limit", new="one.stood < limit / 9", fails=(HANGS,)),
 ]
 
@@ -85,6 +99,16 @@ RUN = [
         new="run.rollbacks = rollbacks + 1",
         fails=(BACK,),
         may=(NAMED,),
+    ),
+    SURVIVE(
+        "the count of ways back comes back, too",
+        place="go_back",
+        old="rate, rollbacks + 1",
+        new="rate, run.rollbacks + 1",
+        fails=(BACK,),
+    ),
+    SURVIVE(
+        "ways back are not counted", place="go_back", old="rate, rollbacks + 1", new="rate, rollbacks", fails=(BACK,)
     ),
     SURVIVE(
         "the same batches again",

@@ -114,7 +114,7 @@ def fails_what_it_must(mutant: Mutant, cases: Sequence[Judged], failed: dict[str
         assert any(cause in why.cause for why in failed.values()), f"nobody was told {cause!r}\n{told}"
 
 
-SINGLE = of("test_one_message", "test_who_is_slow", "test_who_hangs")
+SINGLE = of("test_one_message", "test_who_is_slow", "test_who_hangs", "test_who_acts")
 
 
 @pytest.mark.parametrize("mutant", FUNCTIONS, ids=lambda m: m.name)

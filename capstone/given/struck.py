@@ -206,6 +206,18 @@ def saved(place: Site, step: int, model: ModelConfig) -> dict[str, dict[str, tor
         return f"it cannot be read ({type(error).__name__}: {str(error)[:200]})"
 
 
+def own(place: Site, step: int, key: str) -> list[Any]:
+    """By rank what its file of a checkpoint has in `own` under this key; None where that cannot be read."""
+    found: list[Any] = []
+    for rank in range(RANKS):
+        try:
+            value = _tensors(place.read("run", "checkpoints", f"step-{step:08d}", f"rank-{rank:05d}"))["own"][key]
+        except Exception:  # whatever is wrong with bytes that a stranger wrote
+            value = None
+        found.append(value if isinstance(value, (int, float, str)) else None)
+    return found
+
+
 def _tensors(data: bytes) -> Any:
     import io
 
