@@ -71,6 +71,7 @@ def test_one_after_another_in_one_sandbox(course):  # noqa: F811  the fixture
     assert "helper" in str(mark(course, "d").cases)
 
 
+@pytest.mark.thorough
 @needs_sandbox
 def test_what_one_destroys_the_next_does_not_miss(course):  # noqa: F811  the fixture
     _, _, _, hand_in = course

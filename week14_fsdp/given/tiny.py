@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import checkpoint
 
 SECONDS = 1e-3  # of a forward on the virtual wire; a backward takes twice as long
 
@@ -78,9 +78,9 @@ class Tiny(nn.Module):
             block = self.blocks[k]
             if self.checkpointed:
                 # Torch stops a recomputation once it has what the backward needs, before the block's last hooks. Not
-                # here: a block of another shape would run them.
-                with set_checkpoint_early_stop(False):
-                    x_BTD = checkpoint(block, x_BTD, use_reentrant=False)
+                # here: a block of another shape would run them. (Said to this call alone: torch's context manager for
+                # it sets a global, and ranks that are threads would leave it as one of them found it.)
+                x_BTD = checkpoint(block, x_BTD, use_reentrant=False, early_stop=False)
             else:
                 x_BTD = block(x_BTD)
         logits_BTV = F.linear(x_BTD * self.scale, self.head)
