@@ -16,6 +16,7 @@ from statistics import mean, median
 from typing import Any
 
 from labkit.compare.memory import parameters
+from labkit.compare.repeats import interval
 from labkit.compare.terminal import markdown_table
 from labkit.model.config import sizes
 from labkit.record.read import RunData, read_run
@@ -25,6 +26,7 @@ WHOLE, HOUR, SPEED = "2026-11-22-h200-whole", "2026-11-21-h200-hour", "2026-11-2
 SAFETY, SCHEDULE, STAGES = "2026-11-22-h200-safety", "2026-11-22-h200-schedule", "2026-11-22-h200-two-stage"
 BIG2, BIG4, BIG = "2026-11-22-h200-8b-2-gpus", "2026-11-22-h200-8b-4-gpus", "2026-11-22-h200-8b-levers"
 H100, OWN, MOE = "2026-11-23-h100-speed", "2026-11-23-h200-own", "2026-11-23-h200-moe"  # of commit f8d9b1b
+H100_LOSS = "2026-11-23-h100-safety"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
 PARAMETERS = "2026-11-22-h200-fp8-parameters/te-block-params"
 CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; told in the course's results/
@@ -375,6 +377,32 @@ def cast_us(kind: str) -> float:
     """Microseconds that a cast of 65536 x 2048 numbers takes, "compiled" or "eager"."""
     lines = (RESULTS / "2026-11-22-h200-cast.txt").read_text().splitlines()
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{kind} us"))
+
+
+def repeats_of(run: str, arm: str) -> list[str]:
+    """The runs of an arm that a comparison repeats, the first one's name first."""
+    rows = read(run).results["arms"]
+    return [name for name in rows if name == arm or name.startswith(f"{arm}-") and name[len(arm) + 1 :].isdigit()]
+
+
+def tails(run: str, arm: str) -> list[float]:
+    """Each run's gap to the mean BF16 run, per cent: the mean over the second half."""
+    verdict = read(run).results["verdict"]
+    kept = ([gap for step, gap in verdict["arms"][one]["gap"] if step >= verdict["from_step"]] for one in repeats_of(run, arm))
+    return [mean(gaps) for gaps in kept]
+
+
+def judged(run: str, arm: str) -> str:
+    """What repeated runs say of an arm's loss: "same, +0.03 % [-0.05, +0.11] in 2 runs"."""
+    told = read(run).results["verdict"]["arms"][arm]
+    return f"{told['word']}, {interval(told)} in {told['runs']} runs"
+
+
+def trains(run: str, arm: str) -> float:
+    """How many times BF16's rate an arm trains in the safety part, by the means of all runs."""
+    rows = read(run).results["arms"]
+    rates = [mean(rows[one]["tokens_per_s"] for one in repeats_of(run, each)) for each in (arm, BF16)]
+    return rates[0] / rates[1]
 
 
 def small(run: str, arm: str = FP8) -> float:

@@ -25,6 +25,7 @@ from week16_fp8.given.findings import (
     BIG,
     CHECK,
     FP8,
+    H100_LOSS,
     HOUR,
     LEVERS,
     ONCE,
@@ -61,6 +62,11 @@ def predicted_of(run: str) -> float:
     return sum(item["predicted_s"] for item in items if item["measured_s"])
 
 
+def paid(run: str) -> float:
+    """Seconds of all calls of a comparison."""
+    return sum(call["seconds"] for call in read(run).results["calls"])
+
+
 def h100_rows() -> list[list[str]]:
     """Each arm timed on an H100: its speed against BF16 there and on an H200, and its memory."""
     arms = read(H100_RUN).results["speed"]["arms"]
@@ -88,6 +94,17 @@ def answers() -> dict[str, answer.Row]:
     losses = {name: heldout_of(arm) for name, arm in data.arms.items() if arm.status == "finished"}
     verdict = repeats.judge(losses, preset, [name for name in asked if name in losses])
     return {row.name: row for row in answer.rows_of(data, verdict)}
+
+
+@cache
+def h100_answers() -> dict[str, answer.Row]:
+    """What was timed on one H100, with the verdict on the losses that another compared."""
+    verdict = read(H100_LOSS).results["verdict"]
+    return {row.name: row for row in answer.rows_of(read(H100_RUN), verdict)}
+
+
+def h100_picture(folder: Path) -> Picture | None:
+    return draw_answer(list(h100_answers().values()), folder, "renter-answer-h100")
 
 
 def told(arm: str) -> str:
