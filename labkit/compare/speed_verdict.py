@@ -81,7 +81,7 @@ def speed_results(preset: Preset, out: Path, missing: Mapping[str, str], left: M
     lost = [name for name in (*missing, *left) if name in preset.timed and name not in rows]
     why = {preset.arms[name].label: {**missing, **left}[name] for name in lost}
     tries = as_dict(load_run(out)["results"].get("tries"))
-    told = [f"{row['label']}: {told_tries(tries[name])}." for name, row in rows.items() if tries.get(name)]
+    told = [f"{preset.arms[name].label}: {told_tries(tries[name])}." for name in rows if tries.get(name)]
     told += [SHORT.format(**row) for row in rows.values() if row["shortages"]]
     basis = name_batches(rows, largest=bool(preset.window().batch))
     verdict = judge_speed(rows, why, preset.format, preset.yardstick)
@@ -96,7 +96,7 @@ def name_batches(rows: Mapping[str, dict[str, Any]], largest: bool) -> str:
     if not largest and len(set(sizes.values())) < 2:
         return ""
     for name, row in rows.items():
-        row["label"] += f", {sizes[name]} sequences" if sizes[name] > 1 else ", 1 sequence"
+        row["label"] += f" with {sizes[name]} sequence{'s' if sizes[name] > 1 else ''}"
     return LARGEST if largest else UNLIKE
 
 

@@ -55,6 +55,7 @@ class Gpu:
         if need > self.room:
             self.ran.append((arm, rows, None))
             record.finish("failed")
+            self.after()
             raise RanksFailed(SimpleNamespace(cause=self.error), [])
         self.found = {"need": int(need * GIB), "rest": int(REST * GIB)}
         tried, timed = _window(window, asked, size, record)

@@ -89,7 +89,19 @@ def test_it_is_exact_where_the_allocators_gaps_fill_the_gpu_before_the_line_does
 def test_a_bend_upwards_is_found_out_by_trying(need, largest):
     """Small batches tell too flat a line: the gradients' share hides the activations' up to some batch."""
     for first in (1, 2, 9, 30):
-        assert searched(need, first, 79.0)[0] == largest
+        found, tries = searched(need, first, 79.0)
+        assert found == largest, tries
+
+
+def test_a_line_through_small_batches_is_believed_up_to_twice_the_largest():
+    fits = [{"rows": n, "fitted": True, "need": line(0.1)(n) * GIB, "rest": REST * GIB} for n in (3, 4)]
+    assert Search(3, 80 * GIB, fits).rows == 8
+
+
+def test_a_batch_that_was_tried_and_does_not_last_a_window_is_out_of_memory():
+    fits = [{"rows": n, "fitted": True, "need": line(5.0)(n) * GIB, "rest": REST * GIB} for n in (8, 12)]
+    assert Search(8, 63 * GIB, fits).rows == 12
+    assert Search(8, 63 * GIB, [*fits, {"rows": 12, "fitted": False}]).rows == 11
 
 
 def test_by_default_half_of_it_until_it_fits():
@@ -141,12 +153,12 @@ def test_an_arm_that_runs_out_of_memory_is_tried_again_with_half(run):
     assert "FP8: tried with 8 (out of memory) sequences a GPU; next: 4" in said
     verdict, rows = record.results["speed"]["verdict"], record.results["speed"]["arms"]
     assert (rows["bf16"]["batch"], rows["fp8"]["batch"]) == (8, 4)
-    assert "FP8, 4 sequences" in said and "The arms ran with different batches" in verdict["sentence"]
+    assert "FP8 with 4 sequences" in said and "The arms ran with different batches" in verdict["sentence"]
     assert "FP8: tried with 8 (out of memory) sequences a GPU." in verdict["reasons"]
     # Steps take as long whatever the batch here, so half the sequences train half the tokens.
     assert verdict["ratios"]["fp8"]["baseline"] == pytest.approx(0.5)
     page = (record.path / "report.html").read_text()
-    assert "FP8, 4 sequences" in page and "BF16, 8 sequences" in page and "8 (out of memory)" in page
+    assert "FP8 with 4 sequences" in page and "BF16 with 8 sequences" in page and "8 (out of memory)" in page
     assert bundle.state(record.path) == "whole"
     again = run(gpu)
     assert "Nothing left to train" in again[1] and len(gpu.ran) == 3, "another call repeats nothing"
@@ -195,7 +207,10 @@ def test_each_arm_at_its_largest_batch(run):
     results = record.results
     assert "at its largest batch" in results["speed"]["verdict"]["sentence"] and "a user takes what fits" in said
     assert "each arm at its largest batch; 2 tries of it before are in its minutes" in said
-    assert [row["label"] for row in results["speed"]["arms"].values()] == ["BF16, 15 sequences", "FP8, 26 sequences"]
+    assert [row["label"] for row in results["speed"]["arms"].values()] == [
+        "BF16 with 15 sequences",
+        "FP8 with 26 sequences",
+    ]
     tries = results["tries"]["bf16"]
     assert tries[0] == {"rows": 8, "fitted": True, "need": 6.5 * GIB, "rest": 2 * GIB, "gib": HAVE}
     page = (record.path / "report.html").read_text()
@@ -215,39 +230,37 @@ def test_a_first_batch_that_is_too_large_is_no_end_of_the_search(run):
     assert gpu.ran[0] == ("bf16", 8, None) and gpu.ran[1][1] == 4 and gpu.ran[-1] == ("bf16", 5, True)
 
 
-def test_a_killed_search_goes_on_without_a_try_twice(run):
-    gpu, kills = Gpu({"bf16": line(0.5), "fp8": line(0.4)}), [1, 2]
+def test_a_killed_search_repeats_no_try_that_the_record_has(run):
+    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.4)})
 
     def killed() -> None:
-        if len(gpu.ran) in kills:
-            kills.remove(len(gpu.ran))
+        if len(gpu.ran) in (1, 3):  # in the first batch of the first call, and in the second of the next
             raise KeyboardInterrupt
 
     gpu.after = killed
-    with pytest.raises(KeyboardInterrupt):
-        run(gpu, LARGEST)
-    with pytest.raises(KeyboardInterrupt):
-        run(gpu, LARGEST)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(gpu, LARGEST)
     status, _, record = run(gpu, LARGEST)
-    assert status == 0 and [each[:2] for each in gpu.ran if each[2]] == [("bf16", 15), ("fp8", 18)]
-    # The two tries whose end nobody saw ran again; those that the record has did not.
-    assert gpu.ran[:3] == [("bf16", 8, False)] * 2 + [gpu.ran[2]]
-    assert len(record.results["tries"]["bf16"]) == len({each["rows"] for each in record.results["tries"]["bf16"]})
+    assert status == 0 and [rows for arm, rows, _ in gpu.ran if arm == "bf16"] == [8, 8, 14, 14, 15]
+    assert [each[:2] for each in gpu.ran if each[2]] == [("bf16", 15), ("fp8", 18)]
+    assert [each["rows"] for each in record.results["tries"]["bf16"]] == [8, 14, 15]
 
 
-def test_the_budget_ends_a_search_in_order_and_the_next_call_goes_on(run):
+@pytest.mark.parametrize("each, first, rest", [(0.5, ("bf16", 8, False), [14, 15]), (1.2, ("bf16", 8, None), [4, 6])])
+def test_the_budget_ends_a_search_in_order_and_the_next_call_goes_on(run, each, first, rest):
     clock = [0.0]
 
     def short(*given):
         return Budget(*given, clock=lambda: clock[0])
 
-    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.4)})
+    gpu = Gpu({"bf16": line(each), "fp8": line(0.4)})
     gpu.after = lambda: clock.__setitem__(0, clock[0] + 46.0)
     status, said, record = run(gpu, LARGEST, budget_minutes=1, patches={"Budget": short})
-    assert status == 3 and gpu.ran == [("bf16", 8, False)] and "Left for another call" in said
+    assert status == 3 and gpu.ran == [first] and "Left for another call" in said
     assert record.status == "paused" and bundle.state(record.path).startswith("paused")
-    status, _, record = run(gpu, LARGEST)
-    assert status == 0 and [each for each in gpu.ran if each[:2] == ("bf16", 8)] == [("bf16", 8, False)]
+    status, _, record = run(gpu, LARGEST, arms=["bf16"])
+    assert status == 0 and [rows for _, rows, _ in gpu.ran[1:]] == rest
 
 
 def test_the_tries_are_in_the_minutes_that_are_told_before():
@@ -286,4 +299,4 @@ def test_each_try_is_a_fresh_process(tmp_path, monkeypatch):
     tries = [json.loads(each) for each in (tmp_path / "out" / "pids").read_text().splitlines()]
     assert [rows for _, rows, _ in tries] == [8, 4, 7] and len({pid for *_, pid in tries}) == 3
     row = read_run(tmp_path / "out").results["speed"]["arms"]["bf16"]
-    assert row["batch"] == 7 and row["tokens_per_s"] > 0 and row["label"] == "BF16, 7 sequences"
+    assert row["batch"] == 7 and row["tokens_per_s"] > 0 and row["label"] == "BF16 with 7 sequences"
