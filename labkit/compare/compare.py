@@ -32,7 +32,7 @@ from labkit.comm.group import Group
 from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import run_ranks, under_torchrun
 from labkit.compare import background, batches, follow, memory, own
-from labkit.compare.budget import Budget, Item, predict
+from labkit.compare.budget import Budget, Item
 from labkit.compare.forecast import Forecast
 from labkit.compare.plan import Plan, check_part, fitting, folder_of, is_done, make_plan, other_settings
 from labkit.compare.preset import Preset, load_preset
@@ -329,22 +329,21 @@ def run_arm(
     as the budget has room. which: "2 of 5". Returns "" or, in a sentence, why it failed."""
     if item.part == "safety" or under_torchrun():  # torchrun's ranks are no fresh processes
         return train_arm(plan, item, console, leader, budget, forecast, which)[0]
-    arm, of = item.arm, (plan.preset, "speed", item.arm, plan.memory_gib, plan.world_size)
-    tries = plan.tries.setdefault(arm, [])
-    while rows := plan.search(arm).rows:
+    tries = plan.tries.setdefault(item.arm, [])
+    while rows := plan.search(item.arm).rows:
         why, tried = train_arm(plan, item, console, leader, budget, forecast, which)
         if tried is None:
             return why
         tries.append({**tried, "gib": plan.memory_gib})
         if record:
             record.results(tries=plan.tries)
-        following = plan.search(arm).rows
+        following = plan.search(item.arm).rows
         if tried["fitted"] and following == rows:
             return ""  # it was timed
         if following:
-            shutil.rmtree(folder_of(plan.out, *of[1:3]), ignore_errors=True)  # the record has what it told
+            shutil.rmtree(folder_of(plan.out, "speed", item.arm), ignore_errors=True)  # the record has what it told
             say(console, f"{item.label}: {batches.told(tries)}; next: {following}")
-            if budget.asked() or budget.late(predict(*of, len(tries)).predicted):
+            if budget.asked() or budget.late(plan.item("speed", item.arm).predicted):
                 return ""  # left for another call
     return f"it fits into no GPU here: {batches.told(tries)}"
 

@@ -94,8 +94,11 @@ class Plan:
         return [found[run] for run in base.runs if run in found]
 
     def items(self) -> list[Item]:
-        here = self.memory_gib, self.world_size
-        return [predict(self.preset, part, arm, *here, len(self.tries.get(arm, ()))) for part, arm in self.todo]
+        return [self.item(part, arm) for part, arm in self.todo]
+
+    def item(self, part: str, arm: str) -> Item:
+        """What the arm is expected to take from here on."""
+        return predict(self.preset, part, arm, self.memory_gib, self.world_size, len(self.tries.get(arm, ())))
 
     def sure(self) -> list[Item]:
         """The items without those that only an undecided candidate needs."""

@@ -7,13 +7,17 @@ import json
 import math
 
 import pytest
+import torch
 from rich.console import Console
 
 from labkit.compare import bundle, compare
 from labkit.compare.batches import GIB, Search, told
 from labkit.compare.budget import Budget, predict
+from labkit.compare.plan import make_plan
 from labkit.compare.preset import load_preset
+from labkit.compare.scaling import scaling
 from labkit.errors import LabError
+from labkit.record import measure
 from labkit.record.read import read_run
 from tests.compare.comparing import MICRO
 from tests.compare.small_gpu import HAVE, REST, Gpu, line, on_rank
@@ -279,11 +283,28 @@ def test_another_gpus_tries_do_not_count(run, monkeypatch):
     assert gpu.ran[before:] == [("bf16", 8, True)]
 
 
-def test_a_cpu_has_no_largest_batch(tmp_path):
-    (tmp_path / "micro.toml").write_text(TEXT)
+def test_where_no_largest_batch_can_be_found_one_sentence_says_so(tmp_path, monkeypatch):
+    toml, out = tmp_path / "micro.toml", tmp_path / "out"
+    toml.write_text(TEXT)
     with pytest.raises(LabError, match="a CPU has no memory of its own"):
-        compare.compare(str(tmp_path / "micro.toml"), out=tmp_path / "out", settings=[LARGEST])
-    assert not (tmp_path / "out").exists()
+        compare.compare(str(toml), out=out, settings=[LARGEST])
+    with pytest.raises(LabError, match="lab scaling gives each GPU the same work"):
+        scaling(str(toml), "1,2", out=out, settings=[LARGEST])
+    monkeypatch.setattr("labkit.compare.plan.gpu_memory_gib", lambda preset: HAVE)
+    monkeypatch.setattr("labkit.compare.plan.under_torchrun", lambda: True)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    asked = load_preset(str(toml), [LARGEST])
+    with pytest.raises(LabError, match="torchrun's ranks are no fresh processes"):
+        make_plan(asked, ["bf16"], explicit=True, out=out, fresh=False, parts=("speed",))
+    assert not out.exists()
+
+
+def test_what_a_try_needs_counts_what_the_driver_holds_beside_the_allocator(monkeypatch):
+    """A card of 80 GiB of which 64 are taken, 60 of them by the allocator, that gave its tensors 55 at most."""
+    told = {"mem_get_info": (16, 80), "memory_reserved": 60, "max_memory_allocated": 55, "memory_allocated": 13}
+    for name, value in told.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert measure.needed("cuda:0") == {"need": 55 + 4, "rest": 13 + 4}
 
 
 @pytest.mark.thorough
