@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from labkit.compare import bundle, compare
+from labkit.compare import bundle, compare, follow
 from labkit.compare.batches import GIB, Search, told
 from labkit.compare.budget import Budget, predict
 from labkit.compare.plan import make_plan
@@ -234,7 +234,7 @@ def test_a_first_batch_that_is_too_large_is_no_end_of_the_search(run):
     assert gpu.ran[0] == ("bf16", 8, None) and gpu.ran[1][1] == 4 and gpu.ran[-1] == ("bf16", 5, True)
 
 
-def test_a_killed_search_repeats_no_try_that_the_record_has(run):
+def test_a_killed_search_repeats_no_try_that_the_record_has(run, tmp_path):
     gpu = Gpu({"bf16": line(0.5), "fp8": line(0.4)})
 
     def killed() -> None:
@@ -242,10 +242,13 @@ def test_a_killed_search_repeats_no_try_that_the_record_has(run):
             raise KeyboardInterrupt
 
     gpu.after = killed
+    seen = "speed", "BF16", tmp_path / "out" / "speed" / "bf16"
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             run(gpu, LARGEST)
+        assert follow.line(*seen) == "", "a batch that was tried is no arm that is finished"
     status, _, record = run(gpu, LARGEST)
+    assert follow.line(*seen).startswith("BF16 (speed): finished, 2,400 tokens/s")
     assert status == 0 and [rows for arm, rows, _ in gpu.ran if arm == "bf16"] == [8, 8, 14, 14, 15]
     assert [each[:2] for each in gpu.ran if each[2]] == [("bf16", 15), ("fp8", 18)]
     assert [each["rows"] for each in record.results["tries"]["bf16"]] == [8, 14, 15]
