@@ -334,7 +334,8 @@ def run_arm(
         why, tried = train_arm(plan, item, console, leader, budget, forecast, which)
         if tried is None:
             return why
-        tries.append({**tried, "gib": plan.memory_gib})
+        before = [each for each in tries if each["rows"] != rows]  # one that was paused has been tried already
+        tries[:] = [*before, {**tried, "gib": plan.memory_gib}]
         if record:
             record.results(tries=plan.tries)
         following = plan.search(item.arm).rows

@@ -268,6 +268,9 @@ def test_the_budget_ends_a_search_in_order_and_the_next_call_goes_on(run, each, 
     assert record.status == "paused" and bundle.state(record.path).startswith("paused")
     status, _, record = run(gpu, LARGEST, arms=["bf16"])
     assert status == 0 and [rows for _, rows, _ in gpu.ran[1:]] == rest
+    (record.path / "speed" / "bf16" / "run.json").unlink()  # as if its window had been paused
+    _, _, record = run(gpu, LARGEST, arms=["bf16"])
+    assert gpu.ran[-1] == gpu.ran[-2] and [each["rows"] for each in record.results["tries"]["bf16"]] == [8, *rest]
 
 
 def test_the_tries_are_in_the_minutes_that_are_told_before():
