@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit.compare.batches import LOOK, OTHERS
 from labkit.compare.preset import Preset
 from labkit.errors import LabError
 
@@ -73,11 +74,14 @@ class Budget:
 
     def fits(self, item: Item) -> bool:
         """May this arm be started? If not, it is noted as left for another call."""
-        late = self.deadline is not None and self.clock() + item.predicted * self.factor() > self.deadline
-        if late or self.asked():
+        if self.late(item.predicted) or self.asked():
             self.left.append(item)
             return False
         return True
+
+    def late(self, predicted: float) -> bool:
+        """Would what is predicted to take so many seconds end after the deadline?"""
+        return self.deadline is not None and self.clock() + predicted * self.factor() > self.deadline
 
     def took(self, item: Item, seconds: float) -> None:
         item.measured = seconds
@@ -109,15 +113,19 @@ class Budget:
         return {**told, "seconds": self.seconds(), "cost": self.cost(self.seconds()), "items": items}
 
 
-def predict(preset: Preset, part: str, arm: str, memory_gib: float | None = None, world: int = 1) -> Item:
-    """What an arm is expected to take. Without an expected rate: the baseline's; without that: start-up alone."""
+def predict(
+    preset: Preset, part: str, arm: str, memory_gib: float | None = None, world: int = 1, tried: int = 0
+) -> Item:
+    """What an arm is expected to take. Without an expected rate: the baseline's; without that: start-up alone. tried:
+    batches of it that need no further try (labkit.compare.batches)."""
     about = preset.arms[arm]
     rate = (getattr(about.expect, part) or getattr(preset.arms[preset.baseline()].expect, part) or 0) * world
     config = preset.config_of(part, arm, memory_gib, world)
-    batch, seconds = config.batch_size * config.seq_len, 0.0
+    batch, seconds, others = config.batch_size * config.seq_len, 0.0, 0
     if part == "speed":
         seconds = preset.window().seconds
-        tokens = float((preset.window().warmup + preset.window().profile) * batch)
+        others = max(0, OTHERS - tried) if preset.window().batch else 0
+        tokens = float((preset.window().warmup + preset.window().profile + others * LOOK) * batch)
     else:
         steps = min(config.steps, about.expect.steps or config.steps)
         tokens = float(steps * batch)
@@ -125,4 +133,4 @@ def predict(preset: Preset, part: str, arm: str, memory_gib: float | None = None
             tokens += -(-steps // config.eval_every) * config.eval_batches * batch / 3
     seconds += tokens / rate if rate else 0.0
     startup = preset.startup_seconds if about.expect.startup is None else about.expect.startup
-    return Item(part, arm, about.label, startup + seconds)
+    return Item(part, arm, about.label, (1 + others) * startup + seconds)

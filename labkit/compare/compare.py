@@ -31,7 +31,7 @@ from rich.status import Status
 from labkit.comm.group import Group
 from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import run_ranks, under_torchrun
-from labkit.compare import background, follow, memory, own
+from labkit.compare import background, batches, follow, memory, own
 from labkit.compare.budget import Budget, Item
 from labkit.compare.forecast import Forecast
 from labkit.compare.plan import Plan, check_part, fitting, folder_of, is_done, make_plan, other_settings
@@ -155,7 +155,8 @@ def compare(
                 begin = time.time()
                 later = [each for each in items[number + 1 :] if plan.preset.arms[each.arm].look == 1]
                 forecast = Forecast(budget.done, item, later)
-                why = run_arm(plan, item, console, leader, budget, forecast, f"{number + 1} of {len(items)}")
+                which = f"{number + 1} of {len(items)}"
+                why = run_arm(plan, item, console, leader, budget, forecast, which, record)
                 budget.took(item, time.time() - begin)
                 if why:
                     failed[item.key] = why
@@ -255,6 +256,11 @@ def announce(plan: Plan, console: Console, budget: Budget) -> None:
     if preset.speed or budget.minutes:
         for part in dict.fromkeys(item.part for item in items):
             say(console, f"  {part}, minutes predicted: {', '.join(_by_arm(plan, part))}")
+        if preset.speed and preset.speed.batch and any(item.part == "speed" for item in items):
+            say(
+                console,
+                f"  speed: each arm at its largest batch; {batches.OTHERS} tries of it before are in its minutes",
+            )
         limit = f"; this call stops inside {budget.minutes:g} minutes" if budget.minutes else ""
         say(console, f"Predicted: {''.join(_predicted(plan, budget))}{limit}")
     if preset.device == "cuda" and plan.memory_gib and preset.yardstick == "BF16":  # what memory.predict knows
@@ -310,25 +316,62 @@ def _corpus_progress(console: Console, status: Status) -> Callable[[str, float],
 
 
 def run_arm(
-    plan: Plan, item: Item, console: Console, leader: bool, budget: Budget, forecast: Forecast, which: str
+    plan: Plan,
+    item: Item,
+    console: Console,
+    leader: bool,
+    budget: Budget,
+    forecast: Forecast,
+    which: str,
+    record: RunRecord | None,
 ) -> str:
-    """Train one arm of one part on its ranks. which: "2 of 5". Returns "" or, in a sentence, why it failed."""
+    """Train one arm of one part; where it is timed, with other batches too, as labkit.compare.batches says and as long
+    as the budget has room. which: "2 of 5". Returns "" or, in a sentence, why it failed."""
+    if item.part == "safety" or under_torchrun():  # torchrun's ranks are no fresh processes
+        return train_arm(plan, item, console, leader, budget, forecast, which)[0]
+    tries = plan.tries.setdefault(item.arm, [])
+    while rows := plan.search(item.arm).rows:
+        why, tried = train_arm(plan, item, console, leader, budget, forecast, which)
+        if tried is None:
+            return why
+        before = [each for each in tries if each["rows"] != rows]  # one that was paused has been tried already
+        tries[:] = [*before, {**tried, "gib": plan.memory_gib}]
+        if record:
+            record.results(tries=plan.tries)
+        following = plan.search(item.arm).rows
+        if tried["fitted"] and following == rows:
+            return ""  # it was timed
+        if following:
+            shutil.rmtree(folder_of(plan.out, "speed", item.arm), ignore_errors=True)  # the record has what it told
+            say(console, f"{item.label}: {batches.told(tries)}; next: {following}")
+            if budget.asked() or budget.late(plan.item("speed", item.arm).predicted):
+                return ""  # left for another call
+    return f"it fits into no GPU here: {batches.told(tries)}"
+
+
+def train_arm(
+    plan: Plan, item: Item, console: Console, leader: bool, budget: Budget, forecast: Forecast, which: str
+) -> tuple[str, batches.Try | None]:
+    """Train one arm of one part on its ranks. Returns ("" or, in a sentence, why it failed; what was learned of its
+    batch, if anything was)."""
     preset, config, folder = plan.preset, plan.config(item.part, item.arm), folder_of(plan.out, item.part, item.arm)
     # The command is what was typed: a rank's own command line says nothing.
     about = {"arm": item.arm, "label": item.label, "role": preset.arms[item.arm].role}
     about["command"] = load_run(plan.out)["command"]
-    label, window = f"{item.label} ({which})", None
+    label, window, search = f"{item.label} ({which})", None, None
     control = plan.baselines() if leader and about["role"] == "broken" and item.part == "safety" else []
     control = _same_everywhere(control, plan)
     steps: int | None = config.steps
     if item.part == "speed":
         of = preset.window()
-        window, label, steps = (of.seconds, of.warmup, of.profile), f"{item.label}, speed ({which})", None
+        search = plan.search(item.arm)
+        window = (of.seconds, of.warmup, of.profile, search if of.batch else None)
+        label, steps = f"{item.label}, speed ({which})", None
         if leader and folder.exists():
             shutil.rmtree(folder)  # a window is not resumed: it starts anew
     try:
         with follow.TrainingProgress(console, label, folder, steps, forecast) if leader else nullcontext():
-            run_ranks(
+            tried = run_ranks(
                 arm_on_rank,
                 config.model_dump(),
                 str(folder),
@@ -339,12 +382,13 @@ def run_arm(
                 size=None if under_torchrun() else plan.world_size,
                 timeout=None,
                 device=preset.device,
-            )
+            )[0]
         if leader and is_done(plan, item.part, item.arm):
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they were for going on after a pause
     except RanksFailed as failure:
-        return str(failure.error) if isinstance(failure.error, LabError) else failure.autopsy.cause
-    return ""
+        lost = {"rows": search.rows, "fitted": False} if search and batches.out_of_memory(failure) else None
+        return str(failure.error) if isinstance(failure.error, LabError) else failure.autopsy.cause, lost
+    return "", tried
 
 
 def arm_on_rank(
@@ -352,13 +396,15 @@ def arm_on_rank(
     config: dict,
     folder: str,
     about: dict,
-    window: tuple[float, int, int] | None,
+    window: tuple[float, int, int, batches.Search | None] | None,
     pause: tuple[float | None, str | None],
     control: list[dict[int, float]],
-) -> None:
+) -> batches.Try | None:
     """What each rank does for an arm: train, in the speed part until its window is over, with `control` (held-out
-    losses of the baseline's runs) until it is rejected; leave everything in the folder."""
-    hooks: list[Hook] = [Window(*window)] if window else []
+    losses of the baseline's runs) until it is rejected; leave everything in the folder. Returns what was learned of the
+    batch, if the largest is looked for."""
+    timer = Window(*window) if window else None
+    hooks: list[Hook] = [timer] if timer else []
     hooks += [Control(control)] if control else []
     train_job(
         group,
@@ -368,6 +414,7 @@ def arm_on_rank(
         hooks=[*hooks, Deadline(*pause)],
         record_fields={**about, "world": {"size": group.size, "device": group.device.type}},
     )
+    return timer.tried if timer else None
 
 
 def _same_everywhere(decision: Any, plan: Plan) -> Any:

@@ -129,10 +129,12 @@ def arms(out: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def line(part: str, label: str, folder: Path) -> str:
-    """One arm in words: finished, at work, paused; "" if it has not begun."""
+    """One arm in words: finished, at work, paused; "" if it has not begun, or only a batch of it was tried."""
     try:
         data = read_run(folder)
     except LabError:
+        return ""
+    if part == "speed" and data.status == "finished" and not data.results.get("speed"):
         return ""
     return f"{label} ({part}): {_how_far(data)}"
 
@@ -210,12 +212,11 @@ def _since(out: Path, call: dict[str, Any]) -> str:
 def follow(out: Path, console: Console) -> int:
     """Follow the run that goes on in `out` to its end, then show what came of it. Returns its exit status; 130 if the
     one who follows leaves, and then the run goes on."""
-    told: set[Path] = set()
     try:
         overview(out, console)
         say(console, "Ctrl-C leaves it running; --stop pauses it.")
         while background.going(out):
-            now = next((arm for arm in arms(out) if arm[2] not in told and is_alive(arm[2])), None)
+            now = next((arm for arm in arms(out) if is_alive(arm[2])), None)
             if now is None:
                 time.sleep(LOOK)
                 continue
@@ -225,8 +226,8 @@ def follow(out: Path, console: Console) -> int:
             with TrainingProgress(console, named, folder, steps):
                 while background.going(out) and is_alive(folder):
                     time.sleep(LOOK)
-            told.add(folder)
-            say(console, line(*now))
+            if said := line(*now):
+                say(console, said)
     except KeyboardInterrupt:
         say(console, f"Left. The run goes on: `lab status {out}` shows it.", fold=False)
         return LEFT

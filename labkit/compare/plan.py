@@ -28,6 +28,7 @@ from typing import Any
 from labkit.comm.ranks import under_torchrun
 from labkit.compare import memory as needed
 from labkit.compare import repeats
+from labkit.compare.batches import Search, Try
 from labkit.compare.budget import Item, predict
 from labkit.compare.preset import CONTROLS, Preset, load_preset
 from labkit.compare.results import found_run, heldout_of
@@ -57,10 +58,22 @@ class Plan:
     missing: dict[str, str] = field(default_factory=dict)
     memory_gib: float | None = None
     asked: list[str] = field(default_factory=list)  # candidates whose loss is to be judged
+    tries: dict[str, list[Try]] = field(default_factory=dict)  # of timed arms, on GPUs of this size
 
     def config(self, part: str, arm: str) -> TrainConfig:
-        """The training that this arm runs in this part."""
-        return self.preset.config_of(part, arm, self.memory_gib, self.world_size)
+        """The training that this arm runs in this part, or runs next."""
+        config = self.preset.config_of(part, arm, self.memory_gib, self.world_size)
+        if part == "safety" or not self.tries.get(arm):
+            return config
+        rows = max(1, self.search(arm).rows)
+        return config.replace(batch_size=rows * self.world_size * config.accumulation)
+
+    def search(self, arm: str) -> Search:
+        """What was tried of a timed arm, in sequences of a GPU and micro-batch."""
+        config = self.preset.speed_config(arm, self.memory_gib, self.world_size)
+        first = rows_per_micro_batch(config.batch_size, config.accumulation, self.world_size)
+        have = (self.memory_gib or 0) * needed.GIB if self.preset.window().batch else None
+        return Search(first, have, self.tries.get(arm, ()))
 
     def gate_closed(self, item: Item) -> str:
         """Why the arm may not be trained now, if it has a gate; "" if it may."""
@@ -81,7 +94,11 @@ class Plan:
         return [found[run] for run in base.runs if run in found]
 
     def items(self) -> list[Item]:
-        return [predict(self.preset, part, arm, self.memory_gib, self.world_size) for part, arm in self.todo]
+        return [self.item(part, arm) for part, arm in self.todo]
+
+    def item(self, part: str, arm: str) -> Item:
+        """What the arm is expected to take from here on."""
+        return predict(self.preset, part, arm, self.memory_gib, self.world_size, len(self.tries.get(arm, ())))
 
     def sure(self) -> list[Item]:
         """The items without those that only an undecided candidate needs."""
@@ -119,6 +136,9 @@ def make_plan(
     world, memory = check_device(preset), gpu_memory_gib(preset)
     for part in parts if memory else ():
         refuse_too_large(preset.config_of(part, preset.baseline(), memory, world), world, memory or 0.0)
+    if preset.timed and preset.window().batch and (memory is None or under_torchrun()):
+        why = "torchrun's ranks are no fresh processes" if memory else "a CPU has no memory of its own"
+        raise LabError(f'speed.batch = "largest" looks for what a GPU holds, in fresh processes, and {why}')
     missing: dict[str, str] = {}
     every = [(part, arm) for part in parts for arm in preset.arms if part == "safety" or arm in preset.timed]
     ours = {"speed": wanted, "safety": wanted if explicit else [arm for arm in wanted if arm in preset.trained]}
@@ -131,7 +151,12 @@ def make_plan(
                 raise LabError(f"arm {arm} ({preset.arms[arm].label}) cannot run: {error}") from None
             missing[arm] = str(error)
     prepare_folder(preset, out, fresh)
-    plan = Plan(preset, out, world, missing=missing, memory_gib=memory)
+    tries = {
+        arm: kept
+        for arm, found in as_dict(load_run(out)["results"].get("tries")).items()
+        if (kept := [each for each in found if each["gib"] == memory])
+    }
+    plan = Plan(preset, out, world, missing=missing, memory_gib=memory, tries=tries)
     plan.done = [each for each in every if is_done(plan, *each)]
     begun = {arm for part, arm in [*plan.done, *asked] if part == "safety"}
     candidates = [name for name, arm in preset.arms.items() if arm.role == "candidate"]
@@ -248,7 +273,7 @@ def folder_of(out: Path, part: str, arm: str) -> Path:
 
 def is_done(plan: Plan, part: str, arm: str) -> bool:
     """Whether the arm's record is finished, of this very configuration (settings added since count with their defaults)
-    and of as many ranks."""
+    and of as many ranks; a timed arm's only if it was timed, and not tried alone."""
     world = plan.world_size
     try:
         run = load_run(folder_of(plan.out, part, arm))
@@ -256,6 +281,7 @@ def is_done(plan: Plan, part: str, arm: str) -> bool:
     except LabError:
         return False
     same = jsonable(config.model_dump()) == jsonable(plan.config(part, arm).model_dump())
+    same = same and (part == "safety" or bool(as_dict(run.get("results")).get("speed")))
     return run.get("status") == "finished" and same and as_dict(run.get("world")).get("size") == world
 
 

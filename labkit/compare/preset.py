@@ -42,6 +42,7 @@ A preset may ask a second question, how fast the arms are, at another size:
     seconds = 60                                    the window of each arm, after `warmup` steps; then `profile` steps
     train = { model = "1b", seq_len = 4096 }        put over [train]; the arm's own settings go on top
     batch_by_memory = { "70" = 8, "130" = 20 }      sequences a GPU and micro-batch, by the GiB that it has at least
+    batch = "largest"                               from there on, the most that fit: see labkit.compare.batches
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class Speed(Config):
     profile: int = Field(default=2, ge=0)
     train: dict[str, Any] = Field(default_factory=dict)
     batch_by_memory: dict[str, int] = Field(default_factory=dict)
+    batch: Literal["largest"] | None = None
 
 
 class Records(Config):

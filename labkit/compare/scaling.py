@@ -72,7 +72,8 @@ def scaling(
         raise LabError("lab scaling starts its ranks itself, as many as it compares: call it without torchrun")
     numbers, settings = parse(counts), list(settings)
     whole = load_preset(preset, settings)
-    whole.window()  # LabError if there is none
+    if whole.window().batch:  # LabError if there is no window
+        raise LabError('lab scaling gives each GPU the same work: speed.batch = "largest" goes with lab compare alone')
     cuda, there = whole.device == "cuda", check_device(whole.model_copy(update={"world_size": 0}))
     if cuda and max(numbers) > there:
         raise LabError(f"--gpus names {max(numbers)} GPUs and this machine has {there}")

@@ -16,8 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.compare.batches import LOOK, Search, Try
 from labkit.compare.repeats import rejected_at
 from labkit.record import kernels, measure, meter
+from labkit.train.data.batches import rows_per_micro_batch
 from labkit.train.loop import Hook
 
 if TYPE_CHECKING:
@@ -28,10 +30,13 @@ FEWEST = 5  # steps in a window, however slow they are
 
 
 class Window(Hook):
-    """Ends the run after `seconds` of counted steps; leaves what it measured in the record's results, under "speed"."""
+    """Ends the run after `seconds` of counted steps; leaves what it measured in the record's results, under "speed".
+    search: of the largest batch; the run ends early, timed by nobody, if it shows that a larger one fits."""
 
-    def __init__(self, seconds: float, warmup: int, profile: int) -> None:
-        self.seconds, self.warmup, self.profile = seconds, warmup, profile
+    def __init__(self, seconds: float, warmup: int, profile: int, search: Search | None = None) -> None:
+        self.seconds, self.warmup, self.profile, self.search = seconds, warmup, profile, search
+        self.tried: Try | None = None
+        self.shortages = 0
         self.end: int | None = None  # last step of the window
         self.profiler: Any = None
         self.meter: meter.Meter | None = None  # of rank 0's GPU, during the window
@@ -45,10 +50,16 @@ class Window(Hook):
             self.profiler.start()
 
     def after_step(self, loop: Loop) -> None:
+        if self.search and loop.step == LOOK:
+            self.tried = self._tried(loop)
+            if self.search.after(self.tried).rows != self.tried["rows"]:
+                loop.stopped = "another batch is tried"
+                return
         if loop.step == self.warmup:
             step_time = agreed_mean(loop.group, min(loop.seconds[-3:]))
             self.end = loop.step + max(FEWEST, math.ceil(self.seconds / step_time))
             measure.reset_peak(loop.group.device)
+            self.shortages = measure.shortages(loop.group.device)
             if loop.group.rank == 0 and (found := meter.of_gpu(loop.group.device)):
                 self.meter = found.start()
         elif loop.step == self.end:
@@ -75,9 +86,19 @@ class Window(Hook):
             "window_s": sum(seconds),
             "memory": memory_by_category(loop.model, loop.optimizer, loop._peak()),
             "taken_bytes": measure.taken_bytes(loop.group.device),
+            "shortages": measure.shortages(loop.group.device) - self.shortages,
             "meter": self.meter.stop() if self.meter else None,
             "kernels": None,
         }
+
+    def _tried(self, loop: Loop) -> Try:
+        """What this batch needs of the GPU that it needs most of; the same on every rank."""
+        import torch
+
+        group, config, own = loop.group, loop.config, measure.needed(loop.group.device)
+        most = group.all_reduce(torch.tensor([*own.values()], dtype=torch.float64, device=group.device), op="max")
+        rows = rows_per_micro_batch(config.batch_size, config.accumulation, group.size)
+        return {"rows": rows, "fitted": True, **{key: int(value) for key, value in zip(own, most.tolist())}}
 
     def _profiled(self) -> None:
         import torch

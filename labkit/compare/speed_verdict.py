@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.table import Table
 
+from labkit.compare.batches import told as told_tries
 from labkit.compare.preset import Preset
 from labkit.compare.results import found_run
 from labkit.compare.terminal import markdown_table, rich_table, shown
@@ -25,7 +26,7 @@ from labkit.model.flops import flops_per_token
 from labkit.precision.config import PLAIN
 from labkit.record.kernels import CLASSES
 from labkit.record.measure import efficiency
-from labkit.record.read import RunData, as_dict
+from labkit.record.read import RunData, as_dict, load_run
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 
@@ -52,6 +53,9 @@ TIPS = (
     ("norm and elementwise", 0.12, "plain", f"{NORMS}: compile = true, or fused = true"),
     ("GEMM bf16", 0.12, None, "{:.0%} of the step are products left in BF16: a large head, or a long skip list"),
 )
+LARGEST = "Each arm ran at its largest batch: a user takes what fits."
+UNLIKE = "The arms ran with different batches, as each label says: tokens/s are compared, not equal batches."
+SHORT = "{label}: its allocator ran short {shortages} times in the window; fewer sequences may be faster."
 Row = Mapping[str, Any]
 PER_THOUSAND = "ms per 1,000 tokens"  # of a GPU: the one unit of time, whatever an arm's batch
 HEADS = (
@@ -76,7 +80,24 @@ def speed_results(preset: Preset, out: Path, missing: Mapping[str, str], left: M
     rows = {name: row_of(run, preset, name) for name, run in done.items()}
     lost = [name for name in (*missing, *left) if name in preset.timed and name not in rows]
     why = {preset.arms[name].label: {**missing, **left}[name] for name in lost}
-    return {"arms": rows, "verdict": judge_speed(rows, why, preset.format, preset.yardstick)}
+    tries = as_dict(load_run(out)["results"].get("tries"))
+    told = [f"{preset.arms[name].label}: {told_tries(tries[name])}." for name in rows if tries.get(name)]
+    told += [SHORT.format(**row) for row in rows.values() if row["shortages"]]
+    basis = name_batches(rows, largest=bool(preset.window().batch))
+    verdict = judge_speed(rows, why, preset.format, preset.yardstick)
+    verdict |= {"sentence": f"{verdict['sentence']} {basis}".strip(), "reasons": verdict["reasons"] + told}
+    return {"arms": rows, "verdict": verdict}
+
+
+def name_batches(rows: Mapping[str, dict[str, Any]], largest: bool) -> str:
+    """Put each arm's sequences into its label, where they were looked for or are not the same in all; returns what is
+    then compared, "" where it needs no word."""
+    sizes = {name: row["batch"] // row["ranks"] for name, row in rows.items()}
+    if not largest and len(set(sizes.values())) < 2:
+        return ""
+    for name, row in rows.items():
+        row["label"] += f" with {sizes[name]} sequence{'s' if sizes[name] > 1 else ''}"
+    return LARGEST if largest else UNLIKE
 
 
 def efficiency_of(config: TrainConfig, tokens_per_s: float, gpu: str | None, ranks: int) -> Any:
@@ -108,6 +129,7 @@ def row_of(data: RunData, preset: Preset, name: str) -> dict[str, Any]:
         **{key: speed[key] for key in (*MEASURED, "memory", "kernels")},
         "taken_bytes": speed.get("taken_bytes"),
         "meter": speed.get("meter"),
+        "shortages": speed.get("shortages"),
         "skipped": len(data.results.get("skipped") or []),
         "fused": config.precision.fused,
         "converted": 0 if plain else evidence.get("converted"),

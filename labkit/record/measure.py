@@ -163,6 +163,25 @@ def taken_bytes(device: Any = "cpu") -> int | None:
     return total - free
 
 
+def needed(device: Any) -> dict[str, int]:
+    """Bytes of this CUDA device that a training needs and, as "rest", what stays between two steps: of its tensors, the
+    most since the last reset or those of now, and beside either what the driver holds outside the allocator."""
+    import torch
+
+    outside = (taken_bytes(device) or 0) - torch.cuda.memory_reserved(device)
+    most, now = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
+    return {"need": most + outside, "rest": now + outside}
+
+
+def shortages(device: Any = "cpu") -> int:
+    """How often the allocator had to give back what it kept, since the GPU was full: each time the GPU waits."""
+    if not str(device).startswith("cuda"):
+        return 0
+    import torch
+
+    return torch.cuda.memory_stats(device)["num_alloc_retries"]
+
+
 def reset_peak(device: Any = "cpu") -> None:
     """Forget CUDA's peaks (after warm-up). The CPU's peak belongs to the process and cannot be reset."""
     if str(device).startswith("cuda"):

@@ -1,0 +1,80 @@
+"""With how many sequences is an arm timed? With those that fit: what does not is tried again, and nothing is lost.
+
+    by default                 the preset's batch; an arm that runs out of memory is tried again with half of it, down
+                               to one sequence
+    speed.batch = "largest"    the largest batch that fits, of each arm: a user takes what fits
+
+A try is a training of its own, on fresh processes: nothing of one that ran out of memory is left on the GPU. After
+`LOOK` steps it knows what it needs: the most that its tensors took at once, and what the driver holds beside them
+(CUDA's context, libraries' buffers). Memory grows with the batch along a line, so
+
+    one try                    tells a line through what stays between two steps. It is too steep, for some of the rest
+                               does not grow: at least one sequence more is tried
+    two tries                  tell the line itself. The next try is the largest batch that it has room for
+    out of memory              the next try is one sequence less; if that fails too, two less, four less
+    done                       the next sequence was out of memory, or by the line needs more than the GPU has. A line
+                               counts no gaps in the allocator, so it never says too early that nothing more fits
+
+The try at which that is known goes on and is timed. Sequences are those of a GPU and micro-batch; the number of
+micro-batches stays. The record keeps the tries, so another call of the command repeats none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.comm.outcome import RanksFailed
+
+LOOK = 3  # steps of a try: from the second on the optimizer's states are there
+OTHERS = 2  # tries of an arm beside the one that is timed, for predictions
+GROWTH = 2  # times the largest batch that fitted is as far as a line is believed
+GIB = 2**30
+Try = dict[str, Any]  # {"rows", "fitted"} and, if it fitted, bytes: "need", and "rest", what stays between two steps
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was tried. first: sequences to begin with. have: bytes of a GPU, where the largest batch is looked for;
+    None: the first that fits will do."""
+
+    first: int
+    have: float | None = None
+    tries: Sequence[Try] = ()
+
+    @property
+    def rows(self) -> int:
+        """Sequences of the next try; those of the last one if it is the one to time; 0 if not even one fits."""
+        lost = [each["rows"] for each in self.tries if not each["fitted"]]
+        limit = min(lost, default=math.inf)
+        fits = {each["rows"]: each for each in self.tries if each["fitted"] and each["rows"] < limit}
+        if not fits:
+            return int(limit) // 2 if lost else self.first
+        low, *below = sorted(fits, reverse=True)
+        if self.have is None or low + 1 == limit:
+            return low
+        under, at = (below[0], fits[below[0]]["need"]) if below else (0, fits[low]["rest"])
+        each = max(1.0, (fits[low]["need"] - at) / (low - under))
+        room = min(low + int((self.have - fits[low]["need"]) // each), GROWTH * low)
+        if room <= low and below:
+            return low
+        return max(low + 1, min(room, int(limit) - 2 ** (len(lost) - 1) if lost else room))
+
+    def after(self, tried: Try) -> Search:
+        return Search(self.first, self.have, [*self.tries, tried])
+
+
+def told(tries: Sequence[Try]) -> str:
+    """ "8 (55.4 GiB), 12 (out of memory) sequences a GPU"."""
+    each = (
+        f"{t['rows']} ({t['need'] / GIB:.3g} GiB)" if t["fitted"] else f"{t['rows']} (out of memory)" for t in tries
+    )
+    return f"tried with {', '.join(each)} sequences a GPU"
+
+
+def out_of_memory(failure: RanksFailed) -> bool:
+    """Did a rank ask for more memory than its GPU has? torch, CUDA's libraries and NCCL say so in their own words."""
+    said = f"{failure.error!r} {failure.autopsy.cause}".lower()
+    return any(words in said for words in ("outofmemoryerror", "out of memory", "alloc_failed"))

@@ -1,0 +1,107 @@
+"""A GPU that is made up: how much each arm takes of it, and what happens to an arm that asks for more.
+
+`Gpu.train` stands in for `run_ranks`: it lets the real window look at a loop without a model, and leaves the record
+that a training leaves. `on_rank` stands in for what each rank does: a real training, on real processes, of which one
+with too many sequences raises what torch raises.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from labkit.comm.outcome import RanksFailed
+from labkit.compare import compare, speed
+from labkit.record import measure
+from labkit.record.run import RunRecord
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
+
+GIB = 2**30
+HAVE = 10.0  # GiB
+REST = 2.0  # GiB that stay between two steps
+TOLD = "CUDA out of memory. Tried to allocate 512.00 MiB."
+real_arm = compare.arm_on_rank
+
+
+def line(each: float, more: float = 0.5) -> Callable[[int], float]:
+    """GiB needed by so many sequences: `each` for one, and `more` that neither stays nor grows."""
+    return lambda rows: REST + more + each * rows
+
+
+@dataclass
+class Gpu:
+    """needs: GiB by arm and sequences. ran: (arm, sequences, was it timed?) of each try so far; None: out of memory."""
+
+    needs: dict[str, Callable[[int], float]]
+    error: str = f"rank 0 raised OutOfMemoryError: {TOLD}"
+    room: float = HAVE  # GiB at which it is full
+    ran: list[tuple[str, int, bool | None]] = field(default_factory=list)
+    after: Callable[[], None] = lambda: None
+
+    def train(self, fn: Any, config: dict, folder: str, about: dict, window: Any, *_: Any, size: int, **__: Any) -> Any:
+        asked, arm = strict_validate(TrainConfig, config, "the config"), about["arm"]
+        rows = asked.batch_size // size // asked.accumulation
+        need = self.needs[arm](rows)
+        about = {**about, "hardware": {}, "config": asked, "world": {"size": size, "device": "cpu"}}
+        record = RunRecord.create(folder, kind="train", **about)
+        if need > self.room:
+            self.ran.append((arm, rows, None))
+            record.finish("failed")
+            self.after()
+            raise RanksFailed(SimpleNamespace(cause=self.error), [])
+        self.found = {"need": int(need * GIB), "rest": int(REST * GIB)}
+        tried, timed = _window(window, asked, size, record)
+        self.ran.append((arm, rows, timed))
+        self.after()
+        return [tried] * size
+
+    def seen(self, monkeypatch: Any) -> Gpu:
+        """Put it in the place of this machine's."""
+        monkeypatch.setattr(compare, "run_ranks", self.train)
+        monkeypatch.setattr(compare, "prepare_corpus", lambda *_: None)
+        monkeypatch.setattr("labkit.compare.plan.gpu_memory_gib", lambda preset: HAVE)
+        monkeypatch.setattr(measure, "needed", lambda device: self.found)
+        monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
+        return self
+
+
+def _window(given: tuple, config: TrainConfig, size: int, record: RunRecord) -> tuple[dict | None, bool]:
+    """The real window on steps of a tenth of a second each."""
+    group = SimpleNamespace(rank=0, size=size, device=torch.device("cpu"), all_reduce=lambda x, op="sum": x)
+    linear = torch.nn.Linear(2, 2)
+    rest = {"model": linear, "optimizer": torch.optim.SGD(linear.parameters()), "_peak": lambda: GIB, "record": record}
+    loop = SimpleNamespace(group=group, config=config, seconds=[], step=0, stopped=None, **rest)
+    window = speed.Window(*given)
+    while not loop.stopped:
+        loop.step += 1
+        loop.seconds.append(0.1)
+        window.after_step(loop)
+    window.on_end(loop)
+    record.results(stopped=loop.stopped)
+    record.finish("finished")
+    return window.tried, bool(window.found)
+
+
+def on_rank(group: Any, config: dict, folder: str, about: dict, *rest: Any) -> Any:
+    """`arm_on_rank` where each sequence takes a GiB and the GPU has SMALL_GPU. Notes its process in `pids`."""
+    rows, have = config["batch_size"] // group.size // config["accumulation"], float(os.environ["SMALL_GPU"])
+    with (Path(folder).parents[1] / "pids").open("a") as file:
+        file.write(json.dumps([about["arm"], rows, os.getpid()]) + "\n")
+    measure.needed = lambda device: {"need": int((REST + rows) * GIB), "rest": int(REST * GIB)}
+    forward = torch.nn.Module.__call__
+
+    def limited(module: Any, *inputs: Any, **named: Any) -> Any:
+        if rows + REST > have:
+            raise torch.OutOfMemoryError(TOLD)
+        return forward(module, *inputs, **named)
+
+    torch.nn.Module.__call__ = limited
+    return real_arm(group, config, folder, about, *rest)

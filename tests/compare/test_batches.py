@@ -1,0 +1,330 @@
+"""Batches that fit: what is tried after what, the largest found exactly, and `lab compare` on a GPU that is made up."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+import torch
+from rich.console import Console
+
+from labkit.compare import bundle, compare, follow
+from labkit.compare.batches import GIB, Search, told
+from labkit.compare.budget import Budget, predict
+from labkit.compare.plan import make_plan
+from labkit.compare.preset import load_preset
+from labkit.compare.scaling import scaling
+from labkit.errors import LabError
+from labkit.record import measure
+from labkit.record.read import read_run
+from tests.compare.comparing import MICRO
+from tests.compare.small_gpu import HAVE, REST, Gpu, line, on_rank
+
+ARMS = '[arms.other]\nlabel = "other"\nrole = "candidate"\ntrain.precision = { backend = "week16" }\n'
+TEXT = MICRO[: MICRO.index("[arms.twin]")] + MICRO[MICRO.index("[arms.fp8]") : MICRO.index("[arms.broken]")]
+TEXT = (
+    TEXT.replace("world_size = 2", "world_size = 1")
+    .replace("batch_size = 4", "batch_size = 8")
+    .replace(
+        "[train]",
+        """startup_seconds = 1
+[speed]
+arms = ["bf16", "fp8"]
+seconds = 0.5
+warmup = 3
+train = { seq_len = 16 }
+[train]""",
+        1,
+    )
+)
+
+
+def searched(needs, first: int, have: float) -> tuple[int, list[tuple[int, bool]]]:
+    """(the batch that is timed, all tries) where `needs(rows)` GiB are needed and a GPU has `have`."""
+    search, tries = Search(first, have * GIB), []
+    while rows := search.rows:
+        fitted = needs(rows) <= have
+        tries.append((rows, fitted))
+        search = search.after({"rows": rows, "fitted": fitted, "need": needs(rows) * GIB, "rest": REST * GIB})
+        if fitted and search.rows == rows:
+            return rows, tries
+        assert len(tries) < 40
+    return 0, tries
+
+
+@pytest.mark.parametrize("more", [0.0, 0.4, 5.0])
+def test_the_largest_is_found_exactly_wherever_the_search_begins(more):
+    """Memory along a line, from a fiftieth to a half of the GPU for a sequence, every other step."""
+    for first in (1, 3, 8, 64):
+        for part in range(2, 51, 2):
+            need = line(80.0 / part - 0.01, more)
+            found, tries = searched(need, first, 80.0)
+            assert need(found + 1) > 80.0 and (not found or need(found) <= 80.0), (first, part, tries)
+            rows = [each for each, _ in tries]
+            assert len(rows) - len({*rows}) <= 1, "only the one that is timed may have been tried before"
+
+
+def test_a_first_try_that_is_near_costs_one_more():
+    """BF16 on an H100: 5.28 GiB a sequence and 0.3 that do not grow (2026-11-23-h100-speed, 2026-11-22-h200-whole)."""
+    found, tries = searched(lambda rows: 14.3 + 0.3 + 5.28 * rows, 8, 79.2)
+    assert found == 12 and len(tries) <= 3, tries
+
+
+@pytest.mark.parametrize("gap", [0.3, 1.5, 4.0])
+def test_it_is_exact_where_the_allocators_gaps_fill_the_gpu_before_the_line_does(gap):
+    for first in (2, 8):
+        for each in (0.7, 2.0, 5.0):
+            search, tries, need = Search(first, 80 * GIB), 0, line(each)
+            while True:
+                rows, tries = search.rows, tries + 1
+                fitted = need(rows) + gap <= 80
+                tried = {"rows": rows, "fitted": fitted, "need": need(rows) * GIB, "rest": REST * GIB}
+                search = search.after(tried)
+                if fitted and search.rows == rows:
+                    break
+            assert rows == math.floor((80 - gap - need(0)) / each) and tries <= 14, (first, each, rows, tries)
+
+
+@pytest.mark.parametrize(
+    "need, largest", [(lambda rows: max(18.0 + rows, 6.0 + 5.0 * rows), 14), (lambda rows: 10 + 0.21 * rows**2, 18)]
+)
+def test_a_bend_upwards_is_found_out_by_trying(need, largest):
+    """Small batches tell too flat a line: the gradients' share hides the activations' up to some batch."""
+    for first in (1, 2, 9, 30):
+        found, tries = searched(need, first, 79.0)
+        assert found == largest, tries
+
+
+def test_a_line_through_small_batches_is_believed_up_to_twice_the_largest():
+    fits = [{"rows": n, "fitted": True, "need": line(0.1)(n) * GIB, "rest": REST * GIB} for n in (3, 4)]
+    assert Search(3, 80 * GIB, fits).rows == 8
+
+
+def test_a_batch_that_was_tried_and_does_not_last_a_window_is_out_of_memory():
+    fits = [{"rows": n, "fitted": True, "need": line(5.0)(n) * GIB, "rest": REST * GIB} for n in (8, 12)]
+    assert Search(8, 63 * GIB, fits).rows == 12
+    assert Search(8, 63 * GIB, [*fits, {"rows": 12, "fitted": False}]).rows == 11
+
+
+def test_by_default_half_of_it_until_it_fits():
+    def lost(rows):
+        return {"rows": rows, "fitted": False}
+
+    assert Search(8).rows == 8 and Search(8, None, [lost(8)]).rows == 4
+    assert Search(5, None, [lost(5), lost(2)]).rows == 1 and Search(5, None, [lost(5), lost(2), lost(1)]).rows == 0
+    assert told([lost(8), {"rows": 4, "fitted": True, "need": 55.4 * GIB}]) == (
+        "tried with 8 (out of memory), 4 (55.4 GiB) sequences a GPU"
+    )
+
+
+# ---- the whole command
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """`lab compare` of the speed part on this GPU: (gpu, settings) -> (exit status, what it said, its record)."""
+    toml = tmp_path / "micro.toml"
+    toml.write_text(TEXT)
+
+    def call(gpu: Gpu, *settings: str, **words):
+        said = io.StringIO()
+        with monkeypatch.context() as patch:
+            gpu.seen(patch)
+            for name, value in words.pop("patches", {}).items():
+                patch.setattr(compare, name, value)
+            status = compare.compare(
+                str(toml),
+                out=tmp_path / "out",
+                settings=[*settings],
+                part="speed",
+                console=Console(file=said, width=200),
+                **words,
+            )
+        return status, said.getvalue(), read_run(tmp_path / "out")
+
+    return call
+
+
+LARGEST = "speed.batch=largest"
+
+
+def test_an_arm_that_runs_out_of_memory_is_tried_again_with_half(run):
+    gpu = Gpu({"bf16": line(0.9), "fp8": line(1.2)})  # 9.7 and 12.1 GiB with 8 sequences
+    status, said, record = run(gpu)
+    assert status == 0 and gpu.ran == [("bf16", 8, True), ("fp8", 8, None), ("fp8", 4, True)]
+    assert "FP8: tried with 8 (out of memory) sequences a GPU; next: 4" in said
+    verdict, rows = record.results["speed"]["verdict"], record.results["speed"]["arms"]
+    assert (rows["bf16"]["batch"], rows["fp8"]["batch"]) == (8, 4)
+    assert "FP8 with 4 sequences" in said and "The arms ran with different batches" in verdict["sentence"]
+    assert "FP8: tried with 8 (out of memory) sequences a GPU." in verdict["reasons"]
+    # Steps take as long whatever the batch here, so half the sequences train half the tokens.
+    assert verdict["ratios"]["fp8"]["baseline"] == pytest.approx(0.5)
+    page = (record.path / "report.html").read_text()
+    assert "FP8 with 4 sequences" in page and "BF16 with 8 sequences" in page and "8 (out of memory)" in page
+    assert bundle.state(record.path) == "whole"
+    again = run(gpu)
+    assert "Nothing left to train" in again[1] and len(gpu.ran) == 3, "another call repeats nothing"
+
+
+def test_what_fits_is_told_as_before(run):
+    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.5)})
+    _, said, record = run(gpu)
+    assert [rows for _, rows, _ in gpu.ran] == [8, 8] and "sequences" not in said and "tries" not in record.results
+    assert record.results["speed"]["arms"]["fp8"]["label"] == "FP8"
+
+
+def test_micro_batches_stay_and_their_sequences_are_halved(run):
+    gpu = Gpu({"bf16": line(0.1), "fp8": line(2.4)})  # with 4 sequences at a time 12.1 GiB
+    _, _, record = run(gpu, "speed.train.accumulation=2", "speed.train.batch_size=8")
+    assert gpu.ran == [("bf16", 4, True), ("fp8", 4, None), ("fp8", 2, True)]
+    config = read_run(record.path / "speed" / "fp8").config
+    assert (config["batch_size"], config["accumulation"]) == (4, 2)
+
+
+def test_an_arm_that_fits_nowhere_is_one_sentence_and_the_others_go_on(run):
+    gpu = Gpu({"bf16": line(9.0), "fp8": line(0.5)})
+    status, said, record = run(gpu)
+    assert status == 1 and [each for each in gpu.ran if each[0] == "fp8"] == [("fp8", 8, True)]
+    assert "BF16 (speed) failed: it fits into no GPU here: tried with 8 (out of memory), 4 (out of memory)" in said
+    assert "1 (out of memory) sequences a GPU" in said and list(record.results["speed"]["arms"]) == ["fp8"]
+
+
+def test_another_failure_is_not_tried_again(run):
+    gpu = Gpu({"bf16": line(9.0), "fp8": line(0.5)}, error="rank 0 raised ValueError: no")
+    status, said, _ = run(gpu)
+    assert status == 1 and gpu.ran[:2] == [("bf16", 8, None), ("fp8", 8, True)] and "ValueError: no" in said
+
+
+@pytest.mark.parametrize("words", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"])
+def test_cudas_libraries_run_out_of_memory_in_their_own_words(run, words):
+    gpu = Gpu({"bf16": line(1.2), "fp8": line(0.5)}, error=f"rank 0 raised RuntimeError: {words}")
+    assert run(gpu)[0] == 0 and gpu.ran[:2] == [("bf16", 8, None), ("bf16", 4, True)]
+
+
+def test_each_arm_at_its_largest_batch(run):
+    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.3, more=0.1)})  # 15 and 26 fit
+    status, said, record = run(gpu, LARGEST)
+    assert status == 0 and [each[:2] for each in gpu.ran if each[2]] == [("bf16", 15), ("fp8", 26)]
+    assert [timed for *_, timed in gpu.ran].count(True) == 2, "a try that shows that more fits is not timed"
+    results = record.results
+    assert "at its largest batch" in results["speed"]["verdict"]["sentence"] and "a user takes what fits" in said
+    assert "each arm at its largest batch; 2 tries of it before are in its minutes" in said
+    assert [row["label"] for row in results["speed"]["arms"].values()] == [
+        "BF16 with 15 sequences",
+        "FP8 with 26 sequences",
+    ]
+    tries = results["tries"]["bf16"]
+    assert tries[0] == {"rows": 8, "fitted": True, "need": 6.5 * GIB, "rest": 2 * GIB, "gib": HAVE}
+    page = (record.path / "report.html").read_text()
+    assert "a user takes what fits" in page and "BF16: tried with 8 (6.5 GiB), 14" in page.replace("\n", " ")
+    assert bundle.state(record.path) == "whole"
+
+
+def test_where_the_gpu_is_full_before_the_line_says_so_one_less_is_timed(run):
+    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.5)}, room=9.6)  # 14 fit, 15 would need 10.0
+    run(gpu, LARGEST, arms=["bf16"])
+    assert ("bf16", 15, None) in gpu.ran and gpu.ran[-1] == ("bf16", 14, True)
+
+
+def test_a_first_batch_that_is_too_large_is_no_end_of_the_search(run):
+    gpu = Gpu({"bf16": line(1.4), "fp8": line(0.5)})  # 5 fit
+    run(gpu, LARGEST, arms=["bf16"])
+    assert gpu.ran[0] == ("bf16", 8, None) and gpu.ran[1][1] == 4 and gpu.ran[-1] == ("bf16", 5, True)
+
+
+def test_a_killed_search_repeats_no_try_that_the_record_has(run, tmp_path):
+    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.4)})
+
+    def killed() -> None:
+        if len(gpu.ran) in (1, 3):  # in the first batch of the first call, and in the second of the next
+            raise KeyboardInterrupt
+
+    gpu.after = killed
+    seen = "speed", "BF16", tmp_path / "out" / "speed" / "bf16"
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(gpu, LARGEST)
+        assert follow.line(*seen) == "", "a batch that was tried is no arm that is finished"
+    status, _, record = run(gpu, LARGEST)
+    assert follow.line(*seen).startswith("BF16 (speed): finished, 2,400 tokens/s")
+    assert status == 0 and [rows for arm, rows, _ in gpu.ran if arm == "bf16"] == [8, 8, 14, 14, 15]
+    assert [each[:2] for each in gpu.ran if each[2]] == [("bf16", 15), ("fp8", 18)]
+    assert [each["rows"] for each in record.results["tries"]["bf16"]] == [8, 14, 15]
+
+
+@pytest.mark.parametrize("each, first, rest", [(0.5, ("bf16", 8, False), [14, 15]), (1.2, ("bf16", 8, None), [4, 6])])
+def test_the_budget_ends_a_search_in_order_and_the_next_call_goes_on(run, each, first, rest):
+    clock = [0.0]
+
+    def short(*given):
+        return Budget(*given, clock=lambda: clock[0])
+
+    gpu = Gpu({"bf16": line(each), "fp8": line(0.4)})
+    gpu.after = lambda: clock.__setitem__(0, clock[0] + 46.0)
+    status, said, record = run(gpu, LARGEST, budget_minutes=1, patches={"Budget": short})
+    assert status == 3 and gpu.ran == [first] and "Left for another call" in said
+    assert record.status == "paused" and bundle.state(record.path).startswith("paused")
+    status, _, record = run(gpu, LARGEST, arms=["bf16"])
+    assert status == 0 and [rows for _, rows, _ in gpu.ran[1:]] == rest
+    (record.path / "speed" / "bf16" / "run.json").unlink()  # as if its window had been paused
+    _, _, record = run(gpu, LARGEST, arms=["bf16"])
+    assert gpu.ran[-1] == gpu.ran[-2] and [each["rows"] for each in record.results["tries"]["bf16"]] == [8, *rest]
+
+
+def test_the_tries_are_in_the_minutes_that_are_told_before():
+    plain, largest = (load_preset("h100", more) for more in ([], ["speed.batch=largest"]))
+    one = predict(plain, "speed", "bf16", 79.2).predicted
+    assert predict(largest, "speed", "bf16", 79.2).predicted == pytest.approx(one + 2 * (20 + 3 * 8 * 4096 / 76000))
+    assert predict(largest, "speed", "bf16", 79.2, 1, 1).predicted == pytest.approx(one + 20 + 3 * 8 * 4096 / 76000)
+    assert predict(largest, "speed", "bf16", 79.2, 1, 4).predicted == pytest.approx(one)
+
+
+def test_another_gpus_tries_do_not_count(run, monkeypatch):
+    gpu = Gpu({"bf16": line(1.2), "fp8": line(0.5)})
+    run(gpu, arms=["bf16"])
+    before, _ = len(gpu.ran), monkeypatch.setattr("tests.compare.small_gpu.HAVE", 20.0)
+    run(Gpu(gpu.needs, room=20.0, ran=gpu.ran), arms=["bf16"])
+    assert gpu.ran[before:] == [("bf16", 8, True)]
+
+
+def test_where_no_largest_batch_can_be_found_one_sentence_says_so(tmp_path, monkeypatch):
+    toml, out = tmp_path / "micro.toml", tmp_path / "out"
+    toml.write_text(TEXT)
+    with pytest.raises(LabError, match="a CPU has no memory of its own"):
+        compare.compare(str(toml), out=out, settings=[LARGEST])
+    with pytest.raises(LabError, match="lab scaling gives each GPU the same work"):
+        scaling(str(toml), "1,2", out=out, settings=[LARGEST])
+    monkeypatch.setattr("labkit.compare.plan.gpu_memory_gib", lambda preset: HAVE)
+    monkeypatch.setattr("labkit.compare.plan.under_torchrun", lambda: True)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    asked = load_preset(str(toml), [LARGEST])
+    with pytest.raises(LabError, match="torchrun's ranks are no fresh processes"):
+        make_plan(asked, ["bf16"], explicit=True, out=out, fresh=False, parts=("speed",))
+    assert not out.exists()
+
+
+def test_what_a_try_needs_counts_what_the_driver_holds_beside_the_allocator(monkeypatch):
+    """A card of 80 GiB of which 64 are taken, 60 of them by the allocator, that gave its tensors 55 at most."""
+    told = {"mem_get_info": (16, 80), "memory_reserved": 60, "max_memory_allocated": 55, "memory_allocated": 13}
+    for name, value in told.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert measure.needed("cuda:0") == {"need": 55 + 4, "rest": 13 + 4}
+
+
+@pytest.mark.thorough
+def test_each_try_is_a_fresh_process(tmp_path, monkeypatch):
+    """Real trainings: what ran out of memory is gone with its process."""
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SMALL_GPU", "9.5")
+    monkeypatch.setattr(compare, "arm_on_rank", on_rank)
+    monkeypatch.setattr("labkit.compare.plan.gpu_memory_gib", lambda preset: HAVE)
+    monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
+    (tmp_path / "micro.toml").write_text(TEXT)
+    words = {"settings": [LARGEST], "part": "speed", "arms": ["bf16"], "console": Console(quiet=True)}
+    assert compare.compare(str(tmp_path / "micro.toml"), out=tmp_path / "out", **words) == 0
+    tries = [json.loads(each) for each in (tmp_path / "out" / "pids").read_text().splitlines()]
+    assert [rows for _, rows, _ in tries] == [8, 4, 7] and len({pid for *_, pid in tries}) == 3
+    row = read_run(tmp_path / "out").results["speed"]["arms"]["bf16"]
+    assert row["batch"] == 7 and row["tokens_per_s"] > 0 and row["label"] == "BF16 with 7 sequences"
