@@ -88,15 +88,15 @@ class TrainingProgress:
             say(self.console, f"{self.label}: {told}, {now - self.begin:.0f} s" + (f"; {left}" if left else ""))
 
     def _left(self, last: dict) -> str:
-        """How long the call still takes, in words; "" without a forecast."""
+        """How long the call still takes, in words; "" without a forecast, and at the first step."""
         if not self.forecast:
             return ""
         now = time.monotonic()
         if not self.steps:  # a window: it ends by the clock, as predicted
             elapsed = now - self.begin
             return in_words(self.forecast.left(elapsed, max(0.0, self.forecast.now.predicted - elapsed)))
-        here = self.pace.left(now, last["step"], last.get("seconds") or 0.0)
-        return in_words(self.forecast.left(now - self.begin, here))
+        here = self.pace.left(now, last["step"])
+        return "" if here is None else in_words(self.forecast.left(now - self.begin, here))
 
 
 def last_step(file: Path) -> dict | None:

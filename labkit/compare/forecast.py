@@ -33,11 +33,12 @@ class Pace:
         self.steps = steps
         self.first: tuple[float, int] | None = None  # when the first step was seen, and its number
 
-    def left(self, now: float, step: int, seconds: float) -> float:
-        """Seconds until the last step, told that `step` is done at time `now` and took `seconds` itself."""
+    def left(self, now: float, step: int) -> float | None:
+        """Seconds until the last step, told that `step` is done at time `now`. None at the first step that is seen: it
+        may have compiled, and would tell a hundred times too much."""
         self.first = self.first or (now, step)
         begun, at = self.first
-        return (self.steps - step) * ((now - begun) / (step - at) if step > at else seconds)
+        return (self.steps - step) * (now - begun) / (step - at) if step > at else None
 
 
 def in_words(seconds: float) -> str:

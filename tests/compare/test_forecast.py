@@ -27,10 +27,12 @@ def test_later_arms_are_scaled_by_how_fast_this_machine_is():
     assert nothing_expected.left(elapsed=15.0, here=45.0) == 45 + 60  # as long as this one
 
 
-def test_the_first_step_tells_by_itself_and_later_ones_by_the_clock():
+def test_the_first_step_tells_nothing_and_later_ones_by_the_clock():
     pace = Pace(steps=100)
-    assert pace.left(now=50.0, step=10, seconds=2.0) == 180  # a resumed run: what was before does not count
-    assert pace.left(now=80.0, step=20, seconds=2.0) == 80 * 3  # evaluations are on the clock too
+    assert (
+        pace.left(now=50.0, step=10) is None
+    )  # it may have compiled; of a resumed run, what was before does not count
+    assert pace.left(now=80.0, step=20) == 80 * 3  # evaluations are on the clock too
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,14 @@ def test_without_a_terminal_the_first_step_is_told_at_once(tmp_path, monkeypatch
     with progress:
         while not out.getvalue():
             progress._end.wait(0.01)
-    assert out.getvalue().startswith("BF16: step 1/4, loss 5.000 9 tok/s, 0 s; about 10 s left")
+    assert out.getvalue().startswith("BF16: step 1/4, loss 5.000 9 tok/s, 0 s\n")
+
+
+def test_the_second_step_tells_how_long_it_still_takes(tmp_path):
+    arm(tmp_path / "bf16", "baseline", [6.0], status="running")
+    forecast = Forecast([], Item("safety", "bf16", "BF16", 1.0), [])
+    progress = follow.TrainingProgress(Console(file=io.StringIO()), "BF16", tmp_path / "bf16", 4, forecast)
+    assert [progress._left({"step": step}) for step in (1, 2)] == ["", "about 10 s left"]
 
 
 def test_setup_tells_each_step_and_shows_the_end_of_the_log_on_failure(tmp_path):

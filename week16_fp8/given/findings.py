@@ -382,13 +382,16 @@ def cast_us(kind: str) -> float:
 def repeats_of(run: str, arm: str) -> list[str]:
     """The runs of an arm that a comparison repeats, the first one's name first."""
     rows = read(run).results["arms"]
-    return [name for name in rows if name == arm or name.startswith(f"{arm}-") and name[len(arm) + 1 :].isdigit()]
+    return [name for name in rows if name == arm or (name.startswith(f"{arm}-") and name[len(arm) + 1 :].isdigit())]
 
 
 def tails(run: str, arm: str) -> list[float]:
     """Each run's gap to the mean BF16 run, per cent: the mean over the second half."""
     verdict = read(run).results["verdict"]
-    kept = ([gap for step, gap in verdict["arms"][one]["gap"] if step >= verdict["from_step"]] for one in repeats_of(run, arm))
+    kept = (
+        [gap for step, gap in verdict["arms"][one]["gap"] if step >= verdict["from_step"]]
+        for one in repeats_of(run, arm)
+    )
     return [mean(gaps) for gaps in kept]
 
 
