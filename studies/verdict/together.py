@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.compare.proof.faults import Fault, Rounding
 from labkit.model.decoder import RMSNorm, Transformer, init_weights, perturb
 from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import Corpus
 from labkit.train.loop import HELDOUT_SEED
 from labkit.train.optim import learning_rate
+from studies.verdict.faults import Fault, Rounding
 
 
 class Linear(nn.Module):
