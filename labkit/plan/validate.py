@@ -21,7 +21,7 @@ from labkit.errors import LabError
 from labkit.plan.cases import Array
 from labkit.plan.constants import accuracy, constants
 from labkit.plan.memory import FRAGMENTS, GIB, fits, memory
-from labkit.plan.rows import Row, Runs, number, read, runs
+from labkit.plan.rows import Row, number, read, runs
 from labkit.plan.step import step
 
 NO = ("no", "oom", "false", "0")
@@ -83,10 +83,10 @@ def judge(rows: list[Row]) -> dict[str, Any]:
                 "ran": row.get("fits", "yes").lower() not in NO,
             }
         )
-    return {"rows": each, "left_out": found.left_out, **summaries(each, found)}
+    return {"rows": each, "left_out": found.left_out, **summaries(each)}
 
 
-def summaries(each: list[dict[str, Any]], found: Runs) -> dict[str, Any]:
+def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
     timed = [one for one in each if one["error"] is not None]
     by: dict[str, dict[str, list[float]]] = {"gpu": defaultdict(list), "framework": defaultdict(list)}
     for one in timed:
