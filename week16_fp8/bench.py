@@ -23,7 +23,6 @@ import argparse
 import contextlib
 import faulthandler
 import importlib
-import json
 import os
 import sys
 import time
@@ -125,7 +124,9 @@ def run_bench(
             say(f"# train {arm}: {time.perf_counter() - begin:.0f} s")
             _save(record, out, leader)
     faulthandler.cancel_dump_traceback_later()
-    record["finished"] = _now()
+    from labkit.record.run import now
+
+    record["finished"] = now()
     _save(record, out, leader)
     say(table(record))
     return record
@@ -239,21 +240,11 @@ def _describe(device: str, size: str, steps: int) -> dict[str, Any]:
     """What a record begins with."""
     import torch
 
-    from labkit.record import hardware
-    from labkit.record.clean import typed_command
-    from labkit.record.run import versions
+    from labkit.record.benchmark import about
 
-    machine = hardware.describe()
-    gpu = machine["gpus"][0]["name"] if machine["gpus"] and device == "cuda" else None
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     return {
-        "kind": KIND,
-        "started": _now(),
-        "command": typed_command(),
-        "hardware": machine,
-        "hardware_name": gpu or f"{machine['cpu'].get('model')}, {machine['cpu'].get('cores')} cores",
-        "versions": versions(),
-        "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("NCCL_")},
+        **about(KIND, device),
         "threads": torch.get_num_threads(),
         "ranks": ranks,
         "nodes": ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)),
@@ -304,20 +295,12 @@ def _failed(record: dict[str, Any], what: str, error: BaseException) -> None:
     record["failed"].append({"what": what, "error": scrub(f"{type(error).__name__}: {error}")[:2000]})
 
 
-def _now() -> str:
-    from labkit.record.run import now
-
-    return now()
-
-
 def _save(record: dict[str, Any], out: str | None, leader: bool) -> None:
     """What was measured is kept, whatever comes next."""
     if out and leader:
-        from labkit.record.clean import jsonable
+        from labkit.record.benchmark import save
 
-        path = Path(out)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(jsonable(record)) + "\n", encoding="utf-8")
+        save(record, Path(out), indent=None)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -294,14 +294,8 @@ def _brief(error: str) -> str:
 def _set(
     a: Autopsy, reason: str, guilty: int | None, involved: list[int], call: str, cause: str, certain: bool = True
 ) -> None:
-    a.reason, a.guilty, a.involved, a.call, a.cause, a.certain = (
-        a.reason or reason,
-        guilty,
-        involved,
-        call,
-        cause,
-        certain,
-    )
+    a.reason = a.reason or reason
+    a.guilty, a.involved, a.call, a.cause, a.certain = guilty, involved, call, cause, certain
 
 
 def _waiters(a: Autopsy, rank: int) -> tuple[list[int], str]:

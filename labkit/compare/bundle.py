@@ -41,7 +41,7 @@ from labkit.compare.results import timed_of
 from labkit.errors import LabError
 from labkit.record.clean import scrub
 from labkit.record.files import explained, replace_file
-from labkit.record.read import PACKED, RunData, as_dict, load_run, parse, read_run
+from labkit.record.read import PACKED, RunData, as_dict, load_run, parse, read_run, runs_below
 
 MANIFEST = "BUNDLE.json"
 PAUSED = "paused"
@@ -117,9 +117,10 @@ def lacking(record: RunData) -> Iterator[str]:
         for arm, row in as_dict(record.results.get("arms")).items():
             if arm not in record.arms and as_dict(row).get("status") not in ("skipped", "failed"):
                 yield f"lacks the record of its arm {arm} (arms/{arm})"
-        for arm in timed_of(record):
-            if not any((record.path / "speed" / name).is_file() for name in (f"{arm}/run.json", f"{arm}{PACKED}")):
-                yield f"lacks the record of its timed arm {arm} (speed/{arm})"
+        there = runs_below(record.path / "speed")
+        yield from (
+            f"lacks the record of its timed arm {arm} (speed/{arm})" for arm in timed_of(record) if arm not in there
+        )
         if not packed and not (record.path / "report.html").is_file():
             yield f"lacks report.html: `lab report {record.path.name}` draws it"
     last, steps = _last_step(record), _planned(record)

@@ -7,7 +7,6 @@ Here belongs what is asked of a machine. What goes with what, on any machine, is
     frameworks.py     torch, the GPU, NCCL, gloo, BF16 products, torchao, Transformer Engine
     grading.py        user namespaces, bubblewrap, nbgrader
     requirements.py   the versions that are asked for
-    matrix_try.py     trains, on this machine, what labkit.precision.matrix allows
 
 A probe is a generator of Checks. It runs in a process of its own, so it may import what it likes and change its
 environment; what it raises is told by findings.py. Yield a Check as soon as it is known: if the next line crashes, this

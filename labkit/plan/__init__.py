@@ -17,9 +17,7 @@ runs that it has not seen is told with every answer.
     search.py       every plan of a model on a cluster
     explain.py      why not the neighbours
     command.py      what `lab plan` prints
-    pictures.py     the anatomy of plans' steps, the map of degrees, the errors
-    survey.py       what PARALLELISM_GUIDE.md is written from: hundreds of answers, and runs of others
-    guide.py        what fills that page's holes
+    pictures.py     the anatomy of plans' steps
     own.py          the file of one's own machine, and what it changes
     calibrate.py    `lab plan --calibrate`: measures that file
     wires.py        what a message takes on this machine

@@ -13,12 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]  # of float64, or of what is compared
-NONE, SELECTIVE, OPERATIONS, FULL = (
-    0,
-    1,
-    2,
-    3,
-)  # what backward computes again: nothing, attention's core, about half, all
+NONE, SELECTIVE, OPERATIONS, FULL = range(4)  # what backward computes again: nothing, attention's core, half, all
 UNFUSED, SDPA, FLASH = 0, 1, 2  # attention: scores in memory; torch's flash kernel; the chip's own (cuDNN, FA3)
 
 

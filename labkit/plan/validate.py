@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from labkit.errors import LabError
 from labkit.plan.cases import Array
 from labkit.plan.constants import accuracy, constants
 from labkit.plan.memory import FRAGMENTS, GIB, fits, memory
-from labkit.plan.rows import Row, Runs, number, read, runs
+from labkit.plan.rows import Row, number, read, runs
 from labkit.plan.step import step
 
 NO = ("no", "oom", "false", "0")
@@ -30,15 +29,9 @@ NO = ("no", "oom", "false", "0")
 
 def kendall(a: Array, b: Array) -> float:
     """Kendall's tau-b of two rankings: pairs in the same order less pairs in the other, over pairs without ties."""
-    same = ties_a = ties_b = 0
-    for i, j in combinations(range(len(a)), 2):
-        first, second = np.sign(a[i] - a[j]), np.sign(b[i] - b[j])
-        same += int(first * second)
-        ties_a += int(first == 0)
-        ties_b += int(second == 0)
-    pairs = len(a) * (len(a) - 1) // 2
-    whole = (pairs - ties_a) * (pairs - ties_b)
-    return same / whole**0.5 if whole > 0 else float("nan")
+    from scipy.stats import kendalltau  # here: it takes a second to import
+
+    return float(kendalltau(a, b).statistic)
 
 
 def regret(predicted: Array, measured: Array) -> float:
@@ -90,10 +83,10 @@ def judge(rows: list[Row]) -> dict[str, Any]:
                 "ran": row.get("fits", "yes").lower() not in NO,
             }
         )
-    return {"rows": each, "left_out": found.left_out, **summaries(each, found)}
+    return {"rows": each, "left_out": found.left_out, **summaries(each)}
 
 
-def summaries(each: list[dict[str, Any]], found: Runs) -> dict[str, Any]:
+def summaries(each: list[dict[str, Any]]) -> dict[str, Any]:
     timed = [one for one in each if one["error"] is not None]
     by: dict[str, dict[str, list[float]]] = {"gpu": defaultdict(list), "framework": defaultdict(list)}
     for one in timed:

@@ -53,8 +53,8 @@ class BrokenLinear(nn.Linear):
     frozen: dict[str, Tensor]  # "stale": the first scales by slot; they outlive the step
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.linear(_Forward.apply(x, self, "input"), _Forward.apply(self.weight, self, "weight"))
-        y = _Backward.apply(y, self)
+        y = F.linear(Forward.apply(x, self, "input"), Forward.apply(self.weight, self, "weight"))
+        y = Backward.apply(y, self)
         return y if self.bias is None else y + self.bias
 
     @classmethod
@@ -89,11 +89,11 @@ def formats(mistake: str) -> tuple[torch.dtype, torch.dtype]:
     return torch.float8_e5m2 if mistake == "e5m2" else torch.float8_e4m3fn, torch.float8_e5m2
 
 
-class _Forward(torch.autograd.Function):
-    """x through FP8; its gradient as it is."""
+class Forward(torch.autograd.Function):
+    """x through `linear.rounded`; its gradient as it is."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, linear: BrokenLinear, slot: str) -> Tensor:
+    def forward(ctx: Any, x: Tensor, linear: Any, slot: str) -> Tensor:
         return linear.rounded(slot, x)
 
     @staticmethod
@@ -101,11 +101,11 @@ class _Forward(torch.autograd.Function):
         return dx, None, None
 
 
-class _Backward(torch.autograd.Function):
-    """y as it is; its gradient through FP8."""
+class Backward(torch.autograd.Function):
+    """y as it is; its gradient through `linear.rounded`."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, linear: BrokenLinear) -> Tensor:
+    def forward(ctx: Any, y: Tensor, linear: Any) -> Tensor:
         ctx.linear = linear
         return y.view_as(y)
 

@@ -63,7 +63,7 @@ COLUMNS = (*FEATURES, *GENERATIONS)
 PROOFS = {
     "check": "results/2026-11-22-h200-gpu-check-124m",  # one rank, compiled, Hopper
     "demo": "results/2026-11-23-cpu-demo",  # two ranks, CPU
-    "tried": "week16_fp8/results/h200-matrix.json",  # labkit.doctor.matrix_try on one H200
+    "tried": "week16_fp8/results/h200-matrix.json",  # studies.matrix on one H200
     "tried-2": "week16_fp8/results/h200-matrix-2.json",  # the same with schedules, on another H200
     "tried-3": "week16_fp8/results/h200-matrix-3.json",  # FP8 parameters, and the emulated block recipe
     "8b": "week16_fp8/results/2026-11-22-h200-8b-2-gpus",  # two ranks, Hopper

@@ -11,6 +11,7 @@ files.py     replacing a file whole, and a failure to write as one sentence
 hardware.py  what GPUs can do at most, and what this machine is
 measure.py   honest timing, throughput without warm-up, peak memory, tokens/s to FLOP/s and MFU
 meter.py     clock, watts and their limit, while a GPU works
+benchmark.py what every benchmark's record begins with; writing and reading it
 kernels.py   where each millisecond of a step goes, by class of kernel
 plotting.py  one look for all pictures
 """

@@ -48,9 +48,8 @@ class RunData:
 
     @property
     def status(self) -> str:
-        """run.json's status, except that a run that says "running" and has no writer was "interrupted"."""
-        said = self.run.get("status", "unknown")
-        return "interrupted" if said == "running" and self.alive is False else said
+        """See `status_of`."""
+        return status_of(self.run, self.alive)
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """[(step, value)] of one numeric field of the step lines, where present."""
@@ -67,13 +66,24 @@ def read_run(path: str | os.PathLike) -> RunData:
     steps, torn_steps = _read_lines(path / "steps.jsonl")
     events, torn_events = _read_lines(path / "events.jsonl")
     arms = {}
-    found = {file.parent.name for file in path.glob("arms/*/run.json")}
-    for name in sorted(found | {file.name.removesuffix(PACKED) for file in path.glob(f"arms/*{PACKED}")}):
+    for name in sorted(runs_below(path / "arms")):
         with suppress(LabError):
             arms[name] = read_run(path / "arms" / name)
     order = as_dict(run["results"].get("arms"))  # the order in which they were run, where it is known
     arms = {name: arms[name] for name in dict.fromkeys([*order, *arms]) if name in arms}
     return RunData(path, run, steps, events, torn_steps + torn_events, arms, is_alive(path))
+
+
+def runs_below(folder: Path) -> set[str]:
+    """Names of the runs in this folder, packed ones too."""
+    whole = {file.parent.name for file in folder.glob("*/run.json")}
+    return whole | {file.name.removesuffix(PACKED) for file in folder.glob(f"*{PACKED}")}
+
+
+def status_of(run: dict[str, Any], alive: bool | None) -> str:
+    """run.json's status, except that a run that says "running" and has no writer was "interrupted"."""
+    said = str(run.get("status", "unknown"))
+    return "interrupted" if said == "running" and alive is False else said
 
 
 def is_alive(path: str | os.PathLike) -> bool | None:

@@ -11,7 +11,7 @@ old or the new, never half of one. A line is one `write` to a file opened for ap
 torn. A reader skips and counts a torn line; re-opening a run for resume cuts it off before it appends, so that two
 lines never run together. Nothing is held back in a buffer.
 
-Only rank 0 writes: a record opened with another rank accepts every call and writes nothing.
+Of a run's ranks, rank 0 alone has a record; the others have None.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ class RunRecord:
     """A run folder being written. Make one with `create` or `open`; it may be pickled (rank processes), used as a
     context manager (sets the status when the block ends), and written by several objects in turn."""
 
-    def __init__(self, path: str | os.PathLike, rank: int = 0):
+    def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
-        self.rank = rank
         self._files: dict[str, int] = {}
 
     # ---- making and opening
@@ -65,15 +64,12 @@ class RunRecord:
         command: str | list[str] | None = None,
         config: Any = None,
         seeds: Any = None,
-        rank: int = 0,
         **extra: Any,
     ) -> RunRecord:
         """Start a record in a new or empty folder. `kind` is "train" or "compare"; `command` defaults to what was
         typed; `config` may be a pydantic model or a dict; `extra` goes into run.json as it is (pass `hardware={...}`
         to skip asking the machine). Raises LabError if the folder already holds a run or cannot be written."""
-        self = cls(path, rank)
-        if rank != 0:
-            return self
+        self = cls(path)
         if (self.path / "run.json").exists():
             raise LabError(f"{self.path} already holds a run: resume it, or choose another folder.")
         with _explained(self.path):
@@ -103,13 +99,11 @@ class RunRecord:
         return self
 
     @classmethod
-    def open(cls, path: str | os.PathLike, *, resume_from: int | None = None, rank: int = 0) -> RunRecord:
+    def open(cls, path: str | os.PathLike, *, resume_from: int | None = None) -> RunRecord:
         """Open an existing record to append to it. A torn last line is cut off. With `resume_from=k`, the next step
         that will be written is k: step lines with step >= k are dropped, so that no step stands twice. Events stay:
         they are what happened, also what happened before the interruption. Raises LabError if there is no run."""
-        self = cls(path, rank)
-        if rank != 0:
-            return self
+        self = cls(path)
         load_run(self.path)
         self._mark_alive()
         for name in ("steps.jsonl", "events.jsonl"):
@@ -136,13 +130,11 @@ class RunRecord:
     def update(self, **fields: Any) -> None:
         """Set top-level keys of run.json (atomically). The file is read again first, so that another writer's keys
         stay."""
-        if self.rank == 0:
-            self._write_run({**load_run(self.path), **fields})
+        self._write_run({**load_run(self.path), **fields})
 
     def results(self, **fields: Any) -> None:
         """Merge into run.json["results"]."""
-        if self.rank == 0:
-            self.update(results={**load_run(self.path).get("results", {}), **fields})
+        self.update(results={**load_run(self.path).get("results", {}), **fields})
 
     def finish(self, status: str = "finished", **fields: Any) -> None:
         """Set status ("finished", "failed", "paused", "interrupted") and the time, with more keys; then `close`."""
@@ -160,7 +152,7 @@ class RunRecord:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if self.rank == 0 and load_run(self.path).get("status") == "running":
+        if load_run(self.path).get("status") == "running":
             if kind is None:
                 self.finish()
             else:
@@ -171,7 +163,7 @@ class RunRecord:
         self.close()
 
     def __getstate__(self) -> dict:
-        return {"path": self.path, "rank": self.rank, "_files": {}}
+        return {"path": self.path, "_files": {}}
 
     def __del__(self):
         with suppress(Exception):
@@ -188,8 +180,6 @@ class RunRecord:
         return self._files[name]
 
     def _append(self, name: str, fields: dict) -> None:
-        if self.rank != 0:
-            return
         line = (json.dumps(jsonable(fields), ensure_ascii=False, allow_nan=False) + "\n").encode()
         self._mark_alive()
         fd = self._append_fd(name)

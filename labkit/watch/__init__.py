@@ -13,7 +13,6 @@ source.py    what a page looks at: records with their alarms
 mine.py      the student's own rules beside the page's
 drawing.py   the pictures (Bokeh)        page.py   what stands where, and what moves (Panel)
 serve.py     `lab watch RUN`             export.py   `lab export RUN`: TensorBoard, Weights & Biases
-study.py     how often the alarms ring rightly, measured        faults.py   what is put in for that
 
 In a notebook `watch("runs/demo")` in a cell of its own shows the same page.
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.record.read import PACKED, as_dict, is_alive, load_run, read_run
+from labkit.record.read import PACKED, as_dict, is_alive, load_run, read_run, runs_below, status_of
 from labkit.watch.tables import Column, Grid, number, numbers
 from labkit.watch.tail import Tail, newest
 
@@ -84,9 +84,8 @@ class Record:
 
     @property
     def status(self) -> str:
-        """run.json's, except that a run that says "running" and has no writer was "interrupted"."""
-        said = str(self.run.get("status", "unknown"))
-        return "interrupted" if said == "running" and self.alive is False else said
+        """See `status_of`."""
+        return status_of(self.run, self.alive)
 
 
 class Folder:
@@ -162,12 +161,9 @@ def runs_in(path: Path) -> dict[str, Path]:
         for name, arm in as_dict(as_dict(run.get("config")).get("arms")).items()
     }
     for part in ("speed", "arms"):
-        here = {file.parent.name: file.parent for file in path.glob(f"{part}/*/run.json")}
-        here |= {
-            (name := file.name.removesuffix(PACKED)): file.parent / name for file in path.glob(f"{part}/*{PACKED}")
-        }
+        here = runs_below(path / part)
         for name in sorted(here, key=lambda name: (list(labels).index(name) if name in labels else len(labels), name)):
-            found[labels.get(name, name) + (" (speed)" if part == "speed" else "")] = here[name]
+            found[labels.get(name, name) + (" (speed)" if part == "speed" else "")] = path / part / name
     return found
 
 

@@ -66,7 +66,7 @@ class Page:
     def __init__(self, source: Source) -> None:
         self.source, self.board = source, Board()
         self._drawn: Any = None
-        self._moving = self._all = False
+        self._moving = False
         names = source.names()
         self.run = pn.widgets.Select(name="Run", options=[AT_WORK, *names], width=240, visible=len(names) > 1)
         self.stretch = pn.widgets.RadioButtonGroup(

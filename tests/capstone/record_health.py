@@ -1,7 +1,7 @@
-"""Makes the recorded runs of C.4, from runs of the study of the alarms (labkit.watch.study).
+"""Makes the recorded runs of C.4, from runs of the study of the alarms (studies.alarms.study).
 
-    python -m labkit.watch.study runs/alarms-tuning --tuning --seeds 12
-    python -m labkit.watch.study runs/alarms --seeds 12
+    python -m studies.alarms.study runs/alarms-tuning --tuning --seeds 12
+    python -m studies.alarms.study runs/alarms --seeds 12
     python -m tests.capstone.record_health runs/alarms-tuning runs/alarms
 
 writes capstone/data/lab.npz and grading/data/health.npz. The lab's runs lack the fault UNSEEN.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from capstone.given.recorded import LAB, Recorded, packed
 from capstone.given.records import Run
-from labkit.watch import study
+from studies.alarms import study
 from tests.judged import ROOT
 
 GRADED = ROOT / "grading" / "data" / "health.npz"

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.compare.proof import operating, pool
-from labkit.compare.proof.faults import Fault, Rounding, cut
-from labkit.compare.proof.together import clip, stacked, train_together
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights, perturb
 from labkit.precision.broken import eagerly
 from labkit.precision.torchao_backend import float8_utils
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
+from studies.verdict import operating, pool
+from studies.verdict.faults import Fault, Rounding, cut
+from studies.verdict.together import clip, stacked, train_together
 from tests.compare.comparing import ROOT
 
 SHAPE = dict(vocab_size=300, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ffn=64, max_seq_len=16)

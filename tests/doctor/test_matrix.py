@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from labkit import cli
-from labkit.doctor import matrix_try
 from labkit.errors import LabError
 from labkit.precision import matrix
 from labkit.precision.config import PrecisionConfig, PrecisionSpec
@@ -32,6 +31,7 @@ from labkit.precision.registry import availability, backends, get_backend
 from labkit.precision.torchao_backend import gpu_can_fp8
 from labkit.record.read import PACKED, read_run
 from labkit.train.config import TrainConfig
+from studies import matrix as matrix_try
 
 ROOT = Path(matrix.__file__).parents[2]
 CAPABILITIES = {

@@ -1,5 +1,5 @@
 """PARALLELISM_GUIDE.md: what it shows is what the planner answers now. (That the page is what its template makes of
-data/guide.json, and its pictures' words: tests/test_results.py.)"""
+studies/guide/guide.json, and its pictures' words: tests/test_results.py.)"""
 
 import random
 import re
@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.plan import guide, survey
 from labkit.plan.cases import FULL
 from labkit.plan.constants import constants
-from labkit.plan.survey import FABRICS, GPUS, MODELS, PRECISIONS
+from studies.guide import holes as guide
+from studies.guide import survey
+from studies.guide.survey import FABRICS, GPUS, MODELS, PRECISIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "PARALLELISM_GUIDE.md").read_text(encoding="utf-8")
@@ -34,12 +35,12 @@ def same(old, new):
         elif isinstance(value, list):
             assert new[name][0] == value[0] and new[name][1] == pytest.approx(value[1], rel=1e-3, abs=2e-4), name
         else:
-            assert new[name] == value, f"{name}: python -m labkit.plan.survey --write, then lab results"
+            assert new[name] == value, f"{name}: python -m studies.guide.survey --write, then lab results"
 
 
 def test_a_drawn_sample_is_what_the_planner_answers():
     """Other cells each time, so that what is stale is found sooner or later; other constants are told at once."""
-    assert SAID["constants"] == pytest.approx(constants()._asdict()), "python -m labkit.plan.survey --write"
+    assert SAID["constants"] == pytest.approx(constants()._asdict()), "python -m studies.guide.survey --write"
     assert [key(cell) for cell in SAID["cells"]] == CELLS
     for at in random.sample(range(len(CELLS)), 12):
         same(SAID["cells"][at], survey.cell(*CELLS[at]))

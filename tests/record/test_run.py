@@ -209,17 +209,6 @@ def test_a_full_disk_leaves_the_old_run_json(tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "r").glob(".run*")] == []
 
 
-def test_only_rank_0_writes(tmp_path):
-    record = new(tmp_path / "r", rank=1)
-    record.step(step=0)
-    record.event("alert")
-    record.update(a=1)
-    record.results(a=1)
-    record.finish()
-    assert not (tmp_path / "r").exists()
-    assert RunRecord.open(tmp_path / "r", rank=3, resume_from=2).rank == 3
-
-
 def test_a_record_can_be_sent_to_a_rank_process(tmp_path):
     record = new(tmp_path / "r")
     record.step(step=0)

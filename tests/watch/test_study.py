@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from labkit.comm.ranks import run_ranks
-from labkit.watch import study
+from studies.alarms import study
 from tests.watch.lines import lines
 
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, look, save
+from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, folder_or_temp, look, save
 from week13_allreduce.given import clocks, records
-from week13_allreduce.given.pictures import folder_or_temp
 from week13_allreduce.given.records import human
 
 BLUE, ORANGE = "#005a9c", "#b34700"

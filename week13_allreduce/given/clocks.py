@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.record.plotting import INK, MUTED, WIDTH, Picture, Style, label_ends, look, save
-from week13_allreduce.given.pictures import folder_or_temp
+from labkit.record.plotting import INK, MUTED, WIDTH, Picture, Style, folder_or_temp, label_ends, look, save
 from week13_allreduce.given.records import human
 
 STYLES = {

@@ -6,41 +6,15 @@ picture says anything by colour alone. Curves and clocks are in clocks.py.
 
 from __future__ import annotations
 
-import atexit
-import functools
 import math
-import os
 import re
-import shutil
-import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
 
-from labkit.record.plotting import BAND, GRID, INK, MUTED, PAPER, WIDTH, Picture, look, save
+from labkit.record.plotting import BAND, GRID, INK, MUTED, PAPER, WIDTH, Picture, folder_or_temp, look, save
 
 BLUE, RED, ORANGE = "#005a9c", "#a11212", "#b34700"
-
-
-@functools.cache
-def _scratch(pid: int) -> str:
-    """One temporary folder for each process, removed when that process ends, and not when one forked from it does."""
-    folder = tempfile.mkdtemp(prefix="week13-")
-
-    def remove() -> None:
-        if os.getpid() == pid:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
-
-
-def folder_or_temp(folder: Path | None) -> Path:
-    """Where a picture goes: `folder`; if nobody says, a folder of its own that is gone when this process ends."""
-    if folder is None:
-        return Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 # ---- 1: chunks that fill

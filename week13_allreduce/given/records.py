@@ -15,13 +15,14 @@ A record is one file:
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
+from labkit.record import benchmark
+from labkit.record.benchmark import save as save
 
 RESULTS = Path(__file__).parents[1] / "results"
 FIT_FROM = 1 << 20  # below, NCCL changes its protocol from size to size, and no single line can follow
@@ -53,54 +54,26 @@ def which_ranks(device: str, ranks: int | None) -> dict[str, Any]:
 
 def describe(where: dict[str, Any], dtype: str, op: str, wire: float | None) -> dict[str, Any]:
     """What a record begins with, its `series` still empty. wire: GB/s one way; by default NVLink's of a known GPU."""
-    from labkit.record import hardware
-    from labkit.record.clean import typed_command
-    from labkit.record.run import now, versions
+    from labkit.record.hardware import find_gpu
 
-    machine = hardware.describe() if where["leader"] else {"gpus": [], "cpu": {}}
-    gpu = machine["gpus"][0]["name"] if machine["gpus"] and where["device"] == "cuda" else None
-    known = hardware.find_gpu(gpu) if gpu else None
-    limit = wire * 1e9 if wire else known.nvlink if known else None
-    software = versions()
-    if where["device"] == "cuda":
-        import torch
-
-        software["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    about = benchmark.about("collectives", where["device"], where["leader"])
+    known = find_gpu(about["hardware_name"]) if where["device"] == "cuda" else None
     return {
-        "kind": "collectives",
-        "started": now(),
-        "command": typed_command(),
-        "hardware": machine,
-        "hardware_name": gpu or f"{machine['cpu'].get('model')}, {machine['cpu'].get('cores')} cores",
-        "versions": software,
-        "environment": {key: value for key, value in sorted(os.environ.items()) if re.match(r"(TORCH_)?NCCL_", key)},
+        **about,
         "ranks": where["ranks"],
         "nodes": where["nodes"],
         "device": where["device"],
         "transport": "nccl" if where["device"] == "cuda" else "gloo",
         "dtype": dtype,
         "redop": op,
-        "wire": limit,
+        "wire": wire * 1e9 if wire else known.nvlink if known else None,
         "series": [],
     }
 
 
-def save(record: dict[str, Any], path: Path) -> None:
-    from labkit.record.clean import jsonable
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(jsonable(record), indent=1) + "\n", encoding="utf-8")
-
-
 def load(path: str | Path) -> dict[str, Any]:
     """Read a record. LabError if the file is missing or is none."""
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path} is no readable benchmark record: {error}.") from None
-    if not isinstance(record, dict) or record.get("kind") != "collectives":
-        raise LabError(f'{path} is no benchmark record: its kind is not "collectives".')
-    return record
+    return benchmark.load(path, "collectives")
 
 
 def recorded(folder: Path = RESULTS, device: str = "cuda") -> dict[int, dict[str, Any]]:

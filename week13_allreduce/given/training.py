@@ -25,8 +25,7 @@ from labkit.comm.ranks import run_ranks
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer
 from labkit.model.weights import init_weights
-from labkit.record.plotting import WIDTH, Picture, Style, label_ends, look, save
-from week13_allreduce.given.pictures import folder_or_temp
+from labkit.record.plotting import WIDTH, Picture, Style, folder_or_temp, label_ends, look, save
 
 MODULES = ("argparse", "inspect", "typing")  # their source is the text
 MODEL = ModelConfig(

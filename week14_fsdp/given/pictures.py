@@ -6,31 +6,28 @@ picture says anything by colour alone.
 
 from __future__ import annotations
 
-import functools
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit.comm.wire import Replay
-from labkit.record.plotting import GRID, INK, MUTED, PAPER, WIDTH, Picture, Style, label_ends, look, margins, save
+from labkit.record.plotting import (
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    WIDTH,
+    Picture,
+    Style,
+    folder_or_temp,
+    label_ends,
+    look,
+    margins,
+    save,
+)
 from week14_fsdp.given.experiments import Sawtooth
 
 GB = 1e9
-
-
-@functools.cache
-def _scratch() -> tempfile.TemporaryDirectory:
-    """One folder for each process, which goes when the process ends."""
-    return tempfile.TemporaryDirectory(prefix="week14-")
-
-
-def folder_or_temp(folder: Path | None) -> Path:
-    """Where a picture goes: `folder`; if nobody says, a folder of its own for as long as this process lives."""
-    if folder is None:
-        return Path(tempfile.mkdtemp(dir=_scratch().name))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 KINDS = {  # colour and hatch of each kind of memory

@@ -11,36 +11,24 @@ A record is one file:
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from labkit.errors import LabError
+from labkit.record import benchmark
+from labkit.record.benchmark import save as save
 
 RESULTS = Path(__file__).parents[1] / "results"
 
 
 def describe(options: Any, plan: Any, leader: bool) -> dict[str, Any]:
     """What a record begins with, its `parts` still empty."""
-    from labkit.record import hardware
-    from labkit.record.clean import typed_command
-    from labkit.record.run import now, versions
-
-    machine = hardware.describe() if leader else {"gpus": [], "cpu": {}}
-    gpu = machine["gpus"][0]["name"] if machine["gpus"] and plan.device == "cuda" else None
     local = int(os.environ.get("LOCAL_WORLD_SIZE", options.ranks))
     return {
-        "kind": "fsdp",
-        "started": now(),
-        "command": typed_command(),
-        "hardware": machine,
-        "hardware_name": gpu or f"{machine['cpu'].get('model')}, {machine['cpu'].get('cores')} cores",
-        "versions": versions(),
-        "environment": {key: value for key, value in sorted(os.environ.items()) if re.match(r"(TORCH_)?NCCL_", key)},
+        **benchmark.about("fsdp", plan.device, leader),
         "ranks": options.ranks,
         "nodes": options.ranks // local,
         "device": plan.device,
@@ -52,22 +40,9 @@ def describe(options: Any, plan: Any, leader: bool) -> dict[str, Any]:
     }
 
 
-def save(record: dict[str, Any], path: Path) -> None:
-    from labkit.record.clean import jsonable
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(jsonable(record), indent=1) + "\n", encoding="utf-8")
-
-
 def load(path: str | Path) -> dict[str, Any]:
     """Read a record. LabError if the file is missing or is none."""
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path} is no readable benchmark record: {error}.") from None
-    if not isinstance(record, dict) or record.get("kind") != "fsdp":
-        raise LabError(f'{path} is no record of this benchmark: its kind is not "fsdp".')
-    return record
+    return benchmark.load(path, "fsdp", "record of this benchmark")
 
 
 def recorded(folder: Path = RESULTS) -> dict[str, Any] | None:

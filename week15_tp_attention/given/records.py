@@ -12,38 +12,20 @@ failures   [{what, contender, N, why}]: what could not run here, in the library'
 
 from __future__ import annotations
 
-import json
-import os
-import re
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
+from labkit.record import benchmark
+from labkit.record.benchmark import save as save
 
 RESULTS = Path(__file__).parents[1] / "results"
 
 
 def describe(device: str, ranks: int, leader: bool) -> dict[str, Any]:
     """What a record begins with."""
-    import torch
-
-    from labkit.record import hardware
-    from labkit.record.clean import typed_command
-    from labkit.record.run import now, versions
-
-    machine = hardware.describe() if leader else {"gpus": [], "cpu": {}}
-    gpu = machine["gpus"][0]["name"] if machine["gpus"] and device == "cuda" else None
-    software = versions()
-    if device == "cuda":
-        software["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return {
-        "kind": "tensor-parallel",
-        "started": now(),
-        "command": typed_command(),
-        "hardware": machine,
-        "hardware_name": gpu or f"{machine['cpu'].get('model')}, {machine['cpu'].get('cores')} cores",
-        "versions": software,
-        "environment": {key: value for key, value in sorted(os.environ.items()) if re.match(r"(TORCH_)?NCCL_", key)},
+        **benchmark.about("tensor-parallel", device, leader),
         "ranks": ranks,
         "device": device,
         "transport": "nccl" if device == "cuda" else "gloo",
@@ -55,22 +37,9 @@ def describe(device: str, ranks: int, leader: bool) -> dict[str, Any]:
     }
 
 
-def save(record: dict[str, Any], path: Path) -> None:
-    from labkit.record.clean import jsonable
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(jsonable(record), indent=1) + "\n", encoding="utf-8")
-
-
 def load(path: str | Path) -> dict[str, Any]:
     """Read a record. LabError if the file is missing or is none."""
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path} is no readable benchmark record: {error}.") from None
-    if not isinstance(record, dict) or record.get("kind") != "tensor-parallel":
-        raise LabError(f'{path} is no benchmark record: its kind is not "tensor-parallel".')
-    return record
+    return benchmark.load(path, "tensor-parallel")
 
 
 def recorded(folder: Path = RESULTS) -> dict[str, Any] | None:

@@ -12,11 +12,6 @@ Each returns a `Picture`: PNG and SVG in `folder`, and `alt`, what it shows in w
 
 from __future__ import annotations
 
-import atexit
-import functools
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,33 +21,12 @@ import numpy as np
 from labkit.compare.figures import loss as loss_figures
 from labkit.compare.figures import speed as speed_figures
 from labkit.compare.results import ArmResult
-from labkit.record.plotting import GRID, INK, MUTED, THIN, WIDTH, Picture, look, margins, save
+from labkit.record.plotting import GRID, INK, MUTED, THIN, WIDTH, Picture, folder_or_temp, look, margins, save
 from week16_fp8 import formats
 from week16_fp8.given import pairs, records
 from week16_fp8.given.experiments import Codes, Memory, Poison, codes, own_scale
 
 BLUE, RED, ORANGE, GREEN = "#005a9c", "#a11212", "#b34700", "#007a63"
-
-
-@functools.cache
-def _scratch(pid: int) -> str:
-    """One temporary folder for each process, removed when that process ends."""
-    folder = tempfile.mkdtemp(prefix="week16-")
-
-    def remove() -> None:
-        if os.getpid() == pid:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
-
-
-def folder_or_temp(folder: Path | None) -> Path:
-    """Where a picture goes: `folder`; if nobody says, one that is gone when this process ends."""
-    if folder is None:
-        return Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 # ---- 1: codes

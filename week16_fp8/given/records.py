@@ -5,12 +5,11 @@ results/bench/ has those of real machines.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from labkit.compare.terminal import markdown_table
-from labkit.errors import LabError
+from labkit.record import benchmark
 
 RESULTS = Path(__file__).parents[1] / "results" / "bench"
 KIND = "fp8"
@@ -18,13 +17,7 @@ KIND = "fp8"
 
 def read_record(path: str | Path) -> dict[str, Any]:
     """Read a record. LabError if the file is missing or is none."""
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path} is no readable benchmark record: {error}.") from None
-    if not isinstance(record, dict) or record.get("kind") != KIND:
-        raise LabError(f'{path} is no benchmark record of week 16: its kind is not "{KIND}".')
-    return record
+    return benchmark.load(path, KIND, "benchmark record of week 16")
 
 
 def recorded(device: str = "cuda", folder: Path = RESULTS) -> dict[str, Any] | None:

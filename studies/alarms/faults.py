@@ -1,4 +1,4 @@
-"""The faults of the study (labkit.watch.study), put in from outside: hooks of the loop, and a corpus."""
+"""The faults of the study (studies.alarms.study), put in from outside: hooks of the loop, and a corpus."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """How often do the alarms ring rightly, falsely, and how early? Small trainings with faults put in, and clean ones.
 
-    python -m labkit.watch.study runs/alarms                     go on with what is missing, then tell what came of it
-    python -m labkit.watch.study runs/alarms --seeds 3           only the first three seeds, of three runs each
-    python -m labkit.watch.study runs/alarms --judge             only tell, from the runs that are there
-    python -m labkit.watch.study runs/tuning --tuning            runs of other seeds, to find thresholds on
+    python -m studies.alarms.study runs/alarms                     go on with what is missing, then tell what came of it
+    python -m studies.alarms.study runs/alarms --seeds 3           only the first three seeds, of three runs each
+    python -m studies.alarms.study runs/alarms --judge             only tell, from the runs that are there
+    python -m studies.alarms.study runs/tuning --tuning            runs of other seeds, to find thresholds on
     ... --judge --record results/DATE-alarms.json                what is committed
 
 Stop it whenever you like: a seed that is done is three files, and the same command does the rest. Several at a time
@@ -100,7 +100,7 @@ def run(group: Group, wanted: list[Trial], whole: bool = False) -> list[dict[str
     from labkit.train.data.config import DataConfig
     from labkit.train.data.corpus import build_corpus
     from labkit.train.loop import Hook, train
-    from labkit.watch.faults import Branch, Fault, Kept, RandomTokens, States
+    from studies.alarms.faults import Branch, Fault, Kept, RandomTokens, States
 
     clean = wanted[0]
     config = TrainConfig(
@@ -321,7 +321,7 @@ def main() -> None:
     found = rows(given.out, given.tuning)
     print(json.dumps(judge(found), indent=1))
     if given.record:
-        kept = record(found, "python -m labkit.watch.study runs/alarms")
+        kept = record(found, "python -m studies.alarms.study runs/alarms")
         lines = [json.dumps(row) for row in kept.pop("rows")]
         head = json.dumps(jsonable(kept), indent=1).removesuffix("\n}")
         given.record.write_text(head + ',\n "rows": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n", encoding="utf-8")

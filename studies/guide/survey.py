@@ -1,13 +1,13 @@
-"""What the guide is written from: python -m labkit.plan.survey [--write]
+"""What the guide is written from: python -m studies.guide.survey [--write]
 
 Every answer of PARALLELISM_GUIDE.md is one call of the planner, as `lab plan` makes it. There are hundreds, so that
-they are kept in data/guide.json, and the page is filled in from there by `lab results`. A test asks the planner again
+they are kept in guide.json, and the page is filled in from there by `lab results`. A test asks the planner again
 for cells that it draws, and fails when one differs.
 
     cells        the decision matrix: MODELS x GPUS x FABRICS x precision
     map          the same on more numbers of GPUs, of one fabric: the picture
     rules        for each cell, what the five rules say of it
-    published    plans that others ran (data/published.csv), beside the planner's own
+    published    plans that others ran (published.csv), beside the planner's own
     anatomy      three plans of one model on one cluster
     short, again where rules 4 and 5 break, in numbers
     errors       each measured run, and what constants that had not seen its software stack predict
@@ -28,14 +28,15 @@ from labkit.errors import LabError
 from labkit.plan import explain, fit
 from labkit.plan.cases import FULL
 from labkit.plan.command import Asked, machine, sequences
-from labkit.plan.constants import DATA, accuracy, constants, start
+from labkit.plan.constants import accuracy, constants, start
 from labkit.plan.memory import GIB
 from labkit.plan.model import find_model
 from labkit.plan.rows import number, runs
 from labkit.plan.search import Found, ranked, search, ties
 from labkit.plan.work import rate
 
-FILE = DATA / "guide.json"
+HERE = Path(__file__).parent
+FILE = HERE / "guide.json"
 MODELS = ("8b", "13b", "70b", "405b", "8x7b")
 GPUS = (8, 64, 256, 1024, 4096)
 MAP_GPUS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -163,7 +164,7 @@ WORTH_TP = 0.10  # of the products' time: what rule 3 lets tensor-parallel messa
 def published() -> list[dict[str, Any]]:
     """Each published plan: what the planner says of it, and what it would take there."""
     out = []
-    with (DATA / "published.csv").open(encoding="utf-8", newline="") as file:
+    with (HERE / "published.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for one in rows:
         cluster = Asked(gpus=int(one["gpus"]), gpu=one["gpu"], per_node=int(one["per_node"]), ib=float(one["ib"]))

@@ -1,4 +1,4 @@
-"""What fills the holes of PARALLELISM_GUIDE.md.j2: tables, counts and pictures, all from data/guide.json."""
+"""What fills the holes of PARALLELISM_GUIDE.md.j2: tables, counts and pictures, all from guide.json."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from labkit.plan import pictures, survey
 from labkit.plan.constants import ABOUT, accuracy, constants
 from labkit.plan.machine import CHIPS, alone
 from labkit.plan.model import find_model
-from labkit.plan.survey import FABRICS, GPUS, PRECISIONS, STANDARD, WORTH_TP, power_near, short
+from labkit.plan.pictures import bars as draw_bars
 from labkit.plan.work import rate
 from labkit.record.plotting import Picture
+from studies.guide import pictures, survey
+from studies.guide.survey import FABRICS, GPUS, PRECISIONS, STANDARD, WORTH_TP, power_near, short
 
 said = survey.load()
 error = accuracy()
@@ -271,7 +272,7 @@ def anatomy_picture(scratch: Path) -> Picture:
         f"{name} takes {of:.3g} s and loses most to {one['loses'][0]}"
         for (name, _), of, one in zip(bars, seconds, said["anatomy"])
     ]
-    return pictures.bars(bars, scratch, "plan-anatomy", "Three plans' steps by part: " + "; ".join(losses) + ".")
+    return draw_bars(bars, scratch, "plan-anatomy", "Three plans' steps by part: " + "; ".join(losses) + ".")
 
 
 def errors_picture(scratch: Path) -> Picture:

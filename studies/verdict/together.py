@@ -11,18 +11,17 @@ Shape suffixes: R runs, N rows (B sequences of T tokens), D and F features, V vo
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.compare.proof.faults import Fault, Rounding
 from labkit.model.decoder import RMSNorm, Transformer, init_weights, perturb
+from labkit.precision.broken import Backward, Forward
 from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import Corpus
 from labkit.train.loop import HELDOUT_SEED
 from labkit.train.optim import learning_rate
+from studies.verdict.faults import Fault, Rounding
 
 
 class Linear(nn.Module):
@@ -37,35 +36,13 @@ class Linear(nn.Module):
         x_RND = x.reshape(len(self.weight), -1, x.shape[-1])
         w_RFD = self.weight.bfloat16()
         if self.rounding:
-            x_RND, w_RFD = _Forward.apply(x_RND, self, "input"), _Forward.apply(w_RFD, self, "weight")
+            x_RND, w_RFD = Forward.apply(x_RND, self, "input"), Forward.apply(w_RFD, self, "weight")
         y_RNF = x_RND @ w_RFD.transpose(1, 2)
-        return (_Backward.apply(y_RNF, self) if self.rounding else y_RNF).view(*x.shape[:-1], -1)
+        return (Backward.apply(y_RNF, self) if self.rounding else y_RNF).view(*x.shape[:-1], -1)
 
-
-class _Forward(torch.autograd.Function):
-    """x rounded; its gradient as it is."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, linear: Linear, slot: str) -> Tensor:
-        assert linear.rounding
-        return linear.rounding.rounded(slot, x, linear.training)
-
-    @staticmethod
-    def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
-        return dx, None, None
-
-
-class _Backward(torch.autograd.Function):
-    """y as it is; its gradient rounded."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, linear: Linear) -> Tensor:
-        ctx.linear = linear
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.linear.rounding.rounded("grad", dy, True), None
+    def rounded(self, slot: str, x: Tensor) -> Tensor:
+        assert self.rounding
+        return self.rounding.rounded(slot, x, self.training)
 
 
 class Embedding(nn.Module):

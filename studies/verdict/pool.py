@@ -1,11 +1,11 @@
 """Many trainings of one small decoder, so that gaps can be known instead of assumed.
 
-    python -m labkit.compare.proof.pool FILE [--at-once 2] [--minutes 45]
+    python -m studies.verdict.pool FILE [--at-once 2] [--minutes 45]
 
 A verdict's error rates cannot be argued from one comparison: nobody knows that comparison's true answer. Here BF16 is
-trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (labkit.compare.proof.faults): all
+trained 48 times, correct FP8 24 times, and FP8 8 times with each fault at each dose (studies.verdict.faults): all
 on the same data in the same order, each from the same weights moved by a BF16 rounding error of its own. The mean over
-all runs is the truth, to a told error; comparisons are then drawn from the pool (labkit.compare.proof.operating).
+all runs is the truth, to a told error; comparisons are then drawn from the pool (studies.verdict.operating).
 
 **The training.** Two blocks of width 64 at a learning rate at which two BF16 runs drift about as far apart as 124M
 parameters do on a GPU. The demo's decoder scatters by a sixth of that, and would make any statistic look good. FP8 is
@@ -26,10 +26,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.proof.faults import Fault
 from labkit.errors import LabError
+from studies.verdict.faults import Fault
 
-TOGETHER = 8  # runs trained as one: labkit.compare.proof.together
+TOGETHER = 8  # runs trained as one: studies.verdict.together
 BASELINES = 6  # times TOGETHER
 STEPS, EVERY = 160, 10
 TRAIN: dict[str, Any] = {
@@ -82,10 +82,10 @@ def trained(job: Job) -> list[dict[str, Any]]:
     """The runs of one job, in this process, on one thread: their lines of the file."""
     import torch
 
-    from labkit.compare.proof.together import train_together
     from labkit.strict import strict_validate
     from labkit.train.config import TrainConfig
     from labkit.train.data.corpus import build_corpus
+    from studies.verdict.together import train_together
 
     torch.set_num_threads(1)
     begin, (fault, first) = time.process_time(), job
@@ -128,7 +128,7 @@ def train_all(file: Path, at_once: int, until: float) -> None:
     from labkit.record.run import now, versions
 
     if not file.exists():
-        about: dict[str, Any] = {"kind": "pool", "command": "python -m labkit.compare.proof.pool", "date": now()}
+        about: dict[str, Any] = {"kind": "pool", "command": "python -m studies.verdict.pool", "date": now()}
         about |= {"hardware": hardware.describe(), "versions": versions(), "train": TRAIN}
         file.write_text(json.dumps(about) + "\n", encoding="utf-8")
     todo = lacking(read_pool(file)[1])
@@ -150,7 +150,7 @@ def train_all(file: Path, at_once: int, until: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m labkit.compare.proof.pool", description="Train the pool's runs.")
+    parser = argparse.ArgumentParser(prog="python -m studies.verdict.pool", description="Train the pool's runs.")
     parser.add_argument("file", type=Path, help="JSON lines; made, or gone on with")
     parser.add_argument("--at-once", type=int, default=2, help="jobs at a time, a thread each")
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no job after so many")

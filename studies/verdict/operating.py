@@ -1,8 +1,8 @@
 """How often the verdict says each of its words, by how large the gap really is: measured on a pool of real trainings.
 
-    python -m labkit.compare.proof.operating POOL OUT       writes the record OUT, and prints its rates
+    python -m studies.verdict.operating POOL OUT       writes the record OUT, and prints its rates
 
-A comparison is drawn from the pool (labkit.compare.proof.pool) as it would have been run: some BF16 runs, two runs of
+A comparison is drawn from the pool (studies.verdict.pool) as it would have been run: some BF16 runs, two runs of
 the candidate and of a companion without a gap, two more if the candidate is undecided. labkit.compare.statistic judges
 it. The pool knows the true gap: the difference of the means over all runs.
 
@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.compare.proof.pool import read_pool
 from labkit.compare.statistic import ACCEPTED, Spread, answers, tail
 from labkit.record.clean import jsonable
+from studies.verdict.pool import read_pool
 
 WORDS = ("same", "undecided", "different")
 COSTS = 0.5  # per cent: from here on a fault must be told
@@ -153,7 +153,7 @@ def study(about: dict[str, Any], runs: list[dict[str, Any]], seed: int = 0) -> d
     out: dict[str, Any] = {
         **about,
         "kind": "verdict study",
-        "command": f"{about['command']} POOL; python -m labkit.compare.proof.operating POOL OUT",
+        "command": f"{about['command']} POOL; python -m studies.verdict.operating POOL OUT",
         "records": records,
         "comparisons": {"of each rate": COMPARISONS, "pools drawn again": POOLS, "comparisons of each": PER_POOL},
         "kinds": [],
@@ -214,10 +214,8 @@ def written(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m labkit.compare.proof.operating", description="Error rates on a pool."
-    )
-    parser.add_argument("pool", type=Path, help="what labkit.compare.proof.pool wrote")
+    parser = argparse.ArgumentParser(prog="python -m studies.verdict.operating", description="Error rates on a pool.")
+    parser.add_argument("pool", type=Path, help="what studies.verdict.pool wrote")
     parser.add_argument("out", type=Path, help="JSON: the rates, and the held-out losses that they come from")
     asked = parser.parse_args()
     asked.out.write_text(written(jsonable(study(*read_pool(asked.pool)))), encoding="utf-8")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from labkit.compare.proof.operating import CHOSEN, COSTS, DESIGNS, GAPS, WORDS
 from labkit.compare.statistic import ACCEPTED
 from labkit.compare.terminal import markdown_table
 from labkit.record import plotting as plot
+from studies.verdict.operating import CHOSEN, COSTS, DESIGNS, GAPS, WORDS
 
 WEIGHT = DESIGNS[CHOSEN].weight
 MARKS = {"bf16": "*", "none": "o", "stale": "D", "unscaled": "s", "mantissa": "^", "flush": "v", "e5m2": "P"}

@@ -1,7 +1,7 @@
 """Try the matrix on this machine: two training steps of a small decoder for every recipe and way to train that it
 allows.
 
-    python -m labkit.doctor.matrix_try --out week16_fp8/results/h200-matrix.json
+    python -m studies.matrix --out week16_fp8/results/h200-matrix.json
 
 What ran is told from the model (how many linears were converted) and from the loss (finite, and not the same twice); a
 combination that fails is recorded with its sentence, and the rest goes on. The record is what the table's "yes" points
@@ -116,9 +116,7 @@ def main(argv: list[str] | None = None) -> int:
     from labkit.record.clean import jsonable, typed_command
     from labkit.record.run import now, versions
 
-    parser = argparse.ArgumentParser(
-        prog="python -m labkit.doctor.matrix_try", description="Try the compatibility matrix here."
-    )
+    parser = argparse.ArgumentParser(prog="python -m studies.matrix", description="Try the compatibility matrix here.")
     parser.add_argument("--out", type=Path, required=True, help="the record, a JSON file")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--only", default="", help="recipes by comma, for example 'te block,bf16 bf16'")
@@ -158,4 +156,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except LabError as error:
-        sys.exit(f"matrix_try: {error}")
+        sys.exit(f"studies.matrix: {error}")

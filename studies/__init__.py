@@ -1,0 +1,10 @@
+"""What labkit's own claims rest on: programs that measure its tools, each run by hand, and the records that they make.
+
+A study imports labkit, and nothing imports a study: no tool needs one, and a laptop without them lacks nothing. They
+stay with the course; students get what they found, in the pages that `lab results` fills in.
+
+    verdict/     how often the comparison's verdict is wrong        results/DATE-verdict-study.json
+    alarms/      how often a run's alarms ring rightly              results/DATE-alarms.json
+    guide/       what the planner answers, hundreds of times        PARALLELISM_GUIDE.md
+    matrix.py    whether what the compatibility matrix allows runs  week16_fp8/results/h200-matrix.json
+"""
