@@ -5,7 +5,8 @@
     torchrun --max-restarts 3 ...                                                   a rank that dies: all begin anew
 
 The folder of a run that was interrupted, killed or paused is gone on with, from its newest whole checkpoint. (With
-gloo, torch 2.13's torchrun restarts ranks only under TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.)
+gloo, torch 2.13's torchrun restarts ranks only under TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.) A SIGTERM pauses the run,
+with a checkpoint; so does Ctrl-C where the ranks are its own. A second Ctrl-C ends it at once.
 
 `running/config.py` says what a configuration holds. The run's folder is that of every training here (labkit.record):
 run.json, steps.jsonl, events.jsonl. What does not go is refused in one sentence, with exit status 2, before anything is
@@ -16,12 +17,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from functools import partial
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from capstone.running.config import CapstoneConfig, degrees, read
+from labkit.comm.processes import RankPool
 from labkit.comm.ranks import RanksFailed, run_ranks, under_torchrun
 from labkit.errors import LabError
 from labkit.record.clean import jsonable
@@ -95,12 +99,48 @@ def main(argv: list[str] | None = None) -> int:
     out = a.out or Path("runs") / a.config.stem
     refuse_another(out, degrees(config, ranks))
     device = a.device if a.device != "auto" else _device(ranks)
-    how = partial(run_ranks, backend="torchrun") if started else partial(run_ranks, size=ranks, backend="processes")
-    summary = how(job, config.model_dump(), str(out), timeout=None, device=device)[0]
-    if int(os.environ.get("RANK", "0")) == 0:
+    values, first = (config.model_dump(), str(out)), int(os.environ.get("RANK", "0")) == 0
+    with progress(out, config.steps) if first else nullcontext():
+        if started:
+            summary = run_ranks(job, *values, backend="torchrun", timeout=None, device=device)[0]
+        else:
+            with RankPool(ranks, device=device) as pool, asked(pool, bool(config.checkpoint_every)):
+                summary = pool.run(job, *values, timeout=None)[0]
+    if first:
         last = max(summary["losses"])
         print(f"{out}: {summary['steps']} steps, loss {summary['losses'][last]:.4f}; {summary['evidence']}")
     return PAUSED if summary["paused"] else 0
+
+
+def progress(out: Path, steps: int) -> AbstractContextManager:
+    """A line now and then, or a bar on a terminal: the step, loss, rate and time left."""
+    from rich.console import Console
+
+    from labkit.compare.budget import Item
+    from labkit.compare.follow import TrainingProgress
+    from labkit.compare.forecast import Forecast
+
+    alone = Forecast([], Item("", out.name, out.name, 0.0), [])
+    return TrainingProgress(Console(stderr=True), out.name, out, steps, alone)
+
+
+@contextmanager
+def asked(pool: RankPool, kept: bool) -> Iterator[None]:
+    """While it is open, SIGTERM and the first Ctrl-C are passed on to the ranks. They leave, with a checkpoint if it is
+    to be `kept`."""
+
+    def tell(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        does = "save a checkpoint and end" if kept else "end without a checkpoint, for checkpoint_every is 0"
+        print(f"train: asked to stop: the ranks {does} after this step; Ctrl-C ends them at once", file=sys.stderr)
+        pool.signal(signal.SIGTERM)
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _device(ranks: int) -> str:

@@ -6,7 +6,9 @@ mesh. (labkit.train.job builds a model on data-parallel ranks alone.)
 
 from __future__ import annotations
 
+import signal
 import warnings
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,29 @@ from labkit.precision.registry import get_backend
 from labkit.train.config import TrainConfig
 from labkit.train.data.corpus import build_corpus
 from labkit.train.job import seed_generators
-from labkit.train.loop import train
+from labkit.train.loop import Hook, Loop, train
+
+
+class Asked(Hook):
+    """Pauses the run when one of its ranks gets a SIGTERM: behind each step the ranks tell each other. One number, on a
+    loop that waits for the loss anyway."""
+
+    heard = False
+
+    def on_start(self, loop: Loop) -> None:
+        with suppress(ValueError):  # ranks that are threads hear nothing
+            signal.signal(signal.SIGTERM, self.hear)
+
+    def hear(self, *_: Any) -> None:
+        self.heard = True
+
+    def after_step(self, loop: Loop) -> None:
+        if loop.group.all_reduce(torch.full((1,), float(self.heard), device=loop.group.device)).item():
+            loop.pause("SIGTERM: the same command goes on")
+
+    def on_end(self, loop: Loop) -> None:
+        with suppress(ValueError):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run(group: Group, config: CapstoneConfig, run_dir: Path, opened: Any) -> dict[str, Any]:
@@ -48,6 +72,14 @@ def run(group: Group, config: CapstoneConfig, run_dir: Path, opened: Any) -> dic
     record = opened(about)
     plain = TrainConfig(**{key: getattr(config, key) for key in TrainConfig.model_fields})
     result = train(
-        group, plain, corpus, model=model, record=record, run_dir=run_dir, backend=backend, data_share=mesh.data_share
+        group,
+        plain,
+        corpus,
+        model=model,
+        record=record,
+        run_dir=run_dir,
+        hooks=[Asked()],
+        backend=backend,
+        data_share=mesh.data_share,
     )
     return {**asdict(result), **about, "evidence": backend.evidence(model)}

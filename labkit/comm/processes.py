@@ -93,6 +93,13 @@ class RankPool:
             self.close()
             raise
 
+    def signal(self, number: int) -> None:
+        """Send a signal to every rank that is there. May be called from a signal handler while a job runs."""
+        for worker in self.workers:
+            if worker.pid and worker.status is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, number)
+
     def close(self) -> None:
         """End all ranks and remove every trace of them."""
         workers, self.workers = self.workers, []

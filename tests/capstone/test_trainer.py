@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from capstone import train as entry
 from capstone.running.config import CapstoneConfig, degrees, precision_of, read, setup_of
 from labkit.errors import LabError
 
@@ -184,6 +185,38 @@ def test_a_rank_killed_under_torchrun_and_then_a_sigterm(tmp_path):
     assert json.loads((tmp_path / "asked" / "run.json").read_text())["status"] in ("paused", "interrupted")
     assert train(config, "--out", tmp_path / "asked", ranks=1).returncode == 0
     assert losses(tmp_path / "asked") == pytest.approx(want, rel=0.05)  # one rank: FP8 rounds other micro-batches
+
+
+def test_it_is_told_how_long_a_training_still_takes(tmp_path, capsys):
+    """On the error stream: what a run prints when it is done stays alone on the other."""
+    (tmp_path / "steps.jsonl").write_text('{"step": 1, "loss": 5.0}\n')
+    with entry.progress(tmp_path, 4) as shown:
+        while not (said := capsys.readouterr()).err:
+            time.sleep(0.05)
+        assert not said.out and "step 1/4, loss 5.000" in said.err
+    assert shown._left({"step": 3}) == "about 10 s left"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("parts, number", [("mine", signal.SIGINT), ("torch", signal.SIGTERM)])
+def test_the_starter_of_the_ranks_passes_on_that_it_is_to_end(tmp_path, parts, number):
+    """Once, and once more behind the checkpoint: the run is paused each time, and loses no step."""
+    config, out = written(tmp_path / "a.toml", parts=parts, steps=100_000, every=50_000), tmp_path / "run"
+    command = [sys.executable, "-m", "capstone.train", str(config), "--out", str(out), "--ranks", "2"]
+    for least in (3, None):
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+        wait_for(out, least or len(losses(out)) + 2, process)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=100)
+        assert process.returncode == 3 and "asked to stop: the ranks save a checkpoint" in said, said
+        assert json.loads((out / "run.json").read_text())["status"] == "paused"
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    assert [event["kind"] for event in events if event["kind"] in ("paused", "loaded")] == [
+        "paused",
+        "loaded",
+        "paused",
+    ]
+    assert losses(out)
 
 
 def ranks_of(pid: int) -> list[int]:
