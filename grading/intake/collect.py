@@ -24,6 +24,7 @@ from pathlib import Path
 
 from grading.files import locked, put
 from grading.intake.find import Entry, Found
+from grading.intake.mistaken import refuse_another_weeks
 from grading.intake.names import clean, is_exchange_name, shown
 from grading.intake.pack import TooMuch, digest_of, pack
 from grading.intake.policy import Rules
@@ -81,7 +82,7 @@ def collect(
     students  only these, by the course's ids; () is all. `given` then holds for their known attempts as well
 
     LabError for what is no source, a target that is something else, busy or full, an id that fits no folder's name, and
-    late marks without a deadline."""
+    late marks without a deadline, and hand-ins of another week (not for `students`: one may have mistaken the week)."""
     to = Path(to)
     report = Report(to / week.name)
     try:
@@ -92,6 +93,8 @@ def collect(
                 with opened(source, week, to / f".collect-{week.name}") as found:
                     report.notes += found.notes
                     _timed_or_refuse(found, source, week, rules, given)
+                    if not students:
+                        refuse_another_weeks(found, source, week)
                     ended = _collect(found, source, week, rules, given, students, ended, report, progress)
             report.notes += _strangers(report.root, week, rules)
     except OSError as error:
@@ -147,12 +150,13 @@ def _collect(
             folder = folder_of(report.root, student)
             theirs = receipts_in(folder)
             received, timed = _time(entry, week, rules, given)
-            if entry.received and received != entry.received:
+            known = _known(theirs, digest, received, timed, before)
+            if entry.received and received != entry.received and (students or not known):
                 report.notes.append(
                     f"{shown(entry.path.name)} says {entry.received.isoformat(' ', 'minutes')}, which its student can "
                     f"write: {received.isoformat(' ', 'minutes') if received else 'no time'}, by --received, holds"
                 )
-            if _known(theirs, digest, received, timed, before):
+            if known:
                 report.known += 1
                 if students and timed == GIVEN:
                     _retime(theirs, digest, received, report)

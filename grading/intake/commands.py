@@ -65,10 +65,12 @@ def collect(
     """
     from rich.console import Console
 
+    from grading.gradebook.course import not_the_class
     from grading.intake.collect import collect as run
     from grading.intake.policy import find_rules
     from labkit.checks.tasks import find_week, find_weeks
 
+    not_the_class(to)
     weeks = find_weeks()
     found = find_week(week, weeks)
     rules, given = find_rules(course, weeks), _time(received)

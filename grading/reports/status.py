@@ -179,7 +179,7 @@ def _cells(row: Row) -> Sequence[str]:
         page.one_line(row.student, 40),
         str(row.attempts or ""),
         time,
-        "late" if row.late else "",
+        ("too late" if s is not None and s.factor == 0 else "late") if row.late else "",
         *points,
         row.state,
     ]
