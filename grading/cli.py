@@ -159,7 +159,7 @@ def run(
 
 def _need(submissions: Path, week: str) -> None:
     """LabError if nothing was collected yet, or if this is not the class's folder."""
-    from grading.gradebook.course import not_the_class
+    from grading.here import not_the_class
 
     not_the_class(submissions)
     if not submissions.exists():

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from grading.files import locked
+from grading.here import CONFIG as CONFIG
+from grading.here import course_root as course_root
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
     from nbgrader.api import Gradebook
 
-CONFIG = "nbgrader_config.py"
 SAMPLE = "sample.json"  # in a second marker's: {"week13": [ids]}, see grading.rubric.second
 NAME = "distributed-training"
 GUARD = "grading.gradebook.guard.NoAutograde"  # see there
@@ -65,12 +66,6 @@ class Course:
             return Gradebook(self.db_url, self.id)
 
 
-def course_root(folder: Path) -> Path | None:
-    """The course directory that `folder` is or lies in."""
-    start = folder.resolve()
-    return next((path for path in (start, *start.parents) if (path / CONFIG).is_file()), None)
-
-
 def course_folder(given: Path | None) -> Path:
     """The course directory that is meant: the one given, else the one that this folder is or lies in, else ./gradebook,
     where the page for instructors puts it."""
@@ -78,25 +73,6 @@ def course_folder(given: Path | None) -> Path:
         beside = course_root(Path(".")) is None and (Path("gradebook") / CONFIG).is_file()
         given = Path("gradebook" if beside else ".")
     return given
-
-
-def not_the_class(*folders: Path) -> None:
-    """LabError where a class's folders are meant by their own names ("submitted") and this is not the class's folder:
-    nbgrader's course directory in it, in which one started Jupyter, or this repository. Elsewhere nothing is told: a
-    course directory may be a class's folder as well."""
-    if any(folder.parent != Path(".") for folder in folders):
-        return
-    here = Path.cwd()
-    root = course_root(here)
-    if root is not None:
-        beside = [name for name in ("course.toml", "marks", "submitted") if (root.parent / name).exists()]
-        if beside and not any((root / name).exists() for name in ("course.toml", "marks")):
-            raise LabError(
-                f"{here} is nbgrader's course directory, and the class's folder, which has {beside[0]}, is "
-                f"{root.parent}: type it there (cd {os.path.relpath(root.parent)})"
-            )
-    if (here / "grading" / "cli.py").is_file() and (here / "labkit").is_dir():
-        raise LabError(f"{here} is the course's repository: keep a class in a folder of its own, and type it there")
 
 
 def open_course(folder: str | Path = ".") -> Course:

@@ -65,7 +65,7 @@ def collect(
     """
     from rich.console import Console
 
-    from grading.gradebook.course import not_the_class
+    from grading.here import not_the_class
     from grading.intake.collect import collect as run
     from grading.intake.policy import find_rules
     from labkit.checks.tasks import find_week, find_weeks

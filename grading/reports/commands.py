@@ -72,7 +72,8 @@ def status(
 
     from rich.console import Console
 
-    from grading.gradebook.course import course_folder, not_the_class
+    from grading.gradebook.course import course_folder
+    from grading.here import not_the_class
     from grading.intake.policy import find_rules
     from grading.reports import status as standing
     from labkit.checks.tasks import find_week, find_weeks
@@ -374,8 +375,9 @@ def forget(
 
 def class_of(week: str, marks: Path, gradebook: Path | None, course: Path | None) -> tuple:
     """(the week, where each student stands in it)."""
-    from grading.gradebook.course import course_folder, not_the_class
+    from grading.gradebook.course import course_folder
     from grading.gradebook.items import expanded, items
+    from grading.here import not_the_class
     from grading.intake.policy import find_rules
     from grading.reports.standing import standings
     from labkit.checks.tasks import find_week, find_weeks
