@@ -77,6 +77,11 @@ def collect(
     console, errors = Console(), Console(stderr=True)
     with _shown(errors) as progress:
         report = run(sources, found, to, rules, given=given, students=student or (), progress=progress)
+    if given and not student and report.known:
+        report.notes.append(
+            f"{report.known} of what is there was collected before and keeps its time: --student ID with --received "
+            "gives it another"
+        )
     for sentence in dict.fromkeys((*report.notes, *_slips(rules), *report.refused)):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     _table(console, report, found, rules)

@@ -92,6 +92,9 @@ class Rules(Config):
                 require(week in self.deadlines, f"{where} extends nothing: [deadlines] has no {week}")
                 require(time >= self.deadlines[week], f"{where} is before the deadline")
         require(all(self.ids.values()), "a student's id in [ids] is empty")
+        for name in self.ids:
+            last = self.id_of(name)
+            require(self.ids.get(last, last) == last, f"[ids] leads from {name!r} in a circle: whose id is it?")
         return self
 
     def due(self, student: str, week: str) -> datetime | None:
