@@ -248,6 +248,12 @@ def test_a_task_for_people_is_told_from_one_that_is_not_there(classroom):
     assert "week13 has no task of this number; tests judge 13.1" in said
 
 
+def test_a_race_without_entries_is_told(classroom, monkeypatch):
+    (classroom / "submitted").mkdir()
+    monkeypatch.setattr("grading.race.race", lambda *words: ([], []))
+    assert "nobody handed in an entry to the race of week13" in grade(classroom, "race", "week13", status=2)
+
+
 def test_an_earlier_year_is_its_class_folder_or_what_it_keeps(tmp_path):
     (tmp_path / "autumn25" / "submitted" / "week13").mkdir(parents=True)
     (tmp_path / "old" / "anna").mkdir(parents=True)
