@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grading import history, marks
-from grading.cli import main
+from grading.cli import _called, main
 from grading.gradebook.course import GUARD
 from grading.intake.collect import collect
 from grading.intake.find import find_submissions
@@ -297,3 +297,25 @@ def test_an_archive_that_was_not_opened_says_what_to_do(tmp_path):
     said = printed(Report(1, [mark("anna", notes=notes), mark("ben")]))
     assert "To grade what anna packed, unpack it into DIR/STUDENT: grade collect week13 --from DIR" in said
     assert "To grade what" not in printed(Report(1, [mark("ben")]))
+
+
+def test_a_student_is_graded_by_any_name(classroom):
+    week = WEEKS["week13"]
+    collect([download(classroom / "x.zip", week, "carterben_4002")], week, classroom / "submitted", DEFAULTS)
+    with contextlib.chdir(classroom):
+        assert _called(["Ben Carter", "nobody"], Path("submitted"), week) == ["carterben_4002", "nobody"]
+
+
+def test_a_time_that_does_not_hold_is_not_said_to_hold(tmp_path):
+    week = WEEKS["week13"]
+    folder = tmp_path / "in" / "anna+week13+2026-11-19 10:00:00.000000 UTC+abcdefghijkl"
+    folder.mkdir(parents=True)
+    (folder / "timing.py").write_text("x = 1\n")
+    (folder / "timestamp.txt").write_text("2026-11-19 10:00:00.000000 UTC")
+
+    def notes(given, *students):
+        sources = [tmp_path / "in"]
+        return collect(sources, week, tmp_path / "kept", DEFAULTS, given=given, students=students).notes
+
+    assert not notes(None) and not notes(NOON), "it is known, and keeps its time"
+    assert any("by --received, holds" in note for note in notes(NOON, "anna"))
