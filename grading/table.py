@@ -101,7 +101,8 @@ def class_table(report: Report, console: Console) -> None:
         )
     for sentence in (*report.told, *told_once(report.all)):
         console.print(Text(printable(sentence)))
-    if packed := [mark for mark in report.all if any(note.endswith(NOT_OPENED) for note in mark.notes)]:
+    last = {mark.student: mark for mark in report.all}.values()
+    if packed := [mark for mark in last if any(note.endswith(NOT_OPENED) for note in mark.notes)]:
         names, week = _names([mark.student for mark in packed]), packed[0].assignment
         console.print(
             Text(

@@ -166,8 +166,19 @@ def test_who_was_too_late_is_told_from_who_was_late(week13_class):
     rows = {row.student: row for row in week13_class.rows}
     from grading.reports.status import _cells
 
-    assert _cells(rows["late"])[3] == "late" and _cells(rows["closed"])[3] == "too late"
-    assert _cells(rows["early"])[3] == ""
+    said = {student: (_cells(row)[3], _cells(row)[-1]) for student, row in rows.items()}
+    waits = "to be graded by hand"
+    assert said == {"early": ("", waits), "late": ("late", waits), "closed": ("late", f"{waits}, too late")}
+
+
+def test_a_date_is_whole_in_80_columns(week13_class):
+    from rich.console import Console
+
+    from grading.reports.status import show
+
+    out = io.StringIO()
+    show(week13_class, Console(file=out, width=80))
+    assert "2026-11-29" in out.getvalue() and max(map(len, out.getvalue().splitlines())) <= 80
 
 
 @pytest.fixture
@@ -296,7 +307,8 @@ def test_an_archive_that_was_not_opened_says_what_to_do(tmp_path):
     assert notes == ["hw.tar.gz was not opened: hand in the files, or one .zip of them."]
     said = printed(Report(1, [mark("anna", notes=notes), mark("ben")]))
     assert "To grade what anna packed, unpack it into DIR/STUDENT: grade collect week13 --from DIR" in said
-    assert "To grade what" not in printed(Report(1, [mark("ben")]))
+    later = mark("anna", attempt=2)
+    assert "To grade what" not in printed(Report(1, [mark("anna", notes=notes), later, mark("ben")])), "it has come"
 
 
 def test_a_student_is_graded_by_any_name(classroom):
