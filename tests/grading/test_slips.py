@@ -176,7 +176,7 @@ def test_a_date_is_whole_in_80_columns(week13_class):
 
     from grading.reports.status import show
 
-    out = io.StringIO()
+    out, week13_class.told = io.StringIO(), []
     show(week13_class, Console(file=out, width=80))
     assert "2026-11-29" in out.getvalue() and max(map(len, out.getvalue().splitlines())) <= 80
 
