@@ -156,7 +156,7 @@ def agree(
     if found.settle:
         console.print(
             f"To settle one, change the items in the comment of the first marker, of the second or of both; then "
-            f"`grade rubric {week}`, and `grade rubric {week} --gradebook {other}`. The first's points count.",
+            f"`grade rubric {week} --items-decide`, for the second's with --gradebook {other}. The first's points count.",
             markup=False,
             highlight=False,
             soft_wrap=True,

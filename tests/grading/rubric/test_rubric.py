@@ -139,7 +139,8 @@ def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     with pytest.raises(typer.Exit):
         commands.agree("week91", other.root, course.root, None)
     said = " ".join(capsys.readouterr().out.split())
-    assert "To settle one, change the items in the comment" in said and f"--gradebook {other.root}`" in said
+    assert "To settle one, change the items in the comment" in said and f"with --gradebook {other.root}." in said
+    assert "`grade rubric week91 --items-decide`" in said, "else a sum that differs from typed points is told, and left"
     with pytest.raises(LabError, match="`grade second week91 --to .*nowhere` makes it"):
         agreement(week, course.root, tmp_path / "nowhere", RULES)
     settle = {student: (one, two) for student, _, one, two in found.settle}
