@@ -155,8 +155,8 @@ def agree(
     )
     if found.settle:
         console.print(
-            f"To settle one, change the items in the comment of the first marker, of the second or of both; then "
-            f"`grade rubric {week} --items-decide`, for the second's with --gradebook {other}. The first's points count.",
+            "To settle one, change the items in the comment of the first marker, of the second or of both; then `grade "
+            f"rubric {week} --items-decide`, for the second's with --gradebook {other}. The first's points count.",
             markup=False,
             highlight=False,
             soft_wrap=True,
