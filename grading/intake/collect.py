@@ -49,6 +49,7 @@ from labkit.checks.tasks import Week
 from labkit.errors import LabError
 from labkit.strict import nearest
 
+EVERYBODY = "*"  # in place of a student's id
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
 
 
@@ -79,7 +80,7 @@ def collect(
     """Put every attempt of the sources that is not known yet below `to`/week13.
 
     given     the time by which everything new in the sources was handed in, where they do not tell it themselves
-    students  only these, by the course's ids; () is all. `given` then holds for their known attempts as well
+    students  only these, by the course's ids, or EVERYBODY; () is all. `given` then holds for their known attempts too
 
     LabError for what is no source, a target that is something else, busy or full, an id that fits no folder's name, and
     late marks without a deadline, and hand-ins of another week (not for `students`: one may have mistaken the week)."""
@@ -201,6 +202,8 @@ def _only(
     students: Sequence[str], digests: list[tuple[Entry, str]], source: Path, rules: Rules
 ) -> list[tuple[Entry, str]]:
     """What of a source these students handed in. LabError for one of whom nothing is there: a slip in the id."""
+    if EVERYBODY in students:
+        return digests
     called = {name: set(rules.called(name)) for name in students}
     here = [entry.student for entry, _ in digests]
     for name, names in called.items():

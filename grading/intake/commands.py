@@ -56,7 +56,9 @@ def collect(
     ] = None,
     student: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Only this student; --received then also times what is known. Repeatable."),
+        typer.Option(
+            metavar="ID", help="Only this student, '*' for all; --received then also times what is known. Repeatable."
+        ),
     ] = None,
 ) -> None:
     """Collect what was handed in: every attempt is kept, as it came. Collecting again only adds what is new.
@@ -79,8 +81,8 @@ def collect(
         report = run(sources, found, to, rules, given=given, students=student or (), progress=progress)
     if given and not student and report.known:
         report.notes.append(
-            f"{report.known} of what is there was collected before and keeps its time: --student ID with --received "
-            "gives it another"
+            f"{report.known} of what is there was collected before and keeps its time: --received with --student ID "
+            "gives one another, with --student '*' all of them"
         )
     for sentence in dict.fromkeys((*report.notes, *_slips(rules), *report.refused)):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
@@ -209,7 +211,7 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
             soft_wrap=True,
         )
     unknown = sum(receipt.received is None for receipt in receipts)
-    when = "--received TIME says when, and --student ID with it also says it later"
+    when = "--received TIME says when, and with --student ID also later; '*' is everybody"
     tail = f"; of {unknown} nothing tells when, so they count as in time ({when})" if unknown else ""
     refused = f", {len(report.refused)} not collected" if report.refused else ""
     console.print(

@@ -227,12 +227,26 @@ def test_a_roster_that_is_not_there_is_no_matter_of_encodings(classroom):
     assert "there is no roster roster.csv: put it there" in said and "UTF-8" not in said
 
 
+def test_a_forgotten_time_is_told_for_everybody_at_once(tmp_path):
+    download(tmp_path / "x.zip", WEEKS["week13"], "anna", "ben")
+    words = ("collect", "week13", "--from", "x.zip")
+    assert "of 2 nothing tells when" in grade(tmp_path, *words)
+    said = grade(tmp_path, *words, "--received", "2026-11-20T12:00+00:00", "--student", "*")
+    assert "nothing tells when" not in said
+    for student in ("anna", "ben"):
+        assert f"{student}, attempt 1: handed in 2026-11-20 12:00+00:00, by --received" in said
+
+
+def test_a_gradebook_that_is_not_there_is_made_by_the_command_that_is_named(classroom):
+    assert "`grade course init gradebook` makes one" in grade(classroom, "load", "week13", status=2)
+
+
 def test_what_is_known_keeps_its_time_and_it_is_said(tmp_path):
     download(tmp_path / "x.zip", WEEKS["week13"], "anna")
     words = ("collect", "week13", "--from", "x.zip", "--received")
     grade(tmp_path, *words, "2026-11-20T12:00+00:00")
     said = grade(tmp_path, *words, "2026-11-21T12:00+00:00")
-    assert "1 of what is there was collected before and keeps its time: --student ID" in said
+    assert "1 of what is there was collected before and keeps its time: --received with --student ID" in said
     assert "keeps its time" not in grade(tmp_path, *words, "2026-11-21T12:00+00:00", "--student", "anna")
 
 
