@@ -246,8 +246,8 @@ def test_what_is_known_keeps_its_time_and_it_is_said(tmp_path):
     words = ("collect", "week13", "--from", "x.zip", "--received")
     grade(tmp_path, *words, "2026-11-20T12:00+00:00")
     said = grade(tmp_path, *words, "2026-11-21T12:00+00:00")
-    assert "1 of what is there was collected before and keeps its time: --received with --student ID" in said
-    assert "keeps its time" not in grade(tmp_path, *words, "2026-11-21T12:00+00:00", "--student", "anna")
+    assert "1 attempt known before: the time stays (--received with --student ID" in said
+    assert "known before" not in grade(tmp_path, *words, "2026-11-21T12:00+00:00", "--student", "anna")
 
 
 # ---- a command's own words
