@@ -81,8 +81,8 @@ def collect(
         report = run(sources, found, to, rules, given=given, students=student or (), progress=progress)
     if given and not student and report.known:
         report.notes.append(
-            f"{_count(report.known, 'attempt')} known before: the time stays (--received with --student ID changes one's, "
-            "with --student '*' everybody's)"
+            f"{_count(report.known, 'attempt')} known before: the time stays (--received with --student ID changes "
+            "one's, with --student '*' everybody's)"
         )
     for sentence in dict.fromkeys((*report.notes, *_slips(rules), *report.refused)):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
