@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,9 @@ from grading.reports import commands as reports
 from grading.rubric import commands as rubric
 from grading.similar import commands as similar
 from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    from labkit.checks.tasks import Week
 
 app = typer.Typer(
     name="grade",
@@ -120,8 +124,8 @@ def run(
 
     console = Console()
     chosen = find_week(week)
-    if not submissions.exists():
-        raise LabError(f"there is no folder {submissions}: name the submissions with --submissions DIR")
+    _need(submissions, chosen.name)
+    student = _called(student or (), submissions, chosen)
     how = running.UNSANDBOXED if unsandboxed else running.SANDBOXED
     if seed is not None:
         if not student or len(student) != 1:
@@ -136,16 +140,46 @@ def run(
         raise typer.Exit(0 if all(mark.complete for mark in found) else 1)
     for id in task or ():
         if id not in chosen or chosen.task(id).kind == "written":
-            raise LabError(f"--task {id}: {chosen.name} has no task of this number that tests judge")
+            judged = ", ".join(one.id for one in chosen.tasks if one.kind != "written")
+            raise LabError(
+                f"--task {id}: "
+                + (f"{id} is marked by a person" if id in chosen else f"{chosen.name} has no task of this number")
+                + f"; tests judge {judged}"
+            )
     if task and dask is not None:
         raise LabError("--task works on this machine: leave --dask away")
     with shown(console) as told:
         report = running.run(
-            chosen, submissions, marks, jobs=jobs, isolation=how, students=student or (), tasks=task or (),
+            chosen, submissions, marks, jobs=jobs, isolation=how, students=student, tasks=task or (),
             because=because, dask=dask, told=told,
         )  # fmt: skip
     class_table(report, console)
     raise typer.Exit(0 if all(mark.complete for mark in report.all) and not report.unreadable else 1)
+
+
+def _need(submissions: Path, week: str) -> None:
+    """LabError if nothing was collected yet, or if this is not the class's folder."""
+    from grading.here import not_the_class
+
+    not_the_class(submissions)
+    if not submissions.exists():
+        raise LabError(
+            f"there is no folder {submissions}: `grade collect {week} --from DOWNLOAD.zip` makes it, in the class's "
+            "folder; --submissions DIR names another one"
+        )
+
+
+def _called(students: Sequence[str], submissions: Path, week: Week) -> list[str]:
+    """The ids under which these students' hand-ins are kept: [ids] in course.toml may call them otherwise."""
+    from grading.intake.find import find_submissions
+    from grading.intake.policy import find_rules
+    from labkit.checks.tasks import find_weeks
+
+    if not students:
+        return []
+    rules = find_rules(None, find_weeks())
+    here = {entry.student for entry in find_submissions(submissions, week)}
+    return [rules.among(student, here) for student in students]
 
 
 @app.command()
@@ -215,13 +249,14 @@ def race(
     from labkit.checks.tasks import find_week
 
     console, chosen = Console(), find_week(week)
-    if not submissions.exists():
-        raise LabError(f"there is no folder {submissions}: name the submissions with --submissions DIR")
+    _need(submissions, chosen.name)
     (marks / chosen.name).mkdir(parents=True, exist_ok=True)
     with console.status("racing ...") as status:
         ranked, out = racing.race(
             chosen, submissions, class_seed(marks / chosen.name), lambda student: status.update(f"racing: {student}")
         )
+    if not ranked and not out:
+        raise LabError(f"nobody handed in an entry to the race of {chosen.name}")
     shown = racing.class_table(chosen, ranked)
     console.print(shown)
     if to is not None:
@@ -260,6 +295,12 @@ def release(
         list[str] | None,
         typer.Option(metavar="WEEK", help="Hand out this week's solutions, into solutions/ in the tree. Repeatable."),
     ] = None,
+    course: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Deadlines and extensions. Default: course.toml, if it is here.")
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Hand out solutions also while somebody may still hand in.")
+    ] = False,
 ) -> None:
     """Make the student tree, or upgrade one: holes in place of solutions, nothing of the instructors'.
 
@@ -267,7 +308,13 @@ def release(
     command goes on. Status 1: something there is a link in a folder's place, and nothing was put into it.
     """
     from grading import release as releasing
+    from grading.intake.policy import find_rules, refuse_while_open
+    from labkit.checks.tasks import find_week, find_weeks
 
+    for week in solutions or ():
+        known = find_weeks(releasing.COURSE)
+        found = find_week(week, known).name
+        refuse_while_open(find_rules(course, known), found, "its solutions", anyway, tells="the answers")
     report = releasing.release(to, weeks or (), solutions=solutions or (), everything=everything)
     for sentence in report.sentences():
         typer.echo(sentence)

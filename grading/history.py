@@ -164,8 +164,8 @@ def merged(old: Mark, new: Mark) -> Mark:
     )
 
 
-def sentences(change: Change) -> Iterator[str]:
-    """A change for people: one line, then a line for each case."""
+def sentences(change: Change, short: bool = False) -> Iterator[str]:
+    """A change for people: one line, then a line for each case; `short`: for all cases of which the same became."""
     if not change.tasks:
         yield f"{change.student}, attempt {change.attempt}: nothing changed ({change.why or 'graded anew'})"
     for task in change.tasks:
@@ -180,8 +180,13 @@ def sentences(change: Change) -> Iterator[str]:
             f"{change.student}, attempt {change.attempt}: {task.id} from {_points(task.before)} to "
             f"{_points(task.after)} ({change.why or 'graded anew'})"
         )
+        alike: dict[tuple[str, str], list[str]] = {}
         for behaviour, before, after in task.cases:
-            yield f"    {behaviour}: {before}, now {after}"
+            alike.setdefault((before, after), []).append(behaviour)
+        for (before, after), cases in alike.items():
+            for behaviour in cases[:1] if short else cases:
+                more = f", and {len(cases) - 1} more" if short and len(cases) > 1 else ""
+                yield f"    {behaviour}{more}: {before}, now {after}"
 
 
 def _points(value: float | None) -> str:

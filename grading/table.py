@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grading import history
+from grading.intake.load import NOT_OPENED
 from grading.intake.names import printable
 from grading.intake.names import shown as name_of
 from grading.marks import UNSANDBOXED, Mark
@@ -100,6 +101,16 @@ def class_table(report: Report, console: Console) -> None:
         )
     for sentence in (*report.told, *told_once(report.all)):
         console.print(Text(printable(sentence)))
+    last = {mark.student: mark for mark in report.all}.values()
+    if packed := [mark for mark in last if any(note.endswith(NOT_OPENED) for note in mark.notes)]:
+        names, week = _names([mark.student for mark in packed]), packed[0].assignment
+        console.print(
+            Text(
+                f"To grade what {printable(names)} packed, unpack it into DIR/STUDENT: grade collect {week} --from DIR "
+                "--received TIME"
+            ),
+            soft_wrap=True,
+        )
     for mark in report.all:
         for name, like in mark.missing.items():
             if like:
@@ -110,7 +121,7 @@ def class_table(report: Report, console: Console) -> None:
     if others:
         console.print(f"Marks that came out otherwise than before: {len(others)}", style="bold", highlight=False)
     for change in others:
-        for sentence in history.sentences(change):
+        for sentence in history.sentences(change, short=True):
             console.print(Text(printable(sentence)), soft_wrap=True)
     if len(report.changes) > len(others):
         console.print(f"{len(report.changes) - len(others)} graded anew and unchanged.", highlight=False)

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from grading.files import locked
+from grading.here import CONFIG as CONFIG
+from grading.here import course_root as course_root
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
     from nbgrader.api import Gradebook
 
-CONFIG = "nbgrader_config.py"
 SAMPLE = "sample.json"  # in a second marker's: {"week13": [ids]}, see grading.rubric.second
 NAME = "distributed-training"
 GUARD = "grading.gradebook.guard.NoAutograde"  # see there
@@ -65,12 +66,6 @@ class Course:
             return Gradebook(self.db_url, self.id)
 
 
-def course_root(folder: Path) -> Path | None:
-    """The course directory that `folder` is or lies in."""
-    start = folder.resolve()
-    return next((path for path in (start, *start.parents) if (path / CONFIG).is_file()), None)
-
-
 def course_folder(given: Path | None) -> Path:
     """The course directory that is meant: the one given, else the one that this folder is or lies in, else ./gradebook,
     where the page for instructors puts it."""
@@ -85,8 +80,8 @@ def open_course(folder: str | Path = ".") -> Course:
     root = course_root(Path(folder))
     if root is None:
         raise LabError(
-            f"{Path(folder).resolve()} is no course directory: make one with 'grade course init DIR', and "
-            "run this in it"
+            f"{Path(folder).resolve()} is no course directory of nbgrader's, and ./gradebook is none: `grade course "
+            "init gradebook` makes one, and --gradebook DIR names another"
         )
     need_nbgrader()
     from nbgrader.coursedir import CourseDirectory

@@ -24,7 +24,7 @@ from grading.files import put
 from grading.gradebook import first_page, view
 from grading.gradebook.cells import graded_tasks, read_notebook
 from grading.gradebook.course import Course, gradebook_id
-from grading.intake.load import handed_in
+from grading.intake.load import EMPTY, handed_in
 from grading.intake.policy import DEFAULTS, Final, Rules, final
 from grading.marks import UNSANDBOXED, Mark, all_marks
 from labkit.checks.outcome import number
@@ -157,7 +157,7 @@ def _one(
         )
     if reread:
         report.human.append(f"{mark.student}: a written answer changed after it was graded by hand: look at it again")
-    if not handed:
+    if not handed and EMPTY not in mark.notes:
         report.told.append(f"{mark.student}: what was handed in is not here, so formgrader shows the verdicts only")
 
 

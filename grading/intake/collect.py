@@ -24,6 +24,7 @@ from pathlib import Path
 
 from grading.files import locked, put
 from grading.intake.find import Entry, Found
+from grading.intake.mistaken import refuse_another_weeks
 from grading.intake.names import clean, is_exchange_name, shown
 from grading.intake.pack import TooMuch, digest_of, pack
 from grading.intake.policy import Rules
@@ -48,6 +49,7 @@ from labkit.checks.tasks import Week
 from labkit.errors import LabError
 from labkit.strict import nearest
 
+EVERYBODY = "*"  # in place of a student's id
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
 
 
@@ -78,10 +80,10 @@ def collect(
     """Put every attempt of the sources that is not known yet below `to`/week13.
 
     given     the time by which everything new in the sources was handed in, where they do not tell it themselves
-    students  only these, by the course's ids; () is all. `given` then holds for their known attempts as well
+    students  only these, by the course's ids, or EVERYBODY; () is all. `given` then holds for their known attempts too
 
     LabError for what is no source, a target that is something else, busy or full, an id that fits no folder's name, and
-    late marks without a deadline."""
+    late marks without a deadline, and hand-ins of another week (not for `students`: one may have mistaken the week)."""
     to = Path(to)
     report = Report(to / week.name)
     try:
@@ -92,6 +94,8 @@ def collect(
                 with opened(source, week, to / f".collect-{week.name}") as found:
                     report.notes += found.notes
                     _timed_or_refuse(found, source, week, rules, given)
+                    if not students:
+                        refuse_another_weeks(found, source, week)
                     ended = _collect(found, source, week, rules, given, students, ended, report, progress)
             report.notes += _strangers(report.root, week, rules)
     except OSError as error:
@@ -147,12 +151,13 @@ def _collect(
             folder = folder_of(report.root, student)
             theirs = receipts_in(folder)
             received, timed = _time(entry, week, rules, given)
-            if entry.received and received != entry.received:
+            known = _known(theirs, digest, received, timed, before)
+            if entry.received and received != entry.received and (students or not known):
                 report.notes.append(
                     f"{shown(entry.path.name)} says {entry.received.isoformat(' ', 'minutes')}, which its student can "
                     f"write: {received.isoformat(' ', 'minutes') if received else 'no time'}, by --received, holds"
                 )
-            if _known(theirs, digest, received, timed, before):
+            if known:
                 report.known += 1
                 if students and timed == GIVEN:
                     _retime(theirs, digest, received, report)
@@ -197,6 +202,8 @@ def _only(
     students: Sequence[str], digests: list[tuple[Entry, str]], source: Path, rules: Rules
 ) -> list[tuple[Entry, str]]:
     """What of a source these students handed in. LabError for one of whom nothing is there: a slip in the id."""
+    if EVERYBODY in students:
+        return digests
     called = {name: set(rules.called(name)) for name in students}
     here = [entry.student for entry, _ in digests]
     for name, names in called.items():

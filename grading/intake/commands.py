@@ -56,7 +56,9 @@ def collect(
     ] = None,
     student: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Only this student; --received then also times what is known. Repeatable."),
+        typer.Option(
+            metavar="ID", help="Only this student, '*' for all; --received then also times what is known. Repeatable."
+        ),
     ] = None,
 ) -> None:
     """Collect what was handed in: every attempt is kept, as it came. Collecting again only adds what is new.
@@ -65,16 +67,23 @@ def collect(
     """
     from rich.console import Console
 
+    from grading.here import not_the_class
     from grading.intake.collect import collect as run
     from grading.intake.policy import find_rules
     from labkit.checks.tasks import find_week, find_weeks
 
+    not_the_class(to)
     weeks = find_weeks()
     found = find_week(week, weeks)
     rules, given = find_rules(course, weeks), _time(received)
     console, errors = Console(), Console(stderr=True)
     with _shown(errors) as progress:
         report = run(sources, found, to, rules, given=given, students=student or (), progress=progress)
+    if given and not student and report.known:
+        report.notes.append(
+            f"{_count(report.known, 'attempt')} known before: the time stays (--received with --student ID changes "
+            "one's, with --student '*' everybody's)"
+        )
     for sentence in dict.fromkeys((*report.notes, *_slips(rules), *report.refused)):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     _table(console, report, found, rules)
@@ -202,7 +211,7 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
             soft_wrap=True,
         )
     unknown = sum(receipt.received is None for receipt in receipts)
-    when = "--received TIME says when, and --student ID with it also says it later"
+    when = "--received TIME says when, and with --student ID also later; '*' is everybody"
     tail = f"; of {unknown} nothing tells when, so they count as in time ({when})" if unknown else ""
     refused = f", {len(report.refused)} not collected" if report.refused else ""
     console.print(

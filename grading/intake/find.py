@@ -41,7 +41,7 @@ from grading.intake.renames import read_names
 from labkit.checks.tasks import REGISTRY, Week
 from labkit.errors import LabError
 
-ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
 _CODE = (".py", ".ipynb")
 _HIDDEN = (".DS_Store", ".ipynb_checkpoints", ".git", ".directory", ".nfs")  # not worth a word
 _NOISE = ("__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini", "lost+found")
@@ -189,6 +189,11 @@ def _listing(folder: Path, week: Week) -> list[os.DirEntry]:
     if (week.package in names and {"labkit", "grading"} & names) or REGISTRY in names:
         raise LabError(f"{folder} is a course, not a folder of submissions")
     if own := _own(names, week):
+        if beside := _students(found, week):
+            raise LabError(
+                f"{folder} holds {own[0]} itself, beside folders or archives of students ({some(beside)}): take it "
+                f"out, or put it into its student's folder"
+            )
         raise LabError(
             f"{folder} holds {own[0]} itself and looks like one submission: put it into a folder named "
             f"after the student, and name the folder above"
@@ -225,8 +230,8 @@ def _look(entry: os.DirEntry, week: Week, items: list[_Item], notes: list[str], 
         path = inner
         named = Named("", name, received=times.claimed(path))
     elif named is None and is_file:
-        stem, suffix = os.path.splitext(name)
-        if suffix.lower() not in (*ARCHIVES, *_CODE):
+        stem = os.path.splitext(name)[0]
+        if not name.lower().endswith((*ARCHIVES, *_CODE)):
             notes.append(f"{shown(name)} is no folder, archive, notebook or module: passed over")
             return
         named = Named("", os.path.splitext(stem)[0] if stem.lower().endswith(".tar") else stem, name)
@@ -247,6 +252,21 @@ def _inside(folder: Path, week: Week) -> Path | None:
         return folder / week.name
     others = [entry for entry in inside if entry.is_dir(follow_symlinks=False) and other_week(entry.name, week)]
     return None if inside and len(others) == len(inside) else folder
+
+
+def _students(found: list[os.DirEntry], week: Week) -> list[str]:
+    """What lies in a folder and is neither a file nor a folder of the week: whole hand-ins, it seems."""
+    of_the_week = {week.name, week.package, *(path.name for path in week.folder.iterdir())}
+    return [
+        entry.name
+        for entry in found
+        if entry.name not in of_the_week
+        and not entry.name.startswith((".", "_"))
+        and entry.name not in _NOISE
+        and not other_week(entry.name, week)
+        and entry.name not in ("labkit", "runs", "solutions")
+        and (entry.is_dir(follow_symlinks=False) or entry.name.lower().endswith(ARCHIVES))
+    ]
 
 
 def _own(names: set[str], week: Week) -> list[str]:

@@ -28,6 +28,8 @@ MAX_TOTAL = 64 << 20
 MAX_FILES = 2000
 MAX_LISTED = 20_000  # names looked at
 MAX_INNER = 20  # archives inside the submission that are opened
+NOT_OPENED = "was not opened: hand in the files, or one .zip of them."
+EMPTY = "There is no file in this hand-in."
 _FULL = f"is too much: a submission may hold {MAX_TOTAL >> 20} MiB and {MAX_FILES} files"
 
 
@@ -225,9 +227,9 @@ def _tell(result: Submission, lister: _Lister) -> None:
         notes.append(f"In the archive more than once, and the last holds: {some(lister.twice)}.")
     for path in result.files:
         if path.lower().endswith(ARCHIVES):
-            notes.append(f"{shown(path)} was not opened: hand in the files, or one .zip of them.")
+            notes.append(f"{shown(path)} {NOT_OPENED}")
     if not result.files and not result.left_out:
-        notes.append("There is no file in this hand-in.")
+        notes.append(EMPTY)
 
 
 def _digest(result: Submission) -> str:

@@ -92,6 +92,9 @@ class Rules(Config):
                 require(week in self.deadlines, f"{where} extends nothing: [deadlines] has no {week}")
                 require(time >= self.deadlines[week], f"{where} is before the deadline")
         require(all(self.ids.values()), "a student's id in [ids] is empty")
+        for name in self.ids:
+            last = self.id_of(name)
+            require(self.ids.get(last, last) == last, f"[ids] leads from {name!r} in a circle: whose id is it?")
         return self
 
     def due(self, student: str, week: str) -> datetime | None:
@@ -113,13 +116,27 @@ class Rules(Config):
         return last + timedelta(minutes=self.late.grace_minutes, days=self.late.closes_after_days or 0), whose
 
     def id_of(self, found: str) -> str:
-        """The course's id of a student whom a download calls `found`."""
-        return _composed({_composed(name): id for name, id in self.ids.items()}.get(_composed(found), found))
+        """The course's id of a student whom a download calls `found`. What [ids] leads to may stand in [ids] as well:
+        another platform's name."""
+        table = {_composed(name): _composed(id) for name, id in self.ids.items()}
+        id, seen = _composed(found), set[str]()
+        while id in table and id not in seen:
+            seen.add(id)
+            id = table[id]
+        return id
 
     def called(self, student: str) -> list[str]:
         """All names of a student, the given one first: the course's id, and what learning platforms call them."""
         id = self.id_of(student)
-        return list(dict.fromkeys([student, id, *(name for name, of in self.ids.items() if _composed(of) == id)]))
+        return list(dict.fromkeys([student, id, *(name for name in self.ids if self.id_of(name) == id)]))
+
+    def among(self, student: str, here: Iterable[str]) -> str:
+        """Which of those who are here is meant: the one of this name, else the one whom [ids] calls so; else `student`,
+        who is not here. Who was collected before [ids] spoke of them keeps the first name."""
+        known = list(here)
+        if student in known:
+            return student
+        return next((one for one in known if self.id_of(one) == self.id_of(student)), student)
 
 
 DEFAULTS = Rules()  # of a course without course.toml: the last attempt counts, and there is no deadline
@@ -155,16 +172,20 @@ def find_rules(path: str | Path | None, weeks: Iterable[Week]) -> Rules:
     return load_rules(path or FILE, weeks)
 
 
-def refuse_while_open(rules: Rules, week: str, what: str, anyway: bool, now: datetime | None = None) -> None:
-    """LabError while somebody may still hand in: who has read `what` knows hidden data, and may be a friend."""
+def refuse_while_open(
+    rules: Rules, week: str, what: str, anyway: bool, now: datetime | None = None, tells: str = "of hidden data"
+) -> None:
+    """LabError while somebody may still hand in: who has read `what` knows more than they may, and may be a friend."""
     if anyway or (closes := rules.closes(week)) is None:
         return
     until, whose = closes
     if (now or datetime.now(UTC)) <= until:
+        days = rules.late.closes_after_days
         raise LabError(
-            f"{week} can be handed in until {until.isoformat(' ', 'minutes')}"
-            + (f" ({whose!r} has an extension)" if whose else "")
-            + f", and {what} would tell of hidden data: wait, or say --anyway"
+            f"{week} can be handed in until {until.isoformat(' ', 'minutes')} ("
+            + (f"{whose!r} has an extension" if whose else "the deadline")
+            + (f", and closes_after_days adds {days:g} days" if days else "")
+            + f"), and {what} would tell {tells}: wait, or say --anyway"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from grading.intake.find import find_submissions
 from grading.intake.load import load
 from grading.intake.names import harmless, shown
 from grading.intake.receipts import MARKER
+from grading.intake.released import released_week
 from grading.intake.renames import read_names, write_names
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -42,6 +44,11 @@ def rename(
         raise LabError(f"{where} holds no {shown(old)}{nearest(old, list(files)[:200])}")
     if why := harmless(new):
         raise LabError(f"{shown(new)} {why}: choose a name inside of the hand-in")
+    known = [*released_week(week).modules.values(), week.notebook.name]
+    if Path(new).name not in {Path(name).name for name in known} and (
+        Path(new).suffix != Path(old).suffix or difflib.get_close_matches(Path(new).name, known, 1, 0.8)
+    ):
+        raise LabError(f"{week.name} reads no file {shown(new)}{nearest(new, known)}")
     others = {name: to for name, to in names.items() if name != old}
     if new in others.values() or (new in files and new not in others):
         raise LabError(f"{where} holds a {shown(new)} already, and that one counts")

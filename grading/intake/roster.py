@@ -64,6 +64,10 @@ def read(path: Path) -> Roster:
         text = path.read_bytes().decode("utf-8-sig")
         head = text.partition("\n")[0]
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_sign(head), strict=True))
+    except FileNotFoundError:
+        raise LabError(
+            f"there is no roster {path}: put it there, or name another one with --roster or by [roster] in course.toml"
+        ) from None
     except (OSError, ValueError, csv.Error) as error:
         raise LabError(f"{path} cannot be read as CSV in UTF-8 ({type(error).__name__}: {error})") from None
     rows = [row for row in rows if any(cell.strip() for cell in row)]

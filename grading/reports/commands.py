@@ -73,21 +73,24 @@ def status(
     from rich.console import Console
 
     from grading.gradebook.course import course_folder
+    from grading.here import not_the_class
     from grading.intake.policy import find_rules
     from grading.reports import status as standing
     from labkit.checks.tasks import find_week, find_weeks
 
+    not_the_class(submissions, marks)
     weeks, console = find_weeks(), Console()
     rules, book = find_rules(course, weeks), course_folder(gradebook)
     shown = 0
     for one in [find_week(week)] if week else weeks:
         found = standing.status(one, submissions, marks, book, rules, datetime.now(UTC), roster)
-        if week:
+        if week and (found.rows or submissions.exists() or marks.exists() or rules.deadlines):
+            shown += 1
             standing.show(found, console)
-        elif found.come or found.graded or one.name in rules.deadlines:
+        elif not week and (found.come or found.graded or one.name in rules.deadlines):
             shown += 1
             console.print(standing.summary(found), highlight=False, soft_wrap=True)
-    if not week and not shown:
+    if not shown:
         console.print(
             f"No class is here: {submissions} holds no hand-in, {marks} no marks, and no course.toml a deadline. Type "
             "it in the class's folder, or name --submissions and --marks.",
@@ -134,7 +137,7 @@ def feedback(
     refuse_while_open(find_rules(course, weeks), find_week(week, weeks).name, "feedback", anyway)
     found, here = class_of(week, marks, gradebook, course)
     if student is not None:
-        here = _only(here, student)
+        here = _only(here, find_rules(course, weeks).among(student, [one.student for one in here]))
     pages = write_pages(found, here, to, files_of(submissions, found), printed=printed)
     for _ in track(pages, "pages", total=len(here), transient=True, disable=not _terminal()):
         pass
@@ -285,8 +288,9 @@ def _term(
     """The table of all weeks that have marks."""
     from grading import marks as marking
     from grading.intake.policy import find_rules
-    from grading.intake.roster import of_rules
+    from grading.intake.roster import of_rules, strangers
     from grading.reports import term
+    from grading.reports.canvas import names
     from grading.reports.page import count
     from labkit.checks.tasks import find_weeks
     from labkit.errors import LabError
@@ -296,12 +300,15 @@ def _term(
     who = of_rules(rules, roster)
     if zeros and who is None:
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
-    parts = []
+    parts, without = [], []
     for week in weeks:
         if (marks / week.name).is_dir() and any(marking.all_marks(marks, week.name)):
             found, here = class_of(week.name, marks, gradebook, course)
             bare = _not_graded(found, submissions, {one.student for one in here})
             parts.append(term.Part(found, here, _missing(found, here, course, roster, bare)[2], bare))
+        elif bare := _not_graded(week, submissions, set()):
+            waits = count(len(bare), "hand-in is", "hand-ins are")
+            without.append(f"{week.name} has no column: {waits} not graded yet")
     if not parts:
         raise LabError(f"there are no marks in {marks}: run `grade run WEEK` first")
     made = term.table(parts, who, rules, zeros=zeros)
@@ -309,6 +316,11 @@ def _term(
     typer.echo(f"{count(len(made.rows) - 1, 'student')} and {count(len(parts), 'week')} are in {to}")
     if made.open:
         typer.echo(f"{made.open} have no total yet: the last column tells which week is open, and why")
+    strange = strangers(sorted({one.student for part in parts for one in part.standings}), who, rules) if who else []
+    if strange:
+        typer.echo(f"Not in the roster, with a line of their own: {names([student for student, _ in strange])}")
+    for sentence in without:
+        typer.echo(sentence)
 
 
 def forget(
@@ -365,10 +377,12 @@ def class_of(week: str, marks: Path, gradebook: Path | None, course: Path | None
     """(the week, where each student stands in it)."""
     from grading.gradebook.course import course_folder
     from grading.gradebook.items import expanded, items
+    from grading.here import not_the_class
     from grading.intake.policy import find_rules
     from grading.reports.standing import standings
     from labkit.checks.tasks import find_week, find_weeks
 
+    not_the_class(marks)
     found = find_week(week)
     rules = find_rules(course, find_weeks())
     here = standings(found, marks, course_folder(gradebook), rules)

@@ -71,15 +71,18 @@ def find(
     rules   the course's rules: they tell what a learning platform calls the student, and name those with an extension
     """
     places = Places()
-    for week in sorted(path for path in marks.glob("*") if path.is_dir()):
-        places.add(f"marks of {week.name}", week / quoted(student))
     own = _in_rules(places, student, rules)
     names = set(own.called(student))
+    for week in sorted(path for path in marks.glob("*") if path.is_dir()):
+        for name in sorted(names):
+            places.add(f"marks of {week.name}", week / quoted(name))
     folders = {marks.resolve().parent, feedback.resolve().parent, Path.cwd()}
     _handed_in(places, names, weeks, submissions)
-    places.add("feedback", feedback / quoted(student))
+    for name in sorted(names):
+        places.add("feedback", feedback / quoted(name))
     for one in _courses(course, folders):
-        _nbgrader(places, student, names, weeks, one)
+        for name in sorted(names):
+            _nbgrader(places, name, names, weeks, one)
     _mentions(places, student, own, folders, (rules.parent / own.roster.file,) if own.roster.file else ())
     return places
 
@@ -162,10 +165,11 @@ def _nbgrader(places: Places, student: str, names: set[str], weeks: Sequence[Wee
     inbound = _inbound(course)
     if inbound is not None and inbound.is_dir():
         _handed_in(places, {*names, id}, weeks, inbound)
-    places.told += [
+    copies = [
         f"{path} is a copy of the gradebook, and may hold this student: delete it when you need it no more"
         for path in sorted(course.root.glob("gradebook.db.*"))
     ]
+    places.told += [sentence for sentence in copies if sentence not in places.told]
 
 
 def _sample(folder: Path) -> list[str]:

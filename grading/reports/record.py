@@ -24,9 +24,13 @@ def show(
 ) -> None:
     """Print it. LabError for a student without a mark, and a task that the week does not have."""
     here = standings(week, marks, gradebook, rules)
-    found = [standing for standing in here if standing.student == student]
+    who = rules.among(student, [standing.student for standing in here])
+    found = [standing for standing in here if standing.student == who]
     if not found:
-        raise LabError(f"there is no mark of {student!r}{nearest(student, [s.student for s in here][:30])}")
+        raise LabError(
+            f"there is no mark of {student!r} in {week.name}{nearest(student, [s.student for s in here][:30])}; "
+            f"`grade status {week.name}` tells who handed nothing in"
+        )
     if task is not None and task not in week:
         raise LabError(f"{week.name} has no task {task}{nearest(task, [one.id for one in week.tasks])}")
     for line in told(week, found[0], task, marks):

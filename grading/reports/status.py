@@ -141,9 +141,8 @@ def show(result: Status, console: Console) -> None:
     for name in ("student", "attempts", "handed in", "", "automatic", "by hand", "total", "state"):
         numbers = name in ("attempts", "automatic", "by hand", "total")
         # A fixed width: with a least one, rich makes the table wider than the console, and cuts its right end off.
-        table.add_column(
-            name, justify="right" if numbers else "left", overflow="fold", width=names if name == "student" else None
-        )
+        width = names if name == "student" else 10 if name == "handed in" and console.width < 100 else None
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold", width=width)
     for row in result.rows:
         table.add_row(*(Text(cell) for cell in _cells(row)))
     console.print(table)
@@ -181,7 +180,7 @@ def _cells(row: Row) -> Sequence[str]:
         time,
         "late" if row.late else "",
         *points,
-        row.state,
+        f"{row.state}, too late" if row.late and s is not None and s.factor == 0 else row.state,
     ]
 
 

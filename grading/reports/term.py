@@ -69,7 +69,7 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
             weeks = cells.setdefault(place, {})
             twice = part.week.name in weeks
             weeks[part.week.name] = (None, "is there under two names") if twice else (points, state)
-            called[place] = student
+            called[place] = rules.id_of(student)
         for gone in part.absent:
             zero = (0, "") if zeros and gone.over else (None, MISSING if gone.over else NOT_YET)
             for place in named[gone.student]:  # several may be called so: one who handed in has a cell already

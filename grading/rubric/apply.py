@@ -64,6 +64,12 @@ def apply(course: Course, week: Week, rules: Rules, *, items_decide: bool = Fals
                     was = "" if typed is None else f", {number(typed)} before"
                     result.given.append(f"{student}, {id}: {number(marking.total)} points{was}")
             book.db.commit()
+    for student, tasks in sorted(by_hand.items()):
+        for id, given in sorted(tasks.items()):
+            if given.comments and given.points is None and (student, id) not in found:
+                result.told.append(
+                    f"{student}, {id}: no points, and no line of the comment begins with an item, as `1: 4` does"
+                )
     for task in written(week):
         whole = [marking for (_, id), marking in found.items() if id == task.id and not marking.faults]
         for item in items(week, task):

@@ -153,4 +153,12 @@ def agree(
         highlight=False,
         soft_wrap=True,
     )
+    if found.settle:
+        console.print(
+            "To settle one, change the items in the comment of the first marker, of the second or of both; then `grade "
+            f"rubric {week} --items-decide`, for the second's with --gradebook {other}. The first's points count.",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     raise typer.Exit(1 if found.settle or any(found.open) or found.lost else 0)

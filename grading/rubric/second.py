@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from grading.files import put
-from grading.gradebook.course import SAMPLE, Course, open_course
+from grading.gradebook.course import SAMPLE, Course, course_root, open_course
 from grading.gradebook.init import init
 from grading.gradebook.items import Item, items
 from grading.gradebook.load import Files, load
@@ -90,6 +90,10 @@ class Agreement:
 
 def agreement(week: Week, first: Path, other: Path, rules: Rules) -> Agreement:
     """How far two course directories agree on the written tasks of a week. LabError if the second holds no answer."""
+    if course_root(other) is None:
+        raise LabError(
+            f"{other} is no second marker's course directory: `grade second {week.name} --to {other}` makes it"
+        )
     courses = [open_course(first), open_course(other)]
     asked = _to_mark(courses[1], week)
     if not asked:

@@ -18,7 +18,8 @@ def similar(
     to: Annotated[Path, typer.Option("--to", metavar="FILE.html", help="The page: one self-contained file.")],
     submissions: Annotated[Path, typer.Option(metavar="DIR", help="What was handed in.")] = Path("submitted"),
     earlier: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="What was handed in in an earlier year. Repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="An earlier year's class folder, or its submitted/. Repeatable."),
     ] = None,
     share: Annotated[
         float | None,
@@ -49,7 +50,7 @@ def similar(
     found, console, least = find_week(week), Console(), compare.SHARE if share is None else share
 
     def here():
-        for folder, year in ((submissions, ""), *((one, one.name) for one in earlier or ())):
+        for folder, year in ((submissions, ""), *(_year(one, found.name) for one in earlier or ())):
             last = {entry.student: entry for entry in find_submissions(folder, found)}
             for entry in last.values():
                 yield load(entry, found), year
@@ -69,3 +70,12 @@ def similar(
     console.print(f"{len(pairs)} pairs of {len(works)} hand-ins share much; side by side in {to}", highlight=False)
     for student in unread:
         console.print(Text(f"{student}: none of the tasks' functions is finished, or can be read"))
+
+
+def _year(folder: Path, week: str) -> tuple[Path, str]:
+    """(where an earlier year's hand-ins of a week lie, what the year is called): the class's folder and what it keeps
+    them in may be named, and a folder may hold one for each week."""
+    whole = folder.resolve()
+    named = whole.parent if whole.name == "submitted" else whole
+    inside = folder / "submitted" if (folder / "submitted").is_dir() else folder
+    return (inside / week if (inside / week).is_dir() else inside), named.name

@@ -173,7 +173,7 @@ def test_a_course_directory_is_found_from_inside_it_and_can_be_moved(course, tmp
     os.rename(course.root, tmp_path / "moved")
     found = open_course(tmp_path / "moved" / "source" / "week91")
     assert found.root == tmp_path / "moved" and found.db_url.endswith("/moved/gradebook.db")
-    with pytest.raises(LabError, match="grade course init DIR"):
+    with pytest.raises(LabError, match="grade course init gradebook"):
         open_course(tmp_path)
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from grading.gradebook.load import load
+from grading.intake.load import EMPTY
 from grading.intake.policy import Rules
 from labkit.errors import LabError
 from tests.grading.gradebook.samples import by_hand, handed, mark, put_marks, rows, scores, shown
@@ -328,3 +329,10 @@ def test_formgraders_first_page_counts_what_has_come(course, week, marks):
     (theirs / "lab.ipynb").write_text("{}")
     load(course, week, put_marks(marks, mark("cleo")), files=lambda mark: handed())
     assert [path.name for path in theirs.iterdir()] == ["lab.ipynb"], "nbgrader's own folder stays as it is"
+
+
+def test_an_empty_hand_in_is_no_lost_one(course, week, marks):
+    put_marks(marks, mark("anna"), mark("finn", notes=[EMPTY]))
+    report = load(course, week, marks, files=lambda mark: {})
+    lost = [sentence for sentence in report.told if "was handed in is not here" in sentence]
+    assert [sentence.split(":")[0] for sentence in lost] == ["anna"]

@@ -45,7 +45,7 @@ def test_a_collection_and_its_table(tmp_path, grade):
     assert "anna" not in printed
     assert printed.splitlines()[-1] == (
         "submitted/week91: 3 students, 3 attempts, 3 new; of 1 nothing tells when, "
-        "so they count as in time (--received TIME says when, and --student ID with it also says it later)"
+        "so they count as in time (--received TIME says when, and with --student ID also later; '*' is everybody)"
     )
     put_all(tmp_path / "in" / "anna", {"ring.py": "3", "timestamp.txt": "2026-11-20 22:30:00 UTC"})
     status, printed = grade("week91", "--from", "in")

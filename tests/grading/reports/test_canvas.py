@@ -152,5 +152,5 @@ def test_a_roster_with_semicolons_and_one_that_is_none(tmp_path):
     (tmp_path / "n.csv").write_text("name,points\nx,1\n")
     with pytest.raises(LabError, match="no roster"):
         read_roster(tmp_path / "n.csv")
-    with pytest.raises(LabError, match="cannot be read"):
+    with pytest.raises(LabError, match="there is no roster .*missing.csv: put it there"):
         read_roster(tmp_path / "missing.csv")

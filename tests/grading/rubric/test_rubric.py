@@ -65,16 +65,18 @@ def test_items_become_formgraders_points_and_nothing_typed_is_written_over(
     load(
         course,
         week,
-        put_marks(marks, *(mark(name) for name in ("anna", "ben", "cleo", "dora"))),
+        put_marks(marks, *(mark(name) for name in ("anna", "ben", "cleo", "dora", "emil"))),
         files=lambda m: handed(),
     )
     by_hand(course, "anna", "task-91-2", comment="1: 3 #units\n2: 2")
     by_hand(course, "ben", "task-91-2", points=1, comment="1: 3\n2: 2")
     by_hand(course, "cleo", "task-91-2", comment="1: 9\n2: 2")
     by_hand(course, "dora", "task-91-2", points=4, comment="Fine.")
+    by_hand(course, "emil", "task-91-2", comment="1 3 2 2")
     done = apply(course, week, RULES)
     assert done.given == ["anna, 91.2: 5 points"] and done.same == 0
-    assert [sentence.split(":")[0] for sentence in done.told] == ["ben, 91.2", "cleo, 91.2"]
+    assert [sentence.split(":")[0] for sentence in done.told] == ["ben, 91.2", "cleo, 91.2", "emil, 91.2"]
+    assert "no line of the comment begins with an item, as `1: 4` does" in done.told[-1]
     assert [scores(course, name)["task-91-2"][1:] for name in ("anna", "ben", "cleo", "dora")] == [
         (5, False),
         (1, False),
@@ -134,6 +136,13 @@ def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     apply(other, week, RULES)
     found = agreement(week, course.root, other.root, RULES)
     assert found.both == found.sample == 3 and found.open == ([], [])
+    with pytest.raises(typer.Exit):
+        commands.agree("week91", other.root, course.root, None)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "To settle one, change the items in the comment" in said and f"with --gradebook {other.root}." in said
+    assert "`grade rubric week91 --items-decide`" in said, "else a sum that differs from typed points is told, and left"
+    with pytest.raises(LabError, match="`grade second week91 --to .*nowhere` makes it"):
+        agreement(week, course.root, tmp_path / "nowhere", RULES)
     settle = {student: (one, two) for student, _, one, two in found.settle}
     assert set(settle) == {name for name in chosen if first[name] != all_by_hand(other.root, week)[name]["91.2"].points}
     (reason, example) = found.items

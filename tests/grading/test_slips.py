@@ -1,0 +1,359 @@
+"""What an instructor types in the wrong place, in the wrong order, or of the wrong week: refused in one sentence that
+says what to type instead, or understood. Each of these cost a new instructor up to half an hour in a walked term."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import re
+import zipfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from grading import history, marks
+from grading.cli import _called, main
+from grading.here import not_the_class
+from grading.intake.collect import collect
+from grading.intake.find import find_submissions
+from grading.intake.policy import DEFAULTS, Late, Rules, refuse_while_open
+from grading.intake.rename import rename
+from grading.reports.status import status
+from grading.run import Report
+from grading.similar.commands import _year
+from grading.table import class_table
+from labkit.checks.tasks import find_weeks
+from labkit.checks.verdict import NO_RESULT, PASSED
+from labkit.errors import LabError
+from tests.grading.reports.aclass import mark
+
+ROOT = Path(__file__).resolve().parents[2]
+WEEKS = {week.name: week for week in find_weeks(ROOT)}
+LONG_AGO, FAR_OFF = "2001-01-01T12:00:00+00:00", "2999-01-01T12:00:00+00:00"
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def grade(folder, *words, status=0):
+    """What a command says; its last line if it fails."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as left,
+    ):
+        main([str(word) for word in words])
+    assert (left.value.code or 0) == status, out.getvalue() + err.getvalue()
+    return " ".join((out.getvalue() if status != 2 else err.getvalue()).split())
+
+
+def modules(week):
+    return sorted({f"{name.split('.')[0]}.py" for task in week.tasks for name in task.modules if task.kind == "auto"})
+
+
+def download(path, week, *students):
+    """A download of Moodle's: each student's modules of a week."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, student in enumerate(students, 100):
+            for name in modules(week):
+                archive.writestr(f"{student}_{number}_assignsubmission_file_/{name}", "x = 1\n")
+    return path
+
+
+@pytest.fixture
+def classroom(tmp_path):
+    """A class's folder: marks of week 13 of anna and of one whom Canvas calls carterben_4002, a roster, a deadline."""
+    for student in ("anna", "carterben_4002", "stranger"):
+        marks.write(tmp_path / "marks", mark(student))
+    (tmp_path / "roster.csv").write_text("anna\nBen Carter\nhugo\n")
+    (tmp_path / "course.toml").write_text(
+        f'[deadlines]\nweek13 = {LONG_AGO}\n[roster]\nfile = "roster.csv"\n[ids]\n'
+        '"carterben_4002" = "ben"\n"ben" = "Ben Carter"\n'
+    )
+    return tmp_path
+
+
+# ---- the wrong week
+
+
+PAIRS = [(name, other) for name in WEEKS for other in WEEKS]
+CLOSE = [("week14", "week14"), ("week14", "week15")]  # both have a module overlap.py
+
+
+@pytest.mark.parametrize(
+    "name, other", [pair if pair in CLOSE else pytest.param(*pair, marks=pytest.mark.thorough) for pair in PAIRS]
+)
+def test_a_download_of_another_week_is_refused(name, other, tmp_path):
+    source = download(tmp_path / "x.zip", WEEKS[other], "anna", "ben")
+    if name == other:
+        assert len(collect([source], WEEKS[name], tmp_path / "submitted", DEFAULTS).added) == 2
+        return
+    with pytest.raises(LabError, match=f"x.zip holds hand-ins of {other}, and none of {name}; nothing was collected"):
+        collect([source], WEEKS[name], tmp_path / "submitted", DEFAULTS)
+    assert not list((tmp_path / "submitted" / name).glob("*/*"))
+    one = collect([source], WEEKS[name], tmp_path / "submitted", DEFAULTS, students=["anna"])
+    assert len(one.added) == 1, "who did hand in another week's files can be collected by name"
+
+
+def test_a_whole_tree_and_a_class_with_one_slip_are_collected(tmp_path):
+    for week in WEEKS.values():  # a clone of the student tree holds every week
+        for name in modules(week):
+            path = tmp_path / "clones" / "anna" / week.package / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x = 1\n")
+    assert len(collect([tmp_path / "clones"], WEEKS["week15"], tmp_path / "kept", DEFAULTS).added) == 1
+    source = download(tmp_path / "x.zip", WEEKS["week13"], "anna", "ben")
+    with zipfile.ZipFile(source, "a") as archive:
+        archive.writestr("cleo_200_assignsubmission_file_/ddp.py", "x = 1\n")
+        archive.writestr("cleo_200_assignsubmission_file_/zero.py", "x = 1\n")
+    assert len(collect([source], WEEKS["week14"], tmp_path / "submitted", DEFAULTS).added) == 3
+
+
+# ---- the wrong folder
+
+
+@pytest.mark.parametrize(
+    "words", [("status", "week13"), ("status",), ("run", "week13"), ("report", "week13", "--to", "x.html")]
+)
+def test_in_nbgraders_course_directory_the_class_is_named(words, classroom):
+    book = classroom / "gradebook"
+    (book / "submitted" / "anna" / "week13").mkdir(parents=True)
+    (book / "nbgrader_config.py").write_text("c = get_config()\n")
+    said = grade(book, *words, status=2)
+    assert "is nbgrader's course directory, and the class's folder" in said and "type it there (cd ..)" in said
+
+
+def test_a_course_directory_may_be_the_class_itself(classroom):
+    (classroom / "nbgrader_config.py").write_text("c = get_config()\n")
+    with contextlib.chdir(classroom):
+        not_the_class(Path("submitted"), Path("marks"))
+
+
+def test_in_the_repository_nothing_is_collected(tmp_path):
+    source = download(tmp_path / "x.zip", WEEKS["week13"], "anna")
+    assert "is the course's repository" in grade(ROOT, "collect", "week13", "--from", source, status=2)
+    assert not (ROOT / "submitted").exists()
+
+
+def test_before_anything_was_collected_the_next_command_is_named(tmp_path):
+    assert "`grade collect week13 --from" in grade(tmp_path, "run", "week13", status=2)
+    assert "No class is here" in grade(tmp_path, "status", "week13")
+
+
+def test_a_stray_file_beside_the_students_is_named(tmp_path):
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "collectives.py").write_text("x = 1\n")
+    with pytest.raises(LabError, match=re.escape("beside folders or archives of students (anna): take it out")):
+        find_submissions(tmp_path, WEEKS["week13"])
+
+
+# ---- too early
+
+
+def test_solutions_wait_for_the_last_hand_in(tmp_path):
+    (tmp_path / "course.toml").write_text(f"[deadlines]\nweek13 = {FAR_OFF}\nweek14 = {LONG_AGO}\n")
+    words = ("release", "week13", "--to", "students", "--solutions")
+    assert "its solutions would tell the answers" in grade(tmp_path, *words, "week13", status=2)
+    assert not (tmp_path / "students").exists()
+
+
+@pytest.mark.thorough
+def test_solutions_come_when_they_may(tmp_path):
+    (tmp_path / "course.toml").write_text(f"[deadlines]\nweek13 = {FAR_OFF}\nweek14 = {LONG_AGO}\n")
+    words = ("release", "week13", "--to", "students", "--solutions")
+    grade(tmp_path, *words, "week13", "--anyway")
+    assert (tmp_path / "students/solutions/week13_allreduce/collectives.py").exists()
+    grade(tmp_path, *words, "week14")
+
+
+def test_a_refusal_says_where_its_date_comes_from():
+    rules = Rules(deadlines={"week13": NOON}, late=Late(closes_after_days=7))
+    with pytest.raises(LabError, match=r"2026-11-27 12:00.* \(the deadline, and closes_after_days adds 7 days\)"):
+        refuse_while_open(rules, "week13", "feedback", False, NOON + timedelta(days=2))
+
+
+def test_who_was_too_late_is_told_from_who_was_late(week13_class):
+    rows = {row.student: row for row in week13_class.rows}
+    from grading.reports.status import _cells
+
+    said = {student: (_cells(row)[3], _cells(row)[-1]) for student, row in rows.items()}
+    waits = "to be graded by hand"
+    assert said == {"early": ("", waits), "late": ("late", waits), "closed": ("late", f"{waits}, too late")}
+
+
+def test_a_date_is_whole_in_80_columns(week13_class):
+    from rich.console import Console
+
+    from grading.reports.status import show
+
+    out, week13_class.told = io.StringIO(), []
+    show(week13_class, Console(file=out, width=80))
+    assert "2026-11-29" in out.getvalue() and max(map(len, out.getvalue().splitlines())) <= 80
+
+
+@pytest.fixture
+def week13_class(tmp_path):
+    for student, days in (("early", -1), ("late", 1), ("closed", 9)):
+        marks.write(tmp_path / "marks", mark(student, received=(NOON + timedelta(days=days)).isoformat()))
+    rules = Rules(deadlines={"week13": NOON}, late=Late(per_day=0.1, closes_after_days=7))
+    return status(WEEKS["week13"], tmp_path / "submitted", tmp_path / "marks", tmp_path, rules, NOON)
+
+
+# ---- names
+
+
+def test_all_names_of_a_student_are_understood(classroom):
+    for name in ("carterben_4002", "ben", "Ben Carter"):
+        assert "carterben_4002, week13: attempt 1 counts" in grade(classroom, "why", "week13", name)
+    assert "`grade status week13` tells who handed nothing in" in grade(classroom, "why", "week13", "hugo", status=2)
+    grade(classroom, "feedback", "week13", "--to", "feedback", "--student", "Ben Carter")
+    assert (classroom / "feedback/carterben_4002/week13.html").exists()
+    said = grade(classroom, "forget", "Ben Carter", "--yes", status=1)
+    assert "removed: marks of week13" in said and "removed: feedback" in said
+    assert not (classroom / "marks/week13/carterben_4002").exists() and (classroom / "marks/week13/anna").exists()
+    assert not (classroom / "feedback/carterben_4002").exists()
+
+
+def test_a_circle_in_the_ids_is_refused():
+    with pytest.raises(LabError, match="leads from 'a' in a circle"):
+        Rules(ids={"a": "b", "b": "a"})
+    assert Rules(ids={"a": "a", "b": "a"}).called("a") == ["a", "b"], "an id may be its own"
+
+
+def test_the_term_has_each_student_by_the_name_in_ids_and_tells_what_is_not_in_it(classroom):
+    marks.write(classroom / "marks", mark("Ben Carter", assignment="week14"))
+    for name in ("week13", "week16"):
+        collect([download(classroom / "x.zip", WEEKS[name], "anna")], WEEKS[name], classroom / "submitted", DEFAULTS)
+    said = grade(classroom, "export", "--to", "term.csv", "--zeros")
+    table = list(csv.reader(io.StringIO((classroom / "term.csv").read_text("utf-8-sig"))))
+    assert [line[0] for line in table[1:]] == ["Ben Carter", "anna", "hugo", "stranger"]
+    assert "Not in the roster, with a line of their own: stranger" in said
+    assert "week16 has no column: 1 hand-in is not graded yet" in said and "week13 has no column" not in said
+
+
+def test_a_roster_that_is_not_there_is_no_matter_of_encodings(classroom):
+    (classroom / "roster.csv").unlink()
+    said = grade(classroom, "status", "week13", status=2)
+    assert "there is no roster roster.csv: put it there" in said and "UTF-8" not in said
+
+
+def test_a_forgotten_time_is_told_for_everybody_at_once(tmp_path):
+    download(tmp_path / "x.zip", WEEKS["week13"], "anna", "ben")
+    words = ("collect", "week13", "--from", "x.zip")
+    assert "of 2 nothing tells when" in grade(tmp_path, *words)
+    said = grade(tmp_path, *words, "--received", "2026-11-20T12:00+00:00", "--student", "*")
+    assert "nothing tells when" not in said
+    for student in ("anna", "ben"):
+        assert f"{student}, attempt 1: handed in 2026-11-20 12:00+00:00, by --received" in said
+
+
+def test_a_gradebook_that_is_not_there_is_made_by_the_command_that_is_named(classroom):
+    assert "`grade course init gradebook` makes one" in grade(classroom, "load", "week13", status=2)
+
+
+def test_what_is_known_keeps_its_time_and_it_is_said(tmp_path):
+    download(tmp_path / "x.zip", WEEKS["week13"], "anna")
+    words = ("collect", "week13", "--from", "x.zip", "--received")
+    grade(tmp_path, *words, "2026-11-20T12:00+00:00")
+    said = grade(tmp_path, *words, "2026-11-21T12:00+00:00")
+    assert "1 attempt known before: the time stays (--received with --student ID" in said
+    assert "known before" not in grade(tmp_path, *words, "2026-11-21T12:00+00:00", "--student", "anna")
+
+
+# ---- a command's own words
+
+
+@pytest.mark.parametrize("new", ["collectives", "collectivs.py", "collectives.ipynb"])
+def test_a_name_that_no_task_reads_is_no_new_name(new, tmp_path):
+    week = WEEKS["week13"]
+    source = download(tmp_path / "x.zip", week, "anna")
+    with zipfile.ZipFile(source, "a") as archive:
+        archive.writestr("anna_100_assignsubmission_file_/collectives (1).py", "x = 1\n")
+    collect([source], week, tmp_path, DEFAULTS)
+    with pytest.raises(LabError, match="week13 reads no file .*; did you mean 'collectives.py'"):
+        rename(tmp_path, week, "anna", "collectives (1).py", new)
+    assert "helper.py" in rename(tmp_path, week, "anna", "collectives (1).py", "helper.py"), "a module of their own"
+
+
+def test_a_task_for_people_is_told_from_one_that_is_not_there(classroom):
+    (classroom / "submitted").mkdir()
+    said = grade(classroom, "run", "week13", "--task", "13.7", status=2)
+    assert "13.7 is marked by a person; tests judge 13.1" in said
+    said = grade(classroom, "run", "week13", "--task", "14.1", status=2)
+    assert "week13 has no task of this number; tests judge 13.1" in said
+
+
+def test_a_race_without_entries_is_told(classroom, monkeypatch):
+    (classroom / "submitted").mkdir()
+    monkeypatch.setattr("grading.race.race", lambda *words: ([], []))
+    assert "nobody handed in an entry to the race of week13" in grade(classroom, "race", "week13", status=2)
+
+
+def test_an_earlier_year_is_its_class_folder_or_what_it_keeps(tmp_path):
+    (tmp_path / "autumn25" / "submitted" / "week13").mkdir(parents=True)
+    (tmp_path / "old" / "anna").mkdir(parents=True)
+    kept = tmp_path / "autumn25" / "submitted" / "week13"
+    assert _year(tmp_path / "autumn25", "week13") == (kept, "autumn25")
+    assert _year(tmp_path / "autumn25" / "submitted", "week13") == (kept, "autumn25")
+    assert _year(tmp_path / "old", "week13") == (tmp_path / "old", "old")
+
+
+# ---- what a run prints
+
+
+def printed(report):
+    from rich.console import Console
+
+    out = io.StringIO()
+    class_table(report, Console(file=out, width=400))
+    return out.getvalue()
+
+
+def test_many_cases_of_which_the_same_became_are_one_line():
+    cases = (*((f"behaviour {n}", NO_RESULT, PASSED) for n in range(9)), ("another", PASSED, NO_RESULT))
+    change = history.Change("anna", 1, "2026-11-20", [], "", [], (0, 5), [history.Task("13.4", 0, 5, cases)])
+    said = printed(Report(1, [mark("anna")], changes=[change]))
+    assert "behaviour 0, and 8 more: no result, now passed" in said and "behaviour 1" not in said
+    assert "another: passed, now no result" in said
+    assert len(list(history.sentences(change))) == 11, "the record keeps each"
+
+
+def test_an_archive_that_was_not_opened_says_what_to_do(tmp_path):
+    week = WEEKS["week13"]
+    folder = tmp_path / "anna"
+    folder.mkdir()
+    (folder / "hw.tar.gz").write_bytes(b"x")
+    (folder / "trace.json.gz").write_bytes(b"x")
+    from grading.intake.load import load
+
+    (entry,) = find_submissions(tmp_path, week)
+    notes = load(entry, week).notes
+    assert notes == ["hw.tar.gz was not opened: hand in the files, or one .zip of them."]
+    said = printed(Report(1, [mark("anna", notes=notes), mark("ben")]))
+    assert "To grade what anna packed, unpack it into DIR/STUDENT: grade collect week13 --from DIR" in said
+    later = mark("anna", attempt=2)
+    assert "To grade what" not in printed(Report(1, [mark("anna", notes=notes), later, mark("ben")])), "it has come"
+
+
+def test_a_student_is_graded_by_any_name(classroom):
+    week = WEEKS["week13"]
+    collect([download(classroom / "x.zip", week, "carterben_4002")], week, classroom / "submitted", DEFAULTS)
+    with contextlib.chdir(classroom):
+        assert _called(["Ben Carter", "nobody"], Path("submitted"), week) == ["carterben_4002", "nobody"]
+
+
+def test_a_time_that_does_not_hold_is_not_said_to_hold(tmp_path):
+    week = WEEKS["week13"]
+    folder = tmp_path / "in" / "anna+week13+2026-11-19 10:00:00.000000 UTC+abcdefghijkl"
+    folder.mkdir(parents=True)
+    (folder / "timing.py").write_text("x = 1\n")
+    (folder / "timestamp.txt").write_text("2026-11-19 10:00:00.000000 UTC")
+
+    def notes(given, *students):
+        sources = [tmp_path / "in"]
+        return collect(sources, week, tmp_path / "kept", DEFAULTS, given=given, students=students).notes
+
+    assert not notes(None) and not notes(NOON), "it is known, and keeps its time"
+    assert any("by --received, holds" in note for note in notes(NOON, "anna"))
