@@ -10,7 +10,6 @@ more is begun while one of them only waits, in a spare slot.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import select
@@ -24,7 +23,6 @@ from typing import Any
 
 from grading import judge, marks
 from grading.intake.find import Entry
-from grading.intake.released import released_week
 from grading.judge import Settings
 from grading.marks import SANDBOXED, Mark
 from grading.sandbox import watch
@@ -157,8 +155,6 @@ class Pool:
         for sources in parts_of(week).values():  # once, for all judges
             for path, text in sources.items():
                 compiled(path, text)
-        with contextlib.suppress(LabError):  # each judge meets it again, and tells
-            released_week(week)
 
     def __enter__(self) -> Pool:
         return self

@@ -37,6 +37,7 @@ IMPORTED = (
     "labkit.checks.elsewhere",
     "labkit.checks.held",
     "labkit.comm.link",
+    "labkit.comm.mesh",
     "labkit.comm.topology",
 )
 
