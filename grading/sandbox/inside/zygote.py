@@ -35,6 +35,7 @@ from labkit.comm.link import BrokerTransport, frame_head, raw
 
 
 def main() -> None:
+    gc.disable()  # what is imported stays: to look at all of it again and again took a seventh of the start
     link = socket.socket(fileno=int(sys.argv[1]))
     settings = json.loads(sys.argv[2])
     _become(settings["uid"], "users" not in settings["off"])
@@ -54,6 +55,7 @@ def main() -> None:
     with open("/proc/self/statm") as file:
         jail.mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     off = frozenset(settings["off"])
+    gc.enable()
     gc.collect()
     _fill_holes()
     forkserver.serve(link, by=partial(jail.fork, off), close="descriptors" not in off)
