@@ -56,7 +56,6 @@ def week(tmp_path):
     return load_week(make_week(tmp_path))
 
 
-
 def test_what_lies_beside_the_tests_is_not_looked_at(week, monkeypatch):
     """On the way to a test file pytest compares whatever it meets with all its patterns: for each submission anew."""
     for number in range(50):
