@@ -12,7 +12,7 @@ import inspect
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -70,7 +70,6 @@ class Checks:
     runner    who runs calls; None: processes of this machine
     only      the ids of the tasks to run; None: all that pytest selected
     progress  called as each case begins: (cases done, cases in all, the task and what the test looks at)
-    files     the test files that pytest is given; () where it is asked for more than files
     """
 
     def __init__(
@@ -81,12 +80,10 @@ class Checks:
         runner: seam.Runner | None = None,
         only: set[str] | None = None,
         progress: Callable[[int, int, str], None] = lambda done, total, what: None,
-        files: Sequence[Path] = (),
     ) -> None:
         self.seed = secrets.randbelow(2**31) if seed is None else seed
         self.deadline, self.only, self.progress = deadline, only, progress
         self.total = 0
-        self.on_the_way = {part for file in files for part in file.parts}
         self.cases: list[CaseResult] = []
         self.broken: list[str] = []  # test files that could not be loaded
         self.own = seam.LocalRunner()
@@ -96,11 +93,6 @@ class Checks:
         _load.cache_clear()  # a kernel lives for days, and files change
 
     # -- collecting -------------------------------------------------------------------------------------------------
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """On the way to a file pytest lists each folder, and compares whatever lies there with all its patterns."""
-        return True if self.on_the_way and collection_path.name not in self.on_the_way else None
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if not any("::" in str(arg) for arg in config.args):

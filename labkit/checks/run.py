@@ -66,9 +66,11 @@ def run_checks(
     selection = select(names, find_weeks(start) if weeks is None else weeks)
     begin = time.perf_counter()
     only = {id for _, ids in selection for id in ids}
-    files = [test for week, ids in selection if any(week.task(i).kind != "written" for i in ids) for test in week.tests]
-    checks = Checks(seed=seed, deadline=deadline or DEADLINE, runner=runner, only=only, progress=progress, files=files)
+    checks = Checks(seed=seed, deadline=deadline or DEADLINE, runner=runner, only=only, progress=progress)
     outcome = Outcome(selection, checks.seed)
+    files = [
+        str(test) for week, ids in selection if any(week.task(i).kind != "written" for i in ids) for test in week.tests
+    ]
     if files:
         _forget(selection)
         root = os.path.commonpath([week.folder.parent for week, _ in selection])
@@ -76,7 +78,7 @@ def run_checks(
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), _own_environment():
             # An empty configuration: somebody's addopts or plugins must not change a verdict.
             own = ["-c", os.devnull, f"--rootdir={root}", "-p", "labkit.checks.plugin", *QUIET]
-            status = pytest.main([*own, *map(str, files)], [checks])
+            status = pytest.main([*own, *files], [checks])
         _forget(selection)
         if checks.broken:
             raise LabError("a test file cannot be loaded; tell the course:\n" + "\n".join(checks.broken))

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit.checks import load_week, plugin, run_checks
+from labkit.checks import load_week, run_checks
 from labkit.checks.outcome import CaseResult, Outcome, decided
 from labkit.checks.runner import Job, LocalRunner, Reply
 from labkit.checks.table import Console, render, watched
@@ -54,27 +54,6 @@ def honest(job: Job) -> Reply:
 @pytest.fixture
 def week(tmp_path):
     return load_week(make_week(tmp_path))
-
-
-def test_what_lies_beside_the_tests_is_not_looked_at(week, monkeypatch):
-    """On the way to a test file pytest compares whatever it meets with all its patterns: for each submission anew."""
-    for number in range(50):
-        (week.folder / f"record{number}.json").write_text("{}")
-        (week.folder.parent / f"other{number}").mkdir()
-    answers = {}
-
-    class Noting(plugin.Checks):
-        @pytest.hookimpl(tryfirst=True)
-        def pytest_ignore_collect(self, collection_path):
-            answers[collection_path.name] = super().pytest_ignore_collect(collection_path)
-            return answers[collection_path.name]
-
-    monkeypatch.setattr(plugin, "Checks", Noting)
-    outcome = run_checks(weeks=[week], runner=Answering(honest), seed=1)
-    assert outcome.full and outcome.cases
-    # What it is given, and the way there, pytest may ask for as well; it depends on the version.
-    assert {name for name, ignored in answers.items() if not ignored} <= {week.folder.name, week.tests[0].name}
-    assert answers["record7.json"] and answers["ops.py"] and answers["other7"]
 
 
 @pytest.fixture(scope="module")

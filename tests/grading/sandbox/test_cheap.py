@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import errno
 import struct
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,7 @@ def field(tmp_path_factory):
     made.close()
 
 
+@pytest.mark.thorough
 @needs_sandbox
 def test_what_a_weeks_scenarios_import_of_labkit_is_there_before_a_rank_is(field):
     """A sandbox has no .pyc of labkit: each rank would compile it."""
@@ -59,8 +60,9 @@ def test_what_a_weeks_scenarios_import_of_labkit_is_there_before_a_rank_is(field
     assert wanted <= set(field.got("modules.held"))
 
 
+@pytest.mark.thorough
 @needs_sandbox
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc's malloc, from 2.33 on")
 def test_what_malloc_gives_a_rank_lies_side_by_side(field):
     """Given holes between what it shares with the zygote, a rank copies a page for each few of them."""
     count = 2000
