@@ -160,7 +160,7 @@ def reference(
                 )
                 return outcome, {}
         with SandboxRunner(
-            folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS, box=box
+            folder, parts=parts_of(week), limits=settings.limits, deadline=GENEROUS, box=box, precompile=True
         ) as sandboxed:
             outcome = run_checks(asked, weeks=[week], runner=sandboxed, seed=settings.seed, progress=progress)
             return outcome, sandboxed.seconds

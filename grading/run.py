@@ -18,7 +18,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from grading.intake.find import Entry, find_submissions
 from grading.intake.load import Submission, load
 from grading.intake.names import shown, some
 from grading.intake.receipts import NO_TIME
+from grading.intake.released import released_week
 from grading.judge import Settings
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
 from grading.pool import Pool, Todo
@@ -103,7 +104,7 @@ def run(
         raise LabError(f"there is no submission of {sorted(unknown)[0]!r} in {submissions}")
     if not entries:
         raise LabError(f"there is no submission of {week.name} in {submissions}")
-    _prepare()
+    _prepare(week)
     with _locked(folder / week.name) as own:
         seed = class_seed(own) if seed is None else seed
         settings = Settings(seed, isolation, work=own / ".work", limits=_limits(week, limits))
@@ -162,7 +163,7 @@ def again(
     entries = [entry for entry in find_submissions(submissions, week) if entry.student == student]
     if not entries:
         raise LabError(f"there is no submission of {student!r} in {submissions}")
-    _prepare()
+    _prepare(week)
     with _locked(folder / week.name) as own:
         settings = Settings(seed, isolation, work=own / ".work", limits=_limits(week, limits))
         with Pool(week, folder, settings, 1) as pool:
@@ -330,10 +331,13 @@ def _timed_as(entry: Entry, mark: Mark, folder: Path, report: Report) -> Mark:
     return mark
 
 
-def _prepare() -> None:
-    """Import what judges need before they are forked, and compute nothing: forked after computing, torch hangs."""
+def _prepare(week: Week) -> None:
+    """Import and read what judges need before they are forked, and compute nothing: forked after computing, torch
+    hangs."""
     for name in ("pytest", "torch", "labkit.checks.plugin", "labkit.comm.ranks", "labkit.comm.wire"):
         importlib.import_module(name)
+    with suppress(LabError):  # each judge meets it again, and tells
+        released_week(week)
     gc.collect()
     gc.freeze()
 

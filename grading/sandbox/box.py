@@ -29,6 +29,17 @@ LAST_WORD = 0.05  # seconds between "tell where you are" and the end
 FIRST_UID = 0x6A0000  # as root, each sandbox's processes belong to a user id that nobody else has
 BOXES = 64  # sandboxes of one process that have a user id each
 MIB = 1 << 20
+# What ranks find imported, since all or many need it: a sandbox holds labkit without what Python has compiled of it.
+IMPORTED = (
+    "torch",
+    "numpy",
+    "labkit.checks.remote",
+    "labkit.checks.elsewhere",
+    "labkit.checks.held",
+    "labkit.comm.link",
+    "labkit.comm.mesh",
+    "labkit.comm.topology",
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ class Box:
         settings = {
             "uid": uid if root and "user" not in self.off else None,
             "off": sorted(self.off),
-            "import": ["torch", "numpy", "labkit.checks.remote", "labkit.comm.link", "labkit.comm.topology"],
+            "import": IMPORTED,
             "uses": list(self.limits.uses),
         }
         reader, writer = os.pipe()

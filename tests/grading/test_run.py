@@ -18,7 +18,8 @@ from rich.console import Console
 
 from grading import judge, marks, pool, table
 from grading import run as running
-from grading.intake import find_submissions, load
+from grading.intake import find_submissions, load, released
+from grading.intake.arrange import arrange
 from grading.intake.receipts import NO_TIME
 from labkit.checks.markers import strip
 from labkit.checks.tasks import load_week
@@ -358,6 +359,35 @@ def test_two_runs_at_once_are_refused(course):
     hand_in("good", SOLVED)
     with running._locked(folder / "week91"), pytest.raises(LabError, match="another `grade run`"):
         running.run(week, submissions, folder)
+
+
+def test_judges_are_born_with_what_the_week_hands_out(course, monkeypatch):
+    """Each would take all its solutions out anew, and ask git for its files."""
+    week, *_ = course
+    monkeypatch.setattr(running.gc, "freeze", lambda: None)  # for good, in a process that goes on with other tests
+    released._released.cache_clear()
+    running._prepare(week)
+    before = released._released.cache_info()
+    released.released_week(week)
+    after = released._released.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
+
+
+def test_the_reference_is_compiled_once_as_submissions_are(course, monkeypatch):
+    week, *_ = course
+    asked = {}
+
+    class Asked(Exception):
+        pass
+
+    def sandbox(folder, **options):
+        asked.update(options)
+        raise Asked
+
+    monkeypatch.setattr(judge, "SandboxRunner", sandbox)
+    with pytest.raises(Asked):
+        judge.reference(arrange(running.reference_submission(week), week), week, judge.Settings(1, work=course[2]))
+    assert asked["precompile"]
 
 
 def test_the_seed_is_made_once_and_is_its_owners(tmp_path):

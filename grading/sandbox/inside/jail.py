@@ -112,8 +112,11 @@ def _clone(off: frozenset[str]) -> int:
 def _map(pid: int | str, uid: int, gid: int) -> None:
     """Make a user and a group the only ones of a process's namespace."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/{pid}/{name}", "w") as file:
-            file.write(text)
+        file = os.open(f"/proc/{pid}/{name}", os.O_WRONLY)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
 
 
 def keep_capabilities() -> None:
@@ -194,16 +197,17 @@ def _capabilities(mask: int) -> None:
     _call("capset", _libc.capset(header, struct.pack("=6I", mask, mask, 0, 0, 0, 0)))
 
 
-def _filter_calls() -> None:
-    class Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
 
+
+def _filter_calls() -> None:
     machine = platform.machine()
     if machine not in calls.AUDIT:
         raise OSError(f"no system-call filter for {machine}")
     code = calls.program(machine)
     _call("prctl", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _call("seccomp", _libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(Program(len(code) // 8, code)), 0, 0))
+    _call("seccomp", _libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(_Program(len(code) // 8, code)), 0, 0))
 
 
 def _call(what: str, status: int) -> None:
