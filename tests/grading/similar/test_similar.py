@@ -29,6 +29,7 @@ def compared(week, files_of, ours=None, years=()):
     return compare.compare(week, lambda: iter(made), ours=ours)
 
 
+@pytest.mark.thorough
 def test_the_bounds_stand_between_honest_work_and_copies():
     from tests.grading.similar.false_alarms import measured
 
