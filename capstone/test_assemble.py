@@ -291,6 +291,7 @@ def test_what_a_rank_holds(mesh, seed):
     c, weights, batches, options = drawn(seed, mesh, "held")
     got, _ = run(c, m, options, weights, batches[:1])
     stages(c, m, got)
+    loss = alone(c, weights, batches[:1], options)["losses"][0]
     for r in range(RANKS):
         mine = {n: own(n, w, c, m.get("tp", 1), place(m, r)[2]) for n, w in weights.items() if n in got[r]["gradients"]}
         by_unit: dict[str, int] = {}
@@ -311,6 +312,9 @@ def test_what_a_rank_holds(mesh, seed):
         expect(
             got[r]["grads"] == 0, f"rank {r}: {got[r]['grads']} shards still have a gradient after a step", known=True
         )
+        # Shards that nothing was computed with are no shards: a loss takes all ranks' rows, slices and stages.
+        told, causes = field(got[r], "vitals")[0][0], loss_causes(loss, m)
+        same(told, loss, tol=TOL * loss, rank=r, what="the loss of the step", looks_like=causes)
 
 
 @task("C.1", points=4)
