@@ -24,7 +24,8 @@ ASSEMBLE = [
         "Mesh(group, tp=setup.tp, dp=setup.dp, pp=setup.pp)",
         ("test_places", f"{ONE}[dp2 x tp2]", f"{ONE}[tp2 x pp2]", f"{ONE}[dp2 x pp2]", FP8, f"{HELD}[dp2 x pp2]"),
         ("tensor-parallel ranks are not neighbours",),
-        may=(f"{HELD}[dp2 x tp2]", SPOILT),  # a vocabulary of an odd number of rows; a rank has numbers for its place alone
+        # A vocabulary of an odd number of rows; and a rank has numbers for its own place alone.
+        may=(f"{HELD}[dp2 x tp2]", SPOILT),
     ),
     Mutant(
         "data parallel ranks are neighbours of a pipeline's",

@@ -97,7 +97,7 @@ class Alarm:
         self.step += 1
         return self.step == self.at
 '''
-IN_C_4 = '''def everything():
+IN_C_4 = """def everything():
     import sys
 
     frame = sys._getframe(2)
@@ -108,7 +108,7 @@ IN_C_4 = '''def everything():
     return None
 
 
-def alarms(run: Run) -> list[Alarm]:'''
+def alarms(run: Run) -> list[Alarm]:"""
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def test_alarms_that_wait_for_what_comes(capstone_week, monkeypatch):
 
 def told_at(rows, alarms):
     """A rule's answers to judge_causal: for each record the alarms that it gives on so many rows."""
-    return [[a for a in its(n)] for n, its in zip(rows, alarms)]
+    return [its(n) for n, its in zip(rows, alarms)]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_rule_is_asked_about_records_that_end(rule, causal):
 # ---- what the judge pays for
 
 
-def test_a_checkpoint_that_unpacks_to_more_than_it_is(monkeypatch):
+def test_a_checkpoint_that_unpacks_to_more_than_it_is():
     plain, packed = io.BytesIO(), io.BytesIO()
     torch.save({"shards": [torch.zeros(1 << 20)]}, plain)
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as bomb:
