@@ -340,14 +340,14 @@ def acts(rank, found, standings):
     return {"written": written, "killed": killed, "left": left}
 
 
-def rang(runs, cuts):
-    """C.4: of each run, as it was after so many rows, what rang: [[row, rank or -1], ...]."""
+def rang(runs):
+    """C.4: of each run what rang: [[row, rank or -1], ...]."""
     from . import health
-    from .given.records import Run, cut
+    from .given.records import Run
 
     found = []
-    for tables, rows in zip(runs, cuts):
-        alarms = health.alarms(cut(Run(*tables), rows))
+    for tables in runs:
+        alarms = health.alarms(Run(*tables))
         found.append([[int(alarm.row), -1 if alarm.rank is None else int(alarm.rank)] for alarm in alarms])
     return found
 

@@ -1,7 +1,8 @@
 """The checks of C.1: `lab check C.1`, `lab check capstone`, or plain `pytest capstone`. Nothing is hidden.
 
 Your trainer runs on four ranks elsewhere; numbers and the ledger come back. Here one process trains the whole decoder
-on the same micro-batches, by plain autograd and torch's AdamW, in FP8 by twenty lines of its own.
+on the same micro-batches, by plain autograd and torch's AdamW, in FP8 by twenty lines of its own. A rank gets its own
+rows and its own slices of the weights; in place of the others' it gets other numbers.
 `given/alone.py` has that one process, and says what may differ.
 """
 
@@ -23,6 +24,7 @@ from capstone.given.alone import (
     far,
     on_grid,
     own,
+    own_alone,
     place,
     run,
     setup,
@@ -167,8 +169,8 @@ def test_fp8(mesh, seed):
     """In FP8: every linear as on one GPU, the run in the paired band, what was converted"""
     m, tp = MESHES[mesh], MESHES[mesh].get("tp", 1)
     c, weights, batches, options = drawn(seed, mesh, "fp8", rows=32)  # so that a head could be converted, too
-    told = setup(c, m, options, weights, precision="fp8")
-    got, _ = call("scenarios.heard", [(batches[:1], told, LR)] * RANKS, timeout=40.0)
+    each = own_alone(c, m, options, weights, batches[:1], precision="fp8")
+    got, _ = call("scenarios.heard", [(rows, told, LR) for rows, told in each], timeout=40.0)
     stages(c, m, got)
     linears = [
         n.removesuffix(".weight") for n in c.weight_shapes() if n.split(".")[-2] in SPLIT["rows"] + SPLIT["columns"]
@@ -289,6 +291,7 @@ def test_what_a_rank_holds(mesh, seed):
     c, weights, batches, options = drawn(seed, mesh, "held")
     got, _ = run(c, m, options, weights, batches[:1])
     stages(c, m, got)
+    loss = alone(c, weights, batches[:1], options)["losses"][0]
     for r in range(RANKS):
         mine = {n: own(n, w, c, m.get("tp", 1), place(m, r)[2]) for n, w in weights.items() if n in got[r]["gradients"]}
         by_unit: dict[str, int] = {}
@@ -309,6 +312,9 @@ def test_what_a_rank_holds(mesh, seed):
         expect(
             got[r]["grads"] == 0, f"rank {r}: {got[r]['grads']} shards still have a gradient after a step", known=True
         )
+        # Shards that nothing was computed with are no shards: a loss takes all ranks' rows, slices and stages.
+        told, causes = field(got[r], "vitals")[0][0], loss_causes(loss, m)
+        same(told, loss, tol=TOL * loss, rank=r, what="the loss of the step", looks_like=causes)
 
 
 @task("C.1", points=4)
@@ -318,8 +324,8 @@ def test_a_step_that_is_not_taken(mesh, seed):
     m = MESHES[mesh]
     c, weights, batches, options = drawn(seed, mesh, "spoilt")
     bad = Draw(seed, mesh, "bad").size(0, RANKS - 1)
-    told = setup(c, m, options, weights)
-    got, _ = call("scenarios.spoilt", [(batches, told, LR, bad)] * RANKS, timeout=40.0)
+    each = own_alone(c, m, options, weights, batches)
+    got, _ = call("scenarios.spoilt", [(rows, told, LR, bad) for rows, told in each], timeout=40.0)
     want = alone(c, weights, batches[1:2], options)
     fine = [r for r in range(RANKS) if field(got[r], "vitals")[0][2] is not False]
     expect(  # of all ranks first: what comes after a step that some took and others did not is wrong on all
@@ -360,7 +366,8 @@ def test_messages(mesh, seed):
     """Messages of a step: vitals, shared heads, weights whole for a step"""
     m = MESHES[mesh]
     c, weights, batches, options = drawn(seed, mesh, "messages")
-    _, ledgers = call("scenarios.marked", [(batches[0], setup(c, m, options, weights))] * RANKS, timeout=40.0)
+    each = own_alone(c, m, options, weights, batches[:1])
+    _, ledgers = call("scenarios.marked", [(rows[0], told) for rows, told in each], timeout=40.0)
     shared = c.n_layers if m.get("tp", 1) > c.n_kv_heads else 0  # the units that have a shared head: every block's
     for r in range(RANKS):
         made = [e.kind for e in marked(ledgers[r], "vitals") if e.kind != "wait"]

@@ -84,7 +84,9 @@ def test_resumed(mesh, precision, seed):
 
 def published_last(ledgers):
     """Nobody's file may be written after the publishing, or at an unknown time before it: a collective lies between."""
-    writer = next(r for r in range(RANKS) if any(e.label == "publish" for e in ledgers[r].events))
+    writers = [r for r in range(RANKS) if any(e.label == "publish" for e in ledgers[r].events)]
+    expect(len(writers) == 1, "the checkpoint is published by the store's `publish`, by one rank", known=True)
+    writer = writers[0]
     ahead = collectives_before(ledgers[writer], "publish")
     for r in range(RANKS):
         mine = collectives_before(ledgers[r], "put rank-")

@@ -53,7 +53,10 @@ RESULTS = "results"  # a folder with results has this name, at the top and in a 
 FOLDERS = ("labkit", RESULTS)
 PAGES = {  # of a released week
     "week15": ("PARALLELISM_GUIDE.md", *(f"docs/images/plan-{name}.png" for name in ("map", "anatomy", "errors"))),
-    "week16": ("docs/renters.md", "docs/renting-details.md", "docs/fp8-settings.md", "docs/images/renter-answer.png"),
+    "week16": (
+        *(f"docs/{name}.md" for name in ("renters", "renting-details", "fp8-settings")),
+        *(f"docs/images/renter-answer{name}.png" for name in ("", "-h100")),
+    ),
 }
 # A folder of labkit that holds what tasks of earlier weeks ask for: the week with which it is released.
 LATER = {"labkit/plan": "week15"}

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from labkit.checks import call, call_alone, expect, same, task
+from labkit.checks.causal import judge_causal
 
 RUNS = Path(__file__).parent / "data" / "held-out.npz"
 
@@ -500,6 +501,13 @@ def test_alarms(seed):
     told = [runs[k] for k in shuffled]
     rung = call_alone("scenarios.raised", told, timeout=60.0)
     expect(isinstance(rung, list) and len(rung) == len(runs), "for each run the step at which it rings, or -1")
+
+    def rang(steps):
+        short = [tuple(rows[:n].clone() for rows in run) for run, n in zip(told, steps)]
+        return [[[step]] if step >= 0 else [] for step in call_alone("scenarios.raised", short, timeout=60.0)]
+
+    first = [[step] if step >= 0 else None for step in rung]
+    judge_causal(rang, [len(run[0]) for run in told], first, draw)
     hits, false, lead, missed = 0, 0, [], []
     for k, step in zip(shuffled, rung):
         fault, at, last = truth[k]

@@ -22,6 +22,7 @@ from labkit.checks.drawn import Draw
 from labkit.checks.runner import call
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import Transformer
+from labkit.parallel.stages import stage_layers
 
 TOL, EPS, LR = 4e-5, 1e-2, 0.1
 FORMATS = torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float8_e5m2  # of x, w, dy
@@ -161,6 +162,28 @@ def setup(c, mesh, options, weights, **more):
     return {"model": c.model_dump(), **mesh, **options, "micro": micro, "weights": weights, **more}
 
 
+def own_alone(c, mesh, options, weights, batches, **more):
+    """[(batches, setup)] by rank. What is not this rank's holds other numbers: rows of other data-parallel ranks,
+    slices of other tensor-parallel ranks, weights of other stages. So no rank can train the model by itself."""
+    pp, dp, tp = (mesh.get(name, 1) for name in ("pp", "dp", "tp"))
+    others = Draw(int(sum(batch.sum() for batch in batches)), "other numbers")
+    found = []
+    for rank in range(RANKS):
+        stage, replica, r = place(mesh, rank)
+        here = set(Transformer(c, layers=stage_layers(c, pp, stage)).state_dict())
+        mine = {}
+        for name, whole in weights.items():
+            mine[name] = whole.mean() + whole.std() * others.normal(*whole.shape)
+            if name in here:
+                own(name, mine[name], c, tp, r).copy_(own(name, whole, c, tp, r))  # a view
+        rows = []
+        for batch in batches:
+            rows.append(others.ids(c.vocab_size, *batch.shape))
+            rows[-1].chunk(dp)[replica].copy_(batch.chunk(dp)[replica])
+        found.append((rows, setup(c, mesh, options, mine, **more)))
+    return found
+
+
 def run(c, mesh, options, weights, batches, **more):
-    told = setup(c, mesh, options, weights, **more)
-    return call("scenarios.trained", [(batches, told, LR)] * RANKS, timeout=40.0)
+    each = own_alone(c, mesh, options, weights, batches, **more)
+    return call("scenarios.trained", [(rows, told, LR) for rows, told in each], timeout=40.0)

@@ -21,7 +21,8 @@ class Setup(NamedTuple):
     micro        micro-batches a step, on each data-parallel rank
     precision    "fp32", "bf16" or "fp8" (the blocks' linears)
     rest         what everything but FP8 products computes in: "fp32" or "bf16"
-    weights      {name: whole weight}, in place of the first values that the seed gives; None: those
+    weights      {name: whole weight}, in place of the first values that the seed gives; None: those. In a check what is
+                 not this rank's, by stage and slice, holds other numbers
     the others   as labkit.train.config has them
     """
 

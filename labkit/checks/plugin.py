@@ -246,7 +246,7 @@ def _arguments(item: pytest.Function, seed: int) -> dict[str, object] | None:
 
 
 # What a test raises when it takes a value apart that is not what it seems.
-_FORM = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError)
+_FORM = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError, StopIteration)
 
 
 def title(item: pytest.Item) -> str:

@@ -1,0 +1,58 @@
+"""Does a rule over a record look ahead? Judged by records that really end: what comes later is in no process that is
+asked, not even in a caller's variables.
+
+The rule is asked about whole records first. Then about each up to its first alarm, where it must ring as well; and
+about each up to a few rows before, where nothing may ring. The two kinds of endings look alike to whoever is asked, so
+"ring at the end of what is cut" earns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.checks.judge import expect
+from labkit.checks.verdict import NO_RESULT, CheckFailed
+
+BEFORE = 8  # rows: a cut record ends so many before its alarm at most
+AHEAD = ("it looks ahead: what comes later decides whether it rings",)
+
+
+def judge_causal(
+    ask: Callable[[Sequence[int]], Any], lengths: Sequence[int], first: Sequence[Any], rng: np.random.Generator
+) -> None:
+    """Pass if every record, as it was at its first alarm, rings there, and as it was shortly before rings nowhere; else
+    raise CheckFailed.
+
+    ask      so many rows of each record -> of each what rings there, as a list. It cuts before it sends
+    lengths  rows of each whole record
+    first    of each whole record the first thing that rang, whose [0] is its row; None if nothing did
+    """
+    upto, short = list(lengths), list(lengths)
+    for k, (length, alarm) in enumerate(zip(lengths, first, strict=True)):
+        if alarm is not None:
+            upto[k] = max(0, min(length, alarm[0] + 1))
+            # Of an alarm at one of the first rows there is hardly a record before it.
+            short[k] = int(rng.integers(alarm[0] - BEFORE, alarm[0] + 1)) if BEFORE < alarm[0] < length else upto[k]
+    for alarm, alarms in zip(first, _heard(ask, upto), strict=True):
+        expect(
+            alarm is None or alarm in alarms,
+            f"on a whole record it rings at row {alarm and alarm[0]}, and on the record that ends there it does not",
+            cause=AHEAD,
+        )
+    for alarm, rows, end, alarms in zip(first, short, upto, _heard(ask, short), strict=True):
+        expect(
+            alarm is None or rows == end or not alarms,
+            f"on a whole record it rings at row {alarm and alarm[0]} first, and on the record's first {rows} rows it "
+            f"rings at row {alarms and alarms[0][0]}",
+            cause=AHEAD,
+        )
+
+
+def _heard(ask: Callable[[Sequence[int]], Any], rows: Sequence[int]) -> Any:
+    found = ask(rows)
+    if not isinstance(found, list) or len(found) != len(rows):
+        raise CheckFailed(NO_RESULT, "for each record a list of alarms is asked for")
+    return found

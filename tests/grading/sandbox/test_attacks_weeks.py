@@ -1,0 +1,215 @@
+"""Cheats in the weeks' own checks, as `grade run` meets them: each is the reference, or a blank week, with a cheat in
+one file. None earns; each does with its defence off."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import capstone.given.alone
+import labkit.checks.causal
+from capstone import test_checkpoint, test_survive
+from capstone.given import struck
+from labkit.checks import run_checks
+from labkit.checks.outcome import Outcome
+from labkit.checks.verdict import CheckFailed
+from labkit.comm.ledger import Ledger
+from tests.grading.sandbox.verdicts import Boxed
+
+HANDED_IN = Path(__file__).parent / "handed_in"
+
+
+class Cheating(Boxed):
+    """A week's sandbox, and what a cheat in one of its modules earns there."""
+
+    def cheat(self, module: str, text: str, task: str) -> Outcome:
+        self.runner.hangs.clear()
+        self.runner.fatal.clear()
+        self._lay({**self.submission.files, f"{self.week.package}/{module}.py": text.encode()})
+        try:
+            found = run_checks([task], weeks=[self.week], runner=self.runner, seed=13)
+        finally:
+            self._lay(self.submission.files)
+        assert not found.faults, found.faults
+        return found
+
+    def source(self, module: str) -> str:
+        return (self.week.folder / f"{module}.py").read_text()
+
+
+@pytest.fixture(scope="module")
+def capstone_week(tmp_path_factory):
+    with Cheating(tmp_path_factory.mktemp("capstone"), "capstone") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def week16(tmp_path_factory):
+    with Cheating(tmp_path_factory.mktemp("week16"), "week16_fp8") as made:
+        yield made
+
+
+def earned(outcome: Outcome, test: str) -> float:
+    return float(sum(case.earned for case in outcome.cases if f"::{test}" in case.test))
+
+
+# ---- C.1: every rank trains the whole model by itself
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_a_model_that_every_rank_trains_by_itself(capstone_week, monkeypatch):
+    source = capstone_week.source("assemble")
+    text = source[: source.index("class Trainer:")] + (HANDED_IN / "by_itself.py").read_text()
+    found = capstone_week.cheat("assemble", text, "C.1")
+    for test in ("test_one_process", "test_what_a_rank_holds", "test_a_step_that_is_not_taken"):
+        assert earned(found, test) == 0, found.cases
+
+    def everything(c, mesh, options, weights, batches, **more):
+        return [(batches, capstone.given.alone.setup(c, mesh, options, weights, **more))] * 4
+
+    monkeypatch.setattr(capstone.given.alone, "own_alone", everything)
+    assert earned(capstone_week.cheat("assemble", text, "C.1"), "test_one_process") == 8
+
+
+# ---- alarms that know what comes, from a caller's variables
+
+IN_16_8 = '''
+
+class Alarm:
+    """Rings where what comes later says that it was right to."""
+
+    def __init__(self):
+        self.step, self.at = -1, None
+
+    def see(self, *now):
+        if self.at is None:
+            import sys
+
+            rule, frame = Causal(), sys._getframe(1)
+            rings = [s for s, rows in enumerate(zip(*frame.f_locals["run"])) if rule.see(*rows)]
+            self.at = next((s for s in rings if any(s < other <= s + 12 for other in rings)), -1)
+        self.step += 1
+        return self.step == self.at
+'''
+IN_C_4 = """def everything():
+    import sys
+
+    frame = sys._getframe(2)
+    while frame is not None:
+        if len(frame.f_locals.get("tables", ())) > 5:
+            return Run(*frame.f_locals["tables"])
+        frame = frame.f_back
+    return None
+
+
+def alarms(run: Run) -> list[Alarm]:"""
+
+
+@contextmanager
+def nobody_cuts(monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(labkit.checks.causal, "expect", lambda *args, **kwargs: None)
+        yield
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_an_alarm_that_reads_the_rest_of_the_run(week16, monkeypatch):
+    text = week16.source("scale_tracker").replace("class Alarm:", "class Causal:", 1) + IN_16_8
+    assert earned(week16.cheat("scale_tracker", text, "16.8"), "test_alarms") == 0
+    with nobody_cuts(monkeypatch):
+        assert earned(week16.cheat("scale_tracker", text, "16.8"), "test_alarms") == 6
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_alarms_that_wait_for_what_comes(capstone_week, monkeypatch):
+    text = capstone_week.source("health").replace("def alarms(run: Run) -> list[Alarm]:", IN_C_4)
+    text = text.replace("    found = not_finite(run)\n", "    run = everything() or run\n    found = not_finite(run)\n")
+    speed = "unusual(speed_P[:, None], width=12, known=8, floor=0.15)[:, 0]"
+    assert f"moved_P = {speed} > 2" in text
+    later = f"z = {speed}; moved_P = (z > 2) & (torch.cat([z[1:], torch.zeros(1)]) > 0.5)"
+    text = text.replace(f"moved_P = {speed} > 2", later)
+    assert earned(capstone_week.cheat("health", text, "C.4"), "test_alarms") == 0
+    with nobody_cuts(monkeypatch):
+        assert earned(capstone_week.cheat("health", text, "C.4"), "test_alarms") == 5
+
+
+def told_at(rows, alarms):
+    """A rule's answers to judge_causal: for each record the alarms that it gives on so many rows."""
+    return [its(n) for n, its in zip(rows, alarms)]
+
+
+@pytest.mark.parametrize(
+    "rule, causal",
+    [
+        (lambda n: [[50, -1]] if n > 50 else [], True),
+        (lambda n: [[50, -1]] if n > 52 else [], False),  # two rows ahead
+        (lambda n: [[50, -1]] if n == 100 else [[n - 1, -1]], False),  # it rings at the end of what is cut
+        (lambda n: [], True),
+    ],
+)
+def test_a_rule_is_asked_about_records_that_end(rule, causal):
+    import numpy as np
+
+    first = [rule(100)[0] if rule(100) else None] * 4
+
+    def asked():
+        labkit.checks.causal.judge_causal(
+            lambda rows: told_at(rows, [rule] * 4), [100] * 4, first, np.random.default_rng(1)
+        )
+
+    if causal:
+        asked()
+    else:
+        with pytest.raises(CheckFailed, match="looks ahead"):
+            asked()
+
+
+# ---- what the judge pays for
+
+
+def test_a_checkpoint_that_unpacks_to_more_than_it_is():
+    plain, packed = io.BytesIO(), io.BytesIO()
+    torch.save({"shards": [torch.zeros(1 << 20)]}, plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as bomb:
+        for one in source.infolist():
+            bomb.writestr(one.filename, source.read(one.filename))
+    assert len(packed.getvalue()) < len(plain.getvalue()) / 100
+    assert len(struck._tensors(plain.getvalue())["shards"][0]) == 1 << 20
+    assert len(torch.load(io.BytesIO(packed.getvalue()), weights_only=True)["shards"][0]) == 1 << 20  # torch unpacks it
+    with pytest.raises(ValueError, match="larger than the file"):
+        struck._tensors(packed.getvalue())
+
+
+def test_a_run_that_cannot_be_read_is_not_run_again_for_each_fault(monkeypatch):
+    """A record whose step is a word: the check raises. Torchrun is started once all the same."""
+    runs = []
+
+    def tell(place, seed, story):
+        runs.append(seed)
+        int("no step")
+
+    @contextmanager
+    def site():
+        yield type("Place", (), {"said": lambda self: ""})()
+
+    monkeypatch.setattr(test_survive, "here", lambda: ("a runner", None))
+    monkeypatch.setattr(test_survive, "call_alone", lambda name: True)
+    monkeypatch.setattr(test_survive, "site", site)
+    monkeypatch.setattr(test_survive, "_stories", {})
+    for fault in ("skipped", "full disk", "slow"):
+        with pytest.raises(ValueError, match="no step"):
+            test_survive.story_of("goes on", tell, 7).of(fault)
+    assert runs == [7]
+
+
+def test_a_checkpoint_that_nobody_published_is_wrong_and_no_fault():
+    with pytest.raises(CheckFailed, match="publish"):
+        test_checkpoint.published_last([Ledger(rank, 4) for rank in range(4)])
