@@ -52,6 +52,14 @@ def documents(week: Week, files: Mapping[str, bytes]) -> list[str]:
     return sorted(p for p, data in files.items() if not p.lower().endswith(RECORD) and _may_answer(p, data, week))
 
 
+def runs(week: Week, files: Mapping[str, bytes]) -> list[str]:
+    """Folders that hold the record of a run, which a written task may ask for; none in a week without written tasks."""
+    if not any(task.kind == "written" for task in week.tasks):
+        return []
+    folders = (path.rpartition("/") for path in files)
+    return sorted(folder or "the folder itself" for folder, _, name in folders if name == "run.json")
+
+
 def _may_answer(path: str, data: bytes, week: Week) -> bool:
     """Whether a file might hold an answer: a document that is not called as one of the course's, a record of
     predictions, or another notebook."""

@@ -167,7 +167,8 @@ def merged(old: Mark, new: Mark) -> Mark:
 def sentences(change: Change, short: bool = False) -> Iterator[str]:
     """A change for people: one line, then a line for each case; `short`: for all cases of which the same became."""
     if not change.tasks:
-        yield f"{change.student}, attempt {change.attempt}: nothing changed ({change.why or 'graded anew'})"
+        of = f"{', '.join(change.asked)} judged anew: " if change.asked else ""
+        yield f"{change.student}, attempt {change.attempt}: {of}nothing changed ({change.why or 'graded anew'})"
     for task in change.tasks:
         if task.before is None and all(before == NOT_THERE for _, before, _ in task.cases):
             passed = sum(after == PASSED for _, _, after in task.cases)

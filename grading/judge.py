@@ -24,7 +24,7 @@ from typing import Any
 
 import labkit
 from grading import marks as marking
-from grading.answers import documents, unanswered
+from grading.answers import documents, runs, unanswered
 from grading.history import merged
 from grading.intake.arrange import Package, arrange
 from grading.intake.find import Entry
@@ -87,6 +87,8 @@ def grade(
     notes = [*entry.notes, *submission.notes, *package.notes, *([" ".join(missing)] if missing else [])]
     if beside := documents(week, submission.files):
         notes.append(f"Handed in beside the notebook: {some(beside)}. It is read with the written task.")
+    if folders := runs(week, submission.files):
+        notes.append(f"Handed in with the record of a run: {some(folders)}. It is read with the written task.")
     attention = [*entry.attention, *submission.attention]
     mark = make(
         entry,

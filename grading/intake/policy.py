@@ -190,20 +190,22 @@ def refuse_while_open(
 
 
 def final(marks: Sequence[Mark], rules: Rules) -> Final:
-    """Which of one student's marks of an assignment counts, and how much of it."""
+    """Which of one student's marks of an assignment counts, and how much of it. An attempt of which lateness leaves
+    nothing takes the place of no other."""
     if len({(mark.student, mark.assignment) for mark in marks}) != 1:
         raise ValueError("these are not the marks of one student for one assignment")
     in_order = _in_order(marks)
     costs = [lateness(mark, rules) for mark in in_order]
     if rules.attempts.policy == "last":
-        chosen = len(in_order) - 1
+        chosen = max(range(len(in_order)), key=lambda n: (costs[n][0] > 0, n))
     else:
         chosen = max(range(len(in_order)), key=lambda n: (in_order[n].points * costs[n][0], costs[n][0], n))
     mark, (factor, told) = in_order[chosen], costs[chosen]
     said = [told] if told else []
     if len(in_order) > 1:
         after = " after what lateness costs" if any(cost < 1 for cost, _ in costs) and chosen else ""
-        how = "the last" if rules.attempts.policy == "last" else f"with most automatic points{after}"
+        last = "the last" if chosen == len(in_order) - 1 else "the last that lateness leaves points"
+        how = last if rules.attempts.policy == "last" else f"with most automatic points{after}"
         said.insert(0, f"Attempt {mark.attempt} of {len(in_order)} counts, {how}.")
     unsure = [m.attempt for m in in_order if not m.complete]
     if unsure and rules.attempts.policy == "best" and len(in_order) > 1:

@@ -62,7 +62,8 @@ def pack(
     if len(systems) != 1:
         raise LabError(
             f"{', '.join(map(str, like))}: {'nothing' if not systems else 'not everything'} in it is named as in "
-            "one of Canvas' or Moodle's bulk downloads: give the .zip as the platform gave it"
+            "one of Canvas' or Moodle's bulk downloads: give the .zip as the platform gave it. Where no platform takes "
+            f"files back, `grade feedback {week.name} --text` writes the text of a mail beside each page"
         )
     packed = Packed(to, systems.pop())
     without, unknown = [], []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -76,8 +78,15 @@ def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[
                 lines += [f"        {line}" for line in (text if task is not None else text[:1])]
     changes = [
         sentence
-        for change in history.of(marks, week.name, standing.student)
-        if task is None or task in [one.id for one in change.tasks]
+        for change in _of_task(history.of(marks, week.name, standing.student), task)
         for sentence in (change.when, *(f"    {words}" for words in history.sentences(change)))
     ]
     return [*lines, "", *(["Graded anew:", *changes] if changes else ["It was never graded anew."])]
+
+
+def _of_task(changes: Sequence[history.Change], task: str | None) -> list[history.Change]:
+    """Each time that this task was judged anew, changed by that or not, and what became of it; None: any task."""
+    if task is None:
+        return list(changes)
+    asked = [change for change in changes if task in change.asked or not change.asked]
+    return [replace(change, tasks=[one for one in change.tasks if one.id == task]) for change in asked]

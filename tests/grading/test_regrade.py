@@ -48,6 +48,17 @@ def test_one_task_is_judged_anew_and_the_record_says_why(course):  # noqa: F811 
     assert any("91.2 from 5 to 0 (the test of 91.2 took every answer" in line for line in lines)
     assert not any(line.startswith("91.1") for line in lines)
 
+    def about(name, task):
+        standing = next(s for s in standings(week, folder, folder, DEFAULTS) if s.student == name)
+        return "\n".join(told(week, standing, task, folder))
+
+    once = "anna, attempt 1: 91.2 judged anew: nothing changed (the test of 91.2 took every answer; "
+    assert once in about("anna", "91.2") and once in about("anna", None), "judged anew, though nothing came of it"
+    assert once not in about("anna", "91.1") and "nothing changed" in about("anna", "91.1"), (
+        "the whole week, afterwards"
+    )
+    assert "91.2 from 5 to 0" not in about("ben", "91.1")
+
 
 def test_the_command_names_who_changed_from_what_to_what(course):  # noqa: F811  the fixture
     hand_in = course[3]

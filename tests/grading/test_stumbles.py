@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from grading import marks
-from grading.answers import documents, unanswered
+from grading.answers import documents, runs, unanswered
 from grading.gradescope import pack as gradescope
 from grading.intake.arrange import arrange
 from grading.intake.collect import collect
@@ -131,6 +131,8 @@ def test_an_empty_hand_in_waits_for_nobody_in_any_week(week):
     assert unanswered(week, {**blank, "predictions.jsonl": b"{}\n"}) == []
     beside = {"answer.md": b"On my laptop", "work/notes.txt": b"x", "work/predictions.jsonl": b"{}\n", "plot.py": b""}
     assert documents(week, {**blank, **beside}) == ["answer.md", "work/notes.txt"] and documents(week, blank) == []
+    record = {"runs/mine/run.json": b"{}", "runs/mine/steps.jsonl": b"", "run.json": b"{}", "other/torun.json": b"{}"}
+    assert runs(week, {**blank, **record}) == ["runs/mine", "the folder itself"] and runs(week, blank) == []
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown" and "rite your answer here" in "".join(cell["source"]):
             cell["source"] = ["On my laptop the ring wins from 3 MiB on."]

@@ -118,6 +118,19 @@ def test_of_equals_the_later_counts_unless_lateness_costs(rules):
     assert final([mark(1, 0, hours(-1)), mark(2, 0, hours(5))], rules()).mark.attempt == 1
 
 
+def test_the_last_is_no_attempt_that_counts_nothing(rules):
+    """A file sent long after the deadline must not take away what was earned in time."""
+    first, second, far = mark(1, 9, hours(-5)), mark(2, 8, hours(5)), mark(3, 10, hours(200))
+    result = final([first, second, far], rules("last"))
+    assert result.mark is second and result.factor == 0.9
+    assert result.sentence.startswith(
+        "Attempt 2 of 3 counts, the last that lateness leaves points. Handed in 1 day late"
+    )
+    assert final([far], rules("last")).mark is far and final([far], rules("last")).factor == 0
+    farther = mark(4, 10, hours(300))
+    assert final([far, farther], rules("last")).mark is farther, "of nothing but nothing it is the last"
+
+
 def test_last_is_by_time_where_it_is_known(rules):
     """An older attempt may be collected later."""
     first, second = mark(1, 5, hours(-1)), mark(2, 5, hours(-3))
