@@ -116,6 +116,9 @@ def _blame_failure(a: Autopsy, evidence: list[Evidence], mismatch: Mismatch | No
     return True
 
 
+_UNREADABLE = ("SyntaxError", "IndentationError", "TabError")
+
+
 def _follows(e: Evidence) -> bool:
     """Whether a rank can have failed because a message had another size than its receiver's tensor."""
     return e.signal == signal.SIGABRT or e.text.startswith("RuntimeError")
@@ -123,6 +126,8 @@ def _follows(e: Evidence) -> bool:
 
 def _failure(e: Evidence, where: str, last: str, mismatch: Mismatch | None) -> str:
     if e.state == "raised":
+        if e.text.startswith(_UNREADABLE) and given(where.rpartition(":")[0]):
+            where = ""  # the text names the file and line that Python cannot read; this one only asked for it
         text = f"Rank {e.rank} raised {e.text}" + (f" ({told_place(where)})" if where else "")
         return text if text.endswith((".", ")", "!", "?")) else text + "."
     place = f" at {where}" if where else f", in or after the call at {last}" if last else ""

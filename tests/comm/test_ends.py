@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -271,6 +272,20 @@ class Asks:
     @property
     def task(self):
         return self.work()
+
+
+def test_a_module_that_cannot_be_read_is_named_and_not_the_line_that_imports_it():
+    """The course's scenarios import a student's module: the mistake is where Python says."""
+    for source, words in (
+        ("compile('def g(:', 'linears.py', 'exec')", r"raised SyntaxError: [^(]*\(linears\.py, line 1\)$"),
+        ("raise KeyError(3)", r"raised KeyError: 3 \(.*scenarios\.py:2, the course's line and not yours\)"),
+    ):
+        names: dict = {}
+        exec(compile(f"def drive(group):\n    {source}\n", "/week15/scenarios.py", "exec"), names)
+        with pytest.raises(RanksFailed) as failure:
+            run_ranks(names["drive"], size=2, backend="threads")
+        assert re.search(words, failure.value.autopsy.cause), failure.value.autopsy.cause
+        assert ("scenarios" in failure.value.autopsy.cause) is ("KeyError" in words)
 
 
 @both
