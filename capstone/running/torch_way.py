@@ -30,10 +30,10 @@ from labkit.train.loop import Hook, Loop, train
 
 
 class Asked(Hook):
-    """Pauses the run when one of its ranks gets a SIGTERM: behind each step the ranks tell each other. One number, on a
-    loop that waits for the loss anyway."""
+    """Pauses the run when one of its ranks gets a SIGTERM. The ranks tell each other in each step, behind the backward:
+    there the loop waits for the GPU anyway, and behind the optimizer it would be one wait more."""
 
-    heard = False
+    heard = agreed = False
 
     def on_start(self, loop: Loop) -> None:
         with suppress(ValueError):  # ranks that are threads hear nothing
@@ -42,8 +42,12 @@ class Asked(Hook):
     def hear(self, *_: Any) -> None:
         self.heard = True
 
+    def after_backward(self, loop: Loop) -> None:
+        said = torch.full((1,), float(self.heard), device=loop.group.device)
+        self.agreed = bool(loop.group.all_reduce(said).item())
+
     def after_step(self, loop: Loop) -> None:
-        if loop.group.all_reduce(torch.full((1,), float(self.heard), device=loop.group.device)).item():
+        if self.agreed:
             loop.pause("SIGTERM: the same command goes on")
 
     def on_end(self, loop: Loop) -> None:
