@@ -36,7 +36,7 @@ from labkit.compare.budget import Budget, Item
 from labkit.compare.forecast import Forecast
 from labkit.compare.plan import Plan, check_part, fitting, folder_of, is_done, make_plan, other_settings
 from labkit.compare.preset import Preset, load_preset
-from labkit.compare.speed import Control, Deadline, Window
+from labkit.compare.speed import ANOTHER, OVER, Control, Deadline, Window
 from labkit.compare.summary import note_call, summarise
 from labkit.compare.terminal import say
 from labkit.errors import LabError
@@ -402,11 +402,11 @@ def arm_on_rank(
 ) -> batches.Try | None:
     """What each rank does for an arm: train, in the speed part until its window is over, with `control` (held-out
     losses of the baseline's runs) until it is rejected; leave everything in the folder. Returns what was learned of the
-    batch, if the largest is looked for."""
+    batch, if the largest is looked for. LabError for a window that was neither measured nor paused."""
     timer = Window(*window) if window else None
     hooks: list[Hook] = [timer] if timer else []
     hooks += [Control(control)] if control else []
-    train_job(
+    done = train_job(
         group,
         config,
         folder,
@@ -414,6 +414,8 @@ def arm_on_rank(
         hooks=[*hooks, Deadline(*pause)],
         record_fields={**about, "world": {"size": group.size, "device": group.device.type}},
     )
+    if timer and not done["paused"] and done["stopped"] not in (OVER, ANOTHER):
+        raise LabError(f"it ended before its window did: {done['stopped'] or 'it has no more steps'}")
     return timer.tried if timer else None
 
 

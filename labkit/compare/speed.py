@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from labkit.train.loop import Loop
 
 FEWEST = 5  # steps in a window, however slow they are
+OVER, ANOTHER = "the window is over", "another batch is tried"  # why a window ended its run
 
 
 class Window(Hook):
@@ -53,7 +54,7 @@ class Window(Hook):
         if self.search and loop.step == LOOK:
             self.tried = self._tried(loop)
             if self.search.after(self.tried).rows != self.tried["rows"]:
-                loop.stopped = "another batch is tried"
+                loop.stopped = ANOTHER
                 return
         if loop.step == self.warmup:
             step_time = agreed_mean(loop.group, min(loop.seconds[-3:]))
@@ -65,11 +66,11 @@ class Window(Hook):
         elif loop.step == self.end:
             self._measured(loop)
             if not self.profile or loop.group.device.type != "cuda":
-                loop.stopped = "the window is over"
+                loop.stopped = OVER
         elif self.end and loop.step == self.end + self.profile:
             if self.profiler:
                 self._profiled()
-            loop.stopped = "the window is over"
+            loop.stopped = OVER
 
     def on_end(self, loop: Loop) -> None:
         if self.meter:

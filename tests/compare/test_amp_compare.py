@@ -15,7 +15,7 @@ from labkit.errors import LabError
 from labkit.precision import matrix
 from labkit.precision.matrix import reasons
 from labkit.record.read import read_run
-from tests.compare.comparing import MICRO, ROOT, lab, preset
+from tests.compare.comparing import MICRO, ROOT, lab, lab_here, preset
 
 AMP = (
     MICRO[: MICRO.index("[arms.bf16]")].replace(
@@ -31,7 +31,7 @@ train.precision = { backend = "fp32" }
 [arms.fp16]
 label = "FP16 autocast"
 role = "candidate"
-train.precision = { backend = "amp", recipe = "fp16", loss_scaling = { initial = 1099511627776.0 } }
+train.precision = { backend = "amp", recipe = "fp16", loss_scaling = { initial = 16777216.0 } }
 [arms.broken]
 label = "broken FP16"
 role = "broken"
@@ -140,9 +140,22 @@ def test_the_recorded_rehearsal_says_what_the_code_says_today():
             assert told["arms"][name]["value"] == pytest.approx(arm["value"], abs=2e-4)  # four decimals were kept
 
 
+def test_an_arm_that_gives_up_in_its_window_has_failed_and_says_why(tmp_path):
+    """2^40 overflows for more than 20 steps, and no machine ends a window of ten minutes before. Such an arm was called
+    paused, and the next call would have tried it again."""
+    text = AMP.replace("16777216.0", "1099511627776.0").replace("seconds = 0.5", "seconds = 600")
+    words = ("compare", "--preset", preset(tmp_path, text), "--out", "out", "--part", "speed", "--arms", "fp16")
+    done = lab_here(tmp_path, *words)
+    run = read_run(tmp_path / "out")
+    why = "it ended before its window did: 20 steps in a row were not finite"
+    assert done.returncode == 1 and run.status == "failed" and f"FP16 autocast (speed) failed: {why}" in done.stdout
+    assert why in (tmp_path / "out" / "report.html").read_text() and "paused" not in done.stdout
+
+
 @pytest.mark.thorough
 def test_a_whole_comparison_on_a_cpu(tmp_path):
-    """Two ranks, eight steps: too few for any verdict, enough for every word and event. 2^40 overflows at once."""
+    """Two ranks, eight steps: too few for any verdict, enough for every word and event. 2^24 overflows at once, since
+    the logits' gradients reach 2^-7 and float16 ends at 2^16, and not for the 20 steps that end a run."""
     done = lab(tmp_path, "compare", "--preset", preset(tmp_path, AMP), "--out", "out")
     assert done.returncode in (0, 1), done.stderr
     run = read_run(tmp_path / "out")
@@ -150,8 +163,8 @@ def test_a_whole_comparison_on_a_cpu(tmp_path):
     first = run.arms["fp16"]
     assert first.run["conversion"]["backend"] == "amp" and first.run["conversion"]["recipe"] == "fp16"
     skipped = [event for event in first.events if event["kind"] == "nonfinite"]
-    assert skipped and "the loss scale falls from 1.09951e+12 to 5.49756e+11" in skipped[0]["message"]
-    assert first.steps[1]["loss_scale"] == 2.0**39 and first.steps[0]["skipped"]
+    assert skipped and "the loss scale falls from 1.67772e+07 to 8.38861e+06" in skipped[0]["message"]
+    assert first.steps[1]["loss_scale"] == 2.0**23 and first.steps[0]["skipped"]
     page = re.sub(r"data:image/svg\\+xml;base64,[A-Za-z0-9+/=]+", "", (tmp_path / "out" / "report.html").read_text())
     told = re.sub(r"<[^>]+>", " ", page[page.index("<main>") :])
     assert "times FP32" in told and "AMP" in told and "FP8" not in told and "AMP" in done.stdout
