@@ -40,6 +40,7 @@ def feedback(
 ) -> None:
     """Pack the feedback pages for the upload to Canvas or Moodle. Status 1: somebody is left out, and is named."""
     from grading.intake.policy import find_rules
+    from grading.reports import page
     from grading.reports.commands import class_of
     from grading.reports.handback import pack
     from labkit.checks.tasks import find_weeks
@@ -52,7 +53,7 @@ def feedback(
         "Moodle": "the assignment, Grading action, Upload multiple feedback files in a zip",
         "Canvas": "the assignment, Re-upload submissions",
     }[packed.system]
-    typer.echo(f"{len(packed.students)} pages are in {to}; in {packed.system}: {way}")
+    typer.echo(f"{to} holds {page.count(len(packed.students), 'page')}; in {packed.system}: {way}")
     raise typer.Exit(1 if packed.told else 0)
 
 

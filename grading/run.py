@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import math
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -44,12 +45,15 @@ from labkit.errors import LabError
 class Progress:
     """Told to whoever shows it. `mark` is None when one begins.
 
-    entry   whose turn it is; None while the reference is measured: then `done` and `total` count its cases"""
+    entry     whose turn it is; None while the reference is measured: then `done` and `total` count its cases
+    expected  seconds that all of it takes if each takes as long as the reference; told once, before the first
+    """
 
     done: int
     total: int
     entry: Entry | None
     mark: Mark | None = None
+    expected: float | None = None
 
 
 @dataclass
@@ -132,6 +136,8 @@ def run(
             stretch = [id for id in tasks if week.task(id).kind == "stretch"]
             settings = _timed(week, settings, own, pool, told, stretch)
             pool.settings = settings = replace(settings, tasks=tuple(tasks), marks=folder)
+            if not tasks and dask is None:
+                told(Progress(0, total, None, expected=settings.total * math.ceil(total / jobs)))
             if dask is not None:
                 from grading import many
 

@@ -47,12 +47,23 @@ def shown(console: Console) -> Iterator[Callable[[Step], None]]:
         reference, task = bar.add_task(MEASURED, total=None, visible=False), bar.add_task("starting", total=None)
 
         def update(step: Step) -> None:
+            if step.expected is not None:
+                console.print(Text(expectation(step)))
+                return
             now, name = (reference, MEASURED) if step.entry is None else (task, name_of(step.entry.student, 40))
             bar.update(reference, visible=step.entry is None)
             bar.update(task, visible=step.entry is not None)
             bar.update(now, total=step.total or None, completed=step.done, description=Text(name).markup)
 
         yield update
+
+
+def expectation(step: Step) -> str:
+    """How long it may take, before the first submission has told: a capstone takes minutes."""
+    takes = max(1.0, step.expected or 0.0)
+    about = f"{takes:.0f} s" if takes < 90 else f"{takes / 60:.0f} minutes"
+    many = f"{step.total} submissions" if step.total > 1 else "1 submission"
+    return f"{many} to grade: about {about} if each takes as long as the course's own solutions; a hang takes longer"
 
 
 def _lines(console: Console) -> Callable[[Step], None]:
@@ -69,6 +80,8 @@ def _lines(console: Console) -> Callable[[Step], None]:
                     f"{mark.seconds:.0f} s"
                 )
             )
+        elif step.expected is not None:
+            console.print(Text(expectation(step)), soft_wrap=True)
         elif step.entry is None and not step.total:
             began = last = now
             console.print(Text(MEASURED), soft_wrap=True)

@@ -15,9 +15,21 @@ from labkit.errors import LabError
 LOOKED_AT = 12  # hand-ins of a source: a slip mistakes all of them
 
 
-def refuse_another_weeks(found: Sequence[Entry], source: Path, week: Week) -> None:
-    """LabError if hand-ins of a source hold another week's modules and none holds more of this week's. Weeks have
-    modules of one name, and a whole student tree holds all of every week: so the larger share of a week's own tells."""
+def refuse_another_weeks(found: Sequence[Entry], source: Path, week: Week, next: str = "") -> None:
+    """LabError if hand-ins of a source are another week's, and none is this week's. next: what to do instead, in place
+    of what `grade collect` says."""
+    if other := _another(found, week):
+        next = next or (
+            f"nothing was collected. `grade collect {other} --from {source}`; if somebody handed in another week's "
+            "files, collect them with --student ID"
+        )
+        raise LabError(f"{source} holds hand-ins of {other}, and none of {week.name}; {next}")
+
+
+def _another(found: Sequence[Entry], week: Week) -> str:
+    """The week whose modules hand-ins of a source hold where none holds more of this week's; "" if there is none. Weeks
+    have modules of one name, and a whole student tree holds all of every week: the larger share of a week's own tells.
+    """
     weeks = {one.name: _modules(one) for one in find_weeks() if one.package != week.package}
     mine, theirs = _modules(week), Counter[str]()
     for entry in found[:LOOKED_AT]:
@@ -28,13 +40,8 @@ def refuse_another_weeks(found: Sequence[Entry], source: Path, week: Week) -> No
         if best and len(names & weeks[best]) / len(weeks[best]) > own:
             theirs[best] += 1
         elif own:
-            return
-    if theirs:
-        other = theirs.most_common(1)[0][0]
-        raise LabError(
-            f"{source} holds hand-ins of {other}, and none of {week.name}; nothing was collected. `grade collect "
-            f"{other} --from {source}`; if somebody handed in another week's files, collect them with --student ID"
-        )
+            return ""
+    return theirs.most_common(1)[0][0] if theirs else ""
 
 
 def _modules(week: Week) -> set[str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import re
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,9 +24,10 @@ from pathlib import Path
 
 from grading.files import put
 from grading.intake.contents import BadArchive, members
+from grading.intake.mistaken import refuse_another_weeks
 from grading.intake.names import clean, harmless, lms_name, noise
 from grading.intake.policy import Rules
-from grading.intake.sources import MAX_DIRECTORY
+from grading.intake.sources import MAX_DIRECTORY, opened
 from grading.reports import page
 from grading.reports.feedback import path_of
 from grading.reports.standing import Standing
@@ -54,7 +56,7 @@ def pack(
     feedback    its folder
     like        the platform's own bulk downloads of this assignment, which tell the names
 
-    LabError for what is no download of Canvas or Moodle, and for one of each."""
+    LabError for what is no download of Canvas or Moodle, for one of each, and for another week's."""
     named: dict[str, tuple[str, str]] = {}
     for source in like:
         named |= _names(source, rules)
@@ -65,6 +67,9 @@ def pack(
             "one of Canvas' or Moodle's bulk downloads: give the .zip as the platform gave it. Where no platform takes "
             f"files back, `grade feedback {week.name} --text` writes the text of a mail beside each page"
         )
+    for source in like:
+        with tempfile.TemporaryDirectory() as scratch, opened(source, week, Path(scratch) / "download") as handed_in:
+            refuse_another_weeks(handed_in, source, week, f"nothing was packed: give the download of {week.name}")
     packed = Packed(to, systems.pop())
     without, unknown = [], []
     whole = io.BytesIO()

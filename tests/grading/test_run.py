@@ -131,6 +131,8 @@ def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
         hand_in(student, text)
     hand_in("empty", "nothing", name="readme.txt")
     hand_in("renamed", SOLVED, name="ops (1).py")
+    (course[1] / "renamed" / "week91" / "runs" / "mine").mkdir(parents=True)
+    (course[1] / "renamed" / "week91" / "runs" / "mine" / "run.json").write_text("{}")
     first = graded(course, jobs=2)
     assert first["kept"] == [] and len(first["made"]) == 6
     assert {s: mark(course, s).points for s in first["made"]} == {
@@ -148,7 +150,9 @@ def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
         assert any(sentence in note for note in one.notes), one.notes  # under the class's table
         assert {case["verdict"] for case in one.cases} == {"no result"} and one.complete
         assert all(sentence in case["text"] for case in one.cases), one.cases[0]["text"]
-    assert not any(".py" in note for note in mark(course, "good").notes)
+    assert not any(".py" in note or "record of a run" in note for note in mark(course, "good").notes)
+    page = "Handed in with the record of a run: runs/mine. It is read with the written task."
+    assert page in mark(course, "renamed").notes, "which formgrader's first cell shows"
     assert all(m.isolation == marks.SANDBOXED and m.possible == 15 for m in marks.all_marks(folder, "week91"))
 
     assert graded(course, jobs=1)["made"] == []
@@ -454,4 +458,23 @@ def test_the_minutes_of_the_reference_are_told_with_what_is_left(monkeypatch):
     screen = Console(file=io.StringIO(), width=150, force_terminal=True)
     with table.shown(screen) as told:
         told(running.Progress(10, 40, None))
+        told(running.Progress(0, 7, None, expected=310))
     assert "10/40" in screen.file.getvalue() and table.MEASURED in screen.file.getvalue()
+    assert "7 submissions to grade: about 5 minutes if each takes as long" in screen.file.getvalue()
+
+
+def test_before_the_first_submission_it_is_told_how_long_all_may_take(course, tmp_path, monkeypatch):
+    """Three at a time: the reference's seconds twice over for four. Its seconds are made up; nothing is judged."""
+    week, submitted, folder, hand_in = course
+    measured = judge.Settings(1, marks.UNSANDBOXED, work=tmp_path / "work", total=100.0)
+    monkeypatch.setattr(running, "_timed", lambda *given: measured)
+    monkeypatch.setattr(pool.Pool, "grade_all", lambda *given: None)
+    for student in "abcd":
+        hand_in(student, OPS)
+    heard = []
+    running.run(week, submitted, folder, jobs=3, isolation=marks.UNSANDBOXED, told=heard.append)
+    assert [(step.done, step.total, step.expected) for step in heard] == [(0, 4, 200.0)]
+    out = io.StringIO()
+    with table.shown(Console(file=out, width=200)) as told:
+        told(heard[0])
+    assert out.getvalue().startswith("4 submissions to grade: about 3 minutes if each takes as long as the course's")

@@ -20,6 +20,7 @@ from grading.intake.collect import collect
 from grading.intake.find import find_submissions
 from grading.intake.policy import DEFAULTS, Late, Rules, refuse_while_open
 from grading.intake.rename import rename
+from grading.reports.feedback import path_of
 from grading.reports.status import status
 from grading.run import Report
 from grading.similar.commands import _year
@@ -95,6 +96,20 @@ def test_a_download_of_another_week_is_refused(name, other, tmp_path):
     assert not list((tmp_path / "submitted" / name).glob("*/*"))
     one = collect([source], WEEKS[name], tmp_path / "submitted", DEFAULTS, students=["anna"])
     assert len(one.added) == 1, "who did hand in another week's files can be collected by name"
+
+
+def test_feedback_is_not_packed_by_another_weeks_download(classroom):
+    """The platform finds a student by the names in it, so the pages would stand in the other assignment."""
+    page = path_of(classroom / "feedback", WEEKS["week13"], "anna")
+    page.parent.mkdir(parents=True)
+    page.write_text("page")
+    words = ("pack", "feedback", "week13", "--like", "x.zip", "--to", "up.zip")
+    download(classroom / "x.zip", WEEKS["week14"], "anna")
+    said = grade(classroom, *words, status=2)
+    assert "x.zip holds hand-ins of week14, and none of week13; nothing was packed: give the download of" in said
+    assert not (classroom / "up.zip").exists()
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    assert "up.zip holds 1 page;" in grade(classroom, *words, status=1)
 
 
 def test_a_whole_tree_and_a_class_with_one_slip_are_collected(tmp_path):
