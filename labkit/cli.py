@@ -265,7 +265,7 @@ def bundle(
 @app.command()
 def plan(
     model: Annotated[
-        str, Option(help="1b, 7b, 8b, 13b, 70b, 405b, 8x7b, or a file: NAME.toml, or a Hugging Face config.json.")
+        str, Option(help="tiny, 124m, 1b, 7b, 8b, 13b, 70b, 405b, 8x7b, or a file: NAME.toml, or a config.json.")
     ] = "8b",
     seq: Annotated[int | None, Option(help="Tokens a sequence. Default: the model's.")] = None,
     gpus: Annotated[int, Option(help="How many.")] = 64,

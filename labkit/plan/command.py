@@ -212,10 +212,11 @@ def show(found: Found, asked: Asked, rows: list[int], console: Console) -> None:
     """Three tables (plans and speed, where the step goes, memory), then the sentences. Each fits into 80 columns."""
     c, chip, best = found.cluster, found.cluster.chip, rows[0]
     tied, mfu, speed = ties(found, rows), found.mfu(), found.tokens_s_gpu()
-    billions = found.model.parameters / 1e9
+    millions = found.model.parameters / 1e6
+    size = f"{millions / 1e3:.3g} B" if millions >= 1e3 else f"{millions:.3g} M"
     say = lambda text: console.print(text, highlight=False, soft_wrap=not console.is_terminal)  # noqa: E731  # one line
     say(
-        f"{billions:.3g} B parameters, {int(found.cases.gbs[best])} sequences of {found.model.seq} tokens a step, on "
+        f"{size} parameters, {int(found.cases.gbs[best])} sequences of {found.model.seq} tokens a step, on "
         f"{c.gpus} {chip.name or asked.gpu} ({c.per_node} a node, {c.intra / G:g} and {c.inter / G:g} GB/s a GPU, "
         f"{chip.memory_gb:g} GB). {len(found.seconds):,} plans, {int(found.fits.sum()):,} fit."
     )

@@ -15,7 +15,9 @@ def _named(layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int =
 
 
 MODELS = {
-    "1b": _named(16, 2048, 16, 8, 8192, 32768, seq=4096),  # this course's 1.14 B
+    "tiny": _named(4, 128, 4, 2, 384, 2048, seq=256),  # this course's (labkit.model.config), as the two behind it
+    "124m": _named(12, 768, 12, 12, 2048, 50304, seq=1024, tied=True),
+    "1b": _named(16, 2048, 16, 8, 8192, 32768, seq=4096),
     "7b": _named(32, 4096, 32, 32, 11008, 32000, seq=4096),  # Llama 2 (arXiv:2307.09288)
     "8b": _named(32, 4096, 32, 8, 14336),  # Llama 3 (arXiv:2407.21783), as 70b and 405b
     "13b": _named(40, 5120, 40, 40, 13824, 32000, seq=4096),
@@ -31,7 +33,4 @@ def find_model(name: str) -> Model:
         return MODELS[name.lower()]
     if is_file(name):
         return load_model(Path(name))
-    known = ", ".join(MODELS)
-    raise LabError(
-        f"--model '{name}' is not known{nearest(name, MODELS)}: take {known}, or a file: NAME.toml, or a config.json"
-    )
+    raise LabError(f"--model '{name}' is not known{nearest(name, MODELS)}; or name a file, NAME.toml or a config.json")

@@ -1,6 +1,7 @@
 """`lab plan`: what is enumerated, refused, ranked, said."""
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from labkit.errors import LabError
+from labkit.model.config import sizes
 from labkit.plan import explain
 from labkit.plan.command import Asked, machine, plan
 from labkit.plan.model import MODELS, find_model
@@ -206,6 +208,16 @@ def test_a_gpu_by_its_numbers_is_that_gpu():
     assert given._replace(chip=given.chip._replace(known=True, nvlink=450.0)) == known
     assert machine(Asked(gpu="mine", peak=989.0, fp8_peak=0.0, memory=80.0, hbm=3350.0)).intra == 64e9
     assert fp8_refusal(MODELS["8b"], machine(Asked(gpu="x", peak=1.0, fp8_peak=0.0, memory=8.0, hbm=9.0)).chip)
+
+
+@pytest.mark.parametrize("name", sizes())
+def test_a_decoder_of_this_course_has_the_shape_that_it_trains(name):
+    """C.5 plans what it then trains. The planner leaves norms out, and a tied head."""
+    shapes = sizes()[name].weight_shapes()
+    tied = {"head.weight"} if sizes()[name].tie_embeddings else set()
+    trained = sum(math.prod(shape) for key, shape in shapes.items() if len(shape) > 1 and key not in tied)
+    assert find_model(name).parameters == trained and find_model(name).seq <= sizes()[name].max_seq_len
+    assert f"{trained / 10 ** (9 if name in ('1b', '8b') else 6):.3g} " in said(model=name, gpus=8)
 
 
 def test_a_model_from_a_file(tmp_path):
