@@ -216,16 +216,7 @@ def make(
     if settings.isolation == UNSANDBOXED:
         attention.append("graded UNSANDBOXED: the submission's code could do anything, also to this mark")
     return Mark(
-        student=entry.student,
-        assignment=week.name,
-        attempt=entry.attempt,
-        received=received(entry),
-        seed=settings.seed,
-        submission=digest,
-        tests=tests_hash(week),
-        environment=environment_hash(settings.isolation),
-        key=key(digest, week, settings),
-        isolation=settings.isolation,
+        **_about(entry, digest, week, settings),
         points=told["points"],
         possible=told["possible"],
         complete=not outcome.faults,
@@ -236,6 +227,22 @@ def make(
         core_seconds=round(core_seconds, 3),
         finished=now(),
     )
+
+
+def _about(entry: Entry, digest: str, week: Week, settings: Settings) -> dict[str, Any]:
+    """What a mark says of the attempt and of how it is judged, whatever comes of it."""
+    return {
+        "student": entry.student,
+        "assignment": week.name,
+        "attempt": entry.attempt,
+        "received": received(entry),
+        "seed": settings.seed,
+        "submission": digest,
+        "tests": tests_hash(week),
+        "environment": environment_hash(settings.isolation),
+        "key": key(digest, week, settings),
+        "isolation": settings.isolation,
+    }
 
 
 def received(entry: Entry) -> str:
@@ -259,16 +266,7 @@ def failed(entry: Entry, digest: str, week: Week, settings: Settings, why: str) 
         if t.kind != "stretch"
     ]
     return Mark(
-        student=entry.student,
-        assignment=week.name,
-        attempt=entry.attempt,
-        received=received(entry),
-        seed=settings.seed,
-        submission=digest,
-        tests=tests_hash(week),
-        environment=environment_hash(settings.isolation),
-        key=key(digest, week, settings),
-        isolation=settings.isolation,
+        **_about(entry, digest, week, settings),
         possible=number(week.points("auto")),
         complete=False,
         attention=[f"{FAULT}: {why}"],

@@ -17,7 +17,7 @@ from labkit.compare.verdict import judge
 from labkit.record.read import PACKED, read_run
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = [folder for folder in (ROOT / "results", *sorted(ROOT.glob("week*/results"))) if folder.is_dir()]
+FOLDERS = [folder for folder in (ROOT / "results", *sorted(ROOT.glob("*/results"))) if folder.is_dir()]
 COMPARISONS = sorted(file.parent for folder in FOLDERS for file in folder.rglob("run.json"))
 JUDGED = [run for run in COMPARISONS if (read_run(run).results.get("verdict") or {}).get("arms")]
 PRIVATE = re.compile(r"/(home|root|tmp|Users|work)/|[\w.]+@[\w.]+\.\w+|GPU-[0-9a-f]{8}|\x1b")
