@@ -119,7 +119,9 @@ def release(
         )
     trees = []
     if names:
-        trees.append(student_tree(source, _named(names, weeks)))
+        chosen = _named(names, weeks)
+        here = [week for week in weeks if week not in chosen and _has(target, week)]
+        trees.append(student_tree(source, chosen, here))
     if solutions:
         trees.append(solutions_tree(source, _named(solutions, weeks)))
     tree = Tree(
@@ -141,6 +143,16 @@ def release(
 def _named(names: Sequence[str], weeks: Sequence[Week]) -> list[Week]:
     """These weeks, each once."""
     return list({(week := find_week(name, weeks)).name: week for name in names}.values())
+
+
+def _has(target: Path, week: Week) -> bool:
+    """Whether this week was released there: a file of it has the course's own text. The record, which is the student's
+    to edit, would not show that, and with the week comes what belongs to it outside of its folder."""
+    for test in week.tests:
+        there, text = target / week.package / test.name, test.read_bytes()
+        if text and there.is_file() and there.read_bytes() == text:
+            return True
+    return False
 
 
 def _others(target: Path) -> list[str]:

@@ -118,13 +118,15 @@ class Tree:
     untracked: list[str] = field(default_factory=list)
 
 
-def student_tree(source: Path, weeks: Sequence[Week]) -> Tree:
+def student_tree(source: Path, weeks: Sequence[Week], here: Sequence[Week] = ()) -> Tree:
     """The student tree with these weeks, from the course in `source`.
+
+    here   weeks that students have already: what stands outside of the weeks' folders for them stays in the tree
 
     LabError for a missing file, a marker that is none, a solution that would stay in, or a week that imports a week
     which is not released."""
     tracked, released = tracked_files(source), [week.package for week in weeks]
-    names = [week.name for week in weeks]
+    names = [week.name for week in (*weeks, *here)]
     files = (*FILES, *(page for week in names for page in PAGES.get(week, ())))
     tree = Tree(covers=(*files, "AGENTS.md", *FOLDERS, *released))
     for name in files:

@@ -70,13 +70,16 @@ def load(
     from grading.gradebook.load import files_of
     from grading.gradebook.load import load as put
     from grading.intake.names import printable
+    from grading.intake.pending import entries_of, pending
     from grading.intake.policy import find_rules
+    from grading.marks import all_marks
     from labkit.checks.tasks import find_week, find_weeks
 
     found, there, rules = find_week(week), open_course(course_folder(gradebook)), find_rules(course, find_weeks())
     with _watch() as progress:
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)
-    for sentence in report.sentences():
+    waits = pending(found, entries_of(submissions, found), all_marks(marks, found.name))
+    for sentence in (*report.sentences(), *waits.told(found)):
         typer.echo(printable(sentence))
     raise typer.Exit(1 if report.human else 0)
 

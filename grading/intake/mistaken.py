@@ -16,22 +16,24 @@ LOOKED_AT = 12  # hand-ins of a source: a slip mistakes all of them
 
 
 def refuse_another_weeks(found: Sequence[Entry], source: Path, week: Week, next: str = "") -> None:
-    """LabError if hand-ins of a source are another week's, and none is this week's. next: what to do instead, in place
-    of what `grade collect` says."""
-    if other := _another(found, week):
+    """LabError if most hand-ins of a source are another week's. next: what to do instead, in place of what
+    `grade collect` says."""
+    other, few = _another(found, week)
+    if other:
         next = next or (
             f"nothing was collected. `grade collect {other} --from {source}`; if somebody handed in another week's "
             "files, collect them with --student ID"
         )
-        raise LabError(f"{source} holds hand-ins of {other}, and none of {week.name}; {next}")
+        mine = f"and {few} of {week.name}" if few else f"and none of {week.name}"
+        raise LabError(f"{source} holds hand-ins of {other}, {mine}; {next}")
 
 
-def _another(found: Sequence[Entry], week: Week) -> str:
-    """The week whose modules hand-ins of a source hold where none holds more of this week's; "" if there is none. Weeks
-    have modules of one name, and a whole student tree holds all of every week: the larger share of a week's own tells.
-    """
+def _another(found: Sequence[Entry], week: Week) -> tuple[str, int]:
+    """(the week whose modules more hand-ins of a source hold than this week's, "" if there is none; how many hold this
+    week's). Weeks have modules of one name, and a whole student tree holds all of every week: the larger share of a
+    week's own tells."""
     weeks = {one.name: _modules(one) for one in find_weeks() if one.package != week.package}
-    mine, theirs = _modules(week), Counter[str]()
+    mine, theirs, ours = _modules(week), Counter[str](), 0
     for entry in found[:LOOKED_AT]:
         read = load(entry, week)
         names = {os.path.basename(path) for path in (*read.files, *read.left_out)}
@@ -40,8 +42,9 @@ def _another(found: Sequence[Entry], week: Week) -> str:
         if best and len(names & weeks[best]) / len(weeks[best]) > own:
             theirs[best] += 1
         elif own:
-            return ""
-    return theirs.most_common(1)[0][0] if theirs else ""
+            ours += 1
+    other, many = theirs.most_common(1)[0] if theirs else ("", 0)
+    return (other, ours) if many > ours else ("", ours)
 
 
 def _modules(week: Week) -> set[str]:

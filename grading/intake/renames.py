@@ -16,6 +16,8 @@ from grading.files import put
 from grading.intake.names import harmless, shown
 from labkit.errors import LabError
 
+RENAMED = "your instructor renamed it."  # how the sentence for the student ends
+
 
 def path_of(attempt: Path) -> Path:
     """Where the names of a collected attempt ("1.zip") are kept."""
@@ -50,5 +52,5 @@ def apply(files: dict[str, bytes], names: dict[str, str]) -> list[str]:
     for old, new in names.items():
         if old in files:
             files[new] = files.pop(old)
-            told.append(f"{shown(old)} counts as {shown(new)}: your instructor renamed it.")
+            told.append(f"{shown(old)} counts as {shown(new)}: {RENAMED}")
     return told

@@ -158,24 +158,27 @@ def feedback(
             f"{later} of them {'says' if later == 1 else 'say'} that points by hand come later: "
             f"`grade status {found.name}` tells whose"
         )
-    if bare := [] if student else _not_graded(found, submissions, {one.student for one in here}):
+    waits = _pending(found, submissions, marks)
+    if bare := [] if student else waits.new:
         typer.echo(f"No page for {some(bare)}: handed in, and not graded yet")
+    for sentence in waits.told(found):
+        typer.echo(sentence)
 
 
-def _not_graded(week, submissions: Path, graded: set[str]) -> list[str]:
-    """Students of whom something lies in the folder of hand-ins, and no mark is there."""
-    from grading.intake.find import find_submissions
-    from grading.reports.status import of_other_weeks
+def _pending(week, submissions: Path, marks: Path):
+    """What was handed in and has no mark yet (grading.intake.pending)."""
+    from grading import marks as marking
+    from grading.intake.pending import entries_of, pending
 
-    if not submissions.is_dir() or of_other_weeks(submissions, week):
-        return []
-    return sorted({entry.student for entry in find_submissions(submissions, week)} - graded)
+    known = marking.all_marks(marks, week.name) if (marks / week.name).is_dir() else ()
+    return pending(week, entries_of(submissions, week), known)
 
 
 def report(
     week: Week,
     to: Annotated[Path, typer.Option("--to", metavar="FILE.html", help="The page: one self-contained file.")],
     marks: Marks = Path("marks"),
+    submissions: Submissions = Path("submitted"),
     gradebook: Gradebook = None,
     course: Course = None,
 ) -> None:
@@ -190,6 +193,8 @@ def report(
     seen.absent = [one.student for one in _missing(found, here, course, None)[2]]
     write_page(seen, to)
     render(seen, Console())
+    for sentence in _pending(found, submissions, marks).told(found):
+        typer.echo(sentence)
     typer.echo(f"The page is {to}")
 
 
@@ -231,6 +236,7 @@ def export(
     from grading.reports import canvas, moodle
     from grading.reports import export as table
 
+    _refuse_roster(to, course, roster)
     if format is not Format.canvas and (assignment or automatic):
         raise typer.BadParameter("--assignment and --automatic belong to --format canvas")
     if week is None:
@@ -239,7 +245,8 @@ def export(
         _term(to, marks, submissions, gradebook, course, roster, zeros)
         return
     found, here = class_of(week, marks, gradebook, course)
-    bare = _not_graded(found, submissions, {one.student for one in here})
+    waits = _pending(found, submissions, marks)
+    bare = waits.new
     rules, who, gone = _missing(found, here, course, roster, bare)
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:
@@ -261,19 +268,31 @@ def export(
                 way += f", into the column {written.column!r} of {who.path.name}"
             elif who is not None:
                 way += f", as a new assignment: {who.path.name} has no column of this title (--assignment)"
-        for sentence in (*written.told, *_told(gone, given, bare)):
+        for sentence in (*written.told, *_told(gone, given, bare), *waits.told(found)):
             typer.echo(printable(sentence))
         typer.echo(
             f"{written.lines} of {len(here) + len(given)} students are in {to}; in {format.value.capitalize()}: {way}"
         )
         return
     table.export(found, here, to, absent=gone, zeros=zeros)
-    for sentence in _told(gone, given, bare):
+    for sentence in (*_told(gone, given, bare), *waits.told(found)):
         typer.echo(sentence)
     open_ = sum(s.total is None for s in here)
     typer.echo(
         f"{len(here)} students are in {to}" + (f"; {open_} have no total yet, their state says why" if open_ else "")
     )
+
+
+def _refuse_roster(to: Path, course: Path | None, roster: Path | None) -> None:
+    """LabError if the table would be written over the roster: with it, who handed nothing in would be forgotten."""
+    from grading.intake.policy import find_rules
+    from grading.intake.roster import of_rules
+    from labkit.checks.tasks import find_weeks
+    from labkit.errors import LabError
+
+    who = of_rules(find_rules(course, find_weeks()), roster)
+    if who is not None and to.exists() and to.samefile(who.path):
+        raise LabError(f"--to {to} is the roster, and would be written over: choose another name")
 
 
 def _term(
@@ -300,13 +319,15 @@ def _term(
     who = of_rules(rules, roster)
     if zeros and who is None:
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
-    parts, without = [], []
+    parts, without, behind = [], [], []
     for week in weeks:
         if (marks / week.name).is_dir() and any(marking.all_marks(marks, week.name)):
             found, here = class_of(week.name, marks, gradebook, course)
-            bare = _not_graded(found, submissions, {one.student for one in here})
-            parts.append(term.Part(found, here, _missing(found, here, course, roster, bare)[2], bare))
-        elif bare := _not_graded(week, submissions, set()):
+            waits = _pending(found, submissions, marks)
+            behind += [f"{found.name}: {sentence}" for sentence in waits.told(found)]
+            gone = _missing(found, here, course, roster, waits.new)[2]
+            parts.append(term.Part(found, here, gone, waits.new))
+        elif bare := _pending(week, submissions, marks).new:
             waits = count(len(bare), "hand-in is", "hand-ins are")
             without.append(f"{week.name} has no column: {waits} not graded yet")
     if not parts:
@@ -319,7 +340,7 @@ def _term(
     strange = strangers(sorted({one.student for part in parts for one in part.standings}), who, rules) if who else []
     if strange:
         typer.echo(f"Not in the roster, with a line of their own: {names([student for student, _ in strange])}")
-    for sentence in without:
+    for sentence in (*without, *behind):
         typer.echo(sentence)
 
 
@@ -366,7 +387,7 @@ def forget(
         typer.echo(f"  {place.what}: {place.path} ({much})")
     if places.found and not yes:
         typer.confirm("Remove all of it for good?", abort=True)
-    for place in remove(student, places):
+    for place in remove(places):
         typer.echo(f"removed: {place.what}, {place.path}")
     for sentence in (*places.told, *places.unread):
         typer.echo(f"left to you: {sentence}")

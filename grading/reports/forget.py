@@ -38,12 +38,13 @@ _OURS = re.compile(r'<meta name="generator" content="grade (?:report|similar)">'
 @dataclass(frozen=True)
 class Place:
     """A file or folder that is wholly this student's, or their rows in nbgrader's gradebook (`path` is the folder of
-    `course` then)."""
+    `course` then, and `name` what they are called there)."""
 
     what: str
     path: Path
     rows: int = 0
     course: Course | None = None
+    name: str = ""
 
     @property
     def is_rows(self) -> bool:
@@ -83,7 +84,7 @@ def find(
     for one in _courses(course, folders):
         for name in sorted(names):
             _nbgrader(places, name, names, weeks, one)
-    _mentions(places, student, own, folders, (rules.parent / own.roster.file,) if own.roster.file else ())
+    _mentions(places, names, own, folders, (rules.parent / own.roster.file,) if own.roster.file else ())
     return places
 
 
@@ -161,7 +162,7 @@ def _nbgrader(places: Places, student: str, names: set[str], weeks: Sequence[Wee
     if student in _sample(course.root):
         places.told.append(f"{course.root / SAMPLE} names this student: take the id out")
     if rows := _count(course, id):
-        places.found.append(Place("rows in nbgrader's gradebook", course.root, rows, course))
+        places.found.append(Place("rows in nbgrader's gradebook", course.root, rows, course, student))
     inbound = _inbound(course)
     if inbound is not None and inbound.is_dir():
         _handed_in(places, {*names, id}, weeks, inbound)
@@ -191,21 +192,23 @@ def _inbound(course: Course) -> Path | None:
     return Path(root) / course.id / "inbound" if isinstance(root, str) and root else None
 
 
-def _mentions(places: Places, student: str, rules: Rules, folders: set[Path], rosters: Sequence[Path]) -> None:
+def _mentions(places: Places, names: set[str], rules: Rules, folders: set[Path], rosters: Sequence[Path]) -> None:
     """What is of the whole class and names this student: pages, tables, rosters, archives of a learning platform."""
     from markupsafe import escape
 
-    shown, quotes = str(escape(page.visible(student, 120, 2))), harmless(student).replace('"', '""')
+    shown = [f">{escape(page.visible(name, 120, 2))}<" for name in names]
+    quoted_ = ['"{}"'.format(harmless(name).replace('"', '""')) for name in names]
+    ids = {rules.id_of(name) for name in names}
     ours = {path for folder in folders for path in (*folder.glob("*.html"), *folder.glob("*.csv"))}
     for path in sorted(ours | {path.resolve() for path in rosters}):
         text = _text(path)
         mine = _OURS.search(text) is not None or text.startswith(('"student",', '"Student",'))
-        if mine and any(name in text for name in (f">{shown}<", f'"{quotes}"')):
+        if mine and any(told in text for told in (*shown, *quoted_)):
             places.told.append(f"{path} names this student: make it again, or delete it")
-        elif not mine and path.suffix == ".csv" and _in_roster(path, student, rules):
+        elif not mine and path.suffix == ".csv" and any(_in_roster(path, name, rules) for name in sorted(names)):
             places.told.append(f"{path} is a roster or worksheet that names this student: take the line out")
     for path in sorted(path for folder in folders for path in folder.glob("*.zip")):
-        if any(rules.id_of(name) == student for name in _in_archive(path)):
+        if any(rules.id_of(name) in ids for name in _in_archive(path)):
             places.told.append(f"{path} holds files of this student: make it again, or delete it")
 
 
@@ -239,11 +242,11 @@ def _in_archive(path: Path) -> Iterator[str]:
             yield f"{named.student}_{named.number}"
 
 
-def forget(student: str, places: Places) -> Iterator[Place]:
+def forget(places: Places) -> Iterator[Place]:
     """Remove the places one after the other; yields each when it is gone. LabError if one cannot be removed."""
     for place in places.found:
         if place.course is not None:
-            _forget_rows(place.course, student)
+            _forget_rows(place.course, place.name)
         else:
             _remove(place.path)
         yield place

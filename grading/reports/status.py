@@ -13,16 +13,17 @@ from rich.text import Text
 
 from grading import marks as marking
 from grading.intake import roster
-from grading.intake.find import find_submissions
 from grading.intake.names import some
+from grading.intake.pending import entries_of, pending
 from grading.intake.policy import Rules
-from grading.intake.receipts import MARKED, MARKER
+from grading.intake.receipts import MARKED
 from grading.reports import page
 from grading.reports.standing import Standing, possible, standings
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
+RENAMED_SINCE = "not graded again, and a file was renamed"
 NOT_GRADED, MISSING, NOT_YET = "not graded yet", "missing", "not handed in yet"
 
 
@@ -80,26 +81,31 @@ def status(
     """Where everybody stands. A folder that is not there holds nothing."""
     attempts: dict[str, dict[int, datetime | None]] = {}
     marked: set[tuple[str, int]] = set()
-    if submissions.is_dir() and not of_other_weeks(submissions, week):
-        for entry in find_submissions(submissions, week):
-            attempts.setdefault(entry.student, {})[entry.attempt] = entry.received
-            if entry.timed == MARKED or (entry.late and entry.received is None):
-                marked.add((entry.student, entry.attempt))
+    entries = entries_of(submissions, week)
+    for entry in entries:
+        attempts.setdefault(entry.student, {})[entry.attempt] = entry.received
+        if entry.timed == MARKED or (entry.late and entry.received is None):
+            marked.add((entry.student, entry.attempt))
     found: list[Standing] = []
-    if (marks / week.name).is_dir() and any(marking.all_marks(marks, week.name)):
+    known = list(marking.all_marks(marks, week.name)) if (marks / week.name).is_dir() else []
+    if known:
         found = standings(week, marks, gradebook, rules)
+    waits = pending(week, entries, known)
     graded = {one.student: one for one in found}
     result = Status(week)
     for student in sorted({*attempts, *graded}):
         theirs, standing = attempts.get(student, {}), graded.get(student)
-        open_ = sorted(set(theirs) - set(standing.attempts if standing else ()))
         if standing is None:
             last = max(theirs)
             is_marked, is_late = (student, last) in marked, _late(student, theirs[last], week, rules)
             result.rows.append(Row(student, len(theirs), theirs[last], is_late, NOT_GRADED, marked=is_marked))
             continue
         received = _time(standing.mark.received)
-        state = f"attempt {page.join([str(n) for n in open_])} {NOT_GRADED}" if open_ else standing.state
+        state = standing.state
+        if renamed := waits.renamed.get(student):
+            state = f"attempt {page.join([str(n) for n in renamed])} {RENAMED_SINCE}"
+        if newer := waits.newer.get(student):
+            state = f"attempt {page.join([str(n) for n in newer])} {NOT_GRADED}"
         many = max(len(theirs), len(standing.attempts))
         is_marked, is_late = (student, standing.mark.attempt) in marked, _late(student, received, week, rules)
         result.rows.append(Row(student, many, received, is_late, state, standing, is_marked))
@@ -111,11 +117,6 @@ def status(
         )
     _absent(result, rules, now, given)
     return result
-
-
-def of_other_weeks(submissions: Path, week: Week) -> bool:
-    """Whether `grade collect` keeps other weeks there, and nothing of this one yet."""
-    return not (submissions / week.name / MARKER).exists() and any(submissions.glob(f"*/{MARKER}"))
 
 
 def _absent(result: Status, rules: Rules, now: datetime, given: Path | None) -> None:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import grading.tree
 from grading import cli
 from grading import release as releasing
 from grading.release import MANIFEST, release
@@ -43,6 +44,35 @@ def test_upgrade_in_mid_term(tree, course):
     report = again(tree, course)
     assert not report.beside and not (tree / f"{PARTS_PY}.new").exists() and report.others == ["week92_next"]
     assert "week92_next is here from before" in report.sentences()[-2]
+
+
+def later(course, monkeypatch):
+    """Week 92 brings a folder of labkit, and a paragraph of another week's helper."""
+    monkeypatch.setattr(grading.tree, "LATER", {"labkit/plan": "week92"})
+    put(course / "labkit/plan/model.py", "answer = 42\n")
+    put(course / "week92_next/test_week.py", "def test_next(): pass\n")
+    change(course, HELPER, "helped = 1\n", "# BEGIN WITH week92\nlater = 2\n# END WITH week92\nhelped = 1\n")
+
+
+def test_what_came_with_a_week_stays_when_another_is_released(tree, course, monkeypatch):
+    """An instructor names the new week alone. That took away what week 15 stands on."""
+    later(course, monkeypatch)
+    again(tree, course, ["week92"])
+    report = again(tree, course, ["week91"])
+    assert (tree / "labkit/plan/model.py").exists() and "later = 2" in (tree / HELPER).read_text()
+    assert not report.removed and report.others == ["week92_next"]
+
+
+def test_a_record_of_a_week_that_was_never_released_brings_nothing_of_it(tree, course, monkeypatch):
+    """The record and the folders are the student's to edit."""
+    later(course, monkeypatch)
+    record = json.loads((tree / MANIFEST).read_text())
+    record["files"]["week92_next/test_week.py"] = record["files"][HELPER]
+    (tree / MANIFEST).write_text(json.dumps(record))
+    for text in ("", "def test_mine(): pass\n"):
+        put(tree / "week92_next/test_week.py", text)
+        again(tree, course, ["week91"])
+        assert not (tree / "labkit/plan").exists() and "later = 2" not in (tree / HELPER).read_text()
 
 
 def test_what_a_tree_no_longer_holds_goes_with_its_empty_folders_in_one_sentence(tree, course):

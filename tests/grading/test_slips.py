@@ -8,6 +8,7 @@ import csv
 import io
 import re
 import zipfile
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from grading.cli import _called, main
 from grading.here import not_the_class
 from grading.intake.collect import collect
 from grading.intake.find import find_submissions
+from grading.intake.load import load
 from grading.intake.policy import DEFAULTS, Late, Rules, refuse_while_open
 from grading.intake.rename import rename
 from grading.reports.feedback import path_of
@@ -119,11 +121,69 @@ def test_a_whole_tree_and_a_class_with_one_slip_are_collected(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("x = 1\n")
     assert len(collect([tmp_path / "clones"], WEEKS["week15"], tmp_path / "kept", DEFAULTS).added) == 1
-    source = download(tmp_path / "x.zip", WEEKS["week13"], "anna", "ben")
+    source = download(tmp_path / "x.zip", WEEKS["week14"], "anna", "ben")
     with zipfile.ZipFile(source, "a") as archive:
-        archive.writestr("cleo_200_assignsubmission_file_/ddp.py", "x = 1\n")
-        archive.writestr("cleo_200_assignsubmission_file_/zero.py", "x = 1\n")
+        for name in modules(WEEKS["week13"]):
+            archive.writestr(f"cleo_200_assignsubmission_file_/{name}", "x = 1\n")
     assert len(collect([source], WEEKS["week14"], tmp_path / "submitted", DEFAULTS).added) == 3
+    with pytest.raises(LabError, match="holds hand-ins of week14, and 1 of week13; nothing was collected"):
+        collect([source], WEEKS["week13"], tmp_path / "other", DEFAULTS)
+
+
+def test_the_roster_is_not_written_over(classroom):
+    """Canvas' exported gradebook and what goes back to it have one form: a hurried instructor gives them one name."""
+    before = (classroom / "roster.csv").read_text()
+    for words in (
+        ("week13", "--to", "roster.csv"),
+        ("--to", "./roster.csv"),
+        ("week13", "--to", "roster.csv", "--zeros"),
+    ):
+        assert "--to roster.csv is the roster, and would be written over" in grade(
+            classroom, "export", *words, status=2
+        )
+    assert (classroom / "roster.csv").read_text() == before
+
+
+def test_an_attempt_that_no_mark_knows_is_told_wherever_points_are(classroom, monkeypatch):
+    """Collected or renamed and not graded: until then a page would tell of an older attempt, and nobody would know."""
+    monkeypatch.setenv("COLUMNS", "200")
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    grade(classroom, "collect", "week13", "--from", "x.zip")
+    (classroom / "marks" / "week13" / "anna" / "1.json").rename(classroom / "kept.json")
+    marks.write(classroom / "marks", replace(marks.read(classroom / "kept.json"), attempt=0))
+    told = "1 student has an attempt that is not graded yet (anna), and the points here are of an older one: `grade run"
+    ways = {
+        "feedback": ("--to", "feedback", "--anyway"),
+        "report": ("--to", "page.html"),
+        "export": ("--to", "table.csv"),
+    }
+    for command, words in ways.items():
+        assert told in grade(classroom, command, "week13", *words), command
+    assert f"week13: {told}" in grade(classroom, "export", "--to", "term.csv")
+    assert "attempt 1 not graded yet" in grade(classroom, "status", "week13")
+
+
+def test_a_file_renamed_since_its_mark_was_made_is_told(classroom, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with zipfile.ZipFile(classroom / "x.zip", "w") as archive:
+        archive.writestr("anna_100_assignsubmission_file_/collectives (1).py", "x = 1\n")
+    grade(classroom, "collect", "week13", "--from", "x.zip")
+    week, path = WEEKS["week13"], classroom / "marks" / "week13" / "anna" / "1.json"
+
+    def marked():
+        (entry,) = find_submissions(classroom / "submitted", week)
+        found = load(entry, week)
+        marks.write(classroom / "marks", replace(marks.read(path), submission=found.digest, notes=list(found.notes)))
+        assert "was renamed" not in grade(classroom, "status", "week13")
+
+    marked()
+    for words in ((), ("--undo",)):
+        rename(classroom / "submitted", week, "anna", "collectives (1).py", "collectives.py", undo=bool(words))
+        assert "attempt 1 not graded again, and a file was renamed" in grade(classroom, "status", "week13")
+        assert "1 student has an attempt that is not graded yet" in grade(
+            classroom, "export", "week13", "--to", "t.csv"
+        )
+        marked()
 
 
 # ---- the wrong folder

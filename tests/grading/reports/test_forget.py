@@ -76,7 +76,7 @@ def test_all_of_one_and_nothing_of_the_others(student, week, root):
         "feedback",
     ]
     assert not places.told and not places.unread
-    assert len(list(forget(student, places))) == 4
+    assert len(list(forget(places))) == 4
     mine = [
         f"marks/week13/{quoted(student)}",
         f"marks/week14/{quoted(student)}",
@@ -111,7 +111,7 @@ def test_submissions_as_they_came(student, week, tmp_path):
         before = everything(root / layout)
         places = places_of(student, week, tmp_path, submissions=root / layout)
         assert len(places.found) == many, layout
-        list(forget(student, places))
+        list(forget(places))
         after = everything(root / layout)
         assert after and all(before[path] == data for path, data in after.items())
         mine = (f"{student}+week13", f"{student}_", f"{student}.")
@@ -124,7 +124,7 @@ def test_submissions_as_they_came(student, week, tmp_path):
 def test_a_folder_that_holds_other_weeks_only_goes_too(week, tmp_path):
     put(tmp_path / "submitted" / "anna" / "week14" / "b.py")
     put(tmp_path / "submitted" / "ann" / "week14" / "b.py")
-    list(forget("anna", places_of("anna", week, tmp_path)))
+    list(forget(places_of("anna", week, tmp_path)))
     assert [path.name for path in (tmp_path / "submitted").iterdir()] == ["ann"]
 
 
@@ -149,12 +149,12 @@ def test_killed_at_any_moment_the_same_command_completes(week, root, monkeypatch
 
         monkeypatch.setattr(os, "unlink", unlink)
         try:
-            list(forget("anna", places_of("anna", week, root)))
+            list(forget(places_of("anna", week, root)))
             finished = True
         except KeyboardInterrupt:
             finished = False
         monkeypatch.setattr(os, "unlink", real)
-        list(forget("anna", places_of("anna", week, root)))
+        list(forget(places_of("anna", week, root)))
         wanted = wanted or everything(root)
         assert everything(root) == wanted and not any(path.split("/")[-1] == "anna" for path in wanted)
         if finished:
@@ -170,7 +170,7 @@ def test_links_are_removed_and_not_followed(week, tmp_path):
     os.symlink(tmp_path / "outside", tmp_path / "feedback" / "anna" / "link")
     places = places_of("anna", week, tmp_path)
     assert [size(place.path)[0] for place in places.found] == [1, 2]
-    list(forget("anna", places))
+    list(forget(places))
     assert (tmp_path / "outside" / "precious.txt").exists() and places_of("anna", week, tmp_path).found == []
 
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_removed_is_one_sentence(week, root, monkeypatch):
 
     monkeypatch.setattr(forgetting.shutil, "rmtree", refused)
     with pytest.raises(LabError, match="cannot be removed .Permission denied.: get the right"):
-        list(forget("anna", places_of("anna", week, root)))
+        list(forget(places_of("anna", week, root)))
 
 
 @pytest.fixture(scope="module")
@@ -319,7 +319,7 @@ class TestWithNbgrader:
             "rows in nbgrader's gradebook",
             "what was handed in",
         }
-        list(forget("anna", places))
+        list(forget(places))
         assert rows(course) == [row for row in before if "anna" not in row]
         assert b"REMARK" in base.read_bytes(), "the others' comments"
         assert b"SECRET REMARK" not in base.read_bytes() and b"OLDER REMARK" not in base.read_bytes()
@@ -346,8 +346,21 @@ class TestWithNbgrader:
             "nbgrader's autograded/",
             "rows in nbgrader's gradebook",
         }
-        list(forget("a/b", places))
+        list(forget(places))
         assert places_of("a/b", week, tmp_path, course=course.root).found == []
+
+    def test_by_any_name_of_the_student_the_rows_go_that_are_shown(self, course, tmp_path, week):
+        """They are in the gradebook under another name than the one that was typed."""
+        from tests.grading.gradebook.samples import rows
+
+        course, of_course = course
+        put(tmp_path / "course.toml", '[ids]\n"annameier_9" = "anna"\n')
+        put(tmp_path / "table.csv", '"student","total"\n"anna","12"\n')
+        before = rows(course)
+        places = places_of("annameier_9", of_course, tmp_path, course=course.root)
+        assert f"{tmp_path / 'table.csv'} names this student: make it again, or delete it" in places.told
+        list(forget(places))
+        assert rows(course) == [row for row in before if "anna" not in row] != before
 
     def test_killed_among_the_rows_nothing_or_everything_is_gone(self, course, tmp_path, monkeypatch):
         from sqlalchemy.orm import Session
@@ -370,7 +383,7 @@ class TestWithNbgrader:
                 forgetting._forget_rows(course, "anna")
             monkeypatch.setattr(Session, "delete", real)
             assert rows(course) == before, stop
-        list(forget("anna", places_of("anna", week, tmp_path, course=course.root)))
+        list(forget(places_of("anna", week, tmp_path, course=course.root)))
         assert rows(course) == [row for row in before if "anna" not in row]
 
     def test_killed_after_the_rows_went_their_text_is_not_left_in_the_file(self, course, tmp_path):
@@ -408,7 +421,7 @@ class TestWithNbgrader:
         before = rows(second)
         places = places_of("anna", week, tmp_path, course=course.root)
         assert [sentence.partition(" ")[0] for sentence in places.told] == [str(second.root / SAMPLE)]
-        list(forget("anna", places))
+        list(forget(places))
         assert rows(second) == rows(course) == [row for row in before if "anna" not in row]
         assert not (second.root / "autograded" / "anna").exists() and (second.root / "autograded" / "ann").exists()
 

@@ -1,0 +1,71 @@
+"""What was handed in and the marks do not know yet: pages, tables and exports made now would speak of older attempts.
+
+That is so from `grade collect`, or `grade rename`, until the next `grade run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grading.intake.find import Entry, find_submissions
+from grading.intake.load import load
+from grading.intake.names import some
+from grading.intake.receipts import MARKER
+from grading.intake.renames import RENAMED
+from grading.marks import Mark
+from labkit.checks.tasks import Week
+
+
+@dataclass
+class Pending:
+    """new: students with no mark at all; newer: student -> attempts that have none; renamed: student -> attempts of
+    which a file was renamed, or that was taken back, since their mark was made."""
+
+    new: list[str] = field(default_factory=list)
+    newer: dict[str, list[int]] = field(default_factory=dict)
+    renamed: dict[str, list[int]] = field(default_factory=dict)
+
+    def told(self, week: Week) -> list[str]:
+        """A sentence for the instructor, if the marks of students who have some are not of all that they handed in."""
+        behind = sorted({*self.newer, *self.renamed})
+        if not behind:
+            return []
+        whose = "1 student has" if len(behind) == 1 else f"{len(behind)} students have"
+        return [
+            f"{whose} an attempt that is not graded yet ({some(behind)}), and the points here are of an older one: "
+            f"`grade run {week.name}` first"
+        ]
+
+
+def of_other_weeks(submissions: Path, week: Week) -> bool:
+    """Whether `grade collect` keeps other weeks there, and nothing of this one yet."""
+    return not (submissions / week.name / MARKER).exists() and any(submissions.glob(f"*/{MARKER}"))
+
+
+def entries_of(submissions: Path, week: Week) -> list[Entry]:
+    """What was handed in; nothing where there is no folder, or one of other weeks."""
+    return find_submissions(submissions, week) if submissions.is_dir() and not of_other_weeks(submissions, week) else []
+
+
+def pending(week: Week, entries: Iterable[Entry], marks: Iterable[Mark]) -> Pending:
+    """marks: all of the week's, of every attempt."""
+    known: dict[str, dict[int, Mark]] = {}
+    for mark in marks:
+        known.setdefault(mark.student, {})[mark.attempt] = mark
+    found = Pending()
+    for entry in entries:
+        own = known.get(entry.student, {}).get(entry.attempt)
+        if entry.student not in known:
+            found.new = sorted({*found.new, entry.student})
+        elif own is None:
+            found.newer.setdefault(entry.student, []).append(entry.attempt)
+        elif _may_differ(entry, own) and load(entry, week).digest != own.submission:
+            found.renamed.setdefault(entry.student, []).append(entry.attempt)
+    return found
+
+
+def _may_differ(entry: Entry, mark: Mark) -> bool:
+    """Whether a file of it is renamed, or was when it was marked: only then the hand-in is read."""
+    return bool(entry.renamed) or any(note.endswith(RENAMED) for note in mark.notes)
