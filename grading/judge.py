@@ -175,7 +175,7 @@ def laid_out(package: Package, folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     _empty(folder)
     try:
-        for path, data in package.files.items():
+        for path, data in (package.files | package.course).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
         for place in (folder, *folder.rglob("*")):

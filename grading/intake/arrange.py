@@ -10,7 +10,8 @@ Students hand in all kinds of layouts, so the modules are looked for:
                 the course handed out and another copy is not. Which copy is used is told wherever there was a choice
 
 A module that is missing, renamed or unreadable is replaced by the course's, with its holes, so that nothing else breaks
-with it; `missing` says why what depends on it earns nothing.
+with it; `missing` says why what depends on it earns nothing. One that cannot be imported is replaced where it runs, in
+the tasks that it does not belong to: the course's text lies ready for it (labkit.checks.remote).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from grading.intake.load import Submission
 from grading.intake.names import other_week, shown, some
 from grading.intake.notebook import Notebook, read_notebook
 from grading.intake.released import Released, released_week
+from labkit.checks.remote import COURSE, TEXT
 from labkit.checks.tasks import Week
 
 MAX_NOTEBOOKS = 5  # looked into, if a submission holds many
@@ -39,6 +41,7 @@ class Package:
     """What is to run.
 
     files      content by path, "week13_allreduce/collectives.py"
+    course     the same of the course's text of each module in `used`, for where that cannot be imported
     missing    module -> why it earns nothing, a whole sentence: {"collectives": "There is no collectives.py ..."}
     lookalikes module -> the file of the submission that was probably meant, "" if there is none; of those in `missing`
     used       module -> its path in the submission
@@ -47,6 +50,7 @@ class Package:
     """
 
     files: dict[str, bytes]
+    course: dict[str, bytes] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     lookalikes: dict[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)
@@ -179,6 +183,7 @@ def _choose(
         ),
     )
     package.files[f"{week.package}/{path}"] = best.data
+    package.course[f"{COURSE}/{week.package}/{path.removesuffix('.py')}{TEXT}"] = released.files[path]
     package.used[module] = best.path
     others = [c.path for c in copies if c is not best and (c.fault or _plain(c.data) != _plain(best.data))]
     if others:

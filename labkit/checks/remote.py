@@ -13,6 +13,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from labkit.checks import boundary
@@ -22,6 +23,10 @@ from labkit.comm.outcome import frames_of
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group
+
+# Below the root: for each module of the students' the course's text with its holes, which stands in for one that cannot
+# be imported where another task is judged. Laid by grading; not there at home.
+COURSE, TEXT = ".course", ".text"
 
 # How a call can end, as the first item of what comes back.
 OK, MISSING, UNFINISHED, RAISED = "ok", "missing", "unfinished", "raised"
@@ -79,6 +84,7 @@ def outcome(
         importlib.invalidate_caches()
     boundary.hold(job["task"], job["uses"], job["without"])
     written_in(root)
+    _Here.own = frozenset(f"{package}.{module}" for module in job["own"])
     try:
         _forget(package)
         parts = {}
@@ -152,6 +158,7 @@ class _Here:
     lends its own files, solutions and all, where one is missing."""
 
     package = root = ""
+    own: frozenset[str] = frozenset()
 
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
@@ -160,7 +167,28 @@ class _Here:
         spec = importlib.machinery.PathFinder.find_spec(name, [cls.root] if path is None else path)
         if spec is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        text = Path(cls.root, COURSE, *name.split(".")).with_suffix(TEXT)
+        if name not in cls.own and text.is_file() and spec.origin is not None:
+            spec.loader = _OrCourse(name, spec.origin, text)
         return spec
+
+
+class _OrCourse(importlib.machinery.SourceFileLoader):
+    """Loads a module of another task than the one that is judged; if that fails, the course's text in its place: what
+    cannot be imported costs its own tasks, and no other."""
+
+    def __init__(self, name: str, path: str, text: Path) -> None:
+        super().__init__(name, path)
+        self.text = text
+
+    def exec_module(self, module: ModuleType) -> None:
+        begun = dict(vars(module))
+        try:
+            super().exec_module(module)
+        except (Exception, SystemExit):
+            vars(module).clear()
+            vars(module).update(begun)
+            exec(compile(self.text.read_bytes(), str(self.text), "exec", dont_inherit=True), vars(module))
 
 
 def _forget(package: str) -> None:

@@ -75,6 +75,7 @@ class Job:
     uses        what it may import of labkit (labkit.checks.boundary)
     without     packages that it must not find, torch among them: then arrays are NumPy's there (labkit.checks.bare)
     weighed     whether its memory is read at every span of computing, where the runner can (see `call`)
+    own         the task's modules: in grading the course's text stands in for another one that cannot be imported
     """
 
     root: Path
@@ -90,11 +91,12 @@ class Job:
     uses: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     weighed: bool = False
+    own: tuple[str, ...] = ()
 
 
 def describe(job: Job, root: str) -> dict[str, Any]:
     """What a rank is told of a job, as plain data: everything but the values."""
-    told = ("package", "function", "with_group", "stands_on", "each", "task", "uses", "without", "weighed")
+    told = ("package", "function", "with_group", "stands_on", "each", "task", "uses", "without", "weighed", "own")
     return {"root": root, **{name: getattr(job, name) for name in told}}
 
 
@@ -248,7 +250,7 @@ def _run(
     runner, case = here()
     timeout = case.timeout if timeout is None else timeout
     shape = (case.root, case.package, name, inputs, kwargs, with_group)
-    job = Job(*shape, case.stands_on, timeout, each, case.task, case.uses, case.without, weighed)
+    job = Job(*shape, case.stands_on, timeout, each, case.task, case.uses, case.without, weighed, case.modules)
     try:
         reply = runner.run(job)
     except LabError as error:  # the ranks could not be started, say: not the student's doing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from importlib.machinery import PathFinder
@@ -11,7 +12,7 @@ import pytest
 
 from labkit.checks import remote, tensors, values
 from labkit.checks.runner import Job, describe, own_lines
-from labkit.comm.ranks import run_ranks
+from labkit.comm.ranks import RanksFailed, run_ranks
 
 PACKAGE = "week92_remote"
 
@@ -36,8 +37,8 @@ def asked(tmp_path, monkeypatch):
         (tmp_path / name / PACKAGE / "__init__.py").touch()
     (tmp_path / "whole" / PACKAGE / "ops.py").write_text("def seven():\n    return 7\n")
 
-    def ask(root, name):
-        job = Job(tmp_path / root, PACKAGE, name, ((),), with_group=False)
+    def ask(root, name, own=()):
+        job = Job(tmp_path / root, PACKAGE, name, ((),), with_group=False, own=own)
 
         def one(group):
             return remote.answer(group, describe(job, str(tmp_path / root)), (), {})
@@ -62,6 +63,34 @@ def test_nor_does_a_module_of_the_course_find_it_there(asked, tmp_path):
     assert how == "raised" and text.startswith("scenes.py cannot be imported. ImportError: cannot import name 'ops'")
     (tmp_path / "lacking" / PACKAGE / "scenes.py").write_text("from .ops import seven\n")
     assert f"No module named '{PACKAGE}.ops'" in asked("lacking", "scenes.seven")[1]
+
+
+BROKEN = {
+    "a merge that was left": "<<<<<<< HEAD\nCONSTANT = 5\n",
+    "a name that is not there": "CONSTANT = 5\nleft = nobody\n",
+    "an exit": "CONSTANT = 5\nraise SystemExit(3)\n",
+    "a hole in the module's own lines": "CONSTANT = 5\nraise NotImplementedError('Task 92.1')\n",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_module_that_cannot_be_imported_costs_its_own_task_alone(how, asked, tmp_path):
+    """Another task imports it for what the course gives there: the course's text stands in, and nothing of its own."""
+    place = tmp_path / "lacking"
+    (place / PACKAGE / "ops.py").write_text(BROKEN[how])
+    (place / PACKAGE / "next.py").write_text(
+        f"from {PACKAGE} import ops\nfrom .ops import seven\n"
+        "def told():\n    return seven(), vars(ops).get('CONSTANT')\n"
+    )
+    (place / remote.COURSE / PACKAGE).mkdir(parents=True)
+    (place / remote.COURSE / PACKAGE / f"ops{remote.TEXT}").write_text("def seven():\n    return 7\n")
+    assert asked("lacking", "next.told", own=("next",)) == ("ok", (7, None))
+    whole = "def seven():\n    return 77\n"
+    for name, own in (("next.told", ("next", "ops")), ("ops.seven", ("ops",))):
+        with pytest.raises(RanksFailed) if "SystemExit" in BROKEN[how] else contextlib.nullcontext():
+            assert asked("lacking", name, own=own)[0] in ("raised", "unfinished"), "its own task"
+    (place / PACKAGE / "ops.py").write_text(whole)
+    assert asked("lacking", "next.told", own=("next",)) == ("ok", (77, None)), "the student's, where it can be imported"
 
 
 def test_of_a_course_that_holds_labkit_too_only_their_own_lines_are_told():

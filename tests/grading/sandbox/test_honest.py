@@ -129,3 +129,20 @@ def test_the_reference_in_a_students_hands_keeps_full_marks(tmp_path):
             outcome = run_checks(["week13"], weeks=[week], runner=runner, seed=13)
     assert outcome.earned == 80, [(c.behaviour, c.text) for c in outcome.cases if c.verdict != "passed"]
     assert outcome.full
+
+
+def test_a_module_that_python_cannot_read_costs_its_own_task_alone(tmp_path):
+    """A merge that was left in linears.py, on which 15.2 to 15.4 stand and whose given parts they import, took 60
+    points of 90; with the file left away it took 15."""
+    week = load_week(ROOT / "week15_tp_attention")
+    files = dict(reference_submission(week).files)
+    path = next(name for name in files if name.endswith("linears.py"))
+    files[path] = b"<<<<<<< HEAD\n" + files[path]
+    with laid_out(arrange(Submission.of("anna", files), week), tmp_path / "work") as folder:
+        for parent in (folder, *list(folder.parents)[:3]):
+            parent.chmod(0o755)
+        with SandboxRunner(folder, parts=parts_of(week), deadline=DEADLINE, budget=1000.0, precompile=True) as runner:
+            outcome = run_checks(["15.1", "15.2", "15.4"], weeks=[week], runner=runner, seed=13)
+    assert {case.verdict for case in outcome.of("15.1")} == {"crashed"}
+    assert all("SyntaxError" in case.text and "<<<<<<< HEAD" in case.text for case in outcome.of("15.1"))
+    assert all(case.verdict == "passed" for id in ("15.2", "15.4") for case in outcome.of(id))
