@@ -10,6 +10,7 @@ from grading.intake import arrange
 from grading.intake.load import Submission
 from grading.judge import laid_out
 from grading.run import reference_submission
+from grading.sandbox.box import Limits
 from grading.sandbox.runner import SandboxRunner, parts_of
 from labkit.checks import load_week, run_checks
 from tests.checks.miniweek import make_week
@@ -141,7 +142,8 @@ def test_a_module_that_python_cannot_read_costs_its_own_task_alone(tmp_path):
     with laid_out(arrange(Submission.of("anna", files), week), tmp_path / "work") as folder:
         for parent in (folder, *list(folder.parents)[:3]):
             parent.chmod(0o755)
-        with SandboxRunner(folder, parts=parts_of(week), deadline=DEADLINE, budget=1000.0, precompile=True) as runner:
+        limits = Limits(uses=week.uses, weeks=tuple(map(str, week.below)))
+        with SandboxRunner(folder, parts=parts_of(week), limits=limits, deadline=DEADLINE, budget=1000.0) as runner:
             outcome = run_checks(["15.1", "15.2", "15.4"], weeks=[week], runner=runner, seed=13)
     assert {case.verdict for case in outcome.of("15.1")} == {"crashed"}
     assert all("SyntaxError" in case.text and "<<<<<<< HEAD" in case.text for case in outcome.of("15.1"))
