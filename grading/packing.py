@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grading.reports.commands import Course, Gradebook, Marks, Week
+from grading.reports.commands import Course, Gradebook, Marks, Submissions, Week
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -35,18 +35,31 @@ def feedback(
         "feedback"
     ),
     marks: Marks = Path("marks"),
+    submissions: Submissions = Path("submitted"),
     gradebook: Gradebook = None,
     course: Course = None,
 ) -> None:
     """Pack the feedback pages for the upload to Canvas or Moodle. Status 1: somebody is left out, and is named."""
+    from grading.intake.names import some
     from grading.intake.policy import find_rules
+    from grading.marks import path_of as mark_of
     from grading.reports import page
-    from grading.reports.commands import class_of
+    from grading.reports.commands import again, class_of, waiting
+    from grading.reports.feedback import path_of
     from grading.reports.handback import pack
     from labkit.checks.tasks import find_weeks
 
     found, here = class_of(week, marks, gradebook, course)
     packed = pack(found, here, pages, like, to, find_rules(course, find_weeks()))
+    older = [
+        one.student
+        for one in here
+        if (shown := path_of(pages, found, one.student)).is_file()
+        and shown.stat().st_mtime < mark_of(marks, found.name, one.student, one.mark.attempt).stat().st_mtime
+    ]
+    if older:
+        packed.told.append(f"{some(older)}: the mark is newer than the page, run `grade feedback` again")
+    packed.told += [*waiting(found, submissions, marks).told(found), *again(here)]
     for sentence in packed.told:
         typer.echo(sentence)
     way = {
@@ -75,11 +88,15 @@ def gradescope(
     The archive holds the solutions: it is for Gradescope's assignment settings and for nobody else.
     """
     from grading.gradescope.pack import pack
+    from grading.here import not_the_class
     from grading.run import class_seed
     from labkit.checks.tasks import find_week, find_weeks
 
+    not_the_class(marks)
     weeks = find_weeks()
     found = find_week(week, weeks)
+    if not marks.is_dir():
+        typer.echo(f"There was no {marks}: it is made, with a new seed. `grade run` here takes the same; elsewhere not")
     (marks / found.name).mkdir(parents=True, exist_ok=True)
     many = pack(found, weeks, to, class_seed(marks / found.name), unsandboxed=unsandboxed)
     typer.echo(f"{to}: {many} files, {to.stat().st_size / 1e6:.1f} MB, {found.points('auto'):g} automatic points")

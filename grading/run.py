@@ -39,6 +39,7 @@ from grading.sandbox.box import Box, Limits
 from labkit.checks import expected
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
+from labkit.strict import nearest
 
 
 @dataclass
@@ -105,7 +106,10 @@ def run(
     found = find_submissions(submissions, week)
     entries = [entry for entry in found if not students or entry.student in students]
     if unknown := set(students) - {entry.student for entry in entries}:
-        raise LabError(f"there is no submission of {sorted(unknown)[0]!r} in {submissions}")
+        here = sorted({entry.student for entry in found})
+        raise LabError(
+            f"there is no submission of {(one := min(unknown))!r} in {submissions}{nearest(one, here[:200])}"
+        )
     if not entries:
         raise LabError(f"there is no submission of {week.name} in {submissions}")
     _prepare(week)

@@ -80,8 +80,8 @@ def open_course(folder: str | Path = ".") -> Course:
     root = course_root(Path(folder))
     if root is None:
         raise LabError(
-            f"{Path(folder).resolve()} is no course directory of nbgrader's, and ./gradebook is none: `grade course "
-            "init gradebook` makes one, and --gradebook DIR names another"
+            f"{Path(folder).resolve()} is no course directory of nbgrader's: `grade course init gradebook` makes one "
+            "here, and --gradebook DIR names another"
         )
     need_nbgrader()
     from nbgrader.coursedir import CourseDirectory

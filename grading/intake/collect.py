@@ -35,6 +35,7 @@ from grading.intake.receipts import (
     MARKER,
     NO_TIME,
     OWN,
+    WITHDRAWN,
     Receipt,
     folder_of,
     read_marker,
@@ -149,9 +150,9 @@ def _collect(
         try:
             checked(student)
             folder = folder_of(report.root, student)
-            theirs = receipts_in(folder)
+            theirs, back = receipts_in(folder), receipts_in(folder / WITHDRAWN)
             received, timed = _time(entry, week, rules, given)
-            known = _known(theirs, digest, received, timed, before)
+            known = _known(theirs, digest, received, timed, before) or any(one.digest == digest for one in back)
             if entry.received and received != entry.received and (students or not known):
                 report.notes.append(
                     f"{shown(entry.path.name)} says {entry.received.isoformat(' ', 'minutes')}, which its student can "
@@ -159,12 +160,12 @@ def _collect(
                 )
             if known:
                 report.known += 1
-                if students and timed == GIVEN:
+                if students and timed == GIVEN and any(one.digest == digest for one in theirs):
                     _retime(theirs, digest, received, report)
                 continue
             received, timed, told = _if_changed(entry, theirs, digest, received, timed)
             report.notes += told
-            number = max((receipt.attempt for receipt in theirs), default=0) + 1
+            number = max((receipt.attempt for receipt in (*theirs, *back)), default=0) + 1
             name = entry.parts[0][0] if len(entry.parts) == 1 else ""
             report.claims += entry.timed == CLAIMED and timed == OWN
             report.added.append(

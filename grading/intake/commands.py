@@ -27,6 +27,7 @@ def add_commands(app: typer.Typer) -> None:
     """Register the commands with the `grade` application."""
     app.command()(collect)
     app.command()(rename)
+    app.command()(withdraw)
 
 
 def collect(
@@ -76,6 +77,7 @@ def collect(
     weeks = find_weeks()
     found = find_week(week, weeks)
     rules, given = find_rules(course, weeks), _time(received)
+    _refuse_future(given)
     console, errors = Console(), Console(stderr=True)
     with _shown(errors) as progress:
         report = run(sources, found, to, rules, given=given, students=student or (), progress=progress)
@@ -88,6 +90,16 @@ def collect(
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     _table(console, report, found, rules)
     raise typer.Exit(1 if report.refused else 0)
+
+
+def _refuse_future(given: datetime | None) -> None:
+    """LabError for a time that has not come: everything would be late, or in time, by a slip in a year."""
+    from datetime import UTC
+
+    from labkit.errors import LabError
+
+    if given is not None and given > datetime.now(UTC):
+        raise LabError(f"--received {given.isoformat()} has not come yet: it is when the hand-ins were there")
 
 
 def _slips(rules: Rules) -> list[str]:
@@ -114,10 +126,12 @@ def rename(
 
     The next `grade run` grades the attempt anew.
     """
+    from grading.intake.policy import find_rules
     from grading.intake.rename import rename as run
-    from labkit.checks.tasks import find_week
+    from labkit.checks.tasks import find_week, find_weeks
 
-    typer.echo(run(submissions, find_week(week), student, old, new, attempt=attempt, undo=undo))
+    rules = find_rules(None, find_weeks())
+    typer.echo(run(submissions, find_week(week), student, old, new, attempt=attempt, undo=undo, rules=rules))
 
 
 def _time(text: str | None) -> datetime | None:
@@ -225,3 +239,35 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def withdraw(
+    week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
+    student: Annotated[str | None, typer.Argument(metavar="STUDENT", help="The student's id.")] = None,
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="Which attempt. Default: the last.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="PATH", help="Everything that `grade collect --from PATH` brought.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Bring withdrawn attempts back.")] = False,
+    submissions: Annotated[Path, typer.Option(metavar="DIR", help="Where attempts are kept.")] = Path("submitted"),
+    marks: Annotated[Path, typer.Option(metavar="DIR", help="Where `grade run` put the marks.")] = Path("marks"),
+    course: Annotated[Path | None, typer.Option(metavar="FILE", help="The rules. Default: course.toml.")] = None,
+) -> None:
+    """Take collected attempts back, with their marks: collected by mistake, say. Nothing is deleted: --undo."""
+    from grading.here import not_the_class
+    from grading.intake.names import some
+    from grading.intake.policy import find_rules
+    from grading.intake.withdraw import withdraw as run
+    from labkit.checks.tasks import find_week, find_weeks
+
+    not_the_class(submissions)
+    weeks = find_weeks()
+    found = find_week(week, weeks)
+    moved = run(
+        submissions, marks, found, find_rules(course, weeks),
+        student=student, attempt=attempt, source=source, undo=undo,
+    )  # fmt: skip
+    whose = some([f"{one.receipt.student}, attempt {one.receipt.attempt}" for one in moved])
+    typer.echo(f"{_count(len(moved), 'attempt')} {'brought back' if undo else 'withdrawn'}: {whose}")
+    if any(one.marked for one in moved):
+        typer.echo(f"Their marks went along. In the gradebook: `grade load {found.name}`")

@@ -177,7 +177,8 @@ def _listing(folder: Path, week: Week) -> list[os.DirEntry]:
         with os.scandir(folder) as scan:
             found = sorted(scan, key=lambda entry: entry.name)
     except FileNotFoundError:
-        raise LabError(f"there is no folder {folder}: check the name") from None
+        kind = "file" if folder.suffix.lower() in ARCHIVES else "folder"
+        raise LabError(f"there is no {kind} {folder}: check the name") from None
     except NotADirectoryError:
         raise LabError(
             f"{folder} is a file: `grade collect {week.name} --from {folder}` unpacks a download of an LMS; "

@@ -20,23 +20,40 @@ from labkit.checks.tasks import Week
 
 @dataclass
 class Pending:
-    """new: students with no mark at all; newer: student -> attempts that have none; renamed: student -> attempts of
-    which a file was renamed, or that was taken back, since their mark was made."""
+    """new: students with no mark at all; newer: student -> attempts that have none; other: student -> attempts that are
+    otherwise than when their mark was made: a file was renamed, or that was taken back, or their time was told; gone:
+    student -> attempts with a mark that are not among the hand-ins."""
 
     new: list[str] = field(default_factory=list)
     newer: dict[str, list[int]] = field(default_factory=dict)
-    renamed: dict[str, list[int]] = field(default_factory=dict)
+    other: dict[str, list[int]] = field(default_factory=dict)
+    gone: dict[str, list[int]] = field(default_factory=dict)
 
     def told(self, week: Week) -> list[str]:
-        """A sentence for the instructor, if the marks of students who have some are not of all that they handed in."""
-        behind = sorted({*self.newer, *self.renamed})
-        if not behind:
-            return []
-        whose = "1 student has" if len(behind) == 1 else f"{len(behind)} students have"
+        """Sentences for the instructor where points are not those of what was handed in."""
+        behind = sorted({*self.newer, *self.other})
         return [
-            f"{whose} an attempt that is not graded yet ({some(behind)}), and the points here are of an older one: "
-            f"`grade run {week.name}` first"
+            *(
+                [
+                    f"{_students(behind)} an attempt that is not graded as it is now ({some(behind)}), and the points "
+                    f"here are of before: `grade run {week.name}` first"
+                ]
+                if behind
+                else []
+            ),
+            *(
+                [
+                    f"{_students(list(self.gone))} a mark of an attempt that is not here any more "
+                    f"({some(sorted(self.gone))}), and it counts: `grade withdraw` takes an attempt back with its mark"
+                ]
+                if self.gone
+                else []
+            ),
         ]
+
+
+def _students(which: list[str]) -> str:
+    return "1 student has" if len(which) == 1 else f"{len(which)} students have"
 
 
 def of_other_weeks(submissions: Path, week: Week) -> bool:
@@ -54,15 +71,21 @@ def pending(week: Week, entries: Iterable[Entry], marks: Iterable[Mark]) -> Pend
     known: dict[str, dict[int, Mark]] = {}
     for mark in marks:
         known.setdefault(mark.student, {})[mark.attempt] = mark
-    found = Pending()
+    found, seen = Pending(), set()
     for entry in entries:
         own = known.get(entry.student, {}).get(entry.attempt)
         if entry.student not in known:
             found.new = sorted({*found.new, entry.student})
         elif own is None:
             found.newer.setdefault(entry.student, []).append(entry.attempt)
-        elif _may_differ(entry, own) and load(entry, week).digest != own.submission:
-            found.renamed.setdefault(entry.student, []).append(entry.attempt)
+        elif (entry.received and own.received != entry.received.isoformat()) or (
+            _may_differ(entry, own) and load(entry, week).digest != own.submission
+        ):
+            found.other.setdefault(entry.student, []).append(entry.attempt)
+        seen.add((entry.student, entry.attempt))
+    for student, attempts in known.items() if seen else ():
+        if missing := sorted(attempt for attempt in attempts if (student, attempt) not in seen):
+            found.gone[student] = missing
     return found
 
 

@@ -22,6 +22,7 @@ from grading.marks import quoted
 from labkit.errors import LabError
 
 MARKER = "collected.json"
+WITHDRAWN = "withdrawn"  # a folder beside a student's attempts: those that count no more (withdraw.py)
 FORMAT = 1
 OWN, GIVEN, MARKED, CHANGED = "handed in", "given", "marked late", "changed"  # what `Receipt.timed` says
 NO_TIME = "It does not tell by how much, so this counts as handed in right after the deadline."  # a note of MARKED

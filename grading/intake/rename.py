@@ -9,6 +9,7 @@ from pathlib import Path
 from grading.intake.find import find_submissions
 from grading.intake.load import load
 from grading.intake.names import harmless, shown
+from grading.intake.policy import DEFAULTS, Rules
 from grading.intake.receipts import MARKER
 from grading.intake.released import released_week
 from grading.intake.renames import read_names, write_names
@@ -18,7 +19,15 @@ from labkit.strict import nearest
 
 
 def rename(
-    submissions: Path, week: Week, student: str, old: str, new: str, *, attempt: int | None = None, undo: bool = False
+    submissions: Path,
+    week: Week,
+    student: str,
+    old: str,
+    new: str,
+    *,
+    attempt: int | None = None,
+    undo: bool = False,
+    rules: Rules = DEFAULTS,
 ) -> str:
     """Rename one file of one attempt, or take that back; a sentence on what was done.
 
@@ -27,11 +36,14 @@ def rename(
         raise LabError(
             f"{submissions} was not made by `grade collect`: rename the file in it yourself, or collect first"
         )
-    theirs = [entry for entry in find_submissions(submissions, week) if entry.student == student]
+    found = find_submissions(submissions, week)
+    student = rules.among(student, [entry.student for entry in found])
+    theirs = [entry for entry in found if entry.student == student]
     chosen = [entry for entry in theirs if entry.attempt == (attempt or theirs[-1].attempt)]
     if not chosen:
         which = f"attempt {attempt} of {student!r}" if theirs else f"hand-in of {student!r}"
-        raise LabError(f"there is no {which} in {submissions}: `grade status {week.name}` lists what has come")
+        close = "" if theirs else nearest(student, sorted({entry.student for entry in found})[:200])
+        raise LabError(f"there is no {which} in {submissions}{close}: `grade status {week.name}` lists what has come")
     entry, names = chosen[0], read_names(chosen[0].path)
     where = f"attempt {entry.attempt} of {shown(student)}"
     if undo:

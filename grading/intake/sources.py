@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grading.intake.contents import BadArchive, Zipped, members
 from grading.intake.find import Entry, Found, find_submissions
-from grading.intake.names import ambiguous, clean, harmless, is_exchange_name, lms_name, noise, shown
+from grading.intake.names import ambiguous, clean, harmless, is_exchange_name, lms_name, noise, shown, some
 from grading.intake.times import TIMESTAMP
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -38,10 +38,28 @@ def opened(source: Path, week: Week, scratch: Path) -> Iterator[Found]:
                 raise LabError(_of_the_download(str(error), source, week)) from None
             found.notes[:0] = notes
         else:
+            _refuse_downloads(source, week)
             found = _unfinished(find_submissions(_inbound(source), week))
         yield found
     finally:
         _remove(scratch)
+
+
+def _refuse_downloads(folder: Path, week: Week) -> None:
+    """LabError for a folder that holds platforms' downloads of a whole class: each would be taken for one student's
+    hand-in, and be called as its file is."""
+    for path in sorted(folder.glob("*.zip")):
+        try:
+            with open(path, "rb") as file:
+                tops = {clean(member.name).split("/")[0] for member in members(file, MAX_DIRECTORY)}
+        except (OSError, BadArchive):
+            continue  # whoever handed it in is told
+        people = {named.student for name in tops if not noise(name) and (named := lms_name(name)) is not None}
+        if len(people) > 1:
+            raise LabError(
+                f"{path} is the download of a whole class ({some(sorted(people), 3)}): collect it by itself, "
+                f"`grade collect {week.name} --from {path}`"
+            )
 
 
 def _inbound(source: Path) -> Path:

@@ -158,20 +158,28 @@ def feedback(
             f"{later} of them {'says' if later == 1 else 'say'} that points by hand come later: "
             f"`grade status {found.name}` tells whose"
         )
-    waits = _pending(found, submissions, marks)
+    waits = waiting(found, submissions, marks)
     if bare := [] if student else waits.new:
         typer.echo(f"No page for {some(bare)}: handed in, and not graded yet")
-    for sentence in waits.told(found):
+    for sentence in (*waits.told(found), *again(here)):
         typer.echo(sentence)
 
 
-def _pending(week, submissions: Path, marks: Path):
+def waiting(week, submissions: Path, marks: Path):
     """What was handed in and has no mark yet (grading.intake.pending)."""
     from grading import marks as marking
     from grading.intake.pending import entries_of, pending
 
     known = marking.all_marks(marks, week.name) if (marks / week.name).is_dir() else ()
     return pending(week, entries_of(submissions, week), known)
+
+
+def again(here: list) -> list[str]:
+    """A sentence on those whose answer changed after a person graded it: the points by hand are of the one before."""
+    from grading.reports.canvas import names
+
+    theirs = [one.student for one in here if one.again]
+    return [f"graded by hand before the answer changed, look again: {names(theirs)}"] if theirs else []
 
 
 def report(
@@ -193,7 +201,7 @@ def report(
     seen.absent = [one.student for one in _missing(found, here, course, None)[2]]
     write_page(seen, to)
     render(seen, Console())
-    for sentence in _pending(found, submissions, marks).told(found):
+    for sentence in waiting(found, submissions, marks).told(found):
         typer.echo(sentence)
     typer.echo(f"The page is {to}")
 
@@ -235,6 +243,7 @@ def export(
     from grading.intake.names import printable
     from grading.reports import canvas, moodle
     from grading.reports import export as table
+    from grading.reports.page import count
 
     _refuse_roster(to, course, roster)
     if format is not Format.canvas and (assignment or automatic):
@@ -245,7 +254,7 @@ def export(
         _term(to, marks, submissions, gradebook, course, roster, zeros)
         return
     found, here = class_of(week, marks, gradebook, course)
-    waits = _pending(found, submissions, marks)
+    waits = waiting(found, submissions, marks)
     bare = waits.new
     rules, who, gone = _missing(found, here, course, roster, bare)
     given = [one for one in gone if one.over] if zeros else []
@@ -256,7 +265,7 @@ def export(
     if format is not Format.csv:
         if format is Format.moodle and who is not None:
             written, way = (
-                moodle.export(found, here, to, who, rules, zeros=given),
+                moodle.export(found, here, to, who, rules, zeros=given, told=again(here)),
                 "the assignment, Upload grading worksheet",
             )
         else:
@@ -275,11 +284,12 @@ def export(
         )
         return
     table.export(found, here, to, absent=gone, zeros=zeros)
-    for sentence in (*_told(gone, given, bare), *waits.told(found)):
+    for sentence in (*_told(gone, given, bare), *waits.told(found), *again(here)):
         typer.echo(sentence)
-    open_ = sum(s.total is None for s in here)
+    open_, rows = sum(s.total is None for s in here), len(here) + len(gone)
     typer.echo(
-        f"{len(here)} students are in {to}" + (f"; {open_} have no total yet, their state says why" if open_ else "")
+        f"{count(rows, 'student is', 'students are')} in {to}"
+        + (f"; {open_} have no total yet, their state says why" if open_ else "")
     )
 
 
@@ -323,11 +333,11 @@ def _term(
     for week in weeks:
         if (marks / week.name).is_dir() and any(marking.all_marks(marks, week.name)):
             found, here = class_of(week.name, marks, gradebook, course)
-            waits = _pending(found, submissions, marks)
-            behind += [f"{found.name}: {sentence}" for sentence in waits.told(found)]
+            waits = waiting(found, submissions, marks)
+            behind += [f"{found.name}: {sentence}" for sentence in (*waits.told(found), *again(here))]
             gone = _missing(found, here, course, roster, waits.new)[2]
             parts.append(term.Part(found, here, gone, waits.new))
-        elif bare := _pending(week, submissions, marks).new:
+        elif bare := waiting(week, submissions, marks).new:
             waits = count(len(bare), "hand-in is", "hand-ins are")
             without.append(f"{week.name} has no column: {waits} not graded yet")
     if not parts:

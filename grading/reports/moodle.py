@@ -26,9 +26,16 @@ GRADE, MAXIMUM = "Grade", "Maximum grade"
 
 
 def export(
-    week: Week, standings: Sequence[Standing], to: Path, roster: Roster, rules: Rules, *, zeros: Sequence[Absent] = ()
+    week: Week,
+    standings: Sequence[Standing],
+    to: Path,
+    roster: Roster,
+    rules: Rules,
+    *,
+    zeros: Sequence[Absent] = (),
+    told: Sequence[str] = (),
 ) -> Written:
-    """Write the worksheet. `zeros`: those who handed nothing in and get a zero.
+    """Write the worksheet. `zeros`: those who handed nothing in and get a zero. `told`: what else is to be said.
 
     LabError for another file than Moodle's worksheet, and one whose maximum grade is not this week's points."""
     if roster.system != MOODLE or GRADE not in roster.columns:
@@ -65,5 +72,5 @@ def export(
         grade = grades.get(id(line))
         cells = {**line.cells, GRADE: "" if grade is None else f"{number(grade)}"}
         writer.writerow([cells[column] for column in roster.columns])
-    told = [f"{page.count(len(who), 'student')} left out ({why}): {names(who)}" for why, who in left.items()]
-    return Written(page.write(to, out.getvalue()), len(grades), told)
+    out_of_it = [f"{page.count(len(who), 'student')} left out ({why}): {names(who)}" for why, who in left.items()]
+    return Written(page.write(to, out.getvalue()), len(grades), [*out_of_it, *told])

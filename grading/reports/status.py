@@ -14,7 +14,7 @@ from rich.text import Text
 from grading import marks as marking
 from grading.intake import roster
 from grading.intake.names import some
-from grading.intake.pending import entries_of, pending
+from grading.intake.pending import Pending, entries_of, pending
 from grading.intake.policy import Rules
 from grading.intake.receipts import MARKED
 from grading.reports import page
@@ -23,7 +23,7 @@ from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-RENAMED_SINCE = "not graded again, and a file was renamed"
+CHANGED_SINCE = "not graded as it is now"
 NOT_GRADED, MISSING, NOT_YET = "not graded yet", "missing", "not handed in yet"
 
 
@@ -102,8 +102,8 @@ def status(
             continue
         received = _time(standing.mark.received)
         state = standing.state
-        if renamed := waits.renamed.get(student):
-            state = f"attempt {page.join([str(n) for n in renamed])} {RENAMED_SINCE}"
+        if other := waits.other.get(student):
+            state = f"attempt {page.join([str(n) for n in other])} {CHANGED_SINCE}"
         if newer := waits.newer.get(student):
             state = f"attempt {page.join([str(n) for n in newer])} {NOT_GRADED}"
         many = max(len(theirs), len(standing.attempts))
@@ -115,6 +115,7 @@ def status(
             f"{marked_late} marked late by the platform, which tells no time ({some(names)}): collected, they count "
             "as handed in right after the deadline, else as in time"
         )
+    result.told += Pending(gone=waits.gone).told(week)
     _absent(result, rules, now, given)
     return result
 

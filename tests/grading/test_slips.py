@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 import re
 import zipfile
 from dataclasses import replace
@@ -151,7 +152,9 @@ def test_an_attempt_that_no_mark_knows_is_told_wherever_points_are(classroom, mo
     grade(classroom, "collect", "week13", "--from", "x.zip")
     (classroom / "marks" / "week13" / "anna" / "1.json").rename(classroom / "kept.json")
     marks.write(classroom / "marks", replace(marks.read(classroom / "kept.json"), attempt=0))
-    told = "1 student has an attempt that is not graded yet (anna), and the points here are of an older one: `grade run"
+    told = (
+        "1 student has an attempt that is not graded as it is now (anna), and the points here are of before: `grade run"
+    )
     ways = {
         "feedback": ("--to", "feedback", "--anyway"),
         "report": ("--to", "page.html"),
@@ -173,17 +176,120 @@ def test_a_file_renamed_since_its_mark_was_made_is_told(classroom, monkeypatch):
     def marked():
         (entry,) = find_submissions(classroom / "submitted", week)
         found = load(entry, week)
-        marks.write(classroom / "marks", replace(marks.read(path), submission=found.digest, notes=list(found.notes)))
-        assert "was renamed" not in grade(classroom, "status", "week13")
+        marks.write(
+            classroom / "marks",
+            replace(marks.read(path), submission=found.digest, notes=list(found.notes), received=""),
+        )
+        assert "as it is now" not in grade(classroom, "status", "week13")
 
     marked()
     for words in ((), ("--undo",)):
         rename(classroom / "submitted", week, "anna", "collectives (1).py", "collectives.py", undo=bool(words))
-        assert "attempt 1 not graded again, and a file was renamed" in grade(classroom, "status", "week13")
-        assert "1 student has an attempt that is not graded yet" in grade(
+        assert "attempt 1 not graded as it is now" in grade(classroom, "status", "week13")
+        assert "1 student has an attempt that is not graded as it is now" in grade(
             classroom, "export", "week13", "--to", "t.csv"
         )
         marked()
+
+
+def test_a_time_told_since_and_an_attempt_that_went_are_told(classroom):
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    grade(classroom, "collect", "week13", "--from", "x.zip", "--received", "2001-01-03T10:00+00:00")
+    said = grade(classroom, "export", "week13", "--to", "t.csv")
+    assert "1 student has an attempt that is not graded as it is now (anna)" in said, "its mark has another time"
+    assert "2 students have a mark of an attempt that is not here any more (carterben_4002, stranger)" in said
+
+
+def test_what_was_collected_by_mistake_is_taken_back_and_brought_back(classroom):
+    """A whole class had a week's files collected as another's, and there was no way back."""
+    week, root = WEEKS["week13"], classroom / "submitted"
+    for name in ("right.zip", "wrong.zip"):
+        download(classroom / name, week, "anna", "bea")
+        with zipfile.ZipFile(classroom / name, "a") as archive:
+            archive.writestr("anna_100_assignsubmission_file_/mine.py", name)
+            archive.writestr("bea_101_assignsubmission_file_/mine.py", name)
+        grade(classroom, "collect", "week13", "--from", name)
+
+    def here():
+        return [(one.student, one.attempt) for one in find_submissions(root, week)]
+
+    whole = [("anna", 1), ("anna", 2), ("bea", 1), ("bea", 2)]
+    marks.write(classroom / "marks", replace(mark("anna"), attempt=2))
+    assert here() == whole
+    said = grade(classroom, "withdraw", "week13", "--from", "wrong.zip")
+    assert "2 attempts withdrawn: anna, attempt 2, bea, attempt 2" in said and "`grade load week13`" in said
+    assert here() == [("anna", 1), ("bea", 1)]
+    assert [one.attempt for one in marks.all_marks(classroom / "marks", "week13") if one.student == "anna"] == [1]
+    grade(classroom, "collect", "week13", "--from", "wrong.zip")
+    assert here() == [("anna", 1), ("bea", 1)], "the same source once more brings nothing"
+    download(classroom / "third.zip", week, "anna", "hugo")
+    grade(classroom, "collect", "week13", "--from", "third.zip")
+    assert ("anna", 3) in here(), "no number is given twice"
+    grade(classroom, "withdraw", "week13", "anna")
+    assert "2 attempts brought back" in grade(classroom, "withdraw", "week13", "--from", "wrong.zip", "--undo")
+    assert here() == [*whole, ("hugo", 1)] and marks.read(classroom / "marks" / "week13" / "anna" / "2.json").points
+    for words, why in {
+        ("annna",): "there is no attempt of 'annna'; did you mean 'anna'?",
+        ("anna", "--attempt", "7"): "there is no attempt 7 of anna: 1, 2",
+        ("--from", "other.zip"): "no attempt came from other.zip: from right.zip, third.zip, wrong.zip",
+        (): "whose attempt? Name the student",
+    }.items():
+        assert why in grade(classroom, "withdraw", "week13", *words, status=2)
+
+
+def test_a_folder_of_downloads_is_no_folder_of_students(tmp_path):
+    """Downloads of several weeks lie in one folder. Each was taken for a student who is called like its file."""
+    (tmp_path / "hand").mkdir()
+    download(tmp_path / "hand" / "w13.zip", WEEKS["week13"], "anna", "ben")
+    with pytest.raises(
+        LabError, match=r"w13\.zip is the download of a whole class \(anna, ben\): collect it by itself"
+    ):
+        collect([tmp_path / "hand"], WEEKS["week13"], tmp_path / "submitted", DEFAULTS)
+    (tmp_path / "hand" / "w13.zip").unlink()
+    with zipfile.ZipFile(tmp_path / "hand" / "anna.zip", "w") as archive:  # one student's own
+        archive.writestr("week13_allreduce/collectives.py", "x = 1\n")
+    assert [
+        one.student for one in collect([tmp_path / "hand"], WEEKS["week13"], tmp_path / "kept", DEFAULTS).added
+    ] == ["anna"]
+
+
+def test_a_time_that_has_not_come_is_refused(classroom):
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    words = ("collect", "week13", "--from", "x.zip", "--received")
+    assert "has not come yet" in grade(classroom, *words, FAR_OFF, status=2) and not (classroom / "submitted").exists()
+    grade(classroom, *words, LONG_AGO)
+
+
+def test_a_page_is_not_written_over_the_rules(classroom):
+    before = (classroom / "course.toml").read_text()
+    for words in (("report", "week13"), ("export", "week13"), ("export",)):
+        assert "a .toml holds rules" in grade(classroom, *words, "--to", "course.toml", status=2)
+    assert (classroom / "course.toml").read_text() == before
+
+
+def test_who_is_named_wrongly_is_told_who_is_here(classroom):
+    download(classroom / "x.zip", WEEKS["week13"], "anna", "Ben Carter")
+    grade(classroom, "collect", "week13", "--from", "x.zip")
+    said = grade(classroom, "rename", "week13", "annna", "x.py", "ring.py", status=2)
+    assert "no hand-in of 'annna' in submitted; did you mean 'anna'?" in said
+    said = grade(classroom, "rename", "week13", "carterben_4002", "x.py", "y.py", status=2)
+    assert "attempt 1 of Ben Carter holds no x.py" in said, "by any name of [ids]"
+    assert "did you mean 'anna'?" in grade(classroom, "run", "week13", "--student", "annna", status=2)
+
+
+def test_pages_older_than_their_marks_are_not_packed_silently(classroom):
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    for name in ("anna", "carterben_4002", "stranger"):
+        page = path_of(classroom / "feedback", WEEKS["week13"], name)
+        page.parent.mkdir(parents=True)
+        page.write_text("page")
+    old = path_of(classroom / "feedback", WEEKS["week13"], "anna")
+    made = (classroom / "marks/week13/anna/1.json").stat().st_mtime
+    words = ("pack", "feedback", "week13", "--like", "x.zip", "--to", "up.zip")
+    told = "anna: the mark is newer than the page, run `grade feedback` again"
+    assert told not in grade(classroom, *words, status=1)
+    os.utime(old, (made - 100, made - 100))
+    assert told in grade(classroom, *words, status=1)
 
 
 # ---- the wrong folder

@@ -1,0 +1,102 @@
+"""`grade withdraw`: attempts that were collected by mistake, or that a student takes back, count no more.
+
+    submitted/week14/anna/withdrawn/2.zip      with its receipt; `--undo` brings it back
+    marks/week14/anna/withdrawn/2.json         its mark
+
+Nothing is deleted, no number is given to another attempt, and a source that holds the same once more brings nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grading.files import locked
+from grading.intake.names import shown
+from grading.intake.policy import Rules
+from grading.intake.receipts import MARKER, WITHDRAWN, Receipt, read_receipts, receipts_in
+from grading.marks import path_of, quoted
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+from labkit.strict import nearest
+
+
+@dataclass(frozen=True)
+class Move:
+    """One attempt, from its folder into another one, or back."""
+
+    receipt: Receipt
+    marked: bool  # it had a mark, which went with it
+
+
+def withdraw(
+    submissions: Path,
+    marks: Path,
+    week: Week,
+    rules: Rules,
+    *,
+    student: str | None = None,
+    attempt: int | None = None,
+    source: Path | None = None,
+    undo: bool = False,
+) -> list[Move]:
+    """Take attempts back, or with `undo` bring them back; which ones.
+
+    student, attempt   that student's last, or this one; source   all that came from there
+
+    LabError where nothing was collected, and for a student, an attempt or a source of which nothing is there."""
+    root = submissions / week.name
+    if not (root / MARKER).is_file():
+        raise LabError(f"{root} was not made by `grade collect`: there is no attempt to take back")
+    with locked(root, f"a `grade collect` into {root} is running: wait for its end"):
+        here = sorted(_withdrawn(root) if undo else read_receipts(root, week.name), key=lambda one: one.student)
+        chosen = _chosen(here, rules, student, attempt, source, undo)
+        return [_moved(one, root, marks, week, undo) for one in chosen]
+
+
+def _withdrawn(root: Path) -> Iterable[Receipt]:
+    return [receipt for folder in sorted(root.glob(f"*/{WITHDRAWN}")) for receipt in receipts_in(folder)]
+
+
+def _chosen(
+    here: Sequence[Receipt], rules: Rules, student: str | None, attempt: int | None, source: Path | None, undo: bool
+) -> list[Receipt]:
+    what = "withdrawn attempt" if undo else "attempt"
+    if source is not None:
+        found = [one for one in here if Path(one.source).resolve() == source.resolve()]
+        if not found:
+            known = sorted({one.source for one in here})
+            raise LabError(f"no {what} came from {source}" + (f": from {', '.join(known[:5])}" if known else ""))
+        return found
+    if student is None:
+        raise LabError("whose attempt? Name the student, or by --from the source from which all are to be taken back")
+    name = rules.among(student, [one.student for one in here])
+    theirs = sorted((one for one in here if one.student == name), key=lambda one: one.attempt)
+    found = [one for one in theirs if one.attempt == attempt] if attempt is not None else theirs[-1:]
+    if not found and theirs:
+        raise LabError(f"there is no {what} {attempt} of {shown(student)}: {', '.join(str(o.attempt) for o in theirs)}")
+    if not found:
+        raise LabError(f"there is no {what} of {student!r}{nearest(student, sorted({one.student for one in here}))}")
+    return found
+
+
+def _moved(one: Receipt, root: Path, marks: Path, week: Week, undo: bool) -> Move:
+    """Move the receipt first when it goes, and last when it comes: an attempt is there when its receipt is."""
+    own = one.path.parent.parent if undo else one.path.parent
+    kinds = (".json", ".names.json", ".zip")
+    for kind in reversed(kinds) if undo else kinds:
+        _move(own, f"{one.attempt}{kind}", undo)
+    mark = path_of(marks, week.name, one.student, one.attempt)
+    assert mark.parent.name == quoted(one.student)
+    return Move(one, _move(mark.parent, mark.name, undo))
+
+
+def _move(folder: Path, name: str, undo: bool) -> bool:
+    there, aside = folder / name, folder / WITHDRAWN / name
+    old, new = (aside, there) if undo else (there, aside)
+    if not old.exists():
+        return False
+    new.parent.mkdir(exist_ok=True)
+    old.replace(new)
+    return True
