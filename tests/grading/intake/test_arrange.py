@@ -61,6 +61,8 @@ def test_layouts(folder, arranged, where, zip_it):
     assert {name: at(package, name) for name in MINE} == MINE
     assert not package.missing and not package.notes
     assert package.used["ring"] == f"{where}ring.py"
+    assert package.course[f".course/{PACKAGE}/ring.text"] not in MINE.values(), "where theirs cannot be imported"
+    assert not any(word in data for data in package.course.values() for word in (b"secret", b"expected", b"SOLUTION"))
     assert package.notebook.answers() == {"task-91-3": "my answer"}
 
 
