@@ -62,6 +62,7 @@ class Report:
     root: Path
     added: list[Receipt] = field(default_factory=list)
     known: int = 0
+    withdrawn: int = 0  # of the known ones
     claims: int = 0
     timed: list[Receipt] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -98,6 +99,12 @@ def collect(
                     if not students:
                         refuse_another_weeks(found, source, week)
                     ended = _collect(found, source, week, rules, given, students, ended, report, progress)
+            if many := report.withdrawn:
+                was, stays = ("was", "stays") if many == 1 else ("were", "stay")
+                report.notes.append(
+                    f"{many} of what is in it {was} withdrawn before, and {stays} so: `grade withdraw {week.name} "
+                    "--undo` brings all back, with a student's id that one's"
+                )
             report.notes += _strangers(report.root, week, rules)
     except OSError as error:
         why = error.strerror or type(error).__name__
@@ -160,6 +167,7 @@ def _collect(
                 )
             if known:
                 report.known += 1
+                report.withdrawn += any(one.digest == digest for one in back)
                 if students and timed == GIVEN and any(one.digest == digest for one in theirs):
                     _retime(theirs, digest, received, report)
                 continue

@@ -81,9 +81,9 @@ def collect(
     console, errors = Console(), Console(stderr=True)
     with _shown(errors) as progress:
         report = run(sources, found, to, rules, given=given, students=student or (), progress=progress)
-    if given and not student and report.known:
+    if given and not student and (timed := report.known - report.withdrawn):
         report.notes.append(
-            f"{_count(report.known, 'attempt')} known before: the time stays (--received with --student ID changes "
+            f"{_count(timed, 'attempt')} known before: the time stays (--received with --student ID changes "
             "one's, with --student '*' everybody's)"
         )
     for sentence in dict.fromkeys((*report.notes, *_slips(rules), *report.refused)):

@@ -43,7 +43,7 @@ def withdraw(
 ) -> list[Move]:
     """Take attempts back, or with `undo` bring them back; which ones.
 
-    student, attempt   that student's last, or this one; source   all that came from there
+    student, attempt   that student's last, or this one; source   all that came from there. To undo, neither: all
 
     LabError where nothing was collected, and for a student, an attempt or a source of which nothing is there."""
     root = submissions / week.name
@@ -69,8 +69,14 @@ def _chosen(
             known = sorted({one.source for one in here})
             raise LabError(f"no {what} came from {source}" + (f": from {', '.join(known[:5])}" if known else ""))
         return found
+    if student is None and undo and here:
+        return list(here)
     if student is None:
-        raise LabError("whose attempt? Name the student, or by --from the source from which all are to be taken back")
+        raise LabError(
+            "nothing is withdrawn here"
+            if undo
+            else "whose attempt? Name the student, or by --from the source from which all are to be taken back"
+        )
     name = rules.among(student, [one.student for one in here])
     theirs = sorted((one for one in here if one.student == name), key=lambda one: one.attempt)
     found = [one for one in theirs if one.attempt == attempt] if attempt is not None else theirs[-1:]

@@ -223,13 +223,19 @@ def test_what_was_collected_by_mistake_is_taken_back_and_brought_back(classroom)
     assert "2 attempts withdrawn: anna, attempt 2, bea, attempt 2" in said and "`grade load week13`" in said
     assert here() == [("anna", 1), ("bea", 1)]
     assert [one.attempt for one in marks.all_marks(classroom / "marks", "week13") if one.student == "anna"] == [1]
-    grade(classroom, "collect", "week13", "--from", "wrong.zip")
+    said = grade(classroom, "collect", "week13", "--from", "wrong.zip")
     assert here() == [("anna", 1), ("bea", 1)], "the same source once more brings nothing"
+    assert (
+        "2 of what is in it were withdrawn before, and stay so: `grade withdraw week13 --undo` brings all back" in said
+    )
     download(classroom / "third.zip", week, "anna", "hugo")
     grade(classroom, "collect", "week13", "--from", "third.zip")
     assert ("anna", 3) in here(), "no number is given twice"
     grade(classroom, "withdraw", "week13", "anna")
     assert "2 attempts brought back" in grade(classroom, "withdraw", "week13", "--from", "wrong.zip", "--undo")
+    assert "1 attempt brought back: anna, attempt 3" in grade(classroom, "withdraw", "week13", "--undo")
+    assert "nothing is withdrawn here" in grade(classroom, "withdraw", "week13", "--undo", status=2)
+    grade(classroom, "withdraw", "week13", "anna", "--attempt", "3")
     assert here() == [*whole, ("hugo", 1)] and marks.read(classroom / "marks" / "week13" / "anna" / "2.json").points
     for words, why in {
         ("annna",): "there is no attempt of 'annna'; did you mean 'anna'?",
