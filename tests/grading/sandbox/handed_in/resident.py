@@ -1,13 +1,15 @@
+# ruff: noqa: F821
+# mypy: ignore-errors
 import ctypes
 import sys
 
 
-class Resident(FlatParameter):  # noqa: F821  the class of the file that this is put under
+class Resident(FlatParameter):
     """Blocks that are never freed: the parameters look at a place of their own for ever. `full` comes and goes."""
 
     def __init__(self, params, group, dtype=None):
         super().__init__(params, group, dtype)
-        self.places = room(self.params, len(UNITS))  # noqa: F821
+        self.places = room(self.params, len(UNITS))
         UNITS.append(self)
         self.look()
 
