@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from labkit.checks.held import bring_libraries
 from labkit.comm.mesh import Mesh
 from week14_fsdp.given.freed import NoFreedMemory
 from week14_fsdp.given.meter import StorageMeter, owned
 from week14_fsdp.given.tiny import Tiny
 
 # Each scenario imports the one module it drives: a file that is broken must not stop the checks of another.
+
+HERE = Path(__file__).parent
 
 
 def grad_of(p):
@@ -90,6 +94,7 @@ def zero(steps, group, weights, options, max_norm, every=True):
     if not `every`), the norms, and the bytes that the optimizer holds after the last, of what it made itself: of
     storages, and what is used of them. Spans note when memory is read, in grading."""
     model = Tiny(weights, Unheard())
+    weights.clear()  # nothing of the check's stays that an optimizer could keep its moments in
     whole_batch_loss(model, steps[0]).backward()  # what torch sets up at the first is memory that is no optimizer's
     _without_gradients(model)
     group.compute("model made", seconds=0)
@@ -187,17 +192,20 @@ def _warm(checkpointed):
 
 def fsdp(steps, group, weights, prefetch=True, checkpointed=False, dtype=None, lr=0.03125):
     """14.4: steps of plain descent on the shards. An entry is a list of micro-batches, each with a `finish`. Returns by
-    step the losses and each unit's shard.grad; the shards at the end; the meter's peak in bytes."""
+    step the losses and each unit's shard.grad; the shards at the end; the meter's peak in bytes.
+
+    `weights` is emptied. In grading memory is read when the model is made, when a block computes, between steps."""
     _warm(checkpointed)
+    bring_libraries(HERE, "fsdp", "zero", "ddp")
+    model = Tiny(weights, group, checkpointed)
+    weights.clear()  # from here on the model is whole in its parameters alone, and FSDP has to let go of those
+    group.compute("model made", seconds=0)  # before there is code of yours: memory that it brings along is its own
     from . import fsdp
 
-    group.compute("imported", seconds=0)  # here, between steps and where a block computes memory is read, in grading
-
-    model = Tiny(weights, group, checkpointed)
     sharded = fsdp.FSDP(model, model.blocks, group, None if dtype is None else getattr(torch, dtype), prefetch)
     losses: list[list[torch.Tensor]] = []
     grads = []
-    meter = Watch(sharded.blocks, without=weights.values())
+    meter = Watch(sharded.blocks, without=())
     for micro_batches in steps:
         losses.append([])
         for batch in micro_batches:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit.checks import call, expect, same, task
-from week14_fsdp.given.weighed import judge_weighed
+from week14_fsdp.given.weighed import judge_under_way, judge_weighed
 from week14_fsdp.given.whole_batch import (
     F64,
     TOL,
@@ -364,6 +364,7 @@ def test_fsdp_memory(checkpointed, seed):
             f"rank {r} holds {peak} bytes at its peak; shards, their gradients, the root, two blocks and their "
             f"gradients are at most {limit:.0f}, and the whole model is {whole}",
         )
+        judge_under_way(ledger[r], blocks)
         judge_weighed(ledger[r], whole, root, block, blocks, N)
 
 

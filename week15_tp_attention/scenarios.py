@@ -132,7 +132,8 @@ def memory_of(t):
 def weighed(x, dys, weights, group, keep):
     """15.3: as `gathered`, of a large x; memory is read before and between, in grading. Returns the gradients of the
     weights."""
-    x, weights = leaf(x), [leaf(w) for w in weights]
+    for t in (x, *weights):
+        t.requires_grad_()  # not copies: what came would lie there, large, for whoever needs room for a gathered x
     ready = [torch.nn.functional.linear(x, w) for w in weights]  # what torch sets up at the first is memory, too
     torch.autograd.backward(ready, [torch.zeros_like(y) for y in ready])
     del ready

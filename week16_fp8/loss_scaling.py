@@ -85,7 +85,8 @@ class LossScaler:
         ### END SOLUTION
 
     def update(self, finite: bool) -> None:
-        """Task 16.7. At the end of a step: find the next S, as torch does: a float32."""
+        """Task 16.7. At the end of a step: find the next S, as torch does: a float32. torch's own GradScaler is
+        refused."""
         ### BEGIN SOLUTION 16.7 the next scale
         if not finite:
             self.scale, self.good = self.scale * self.backoff_factor, 0

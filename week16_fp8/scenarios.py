@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # Each scenario imports the one module it drives: a file that is broken must not stop the checks of another.
 
@@ -244,19 +245,33 @@ def micro_batched(xs, ys, w, low):
     return told, model.weight.grad, log
 
 
+class WithoutGradScaler(TorchDispatchMode):
+    """Inside it, in this thread, torch's own next scale is refused: it is what 16.7 asks for."""
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # or torch imports its compiler, 800 modules, at the first operation
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.overloadpacket is torch.ops.aten._amp_update_scale_:
+            raise RuntimeError("torch's GradScaler (_amp_update_scale_) is what 16.7 asks for: it is yours to write")
+        return function(*args, **(kwargs or {}))
+
+
 def scaled_steps(gradients, group, scale, growth, backoff, interval, alone=False):
     """16.7: for each step's gradients (of a loss that was scaled) unscale and update. Returns the answers, the
     gradients afterwards, and the scale after each step."""
 
     from . import loss_scaling
 
-    scaler = loss_scaling.LossScaler(scale, growth, backoff, interval)
     finite, scales = [], []
-    for step in gradients:
-        good = scaler.unscale_(step, None if alone else group)
-        scaler.update(good)
-        finite.append(float(good))
-        scales.append(float(scaler.scale))
+    with WithoutGradScaler():
+        scaler = loss_scaling.LossScaler(scale, growth, backoff, interval)
+        for step in gradients:
+            good = scaler.unscale_(step, None if alone else group)
+            scaler.update(good)
+            finite.append(float(good))
+            scales.append(float(scaler.scale))
     return finite, gradients, scales
 
 

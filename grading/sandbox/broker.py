@@ -59,7 +59,8 @@ class _Meeting(Rendezvous):
 
 @dataclass
 class _Call:
-    """A post or a collective. `left`: its ops that are not complete; `fill`: what its answer brings."""
+    """A post or a collective. `left`: its ops that are not complete; `fill`: what its answer brings, when the rank has
+    said that it waits: who had it before could leave the wait out of the ledger, or tell it later."""
 
     left: int
     events: list[Event | None]
@@ -98,7 +99,7 @@ class Endpoint:
 class Broker:
     """The ranks of one call: `read` what they say, `write` what is due to them.
 
-    off     defences to switch off, by name: "broker" is all its caps (tests only)
+    off     defences to switch off, by name (tests only): "broker" is all its caps, "waits" that results wait for a wait
     weigh   bytes of memory that a rank holds now. Then it is read at every span of computing, for the rank's ledger
     """
 
@@ -106,7 +107,7 @@ class Broker:
         self, links: list[socket.socket], off: frozenset[str] = frozenset(), weigh: Callable[[int], int] | None = None
     ) -> None:
         self.start, self.weigh = time.perf_counter(), weigh
-        self.size, self.capped = len(links), "broker" not in off
+        self.size, self.off, self.capped = len(links), off, "broker" not in off
         self.rendezvous = _Meeting(self.size)
         self.owners: dict[Pending, tuple[Endpoint, int]] = {}
         self.endpoints = [Endpoint(rank, self.size, link, self.start) for rank, link in enumerate(links)]
@@ -345,9 +346,16 @@ class Broker:
             endpoint.groups.append(call.gives)
             if call.gives.ranks:
                 endpoint.ledger.join(call.gives)
+        call.events[1:] = []  # what is waited for is the first
+        event = call.events[0]
+        if not call.fill or call.waited or event is None or event.blocking or "waits" in self.off:
+            self._answer(endpoint, number)
+
+    def _answer(self, endpoint: Endpoint, number: int) -> None:
+        call = endpoint.calls[number]
         endpoint.held -= call.held
         self.send(endpoint, "comp", {"of": number}, *(raw(tensor) for tensor in call.fill))
-        call.events[1:], call.fill = [], []  # what is waited for is the first
+        call.fill = []
 
     def _wait(self, endpoint: Endpoint, head: dict[str, Any]) -> None:
         number = head["of"]
@@ -363,6 +371,8 @@ class Broker:
             endpoint.open[number] = event
         else:
             endpoint.ledger.finish(event)
+            if call.fill:
+                self._answer(endpoint, number)
 
     def _hold(self, endpoint: Endpoint, sent: int, fill: list[torch.Tensor]) -> int:
         """Count a call's bytes against the rank. (torch.empty takes none before they are written.)"""

@@ -145,11 +145,12 @@ OWN_FILES, IN_A_FILE = 8, 1 << 20  # open files that a rank may have, and bytes 
 
 def held(pid: int) -> int:
     """Bytes that a process and all that it has started may hold now: anonymous and shared memory, also what lies in
-    swap, and the most that the kernel keeps for a pipe or a socket. 0 where that cannot be read, or once it is gone."""
+    swap or on huge pages, and the most that the kernel keeps for a pipe or a socket. 0 where that cannot be read, or
+    once it is gone."""
     every, total = tree(pid), 0
     for one in every:
         for line in _read(f"/proc/{one}/status").splitlines():
-            if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:")):
+            if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:", "HugetlbPages:")):
                 total += 1024 * int(line.split()[1])
     return total + sum(IN_A_FILE * max(0, files(one) - OWN_FILES) for one in every) if total else 0
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from labkit.checks.held import grown, reached
+from labkit.checks.held import bring_libraries, grown, reached
 from labkit.checks.verdict import CheckFailed
 from labkit.comm.group import Group
 from labkit.comm.ledger import Ledger
@@ -164,3 +164,19 @@ def test_a_reading_at_another_moment_is_none(events):
 
 def test_what_is_waited_for_has_arrived():
     assert grown(ledger("base", "post", "wait", "kept", weighed=BYTES), "base", "kept", 1) == 70
+
+
+def test_libraries_come_and_the_students_module_does_not_run(tmp_path, monkeypatch):
+    week = tmp_path / PACKAGE
+    week.mkdir()
+    for name in ("one", "two", "three"):
+        (tmp_path / f"lib91_{name}.py").write_text("")
+    (week / "task.py").write_text(
+        f"import lib91_one as one, lib91_none\nimport labkit.no_such_part\nfrom {PACKAGE} import other\n"
+        "from . import other\nraise SystemExit\n\ndef f():\n    from lib91_two import x\n"
+    )
+    (week / "broken.py").write_text("import lib91_three\n)")
+    monkeypatch.syspath_prepend(tmp_path)
+    bring_libraries(week, "task", "broken", "missing")
+    assert {name for name in sys.modules if name.startswith("lib91_")} == {"lib91_one", "lib91_two"}
+    assert PACKAGE not in sys.modules

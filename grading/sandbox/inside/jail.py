@@ -133,15 +133,17 @@ def become_able() -> None:
 def shut(off: frozenset[str], limits: dict[str, int], keep: int, hidden: Sequence[str] = ()) -> None:
     """In the rank, before any code of a student: everything else. Descriptors above `keep` are closed.
 
-    limits   bytes of memory beyond what is there now ("memory"), of a file and of /tmp ("disk"); "processes"; "files"
+    limits   bytes of memory beyond what is there now ("memory"), of a file and of /tmp ("disk"); names in /tmp
+             ("names", 4096 if nothing is said); "processes"; "files" that are open
     hidden   packages whose folders are empty from here on: a fresh interpreter cannot import them
     """
     if "descriptors" not in off:
         os.closerange(keep + 1, 1 << 16)
     if "namespaces" not in off:
         if "tmp" not in off:
+            room = b"size=%d,nr_inodes=%d,mode=1777" % (limits["disk"], limits.get("names", 4096))
             for path in (os.environb[b"TMPDIR"], b"/dev/shm"):
-                _mount(path, 0, b"size=%d,nr_inodes=4096,mode=1777" % limits["disk"])
+                _mount(path, 0, room)
         if "packages" not in off:
             for name in hidden:
                 for folder in _folders(name):

@@ -47,7 +47,7 @@ def main(setup: dict[str, Any], number: int, descriptors: list[int]) -> int:
 def _serve(off: frozenset[str], limits: dict[str, int], hidden: list[str], weighed: bool) -> int:
     if weighed:
         steady.steady()
-        limits = {**limits, "disk": steady.STASH}
+        limits = {**limits, "disk": steady.STASH, "names": steady.NAMES}
     jail.shut(off, limits, keep=TRACE, hidden=hidden)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.register(signal.SIGUSR1, file=TRACE, all_threads=False)
@@ -57,7 +57,9 @@ def _serve(off: frozenset[str], limits: dict[str, int], hidden: list[str], weigh
     if kind != "job":
         return 121
     try:
-        answer = _compiled(job) if "compile" in job else _run(link, job, bytes(body))
+        sent = [bytes(body)]
+        del body  # what arrived packed is memory that a student's code could write over: see `_run`
+        answer = _compiled(job) if "compile" in job else _run(link, job, sent)
         head = frame_head("done", {}, len(answer))
     except BaseException as error:  # SystemExit too: a rank that leaves without an answer has failed
         head, answer = frame_head("fail", _failure(error)), b""
@@ -69,13 +71,13 @@ def _serve(off: frozenset[str], limits: dict[str, int], hidden: list[str], weigh
     return 0
 
 
-def _run(link: socket.socket, job: dict[str, Any], body: bytes) -> bytes:
+def _run(link: socket.socket, job: dict[str, Any], sent: list[bytes]) -> bytes:
+    """`sent` is emptied: nobody holds the packed arguments while the student's code runs."""
+    given, named, modules = values.unpack(sent.pop())
     if job["without"]:  # no code of a student's in this process, which holds what they must do without
-        given, named, _ = values.unpack(body)
         return bare.Process(job).answer(values.pack((given, named)))
     transport = BrokerTransport(job["rank"], job["size"], link, steady.tidy if job["weighed"] else None)
     group = Group(transport, Ledger(job["rank"], job["size"]))
-    given, named, modules = values.unpack(body)
     reference = None
     if job["stands_on"]:
         reference = os.path.join(os.environ["TMPDIR"], "reference")

@@ -12,6 +12,7 @@ import ctypes
 _M_MMAP_THRESHOLD, _PR_SET_THP_DISABLE = -3, 41
 OWN_PAGES = 1 << 16  # bytes from which on what is asked for gets pages of its own, and gives them back when it is freed
 STASH = 1 << 17  # bytes of /tmp and of /dev/shm: a file there is memory that no process's size shows
+NAMES = 256  # names in each: a name, and where a link leads to, are 400 bytes that no file's size shows
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

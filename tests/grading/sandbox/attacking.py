@@ -24,7 +24,7 @@ ATTACKS = Path(__file__).parent / "attacks"
 PACKAGE = "week91_mini"
 DEADLINE = 20.0  # seconds: generous, the machine may be busy. Attacks that hang use a shorter one
 GRADERS = frozenset(
-    {"deadline", "excuse", "output", "watch", "text", "judging", "broker"}
+    {"deadline", "excuse", "output", "watch", "text", "judging", "broker", "waits"}
 )  # defences outside of the sandbox
 
 

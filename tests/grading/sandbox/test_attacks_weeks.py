@@ -141,6 +141,43 @@ def test_alarms_that_wait_for_what_comes(capstone_week, monkeypatch):
         assert earned(capstone_week.cheat("health", text, "C.4"), "test_alarms") == 5
 
 
+# ---- a scaler that asks torch's
+
+ASKS = '''
+
+class Asking(LossScaler):
+    """torch's scaler behind it; {around}."""
+
+    def __init__(self, *settings):
+        super().__init__(*settings)
+        self.torch, self.weight = torch.amp.GradScaler("cpu", *settings), torch.zeros(1, requires_grad=True)
+
+    def update(self, finite):
+        from contextlib import nullcontext
+
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with {around}():
+            self.torch.scale(torch.ones(()))
+            self.weight.grad = torch.full((1,), 1.0 if finite else float("inf"))
+            self.torch.step(torch.optim.SGD([self.weight], lr=0.0))
+            self.torch.update()
+            self.scale = self.torch.get_scale()
+
+
+LossScaler = Asking
+'''
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_a_scaler_that_asks_torchs(week16):
+    source = week16.source("loss_scaling")
+    for around, points in (("nullcontext", 0), ("_disable_current_modes", 6)):
+        found = week16.cheat("loss_scaling", source + ASKS.format(around=around), "16.7")
+        assert earned(found, "test_as_gradscaler") + earned(found, "test_all_ranks_skip_together") == points
+
+
 def told_at(rows, alarms):
     """A rule's answers to judge_causal: for each record the alarms that it gives on so many rows."""
     return [its(n) for n, its in zip(rows, alarms)]

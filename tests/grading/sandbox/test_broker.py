@@ -52,11 +52,11 @@ SHAPES = [(), (0,), (1,), (7,), (3, 0, 2), (2, 3)]
 class Ranks:
     """Ranks on threads of this process whose groups speak to a real broker over sockets."""
 
-    def __init__(self, fn, size, *args, weigh=None, tidy=None):
+    def __init__(self, fn, size, *args, weigh=None, tidy=None, off=frozenset()):
         ends = [socket.socketpair() for _ in range(size)]
         for mine, _ in ends:
             mine.setblocking(False)
-        self.broker = Broker([mine for mine, _ in ends], weigh=weigh)
+        self.broker = Broker([mine for mine, _ in ends], off, weigh=weigh)
         self.values, self.errors = [None] * size, [None] * size
         self.links = [theirs for _, theirs in ends]
 
@@ -316,6 +316,34 @@ def test_a_rank_is_weighed_at_its_spans_while_it_stands_still(ranks):
 def test_a_rank_that_cannot_be_weighed_is_told(ranks):
     with pytest.raises(Broken, match="memory cannot be read"):
         ranks(under_way, 1, weigh=lambda rank: 0, tidy=lambda: None)
+
+
+def reads_without_a_wait(group):
+    """What lies in the places of three results that are there, as later messages tell, before anybody waits; and
+    then."""
+    one, two = torch.zeros(3), torch.zeros(2 * group.size)
+    handles = [
+        group.irecv(0, out=one) if group.rank else group.isend(torch.ones(3), 1),
+        group.all_gather(torch.ones(2), out=two, async_op=True),
+        group.all_reduce(torch.ones(4), async_op=True),
+    ]
+    group.barrier()
+    before = [one.sum().item(), two.sum().item()]
+    reduced = handles[2].wait()
+    after_another = one.sum().item()
+    for handle in handles[:2]:
+        handle.wait()
+    return before, after_another, [one.sum().item(), two.sum().item(), reduced.sum().item()]
+
+
+def test_no_result_comes_before_its_wait(ranks):
+    """Who had it could leave the wait out of the ledger, and the virtual wire would hold nobody up for it."""
+    mine = ranks(reads_without_a_wait, 2)
+    assert mine.errors == [None, None] and mine.values[1] == ([0, 0], 0, [3, 4, 8])
+    waits = [[e.of for e in ledger.events if e.kind == "wait"] for ledger in mine.ledgers]
+    assert waits == [[2, 0, 1]] * 2
+    assert all(e.end is not None for ledger in mine.ledgers for e in ledger.events)
+    assert ranks(reads_without_a_wait, 2, off=frozenset({"waits"})).values[1][:2] == ([3, 4], 3)
 
 
 DISAGREE = {

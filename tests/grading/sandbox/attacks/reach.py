@@ -30,6 +30,31 @@ def write(group, path, text):
     return False
 
 
+def names(group, folders):
+    """Bytes that are kept as names in these folders, and as places that links lead to: no file has them."""
+    kept = 0
+    for folder in folders:
+        try:
+            for number in range(10_000):
+                name = f"{number:0255d}"
+                os.symlink("x" * 120, f"{folder}/{name}")
+                kept += len(name) + 120
+        except OSError:
+            continue
+    return kept
+
+
+def packed(group, x):
+    """How often x lies in what the functions below this one hold, as the bytes in which it came."""
+    import sys
+
+    sought, frame, found = x.numpy().tobytes(), sys._getframe(1), 0
+    while frame is not None:
+        found += sum(sought in one for one in frame.f_locals.values() if isinstance(one, (bytes, bytearray)))
+        frame = frame.f_back
+    return found
+
+
 def solutions(group):
     """All Python files that hold an instructor's text, and all folders of tests, in everything that can be seen."""
     found = []
