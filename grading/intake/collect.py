@@ -63,6 +63,7 @@ class Report:
     added: list[Receipt] = field(default_factory=list)
     known: int = 0
     withdrawn: int = 0  # of the known ones
+    marked: int = 0  # whose time is by the platform's mark, and not the given one
     claims: int = 0
     timed: list[Receipt] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -99,6 +100,11 @@ def collect(
                     if not students:
                         refuse_another_weeks(found, source, week)
                     ended = _collect(found, source, week, rules, given, students, ended, report, progress)
+            if many := report.marked:
+                report.notes.append(
+                    f"The platform's marks hold before --received for {many} of them: late, or not, by the deadline of "
+                    "course.toml. --student ID --received TIME tells one's time"
+                )
             if many := report.withdrawn:
                 was, stays = ("was", "stays") if many == 1 else ("were", "stay")
                 report.notes.append(
@@ -158,7 +164,8 @@ def _collect(
             checked(student)
             folder = folder_of(report.root, student)
             theirs, back = receipts_in(folder), receipts_in(folder / WITHDRAWN)
-            received, timed = _time(entry, week, rules, given)
+            received, timed = _time(entry, week, rules, given, sure=bool(students) and EVERYBODY not in students)
+            report.marked += given is not None and timed == GIVEN and received != given and entry.late is not None
             known = _known(theirs, digest, received, timed, before) or any(one.digest == digest for one in back)
             if entry.received and received != entry.received and (students or not known):
                 report.notes.append(
@@ -288,10 +295,11 @@ def _if_changed(
     )
 
 
-def _time(entry: Entry, week: Week, rules: Rules, given: datetime | None) -> tuple[datetime | None, str]:
+def _time(entry: Entry, week: Week, rules: Rules, given: datetime | None, sure: bool) -> tuple[datetime | None, str]:
     """(when an entry was handed in, how that is known). What a student could write, and nothing checks, weighs less
     than what the instructor tells. A late mark, or none, weighs more than the time of a whole download: what is not
-    marked was in time, and what is marked was at least a little late."""
+    marked was in time, and what is marked was at least a little late. sure: it is told of this very student, and weighs
+    more than a mark."""
     due = rules.deadlines.get(week.name)
     if entry.received and entry.timed == PUT:
         return (given, GIVEN) if given and given < entry.received else (entry.received, PUT)
@@ -299,6 +307,8 @@ def _time(entry: Entry, week: Week, rules: Rules, given: datetime | None) -> tup
         return given, GIVEN
     if entry.received:
         return entry.received, OWN
+    if sure and given:
+        return given, GIVEN
     if entry.late and due:
         just_after = due + timedelta(minutes=rules.late.grace_minutes, seconds=1)
         return (max(given, just_after), GIVEN) if given else (just_after, MARKED)

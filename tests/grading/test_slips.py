@@ -301,6 +301,27 @@ def test_pages_older_than_their_marks_are_not_packed_silently(classroom):
     assert told in grade(classroom, *words, status=1)
 
 
+def test_a_time_told_of_one_student_weighs_more_than_the_platforms_mark(tmp_path):
+    """Canvas marks by its own due date, which may be another. For a whole download its marks hold, and that is told."""
+    due = NOON - timedelta(days=1)
+    rules, week = Rules(deadlines={"week13": due}), WEEKS["week13"]
+    names = ("doejane_4567_88_", "roemax_LATE_4568_93_")
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name in names:
+            for module in modules(week):
+                archive.writestr(f"{name}{module}", "x = 1\n")
+
+    def times(given, *students):
+        report = collect([tmp_path / "x.zip"], week, tmp_path / "submitted", rules, given=given, students=students)
+        found = {one.student: one.received for one in find_submissions(tmp_path / "submitted", week)}
+        return report.notes, found["doejane_4567"], found["roemax_4568"]
+
+    notes, plain, late = times(NOON)
+    assert (plain, late) == (due, NOON) and any("marks hold before --received for 1 of them" in note for note in notes)
+    assert times(NOON, "doejane_4567")[1] == NOON
+    assert times(due - timedelta(hours=1), "roemax_4568")[2] == due - timedelta(hours=1)
+
+
 # ---- the wrong folder
 
 
