@@ -203,7 +203,7 @@ def final(marks: Sequence[Mark], rules: Rules) -> Final:
     mark, (factor, told) = in_order[chosen], costs[chosen]
     said = [told] if told else []
     if len(in_order) > 1:
-        after = " after what lateness costs" if any(cost < 1 for cost, _ in costs) and chosen else ""
+        after = " after what lateness costs" if any(cost < 1 for cost, _ in costs) else ""
         last = "the last" if chosen == len(in_order) - 1 else "the last that lateness leaves points"
         how = last if rules.attempts.policy == "last" else f"with most automatic points{after}"
         said.insert(0, f"Attempt {mark.attempt} of {len(in_order)} counts, {how}.")
