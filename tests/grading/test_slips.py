@@ -432,3 +432,33 @@ def test_a_time_that_does_not_hold_is_not_said_to_hold(tmp_path):
 
     assert not notes(None) and not notes(NOON), "it is known, and keeps its time"
     assert any("by --received, holds" in note for note in notes(NOON, "anna"))
+
+
+# ---- what pages and answers say
+
+
+def test_why_tells_each_diagnosis_whole_and_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    marks.write(tmp_path / "marks", mark("anna", "13.2 mean for sum"))
+    gone, absent = mark("ben"), "There is no collectives.py: this task earns nothing."
+    for task in gone.tasks:
+        if task["id"] in ("13.2", "13.3"):
+            for case in task["cases"]:
+                case.update(verdict=NO_RESULT, text=absent, points=0)
+    marks.write(tmp_path / "marks", gone)
+    said = grade(tmp_path, "why", "week13", "anna")
+    assert "expected 271, 762" in said and "got 67.75" in said and "cause: the mean over the ranks" in said
+    said = grade(tmp_path, "why", "week13", "ben")
+    assert said.count(absent) == 1 and "as at 13.2" in said
+    assert said.count("no result: Rank r gets chunk r of the sum") >= 2, "each behaviour is still named"
+    assert absent in grade(tmp_path, "why", "week13", "ben", "13.3")
+
+
+def test_one_is_told_in_the_singular(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert "1 mark, 1 of them made now" in printed(Report(1, [mark("anna")]))
+    assert "2 marks, 2 of them" in printed(Report(2, [mark("anna"), mark("ben")]))
+    marks.write(tmp_path / "marks", mark("anna", "13.5 GB/s"))
+    grade(tmp_path, "report", "week13", "--to", "class.html")
+    page = (tmp_path / "class.html").read_text()
+    assert "1 of 1 student (" in page and not re.search(r"(?<![\d.])1 (students|behaviours|attempts)\b", page)
