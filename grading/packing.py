@@ -75,6 +75,7 @@ def gradescope(
     The archive holds the solutions: it is for Gradescope's assignment settings and for nobody else.
     """
     from grading.gradescope.pack import pack
+    from grading.reports import page
     from grading.run import class_seed
     from labkit.checks.tasks import find_week, find_weeks
 
@@ -82,7 +83,9 @@ def gradescope(
     found = find_week(week, weeks)
     (marks / found.name).mkdir(parents=True, exist_ok=True)
     many = pack(found, weeks, to, class_seed(marks / found.name), unsandboxed=unsandboxed)
-    typer.echo(f"{to}: {many} files, {to.stat().st_size / 1e6:.1f} MB, {found.points('auto'):g} automatic points")
+    typer.echo(
+        f"{to}: {page.count(many, 'file')}, {to.stat().st_size / 1e6:.1f} MB, {found.points('auto'):g} automatic points"
+    )
     typer.echo(
         "In Gradescope: a Programming Assignment, Configure Autograder; it holds the solutions, so send it nowhere"
     )

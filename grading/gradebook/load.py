@@ -27,6 +27,7 @@ from grading.gradebook.course import Course, gradebook_id
 from grading.intake.load import EMPTY, handed_in
 from grading.intake.policy import DEFAULTS, Final, Rules, final
 from grading.marks import UNSANDBOXED, Mark, all_marks
+from grading.reports.page import count
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -52,7 +53,7 @@ class Report:
         return [
             *self.told,
             *self.human,
-            f"{self.new + self.changed + self.same} students: {self.new} new, "
+            f"{count(self.new + self.changed + self.same, 'student')}: {self.new} new, "
             f"{self.changed} changed, {self.same} as they were; {len(self.human)} to look at",
         ]
 
@@ -211,7 +212,7 @@ def _store(
         points = float(entry["points"]) if entry else None
         if by_hand and grade.auto_score != points:
             said.append(
-                f"{task.id} keeps the {number(grade.manual_score)} points given by hand; the automatic ones "
+                f"{task.id} keeps the {count(number(grade.manual_score), 'point')} given by hand; the automatic ones "
                 f"are now {'open' if points is None else number(points)}"
             )
         if grade.auto_score != points:
