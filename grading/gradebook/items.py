@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from grading.gradebook.cells import read_notebook, rubric
-from grading.reports.page import count
+from grading.intake.names import count
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Task, Week
 from labkit.errors import LabError

@@ -25,9 +25,9 @@ from grading.gradebook import first_page, view
 from grading.gradebook.cells import graded_tasks, read_notebook
 from grading.gradebook.course import Course, gradebook_id
 from grading.intake.load import EMPTY, handed_in
+from grading.intake.names import count
 from grading.intake.policy import DEFAULTS, Final, Rules, final
 from grading.marks import UNSANDBOXED, Mark, all_marks
-from grading.reports.page import count
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError

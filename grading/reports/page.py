@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grading.files import put
+from grading.intake.names import count as count
 from labkit.checks.outcome import number
 from labkit.errors import LabError
 
@@ -78,11 +79,6 @@ def join(words: Sequence[str]) -> str:
     """ "a, b and c"."""
     words = list(words)
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
-
-
-def count(many: int, one: str, more: str = "") -> str:
-    """ "1 student", "3 students"."""
-    return f"{many:,} {one if many == 1 else more or one + 's'}"
 
 
 def render(template: str, **fields: Any) -> str:
