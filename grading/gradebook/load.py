@@ -201,6 +201,10 @@ def _store(
     for task in graded_tasks(week):
         grade = grades[task.cell]
         by_hand = grade.manual_score is not None
+        if by_hand and grade.manual_score > task.points:
+            said.append(
+                f"{task.id} has {number(grade.manual_score)} points by hand, of {number(task.points)}: look again"
+            )
         if task.kind == "written":
             if by_hand and answers_changed:
                 reread, changed = True, _set(grade, needs_manual_grade=True) or changed
