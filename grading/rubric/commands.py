@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from grading.typed import fraction
+
 Week = Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")]
 Gradebook = Annotated[
     Path | None,
@@ -82,7 +84,7 @@ def rubric(
 def second(
     week: Week,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The second marker's course directory.")],
-    share: Annotated[float, typer.Option(min=0, max=1, help="How many of the hand-ins.")] = 0.2,
+    share: Annotated[float, typer.Option(callback=fraction, help="How many of the hand-ins, as a fraction.")] = 0.2,
     marks: Annotated[Path, typer.Option("--marks", metavar="DIR", help="Where `grade run` put the marks.")] = Path(
         "marks"
     ),

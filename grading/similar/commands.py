@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from grading.typed import fraction
+
 
 def add_commands(app: typer.Typer) -> None:
     """Register the command with the `grade` application."""
@@ -24,7 +26,8 @@ def similar(
     share: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Show pairs that share so much of the smaller one. Default: what was measured."
+            callback=fraction,
+            help="Show pairs that share so much of the smaller one, as a fraction. Default: what was measured.",
         ),
     ] = None,
 ) -> None:

@@ -462,3 +462,18 @@ def test_one_is_told_in_the_singular(tmp_path, monkeypatch):
     grade(tmp_path, "report", "week13", "--to", "class.html")
     page = (tmp_path / "class.html").read_text()
     assert "1 of 1 student (" in page and not re.search(r"(?<![\d.])1 (students|behaviours|attempts)\b", page)
+
+
+def test_a_week_in_two_words_and_a_download_without_from_are_put_right(tmp_path):
+    for command in ("run", "collect", "status"):
+        assert "a week's name is one word: week13" in grade(tmp_path, command, "week", "13", status=2)
+    said = grade(tmp_path, "collect", "week13", "x.zip", status=2)
+    assert "grade collect week13 --from x.zip" in said
+    assert "Missing option '--from'" in grade(tmp_path, "collect", "week13", status=2)
+
+
+@pytest.mark.parametrize("command, given", [("second", "40"), ("similar", "1.5")])
+def test_a_percentage_for_a_fraction_is_put_right(command, given, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    said = grade(tmp_path, command, "week13", "--to", "x", "--share", given, status=2)
+    assert f"a fraction from 0 to 1: {float(given) / 100:g} for {given} %" in said
