@@ -26,7 +26,7 @@ import labkit
 from grading import marks as marking
 from grading.answers import documents, runs, unanswered
 from grading.history import merged
-from grading.intake.arrange import Package, arrange
+from grading.intake.arrange import NOWHERE, Package, arrange
 from grading.intake.find import Entry
 from grading.intake.load import Submission, load
 from grading.intake.names import some
@@ -192,9 +192,17 @@ def _empty(folder: Path) -> None:
 
 
 def explained(outcome: Outcome, week: Week, missing: dict[str, str]) -> None:
-    """Where a task's module is missing, its cases say so: a hole in the course's own text is not what was handed in."""
+    """Where a task's module is missing, its cases say so: a hole in the course's own text is not what was handed in.
+    Nobody asks for a stretch task: one whose module is not there, nor any that looks like it, was not attempted."""
     for number_, case in enumerate(outcome.cases):
-        why = [missing[module] for module in week.task(case.task).modules if module in missing]
+        task = week.task(case.task)
+        why = [missing[module] for module in task.modules if module in missing]
+        if (
+            task.kind == "stretch"
+            and case.verdict == NOT_ATTEMPTED
+            and all(sentence.endswith(NOWHERE) for sentence in why)
+        ):
+            continue
         if why and case.verdict in (NOT_ATTEMPTED, NO_RESULT):
             outcome.cases[number_] = replace(case, verdict=NO_RESULT, text=" ".join(why), cause=())
 

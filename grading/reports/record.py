@@ -13,6 +13,7 @@ from grading import history
 from grading.intake.policy import Rules
 from grading.marks import all_marks
 from grading.reports import page
+from grading.reports.mistakes import untouched
 from grading.reports.standing import Standing, standings
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
@@ -55,7 +56,7 @@ def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[
     told_at: dict[str, str] = {}  # diagnosis -> the task at which it is told
     for one in standing.mark.tasks:
         stretch = one["kind"] == "stretch"
-        if (stretch and not one["cases"]) or (task is not None and one["id"] != task):
+        if (task is None and untouched(one)) or (task is not None and one["id"] != task):
             continue
         passed = sum(case["verdict"] == PASSED for case in one["cases"])
         came = (
