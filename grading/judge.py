@@ -31,6 +31,7 @@ from grading.intake.find import Entry
 from grading.intake.load import Submission, load
 from grading.intake.names import some
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
+from grading.reports.page import here
 from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
 from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
@@ -220,6 +221,8 @@ def make(
 ) -> Mark:
     """A Mark from an outcome."""
     told = outcome.to_json()
+    for case in (case for task in told["tasks"] for case in task["cases"]):  # a student's page is made of these
+        case["text"], case["cause"] = here(case["text"]), [here(cause) for cause in case["cause"]]
     attention = attention + [f"{case.task} {case.behaviour}: {case.text}" for case in outcome.faults]
     if settings.isolation == UNSANDBOXED:
         attention.append("graded UNSANDBOXED: the submission's code could do anything, also to this mark")

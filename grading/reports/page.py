@@ -28,7 +28,7 @@ DASH = "\u2013"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])?")
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)} | {127: "\u2421"}
 _BACKWARDS = {code: f"\u27e8U+{code:04X}\u27e9" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-_ELSEWHERE = re.compile(r"(?<![\w.])/(?:[^\s/:'\"<>]{1,255}/){1,40}((?:week\d|capstone)\w*/)")
+_ELSEWHERE = re.compile(r"(?<![\w.])/(?:[^\s/:'\"<>]{1,255}/){1,40}((?:(?:week\d|capstone)\w*|labkit|site-packages)/)")
 
 
 def visible(text: str, chars: int = SHOWN_TEXT, lines: int = SHOWN_LINES) -> str:

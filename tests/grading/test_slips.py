@@ -6,15 +6,18 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
 import re
 import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from grading import history, marks
+from grading import history, judge, marks
 from grading.cli import _called, main
 from grading.here import not_the_class
 from grading.intake.collect import collect
@@ -27,6 +30,7 @@ from grading.reports.status import status
 from grading.run import Report
 from grading.similar.commands import _year
 from grading.table import class_table
+from labkit.checks.outcome import CaseResult, Outcome
 from labkit.checks.tasks import find_weeks
 from labkit.checks.verdict import NO_RESULT, PASSED
 from labkit.errors import LabError
@@ -477,3 +481,15 @@ def test_a_percentage_for_a_fraction_is_put_right(command, given, tmp_path, monk
     monkeypatch.setenv("COLUMNS", "200")
     said = grade(tmp_path, command, "week13", "--to", "x", "--share", given, status=2)
     assert f"a fraction from 0 to 1: {float(given) / 100:g} for {given} %" in said
+
+
+def test_no_place_of_this_machine_is_in_a_mark(monkeypatch):
+    """A student's page is made of it, and a backup or another program may read it as well."""
+    week = WEEKS["week16"]
+    told = f"it waits at {ROOT}/labkit/checks/bare.py:122"
+    case = CaseResult("16.2", "t", "Scale", "", Fraction(4), NO_RESULT, told, (told,))
+    monkeypatch.setattr(judge, "_about", lambda *words: {"student": "anna", "assignment": week.name})
+    made = judge.make(
+        None, "", [], [], week, Outcome([(week, ("16.2",))], 1, [case]), SimpleNamespace(isolation=""), 1, 1
+    )
+    assert str(ROOT) not in json.dumps(made.tasks) and "labkit/checks/bare.py:122" in made.cases[0]["text"]
