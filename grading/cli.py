@@ -16,6 +16,7 @@ from grading.intake import commands as intake
 from grading.reports import commands as reports
 from grading.rubric import commands as rubric
 from grading.similar import commands as similar
+from grading.typed import understandable
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -329,6 +330,7 @@ def release(
 def main(argv: list[str] | None = None) -> None:
     """Entry point of `grade`. Errors a user can mend are one sentence on stderr and status 2."""
     try:
+        understandable(sys.argv[1:] if argv is None else argv)
         app(argv)
     except LabError as error:
         sys.stdout.flush()

@@ -26,11 +26,12 @@ import labkit
 from grading import marks as marking
 from grading.answers import documents, runs, unanswered
 from grading.history import merged
-from grading.intake.arrange import Package, arrange
+from grading.intake.arrange import NOWHERE, Package, arrange
 from grading.intake.find import Entry
 from grading.intake.load import Submission, load
 from grading.intake.names import some
 from grading.marks import SANDBOXED, UNSANDBOXED, Mark
+from grading.reports.page import here
 from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
 from grading.sandbox.runner import BUDGET, MAX_TEXT, SandboxRunner, parts_of
@@ -192,9 +193,17 @@ def _empty(folder: Path) -> None:
 
 
 def explained(outcome: Outcome, week: Week, missing: dict[str, str]) -> None:
-    """Where a task's module is missing, its cases say so: a hole in the course's own text is not what was handed in."""
+    """Where a task's module is missing, its cases say so: a hole in the course's own text is not what was handed in.
+    Nobody asks for a stretch task: one whose module is not there, nor any that looks like it, was not attempted."""
     for number_, case in enumerate(outcome.cases):
-        why = [missing[module] for module in week.task(case.task).modules if module in missing]
+        task = week.task(case.task)
+        why = [missing[module] for module in task.modules if module in missing]
+        if (
+            task.kind == "stretch"
+            and case.verdict == NOT_ATTEMPTED
+            and all(sentence.endswith(NOWHERE) for sentence in why)
+        ):
+            continue
         if why and case.verdict in (NOT_ATTEMPTED, NO_RESULT):
             outcome.cases[number_] = replace(case, verdict=NO_RESULT, text=" ".join(why), cause=())
 
@@ -212,6 +221,8 @@ def make(
 ) -> Mark:
     """A Mark from an outcome."""
     told = outcome.to_json()
+    for case in (case for task in told["tasks"] for case in task["cases"]):  # a student's page is made of these
+        case["text"], case["cause"] = here(case["text"]), [here(cause) for cause in case["cause"]]
     attention = attention + [f"{case.task} {case.behaviour}: {case.text}" for case in outcome.faults]
     if settings.isolation == UNSANDBOXED:
         attention.append("graded UNSANDBOXED: the submission's code could do anything, also to this mark")

@@ -89,6 +89,7 @@ def gradescope(
     """
     from grading.gradescope.pack import pack
     from grading.here import not_the_class
+    from grading.reports import page
     from grading.run import class_seed
     from labkit.checks.tasks import find_week, find_weeks
 
@@ -99,7 +100,9 @@ def gradescope(
         typer.echo(f"There was no {marks}: it is made, with a new seed. `grade run` here takes the same; elsewhere not")
     (marks / found.name).mkdir(parents=True, exist_ok=True)
     many = pack(found, weeks, to, class_seed(marks / found.name), unsandboxed=unsandboxed)
-    typer.echo(f"{to}: {many} files, {to.stat().st_size / 1e6:.1f} MB, {found.points('auto'):g} automatic points")
+    typer.echo(
+        f"{to}: {page.count(many, 'file')}, {to.stat().st_size / 1e6:.1f} MB, {found.points('auto'):g} automatic points"
+    )
     typer.echo(
         "In Gradescope: a Programming Assignment, Configure Autograder; it holds the solutions, so send it nowhere"
     )

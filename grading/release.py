@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from grading.reports.page import count
 from grading.target import LABS, OTHER, Blocked, Target
 from grading.tree import SOLUTIONS, File, Tree, solutions_tree, student_tree
 from labkit.checks.tasks import FOLDERS as WEEK_FOLDERS
@@ -71,8 +72,8 @@ class Report:
             ),
             *(f"{path} is not in git and was not released" for path in self.untracked),
             *(f"{name} is here from before and stays as it was: name it as well to upgrade it" for name in self.others),
-            f"{self.target}: {len(self.created)} files new, {len(self.upgraded)} upgraded, {len(self.same)} as "
-            f"they should be, {len(self.kept) + len(self.beside)} changed here and left alone" + self._kept(),
+            f"{self.target}: {count(len(self.created), 'file')} new, {len(self.upgraded)} upgraded, {len(self.same)} "
+            f"as they should be, {len(self.kept) + len(self.beside)} changed here and left alone" + self._kept(),
         ]
 
     def _gone(self) -> list[str]:

@@ -18,6 +18,7 @@ from grading.intake.load import NOT_OPENED
 from grading.intake.names import printable
 from grading.intake.names import shown as name_of
 from grading.marks import UNSANDBOXED, Mark
+from grading.reports.page import count
 from grading.run import Progress as Step
 from grading.run import Report
 from labkit.checks.tasks import Week
@@ -62,7 +63,7 @@ def expectation(step: Step) -> str:
     """How long it may take, before the first submission has told: a capstone takes minutes."""
     takes = max(1.0, step.expected or 0.0)
     about = f"{takes:.0f} s" if takes < 90 else f"{takes / 60:.0f} minutes"
-    many = f"{step.total} submissions" if step.total > 1 else "1 submission"
+    many = count(step.total, "submission")
     return f"{many} to grade: about {about} if each takes as long as the course's own solutions; a hang takes longer"
 
 
@@ -143,7 +144,7 @@ def class_table(report: Report, console: Console) -> None:
         for sentence in mark.attention:
             console.print(Text(f"{name_of(mark.student)}: {printable(sentence)}", "magenta"))
     console.print(
-        f"{len(report.all)} marks, {len(report.made)} of them made now."
+        f"{count(len(report.all), 'mark')}, {len(report.made)} of them made now."
         + (f" A human must look at {len(look)}: the grader failed there, which is no zero." if look else ""),
         style="bold",
         highlight=False,

@@ -670,7 +670,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "mean of the links": ("the mean",),
     "fastest link": ("the fastest",),
     "bandwidth times hops": ("times the number",),
-    "no hops are no bandwidth": ("0: no hop",),
+    "no hops are no bandwidth": ("0, expected math.inf",),
     "idle links too": ("an idle link's",),
     "in order": ("the ranks in their own order",),
     "backwards": ("the ranks in their own order, backwards",),

@@ -7,7 +7,7 @@ import pytest
 
 from labkit.checks.verdict import PASSED
 from labkit.comm import processes
-from tests import mutated
+from tests import mutants13_blind, mutated
 from tests.judged import ROOT
 from tests.kills import PLANS
 from tests.mutants13 import MUTANTS
@@ -29,6 +29,14 @@ def test_mutant_through_the_real_machinery(mutant, week, student, monkeypatch):
 
 
 THOROUGH = [pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 7, 2**31 - 1)]
+
+
+def test_the_value_without_hops_costs_its_own_point_only(week, student):
+    """A search that begins without hops goes by that value, and is judged with the right one."""
+    (mutant,) = (m for m in mutants13_blind.MUTANTS if m.name == "no hops are no bandwidth")
+    outcome = mutated.checked(["13.6"], week, student, 13, DEADLINE, mutant)
+    assert [case.test.rpartition("::")[2] for case in outcome.cases if case.verdict != PASSED] == ["test_no_hops"]
+    assert outcome.possible - outcome.earned == 1
 
 
 @pytest.mark.parametrize("seed", [0, 20261121, *THOROUGH])

@@ -5,6 +5,8 @@ It runs where your code runs; what it returns is judged in test_week13.py, elsew
 
 from __future__ import annotations
 
+import math
+
 from labkit.checks.elsewhere import Elsewhere
 from labkit.comm.topology import Link, Topology
 
@@ -133,10 +135,22 @@ def bottleneck(graph, used):
 
 
 def best_ring(graph):
-    """13.6."""
+    """13.6. A search may begin without hops; what `bottleneck` says of none is judged by itself, and costs nothing
+    here."""
     from . import topology
 
-    return topology.best_ring(_topology(graph))
+    yours = getattr(topology, "bottleneck", None)
+    if not callable(yours):
+        return topology.best_ring(_topology(graph))
+
+    def with_none(used, graph):
+        return math.inf if isinstance(used, (list, tuple)) and not used else yours(used, graph)
+
+    topology.bottleneck = with_none
+    try:
+        return topology.best_ring(_topology(graph))
+    finally:
+        topology.bottleneck = yours
 
 
 def halving_refused(x, group):

@@ -236,13 +236,13 @@ def wires(kind, seed):
     raise AssertionError("unreachable")
 
 
-@task("13.6", points=8)
+@task("13.6", points=7)
 @pytest.mark.parametrize("kind", WIRES)
 def test_bottleneck(kind, seed):
     """Bandwidth of a ring's hops, all busy at once"""
     topology = drawn(WIRES[kind][0], seed, wires(kind, seed))
     each = hops_of(seed, topology.size)
-    *answers, of_nothing = call_each("scenarios.bottleneck", [(plain(topology), used) for used in (*each, [])])
+    answers = call_each("scenarios.bottleneck", [(plain(topology), used) for used in each])
     right = [shared(used, topology) for used in each]
     same(
         answers,
@@ -254,13 +254,21 @@ def test_bottleneck(kind, seed):
         looks_like={text: [mistake(used, topology) for used in each] for text, mistake in MISTAKES.items()}
         | {"in GB/s, expected bytes/s": [value / 1e9 for value in right]},
     )
+
+
+@task("13.6", points=1)
+def test_no_hops(seed):
+    """Bandwidth without hops"""
+    topology = drawn(lambda draw: cables(draw, 5), seed, 0)
     same(
-        of_nothing,
+        call_alone("scenarios.bottleneck", plain(topology), []),
         math.inf,
         what="the bandwidth without hops",
         looks_like={
-            "0: no hop limits the others, so nothing is the limit": 0.0,
-            "an idle link's: only links in use count": min(link.bandwidth for link in topology.links.values()),
+            "0, expected math.inf: without a hop no link is in use, so no link limits the bandwidth": 0.0,
+            "an idle link's, expected math.inf: only links in use limit the bandwidth": min(
+                link.bandwidth for link in topology.links.values()
+            ),
         },
     )
 
@@ -466,14 +474,12 @@ def test_best_ring(kind, seed):
 
 
 def your_bottleneck(topology, order):
-    """What is wrong with the student's `bottleneck` for a ring or for no hops; "" if nothing is."""
-    for used, right in ((around(order), shared(around(order), topology)), ([], math.inf)):
-        try:
-            got = call_alone("scenarios.bottleneck", plain(topology), used)
-        except CheckFailed:
-            return "it gives no answer"
-        number = isinstance(got, (int, float)) and not isinstance(got, bool)
-        if not number or (got != right and not math.isclose(got, right)):
-            told = f"{got / 1e9:.6g} GB/s" if number else "no number"
-            return f"it gives {told} {'for this ring' if used else 'without hops'}"
-    return ""
+    """What is wrong with the student's `bottleneck` for a ring; "" if nothing is."""
+    try:
+        got = call_alone("scenarios.bottleneck", plain(topology), around(order))
+    except CheckFailed:
+        return "it gives no answer"
+    number = isinstance(got, (int, float)) and not isinstance(got, bool)
+    if number and math.isclose(got, shared(around(order), topology)):
+        return ""
+    return f"it gives {f'{got / 1e9:.6g} GB/s' if number else 'no number'} for this ring"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from grading.gradebook.cells import read_notebook, rubric
+from grading.intake.names import count
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Task, Week
 from labkit.errors import LabError
@@ -85,7 +86,9 @@ def read(comments: Iterable[str], rubric_items: Iterable[Item], known: Mapping[s
             points = float(found["points"].replace(",", "."))
             most = by_number[place].points
             if points > most:
-                marking.faults.append(f"item {place} has {number(points)} points, and {number(most)} are possible")
+                marking.faults.append(
+                    f"item {place} has {count(number(points), 'point')}, and {number(most)} are possible"
+                )
             if place in marking.points:
                 marking.faults.append(f"item {place} is there twice")
             marking.points[place] = points

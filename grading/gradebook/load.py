@@ -25,6 +25,7 @@ from grading.gradebook import first_page, view
 from grading.gradebook.cells import graded_tasks, read_notebook
 from grading.gradebook.course import Course, gradebook_id
 from grading.intake.load import EMPTY, handed_in
+from grading.intake.names import count
 from grading.intake.policy import DEFAULTS, Final, Rules, final
 from grading.marks import UNSANDBOXED, Mark, all_marks
 from labkit.checks.outcome import number
@@ -52,7 +53,7 @@ class Report:
         return [
             *self.told,
             *self.human,
-            f"{self.new + self.changed + self.same} students: {self.new} new, "
+            f"{count(self.new + self.changed + self.same, 'student')}: {self.new} new, "
             f"{self.changed} changed, {self.same} as they were; {len(self.human)} to look at",
         ]
 
@@ -200,6 +201,10 @@ def _store(
     for task in graded_tasks(week):
         grade = grades[task.cell]
         by_hand = grade.manual_score is not None
+        if by_hand and grade.manual_score > task.points:
+            said.append(
+                f"{task.id} has {number(grade.manual_score)} points by hand, of {number(task.points)}: look again"
+            )
         if task.kind == "written":
             if by_hand and answers_changed:
                 reread, changed = True, _set(grade, needs_manual_grade=True) or changed
@@ -211,7 +216,7 @@ def _store(
         points = float(entry["points"]) if entry else None
         if by_hand and grade.auto_score != points:
             said.append(
-                f"{task.id} keeps the {number(grade.manual_score)} points given by hand; the automatic ones "
+                f"{task.id} keeps the {count(number(grade.manual_score), 'point')} given by hand; the automatic ones "
                 f"are now {'open' if points is None else number(points)}"
             )
         if grade.auto_score != points:

@@ -190,10 +190,13 @@ def _choose(
         package.notes.append(f"There is more than one {path}: {shown(best.path)} is used, and not {some(others)}.")
 
 
+NOWHERE = "in this hand-in."  # the end of the sentence, if nothing looks like the file
+
+
 def _why_missing(path: str, copies: list[_Copy], like: str) -> str:
     if copies:
         return f"{shown(copies[0].path)} {copies[0].fault}."
-    sentence = f"There is no {path} in this hand-in."
+    sentence = f"There is no {path} {NOWHERE}"
     return f"{sentence} {shown(like)} looks like it: a file counts under its own name only." if like else sentence
 
 

@@ -171,3 +171,8 @@ def other_week(folder: str, week: Week) -> bool:
     "week13", "week13_final" and "my work" are not."""
     found, own = _PART.match(folder.lower()), _PART.match(week.package)
     return found is not None and (own is None or found[1] != own[1])
+
+
+def count(many: float, one: str, more: str = "") -> str:
+    """ "1 student", "3 students"."""
+    return f"{many:,} {one if many == 1 else more or one + 's'}"

@@ -34,6 +34,7 @@ The factor that lateness leaves holds for all points of the attempt that counts,
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -48,6 +49,7 @@ from labkit.errors import LabError
 from labkit.strict import Config, load_toml, nearest, require
 
 FILE = "course.toml"
+EXAMPLE = "week13 = 2026-11-20T23:59:00+01:00"
 
 
 class Attempts(Config):
@@ -152,7 +154,10 @@ class Final(NamedTuple):
 
 def load_rules(path: str | Path, weeks: Iterable[Week]) -> Rules:
     """Read a course's rules. LabError for what is not valid; unknown keys and weeks are named with the nearest."""
-    rules = load_toml(path, Rules)
+    try:
+        rules = load_toml(path, Rules)
+    except LabError as error:
+        raise LabError(f"{error}{_hint(path, str(error))}") from None
     names = [week.name for week in weeks]
     tables = {"deadlines": rules.deadlines}
     tables |= {f"extensions.{student}": own for student, own in rules.extensions.items()}
@@ -163,6 +168,20 @@ def load_rules(path: str | Path, weeks: Iterable[Week]) -> Rules:
     if rules.roster.file:
         rules = rules.model_copy(update={"roster": Roster(file=str(Path(path).parent / rules.roster.file))})
     return rules
+
+
+def _hint(path: str | Path, said: str) -> str:
+    """What to write instead, where TOML's or pydantic's own words do not tell."""
+    line = ""
+    if "is not valid TOML" in said and (number := re.search(r"at line (\d+)", said)):
+        line = Path(path).read_text(encoding="utf-8").splitlines()[int(number[1]) - 1].strip()
+    if (bare := re.fullmatch(r"""\[extensions\.([^\]"'.]+)\].*""", line)) and not re.fullmatch(
+        r"[\w-]+", bare[1], re.A
+    ):
+        return f'; a name with more than A-Z a-z 0-9 - _, a space say, needs quotes: [extensions."{bare[1].strip()}"]'
+    if "valid datetime" in said or re.match(r"\S+\s*=\s*\d{4}-\d\d?-\d\d?", line):
+        return f"; a time is written with its offset from UTC: {EXAMPLE}"
+    return ""
 
 
 def find_rules(path: str | Path | None, weeks: Iterable[Week]) -> Rules:

@@ -104,6 +104,7 @@ def export(
         len(rows),
         [
             *(f"{page.count(len(who), 'student')} left out ({why}): {names(who)}" for why, who in left.items()),
+            *(f"{s.student}: {s.state}" for s in standings if s.above and not automatic_only),
             *([f"graded by hand before the answer changed, look again: {names(again)}"] if again else []),
             *(
                 [f"{column!r} has {there} points in Canvas, and here are {number(points)}: set it there first"]

@@ -14,7 +14,7 @@ from typing import Any
 from grading.intake.load import handed_in
 from grading.marks import quoted
 from grading.reports import page
-from grading.reports.mistakes import failed, told_once
+from grading.reports.mistakes import failed, told_once, untouched
 from grading.reports.pictures import OwnPicture, own_pictures
 from grading.reports.standing import Standing, possible
 from labkit.checks.outcome import number
@@ -69,7 +69,7 @@ def path_of(folder: Path, week: Week, student: str) -> Path:
 def feedback(week: Week, standing: Standing, pictures: Pictures = ([], []), *, printed: bool = True) -> str:
     """The page as HTML."""
     mark = standing.mark
-    tasks = [_task(task, standing, week, printed) for task in mark.tasks if task["kind"] != "stretch" or task["cases"]]
+    tasks = [_task(task, standing, week, printed) for task in mark.tasks if not untouched(task)]
     return page.render(
         "feedback.html.j2",
         week=week,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grading.reports import page
 from grading.reports.mistakes import Behaviour
 from grading.reports.overview import Overview
 from labkit.checks.outcome import number
@@ -54,7 +55,7 @@ def behaviours(overview: Overview, folder: Path) -> Picture | None:
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.1, handlelength=1.6)
         first = rows[0]
         alt = (
-            f"Bars of {len(rows)} behaviours, most failed first. "
+            f"Bars of {page.count(len(rows), 'behaviour')}, most failed first. "
             + "; ".join(
                 f"{e.task} {_named(e)}: {e.failed} of {e.judged} failed, {e.untried} left the hole" for e in rows[:5]
             )
@@ -108,8 +109,8 @@ def distribution(overview: Overview, folder: Path) -> Picture | None:
             folder,
             "distribution",
             "Distribution",
-            f"Histogram of the automatic points of {len(values)} students. {parts}. Median {number(median)}, "
-            f"middle half {number(low)} to {number(high)}.",
+            f"Histogram of the automatic points of {page.count(len(values), 'student')}. {parts}. "
+            f"Median {number(median)}, middle half {number(low)} to {number(high)}.",
             "Each bar reaches up to the next number, the last one includes full marks. The thick line on the "
             "axis is the middle half of the class.",
         )

@@ -30,6 +30,11 @@ def failed(case: CaseData) -> bool:
     return case["verdict"] not in (PASSED, NOT_ATTEMPTED, FAULT)
 
 
+def untouched(task: dict[str, Any]) -> bool:
+    """A stretch task that was not attempted, or not judged: nobody asked for it, so it is no finding."""
+    return task["kind"] == "stretch" and all(case["verdict"] == NOT_ATTEMPTED for case in task["cases"])
+
+
 def title(case: CaseData) -> str:
     """The behaviour without which case of it: "Other operations: mean" -> "Other operations"."""
     which = re.search(r"\[(.*)\]$", case["test"], re.S)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grading.reports import page
-from grading.reports.mistakes import Behaviour, behaviours, by_mistake
+from grading.reports.mistakes import Behaviour, behaviours, by_mistake, untouched
 from grading.reports.standing import Standing, possible
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, NO_RESULT, NOT_ATTEMPTED, OUT_OF_MEMORY
@@ -122,10 +122,12 @@ def overview(week: Week, standings: list[Standing]) -> Overview:
 
 
 def tried(week: Week, standing: Standing) -> list[dict[str, Any]]:
-    """A student's tasks, where a module that was not handed in counts as not attempted: it is no misunderstanding."""
+    """A student's tasks, where a module that was not handed in counts as not attempted: it is no misunderstanding. A
+    stretch task is there only if it was attempted."""
+    tasks = [task for task in standing.mark.tasks if not untouched(task)]
     absent = {name.removesuffix(".py").replace("/", ".") for name in standing.mark.missing}
     if not absent:
-        return standing.mark.tasks
+        return tasks
 
     def of(task: dict[str, Any]) -> dict[str, Any]:
         if task["id"] not in week or not absent & set(week.task(task["id"]).modules):
@@ -133,7 +135,7 @@ def tried(week: Week, standing: Standing) -> list[dict[str, Any]]:
         cases = [{**c, "verdict": NOT_ATTEMPTED} if c["verdict"] == NO_RESULT else c for c in task["cases"]]
         return {**task, "cases": cases}
 
-    return [of(task) for task in standing.mark.tasks]
+    return [of(task) for task in tasks]
 
 
 def _incidents(standing: Standing) -> Iterator[Incident]:

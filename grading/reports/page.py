@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grading.files import put
+from grading.intake.names import count as count
 from labkit.checks.outcome import number
 from labkit.errors import LabError
 
@@ -27,7 +28,7 @@ DASH = "\u2013"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])?")
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)} | {127: "\u2421"}
 _BACKWARDS = {code: f"\u27e8U+{code:04X}\u27e9" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-_ELSEWHERE = re.compile(r"(?<![\w.])/(?:[^\s/:'\"<>]{1,255}/){1,40}((?:week\d|capstone)\w*/)")
+_ELSEWHERE = re.compile(r"(?<![\w.])/(?:[^\s/:'\"<>]{1,255}/){1,40}((?:(?:week\d|capstone)\w*|labkit|site-packages)/)")
 
 
 def visible(text: str, chars: int = SHOWN_TEXT, lines: int = SHOWN_LINES) -> str:
@@ -78,11 +79,6 @@ def join(words: Sequence[str]) -> str:
     """ "a, b and c"."""
     words = list(words)
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
-
-
-def count(many: int, one: str, more: str = "") -> str:
-    """ "1 student", "3 students"."""
-    return f"{many:,} {one if many == 1 else more or one + 's'}"
 
 
 def render(template: str, **fields: Any) -> str:

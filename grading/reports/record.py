@@ -13,6 +13,7 @@ from grading import history
 from grading.intake.policy import Rules
 from grading.marks import all_marks
 from grading.reports import page
+from grading.reports.mistakes import untouched
 from grading.reports.standing import Standing, standings
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
@@ -40,7 +41,7 @@ def show(
 
 
 def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[str]:
-    """The lines."""
+    """The lines. Each diagnosis is told once, below all that it is of: a missing file breaks forty cases."""
     student = page.one_line(standing.student, 80)
     total = "no total yet" if standing.total is None else f"total {number(standing.total)}"
     lines = [f"{student}, {week.name}: attempt {standing.mark.attempt} counts, {total}, {standing.state}"]
@@ -52,9 +53,10 @@ def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[
                 f"attempt {mark.attempt}: {number(mark.points)} of {number(mark.possible)} automatic points{received}, "
                 f"submission {mark.submission[:12]}, graded {mark.finished}, seed {mark.seed}"
             )
+    told_at: dict[str, str] = {}  # diagnosis -> the task at which it is told
     for one in standing.mark.tasks:
         stretch = one["kind"] == "stretch"
-        if (stretch and not one["cases"]) or (task is not None and one["id"] != task):
+        if (task is None and untouched(one)) or (task is not None and one["id"] != task):
             continue
         passed = sum(case["verdict"] == PASSED for case in one["cases"])
         came = (
@@ -71,11 +73,16 @@ def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[
         lines += [f"    a person wrote: {page.visible(comment)}" for comment in (given.comments if given else ())]
         if one["id"] in standing.mark.unanswered:
             lines.append("    nothing was handed in")
+        diagnoses: dict[tuple[str, str], list[str]] = {}
         for case in one["cases"]:
             if case["verdict"] != PASSED:
-                lines.append(f"    {case['verdict']}: {page.one_line(case['behaviour'])}")
-                text = page.visible(page.here(case["text"])).split("\n")
-                lines += [f"        {line}" for line in (text if task is not None else text[:1])]
+                diagnoses.setdefault((case["verdict"], case["text"]), []).append(case["behaviour"])
+        for (verdict, text), broken in diagnoses.items():
+            lines += [f"    {verdict}: {page.one_line(behaviour)}" for behaviour in broken]
+            if (before := told_at.setdefault(text, one["id"])) != one["id"]:
+                lines.append(f"        as at {before}")
+            else:
+                lines += [f"        {line}" for line in page.visible(page.here(text)).split("\n")]
     changes = [
         sentence
         for change in _of_task(history.of(marks, week.name, standing.student), task)

@@ -79,6 +79,17 @@ class Standing:
         return [task for task, given in self.by_hand.items() if given.again]
 
     @property
+    def above(self) -> list[str]:
+        """What people gave beyond a task's points, "20 of 15 in 13.7": a slip, mostly. Extra points are meant."""
+        given = {id: one.points for id, one in self.by_hand.items() if one.points is not None}
+        worth = {task["id"]: task["possible"] for task in self.mark.tasks}
+        return [
+            f"{number(points)} of {number(worth[id])} in {id}"
+            for id, points in given.items()
+            if points > worth.get(id, points)
+        ]
+
+    @property
     def automatic(self) -> float:
         """Points of the automatic tasks; those in doubt count what is sure, so it is "at least" then."""
         return _sum(t["points"] if (p := self.points(t)) is None else p for t in self.mark.tasks if t["kind"] == "auto")
@@ -100,6 +111,8 @@ class Standing:
             return "a human must look"
         if self.ungraded:
             return "to be graded by hand"
+        if self.above:
+            return f"more points by hand than there are: {', '.join(self.above)}"
         return "to be looked at again by hand" if self.again else "complete"
 
     @property

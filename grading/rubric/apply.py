@@ -9,6 +9,7 @@ from grading.gradebook.course import Course, gradebook_id
 from grading.gradebook.items import Item, Marking, items, read
 from grading.intake.policy import Rules
 from grading.reports.by_hand import all_by_hand
+from grading.reports.page import count
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Task, Week
 
@@ -55,14 +56,14 @@ def apply(course: Course, week: Week, rules: Rules, *, items_decide: bool = Fals
                     result.same += 1
                 elif typed is not None and not items_decide:
                     result.told.append(
-                        f"{student}, {id}: formgrader has {number(typed)} points and the items add up to "
+                        f"{student}, {id}: formgrader has {count(number(typed), 'point')} and the items add up to "
                         f"{number(marking.total)}: mend one of them, or --items-decide"
                     )
                 else:
                     grade = book.find_grade(week.task(id).cell, week.notebook.stem, week.name, gradebook_id(student))
                     grade.manual_score, grade.needs_manual_grade = marking.total, False
                     was = "" if typed is None else f", {number(typed)} before"
-                    result.given.append(f"{student}, {id}: {number(marking.total)} points{was}")
+                    result.given.append(f"{student}, {id}: {count(number(marking.total), 'point')}{was}")
             book.db.commit()
     for student, tasks in sorted(by_hand.items()):
         for id, given in sorted(tasks.items()):

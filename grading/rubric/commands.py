@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from grading.typed import fraction
+
 Week = Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")]
 Gradebook = Annotated[
     Path | None,
@@ -46,6 +48,7 @@ def rubric(
     from grading.gradebook.course import course_folder, course_root, open_course
     from grading.gradebook.items import items
     from grading.intake.policy import find_rules
+    from grading.reports.page import count
     from grading.rubric.apply import apply, written
     from labkit.checks.outcome import number
     from labkit.checks.tasks import find_week, find_weeks
@@ -72,7 +75,8 @@ def rubric(
     for sentence in (*done.given, *done.told):
         console.print(Text(sentence), soft_wrap=True)
     console.print(
-        f"{len(done.given)} answers have points from their items now, {done.same} had; {len(done.told)} to mend"
+        f"{count(len(done.given), 'answer has', 'answers have')} points from their items now, {done.same} had; "
+        f"{len(done.told)} to mend"
     )
     raise typer.Exit(1 if done.told else 0)
 
@@ -80,7 +84,7 @@ def rubric(
 def second(
     week: Week,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The second marker's course directory.")],
-    share: Annotated[float, typer.Option(min=0, max=1, help="How many of the hand-ins.")] = 0.2,
+    share: Annotated[float, typer.Option(callback=fraction, help="How many of the hand-ins, as a fraction.")] = 0.2,
     marks: Annotated[Path, typer.Option("--marks", metavar="DIR", help="Where `grade run` put the marks.")] = Path(
         "marks"
     ),
@@ -92,6 +96,7 @@ def second(
     from grading.gradebook.course import course_folder, open_course
     from grading.gradebook.load import files_of
     from grading.intake.policy import find_rules
+    from grading.reports.page import count
     from grading.rubric.second import second as make
     from labkit.checks.tasks import find_week, find_weeks
 
@@ -99,7 +104,9 @@ def second(
     found, rules = find_week(week, weeks), find_rules(course, weeks)
     first = open_course(course_folder(gradebook))
     chosen = make(found, marks, to, first, share=share, files=files_of(submissions, found), rules=rules)
-    typer.echo(f"{len(chosen)} hand-ins are in {to}: cd {to}; jupyter lab; Formgrader, Manual Grading")
+    typer.echo(
+        f"{count(len(chosen), 'hand-in is', 'hand-ins are')} in {to}: cd {to}; jupyter lab; Formgrader, Manual Grading"
+    )
     typer.echo(f"Then `grade rubric {week} --gradebook {to}`, and `grade agree {week} --second {to}`")
 
 
@@ -120,7 +127,8 @@ def agree(
     from grading.gradebook.course import course_folder
     from grading.intake.policy import find_rules
     from grading.reports.canvas import names
-    from grading.rubric.second import agreement
+    from grading.reports.page import count
+    from grading.rubric.second import SETTLE, agreement
     from labkit.checks.outcome import number
     from labkit.checks.tasks import find_week, find_weeks
 
@@ -137,18 +145,21 @@ def agree(
         console.print(table)
     for task, many, mean, most in found.totals:
         console.print(
-            f"{task.id}: {many} answers, {mean:.2f} of {task.points:g} points apart in the mean, {most:g} at most"
+            f"{task.id}: {count(many, 'answer')}, {mean:.2f} of {task.points:g} points apart in the mean, "
+            f"{most:g} at most"
         )
     for student, task, one, two in found.settle:
         console.print(Text(f"{student}, {task.id}: {number(one)} and {number(two)}, to be settled"))
     for who, students in (("first", found.open[0]), ("second", found.open[1])):
         if students:
-            told = f"not marked by the {who} yet: {len(students)} of {found.sample} answers ({names(students)})"
+            told = (
+                f"not marked by the {who} yet: {len(students)} of {count(found.sample, 'answer')} ({names(students)})"
+            )
             console.print(Text(told), soft_wrap=True)
     unknown = f"; {len(found.lost)} of the sample are not there: run `grade second` again" if found.lost else ""
     console.print(
-        f"{found.both} of the sample's {found.sample} answers marked by both, {len(found.settle)} of them to be "
-        f"settled{unknown}",
+        f"{found.both} of the sample's {count(found.sample, 'answer')} marked by both, {len(found.settle)} of them to "
+        f"be settled (more than {SETTLE:.0%} of a task's points apart){unknown}",
         style="bold",
         highlight=False,
         soft_wrap=True,

@@ -95,6 +95,10 @@ def agreement(week: Week, first: Path, other: Path, rules: Rules) -> Agreement:
             f"{other} is no second marker's course directory: `grade second {week.name} --to {other}` makes it"
         )
     courses = [open_course(first), open_course(other)]
+    if courses[0].root.resolve() == courses[1].root.resolve():
+        raise LabError(
+            f"--second {other} is the first marker's own course directory: name the one that `grade second` made"
+        )
     asked = _to_mark(courses[1], week)
     if not asked:
         raise LabError(

@@ -220,7 +220,7 @@ class SandboxRunner:
         if end.verdict == PASSED:
             return read_answers(end.answers, end.ledgers, job.with_group)
         if end.autopsy is not None:
-            reply = told(end.autopsy, SUBMISSION, end.ledgers)
+            reply = told(end.autopsy, SUBMISSION, end.ledgers, job.function if job.without else "")
             reply.verdict = end.verdict
             for place in references():
                 reply.text = reply.text.replace(place, THEIRS)

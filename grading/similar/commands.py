@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from grading.typed import fraction
+
 
 def add_commands(app: typer.Typer) -> None:
     """Register the command with the `grade` application."""
@@ -24,7 +26,8 @@ def similar(
     share: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Show pairs that share so much of the smaller one. Default: what was measured."
+            callback=fraction,
+            help="Show pairs that share so much of the smaller one, as a fraction. Default: what was measured.",
         ),
     ] = None,
 ) -> None:
@@ -40,6 +43,7 @@ def similar(
 
     from grading.intake.find import find_submissions
     from grading.intake.load import load
+    from grading.reports.page import count
     from grading.run import reference_submission
     from grading.similar import compare, page
     from labkit.checks.tasks import find_week
@@ -67,7 +71,8 @@ def similar(
     for pair in pairs[:20]:
         most = f"most alike: {pair.functions[0][0]}, {pair.functions[0][1]:.0%}"
         console.print(Text(f"{pair.first.name} and {pair.second.name}: {pair.share:.0%}, {pair.shared} nodes; {most}"))
-    console.print(f"{len(pairs)} pairs of {len(works)} hand-ins share much; side by side in {to}", highlight=False)
+    alike = count(len(pairs), f"pair of {count(len(works), 'hand-in')} shares", f"pairs of {len(works)} hand-ins share")
+    console.print(f"{alike} much; side by side in {to}", highlight=False)
     for student in unread:
         console.print(Text(f"{student}: none of the tasks' functions is finished, or can be read"))
 

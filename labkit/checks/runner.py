@@ -302,7 +302,7 @@ class LocalRunner:
                 if isinstance(error.__cause__, NotImplementedError):
                     reply = Reply(NOT_ATTEMPTED, text=not_attempted(str(error.__cause__)))
                 else:
-                    reply = told(error.autopsy, root, error.ledgers)
+                    reply = told(error.autopsy, root, error.ledgers, job.function if job.without else "")
             else:
                 reply = read_answers(results, results.ledgers, job.with_group)
         reply.printed = capped(_ABORT.sub("", printed.getvalue()))
@@ -372,14 +372,26 @@ def read_answers(packed: Sequence[bytes], ledgers: Sequence[Ledger], with_group:
     return Reply(values=[a[1] for a in answers], inputs=[a[2] for a in answers], ledgers=list(ledgers))
 
 
-def told(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = ()) -> Reply:
+# A rank that has handed the function to an interpreter without torch stands in a line of labkit's: nobody's mistake.
+_WAITS_FOR_BARE = re.compile(
+    r"runs its own code at (?:<string>|(?:\S*/)?labkit/checks/bare\.py):\d+(?: \([^()]*\)|; not in the group yet)?"
+)
+
+
+def told(autopsy: Autopsy, root: str, ledgers: Sequence[Ledger] = (), alone: str = "") -> Reply:
     """The Reply for a run that did not end well, and what each rank had done. `root` is cut off in front of file
-    names."""
+    names. `alone`: the "module.function" for which the rank only waited (labkit.checks.bare)."""
     # The cause and where each rank stood say it all; the traceback comes without the machinery's frames.
     text = str(autopsy).partition("\n\n  waits for: ")[0].partition("\n\nRank ")[0]
     guilty = next((report for report in autopsy.ranks if report.rank == autopsy.guilty), None)
     if autopsy.reason == "raised" and guilty is not None and guilty.traceback:
         text += "\n\n" + own_lines(guilty.traceback, root)
+    if alone:
+        module, _, name = alone.rpartition(".")
+        waits = (
+            f"waits for {name}, which runs in a process of its own: importing {module}.py, or the call, does not end"
+        )
+        text = _WAITS_FOR_BARE.sub(waits, text)
     return Reply(
         HUNG if autopsy.reason in HANGS else CRASHED,
         text=text.replace(root + "/", ""),

@@ -129,6 +129,11 @@ def test_an_endless_one_ends_at_the_deadline_and_nothing_stays(tmp_path, runner)
     week = load_week(make(tmp_path, bits))
     outcome = run_checks(["93.1"], weeks=[week], runner=runner, seed=1, deadline=3.0)
     assert outcome.of("93.1")[0].verdict == "hung" and outcome.of("93.1")[1].verdict == "passed"
+    text = outcome.of("93.1")[0].text
+    assert "waits for double, which runs in a process of its own: importing bits.py, or the call, does not end" in text
+    assert "bare.py" not in text and "<string>" not in text and "own code" not in text, (
+        "the line where the rank waits is no line of a student's"
+    )
 
 
 def test_such_a_task_stands_on_no_other(tmp_path):

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 
 import pytest
 
 from grading import history, marks
 from grading import run as running
 from grading.intake.policy import DEFAULTS
+from grading.judge import explained
+from grading.reports.feedback import feedback
+from grading.reports.overview import overview
 from grading.reports.record import told
-from grading.reports.standing import standings
+from grading.reports.standing import Standing, standings
+from labkit.checks.outcome import CaseResult, Outcome
+from labkit.checks.tasks import find_weeks
+from labkit.checks.verdict import NO_RESULT, NOT_ATTEMPTED
+from labkit.checks.verdict import WRONG as WRONG_ANSWER
+from tests.grading.reports.aclass import mark as made
 from tests.grading.test_run import SOLVED, TWICE_WRONG, WRONG, course, grade, graded, mark  # noqa: F401  course is a fixture
 
 UNSHUT = {"isolation": running.UNSANDBOXED}
@@ -97,6 +106,37 @@ def test_a_stretch_task_is_judged_when_it_is_named(course):  # noqa: F811  the f
     assert "91.4 more: 0 of 1 cases pass, no points" in lines
     assert sorted(graded(course, **UNSHUT)["kept"]) == ["anna", "ben"], "a whole mark still, and the stretch task stays"
     assert mark(course, "ben").tasks[-1]["id"] == "91.4"
+
+
+def test_a_stretch_task_that_nobody_attempted_is_no_finding():
+    absent = {"kind": "stretch", "id": "13.8", "title": "tree", "possible": 0, "points": 0}
+    hole = {**made("a").tasks[0]["cases"][0], "test": "t::test_tree", "behaviour": "The tree", "text": "not attempted"}
+    standings_ = []
+    for name, verdict in (("anna", NOT_ATTEMPTED), ("ben", WRONG_ANSWER)):
+        one = made(name)
+        one.tasks.append({**absent, "cases": [{**hole, "verdict": verdict}]})
+        standings_.append(Standing(one, [1]))
+    week13 = next(week for week in find_weeks() if week.name == "week13")
+    assert [entry.task for entry in overview(week13, standings_).not_understood] == ["13.8"]
+    assert overview(week13, standings_).not_understood[0].judged == 1
+    assert not [entry for entry in overview(week13, standings_[:1]).behaviours if entry.task == "13.8"]
+    assert "13.8</span>" not in feedback(week13, standings_[0]) and "13.8</span>" in feedback(week13, standings_[1])
+
+
+def test_a_stretch_module_that_is_not_there_was_not_attempted():
+    week = next(week for week in find_weeks() if week.name == "week13")
+    case = CaseResult("13.8", "t", "More", "", Fraction(0), NOT_ATTEMPTED)
+    for why, verdict in (
+        ("There is no ops.py in this hand-in.", NOT_ATTEMPTED),
+        (
+            "There is no ops.py in this hand-in. ops2.py looks like it: a file counts under its own name only.",
+            NO_RESULT,
+        ),
+        ("ops.py is a link.", NO_RESULT),
+    ):
+        outcome = Outcome([(week, ("13.8",))], 1, [case])
+        explained(outcome, week, {"stretch.tree": why})
+        assert [one.verdict for one in outcome.cases] == [verdict]
 
 
 @pytest.mark.thorough

@@ -6,16 +6,19 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
 import os
 import re
 import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from grading import history, marks
+from grading import history, judge, marks
 from grading.cli import _called, main
 from grading.here import not_the_class
 from grading.intake.collect import collect
@@ -28,6 +31,7 @@ from grading.reports.status import status
 from grading.run import Report
 from grading.similar.commands import _year
 from grading.table import class_table
+from labkit.checks.outcome import CaseResult, Outcome
 from labkit.checks.tasks import find_weeks
 from labkit.checks.verdict import NO_RESULT, PASSED
 from labkit.errors import LabError
@@ -568,3 +572,60 @@ def test_a_time_that_does_not_hold_is_not_said_to_hold(tmp_path):
 
     assert not notes(None) and not notes(NOON), "it is known, and keeps its time"
     assert any("by --received, holds" in note for note in notes(NOON, "anna"))
+
+
+# ---- what pages and answers say
+
+
+def test_why_tells_each_diagnosis_whole_and_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    marks.write(tmp_path / "marks", mark("anna", "13.2 mean for sum"))
+    gone, absent = mark("ben"), "There is no collectives.py: this task earns nothing."
+    for task in gone.tasks:
+        if task["id"] in ("13.2", "13.3"):
+            for case in task["cases"]:
+                case.update(verdict=NO_RESULT, text=absent, points=0)
+    marks.write(tmp_path / "marks", gone)
+    said = grade(tmp_path, "why", "week13", "anna")
+    assert "expected 271, 762" in said and "got 67.75" in said and "cause: the mean over the ranks" in said
+    said = grade(tmp_path, "why", "week13", "ben")
+    assert said.count(absent) == 1 and "as at 13.2" in said
+    assert said.count("no result: Rank r gets chunk r of the sum") >= 2, "each behaviour is still named"
+    assert absent in grade(tmp_path, "why", "week13", "ben", "13.3")
+
+
+def test_one_is_told_in_the_singular(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert "1 mark, 1 of them made now" in printed(Report(1, [mark("anna")]))
+    assert "2 marks, 2 of them" in printed(Report(2, [mark("anna"), mark("ben")]))
+    marks.write(tmp_path / "marks", mark("anna", "13.5 GB/s"))
+    grade(tmp_path, "report", "week13", "--to", "class.html")
+    page = (tmp_path / "class.html").read_text()
+    assert "1 of 1 student (" in page and not re.search(r"(?<![\d.])1 (students|behaviours|attempts)\b", page)
+
+
+def test_a_week_in_two_words_and_a_download_without_from_are_put_right(tmp_path):
+    for command in ("run", "collect", "status"):
+        assert "a week's name is one word: week13" in grade(tmp_path, command, "week", "13", status=2)
+    said = grade(tmp_path, "collect", "week13", "x.zip", status=2)
+    assert "grade collect week13 --from x.zip" in said
+    assert "Missing option '--from'" in grade(tmp_path, "collect", "week13", status=2)
+
+
+@pytest.mark.parametrize("command, given", [("second", "40"), ("similar", "1.5")])
+def test_a_percentage_for_a_fraction_is_put_right(command, given, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    said = grade(tmp_path, command, "week13", "--to", "x", "--share", given, status=2)
+    assert f"a fraction from 0 to 1: {float(given) / 100:g} for {given} %" in said
+
+
+def test_no_place_of_this_machine_is_in_a_mark(monkeypatch):
+    """A student's page is made of it, and a backup or another program may read it as well."""
+    week = WEEKS["week16"]
+    told = f"it waits at {ROOT}/labkit/checks/bare.py:122"
+    case = CaseResult("16.2", "t", "Scale", "", Fraction(4), NO_RESULT, told, (told,))
+    monkeypatch.setattr(judge, "_about", lambda *words: {"student": "anna", "assignment": week.name})
+    made = judge.make(
+        None, "", [], [], week, Outcome([(week, ("16.2",))], 1, [case]), SimpleNamespace(isolation=""), 1, 1
+    )
+    assert str(ROOT) not in json.dumps(made.tasks) and "labkit/checks/bare.py:122" in made.cases[0]["text"]

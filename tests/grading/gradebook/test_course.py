@@ -326,7 +326,7 @@ def test_the_commands(source, tmp_path):
     )
     done = _grade(*words, cwd=source)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "1 students: 1 new, 0 changed, 0 as they were; 0 to look at\n" and done.stderr == ""
+    assert done.stdout == "1 student: 1 new, 0 changed, 0 as they were; 0 to look at\n" and done.stderr == ""
     assert "Because." in (tmp_path / "new" / "autograded" / "anna" / "week91" / "lab.ipynb").read_text()
     put_marks(tmp_path / "new" / "marks", mark("anna", faults=("91.1",)))
     done = _grade(*words, cwd=source)

@@ -69,6 +69,16 @@ def test_what_a_human_gave_survives_a_regrade(course, week, marks):
     assert any("91.1 keeps the 3 points given by hand; the automatic ones are now 2" in s for s in report.told)
 
 
+def test_more_points_than_a_task_has_are_told(course, week, marks):
+    put_marks(marks, mark("anna"))
+    load(course, week, marks)
+    by_hand(course, "anna", "task-91-2", points=7.0)
+    (task,) = (task for task in week.tasks if task.id == "91.2")
+    assert task.points < 7
+    told = [line for line in load(course, week, marks).told if "look again" in line]
+    assert told == [f"anna: 91.2 has 7 points by hand, of {task.points:g}: look again"]
+
+
 def test_extra_credit_and_flags_survive(course, week, marks):
     put_marks(marks, mark("anna"))
     load(course, week, marks)

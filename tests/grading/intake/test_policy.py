@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -209,3 +210,23 @@ def test_mistakes_are_told(rules, text, sentence):
     with pytest.raises(LabError) as error:
         rules(text=text)
     assert sentence in str(error.value) and "course.toml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("[extensions.Eva Li]\nweek13 = 1", 'a space say, needs quotes: [extensions."Eva Li"]'),
+        ("[extensions.Müller]  # ill\nweek13 = 1", 'needs quotes: [extensions."Müller"]'),
+        ("[deadlines]\nweek13 = 2026-10-20", "with its offset from UTC: week13 = 2026-11-20T23:59:00+01:00"),
+        ("[deadlines]\nweek13 = 2026-10-20 12:00", "with its offset from UTC: week13 = 2026-11-20T23:59:00+01:00"),
+    ],
+)
+def test_what_toml_refuses_is_shown_as_it_is_written(rules, text, told):
+    with pytest.raises(LabError, match=re.escape(told)):
+        rules(text=text)
+
+
+def test_another_slip_gets_no_advice_that_is_not_its_own(rules):
+    with pytest.raises(LabError) as refused:
+        rules(text="[attempts\npolicy = 'last'")
+    assert "needs quotes" not in str(refused.value) and "offset" not in str(refused.value)

@@ -145,6 +145,14 @@ def test_hand_points_for_an_older_answer_are_told(week, tmp_path):
     assert written.lines == 1 and written.told == ["graded by hand before the answer changed, look again: anna"]
 
 
+def test_more_points_than_a_task_has_are_told(week, tmp_path):
+    extra = Standing(mark("ben"), [1], by_hand={"13.7": ByHand("13.7", 20, extra=5)})
+    written = export(week, [done("anna", 25), extra, done("cai")], tmp_path / "c.csv")
+    told = "more points by hand than there are: 25 of 20 in 13.7"
+    assert written.told == [f"anna: {told}"] and written.lines == 3, "extra points are meant"
+    assert done("anna", 25).state == told and extra.state == "complete", "in the table of grade status, too"
+
+
 def test_a_roster_with_semicolons_and_one_that_is_none(tmp_path):
     (tmp_path / "s.csv").write_text("Student;ID;SIS Login ID;Section\nPoints Possible;;;\nA, B;7;ab;\n")
     (line,) = read_roster(tmp_path / "s.csv").lines

@@ -41,6 +41,8 @@ def test_a_diagnosis_does_not_tell_where_the_grader_works():
     ), "a path with spaces is not recognised"
     assert page.here("at /tmp/box-1/week13_allreduce/a.py:3: no") == "at week13_allreduce/a.py:3: no"
     assert page.here('File "/srv/capstone/main.py", line 3') == 'File "capstone/main.py", line 3'
+    assert page.here("at /home/me/course/labkit/checks/bare.py:122 (x)") == "at labkit/checks/bare.py:122 (x)"
+    assert page.here("/home/me/.venv/lib/python3.12/site-packages/torch/_a.py:1") == "site-packages/torch/_a.py:1"
     assert page.here("week13_allreduce/a.py:3 and 1/2") == "week13_allreduce/a.py:3 and 1/2"
 
 

@@ -54,6 +54,13 @@ def done(name, points=20):
     return Standing(mark(name), [1], by_hand={"13.7": ByHand("13.7", points)})
 
 
+def test_canvas_own_test_student_is_nobody(tmp_path):
+    """Canvas adds it to the export of a course in which an instructor once opened Student View."""
+    there = read(tmp_path, CANVAS + '"Student, Test",9999,,0123abcd,Group 1\n')
+    gone = roster.absent("week13", ["anna"], there, RULES, NOW)
+    assert [one.student for one in gone] == ["max@uni"] and roster.find("9999", there, RULES)[0] is None
+
+
 def test_an_id_of_our_own_is_found_by_what_the_platform_calls_it(week, tmp_path):
     """README's own line of [ids] and --roster go together."""
     who = read(tmp_path, CANVAS)

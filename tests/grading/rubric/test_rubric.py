@@ -143,6 +143,9 @@ def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     assert "`grade rubric week91 --items-decide`" in said, "else a sum that differs from typed points is told, and left"
     with pytest.raises(LabError, match="`grade second week91 --to .*nowhere` makes it"):
         agreement(week, course.root, tmp_path / "nowhere", RULES)
+    assert "to be settled (more than 10% of a task's points apart)" in said
+    with pytest.raises(LabError, match="is the first marker's own course directory"):
+        agreement(week, course.root, course.root / ".", RULES)
     settle = {student: (one, two) for student, _, one, two in found.settle}
     assert set(settle) == {name for name in chosen if first[name] != all_by_hand(other.root, week)[name]["91.2"].points}
     (reason, example) = found.items

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from grading.sandbox.runner import SandboxRunner, parts_of
@@ -10,6 +12,8 @@ from tests.checks.test_bare import BITS, make
 from tests.grading.sandbox.attacking import DEADLINE
 
 # The finder that refuses is taken away; then torch is looked for as Python does, as a file, and as a library.
+ROOT = Path(__file__).resolve().parents[3]
+
 ATTACK = """
 import sys, os, site, ctypes
 sys.meta_path[:] = [finder for finder in sys.meta_path if "labkit" not in getattr(finder, "__module__", "")]
@@ -57,3 +61,10 @@ def test_what_is_hidden_is_not_there(judged, way):
     first = judged(attack).of("93.1")[0]
     assert first.verdict == "crashed", first.text
     assert judged(attack, frozenset({"packages"})).of("93.1")[0].verdict == "passed", "the defence is what stops it"
+
+
+@pytest.mark.thorough
+def test_a_file_whose_import_does_not_end_is_named_and_no_place_of_this_machine(judged):
+    text = judged("while True: pass\n").of("93.1")[0].text
+    assert "importing bits.py, or the call, does not end" in text
+    assert "bare.py" not in text and str(ROOT) not in text and "/" not in text.partition("\n\n")[0]
