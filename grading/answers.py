@@ -13,7 +13,7 @@ from pathlib import Path
 
 from grading.gradebook import inert
 from grading.gradebook.cells import read_notebook, task_of
-from grading.gradebook.view import handed_in, places
+from grading.gradebook.view import handed_in, notebook_of, places
 from labkit.checks.tasks import Week
 
 # What an answer may be written in, beside the notebook.
@@ -49,7 +49,9 @@ def documents(week: Week, files: Mapping[str, bytes]) -> list[str]:
     tasks."""
     if not any(task.kind == "written" for task in week.tasks):
         return []
-    return sorted(p for p, data in files.items() if not p.lower().endswith(RECORD) and _may_answer(p, data, week))
+    shown = notebook_of(week, files)
+    others = {p: data for p, data in files.items() if p != shown and not p.lower().endswith(RECORD)}
+    return sorted(p for p, data in others.items() if _may_answer(p, data, week))
 
 
 def runs(week: Week, files: Mapping[str, bytes]) -> list[str]:

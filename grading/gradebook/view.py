@@ -21,6 +21,7 @@ from typing import Any
 
 from grading.gradebook import inert, verdicts
 from grading.gradebook.cells import FORMAT, check_cell, graded_tasks, task_of, written_cell
+from grading.intake.arrange import notebook_path
 from grading.marks import UNSANDBOXED, Mark
 from labkit.checks.tasks import Task, Week
 from labkit.checks.verdict import FAULT
@@ -77,7 +78,7 @@ def build(
 
 def handed_in(week: Week, files: Mapping[str, bytes]) -> tuple[list[dict[str, Any]], str]:
     """The cells of the student's notebook and, if there are none to show, a sentence on why."""
-    path = _find(files, week.notebook.name)
+    path = notebook_of(week, files)
     if not files:
         return [], "What was handed in is not here: only the verdicts are shown."
     if path is None:
@@ -92,6 +93,11 @@ def handed_in(week: Week, files: Mapping[str, bytes]) -> tuple[list[dict[str, An
     if len(cells) > MOST_CELLS:
         return cells[:MOST_CELLS], f"{week.notebook.name} has {len(cells)} cells: the first {MOST_CELLS} are shown."
     return cells, "" if cells else f"{week.notebook.name} is empty."
+
+
+def notebook_of(week: Week, files: Mapping[str, bytes]) -> str | None:
+    """The path of the student's notebook: of the week's name, else the one under another name that grading takes."""
+    return _find(files, week.notebook.name) or notebook_path(files, week)
 
 
 def answers_digest(week: Week, course: dict[str, Any], files: Mapping[str, bytes]) -> str:

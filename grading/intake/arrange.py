@@ -20,7 +20,7 @@ import difflib
 import io
 import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from grading.intake.extras import MAX_MODULE, lay_extras
@@ -231,21 +231,39 @@ def _record(submission: Submission, week: Week) -> list[str]:
 
 def _notebook(package: Package, submission: Submission, root: str, week: Week) -> Notebook | None:
     """The week's notebook, or the file that has most of its grade cells. No automatic point depends on it."""
+    read = _notebooks(submission.files, root, week)
     wanted = week.notebook.name
-    names = [
-        name
-        for name in submission.files
-        if name.lower().endswith(".ipynb") and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)
-    ]
-    names.sort(key=lambda name: (name.rsplit("/", 1)[-1] != wanted, not name.startswith(root), name.count("/"), name))
-    read = [(name, read_notebook(submission.files[name], name)) for name in names[:MAX_NOTEBOOKS]]
     good = [notebook for _, notebook in read if isinstance(notebook, Notebook)]
     if not good:
         why = f"{shown(read[0][0])} {read[0][1]}" if read else f"There is no notebook {wanted} in this hand-in"
         package.notes.append(f"{why}. The written tasks are in it; no other point depends on it.")
         return None
-    cells = {task.cell for task in week.tasks}
-    best = max(good, key=lambda n: sum(any(id.startswith(cell) for cell in cells) for id in n.answers()))
+    best = max(good, key=lambda notebook: _answered(notebook, week))
     if best.path.rsplit("/", 1)[-1] != wanted or len(good) > 1:
         package.notes.append(f"{shown(best.path)} is taken as the notebook.")
     return best
+
+
+def notebook_path(files: Mapping[str, bytes], week: Week) -> str | None:
+    """Where the notebook is that `arrange` takes for a hand-in; None if there is none with a cell of the week's."""
+    good = [one for _, one in _notebooks(files, "", week) if isinstance(one, Notebook)]
+    best = max(good, key=lambda notebook: _answered(notebook, week), default=None)
+    return best.path if best is not None and _answered(best, week) else None
+
+
+def _notebooks(files: Mapping[str, bytes], root: str, week: Week) -> list[tuple[str, Notebook | str]]:
+    """(path, the notebook or why it cannot be read), those called as the week's first."""
+    wanted = week.notebook.name
+    names = [
+        name
+        for name in files
+        if name.lower().endswith(".ipynb") and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)
+    ]
+    names.sort(key=lambda name: (name.rsplit("/", 1)[-1] != wanted, not name.startswith(root), name.count("/"), name))
+    return [(name, read_notebook(files[name], name)) for name in names[:MAX_NOTEBOOKS]]
+
+
+def _answered(notebook: Notebook, week: Week) -> int:
+    """How many of its cells are the week's grade cells."""
+    cells = {task.cell for task in week.tasks}
+    return sum(any(id.startswith(cell) for cell in cells) for id in notebook.answers())

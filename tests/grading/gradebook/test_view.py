@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grading.answers import documents
 from grading.gradebook import view
 from grading.gradebook.cells import graded_tasks, master, read_notebook, rubric
 from grading.marks import UNSANDBOXED
@@ -158,6 +159,16 @@ def test_a_notebook_that_is_none_costs_no_verdict(build, data, said):
 def test_nothing_handed_in_and_no_notebook_are_told_apart(build):
     assert "What was handed in is not here" in everything(build({}))
     assert "No lab.ipynb was handed in" in everything(build({"parts.py": b""}))
+
+
+def test_a_notebook_under_another_name_is_shown_as_it_is_taken(build, week):
+    """Grading said that it is taken as the notebook; the marker's page said that there was none."""
+    files = handed("Because of it.", "4.5")
+    files["Lab 91 (1).ipynb"] = files.pop("lab.ipynb")
+    told = everything(build({**files, "other.ipynb": b'{"cells": []}'}))
+    assert "Because of it." in told and "No lab.ipynb" not in told
+    assert documents(week, {**files, "other.ipynb": b"{}"}) == ["other.ipynb"]
+    assert "No lab.ipynb was handed in" in everything(build({"other.ipynb": b'{"cells": []}'}))
 
 
 def test_what_is_there_of_the_written_task_is_told(build):
