@@ -33,3 +33,12 @@ def not_the_class(*folders: Path) -> None:
             )
     if (here / "grading" / "cli.py").is_file() and (here / "labkit").is_dir():
         raise LabError(f"{here} is the course's repository: keep a class in a folder of its own, and type it there")
+
+
+def not_the_students(path: Path) -> None:
+    """LabError for a place in a tree that `grade release` made for students, and for a folder in a file's place."""
+    if path.is_dir():
+        raise LabError(f"{path} is a folder, and a file is to be written: choose another place")
+    for folder in path.absolute().parents:
+        if (folder / ".labs" / "release.json").is_file():
+            raise LabError(f"{path} lies in the tree that students get, {folder}: they would read it there")

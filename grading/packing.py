@@ -40,25 +40,25 @@ def feedback(
     course: Course = None,
 ) -> None:
     """Pack the feedback pages for the upload to Canvas or Moodle. Status 1: somebody is left out, and is named."""
+    from grading.here import not_the_students
     from grading.intake.names import some
     from grading.intake.policy import find_rules
-    from grading.marks import path_of as mark_of
     from grading.reports import page
     from grading.reports.commands import again, class_of, waiting
-    from grading.reports.feedback import path_of
+    from grading.reports.feedback import path_of, stamp
     from grading.reports.handback import pack
     from labkit.checks.tasks import find_weeks
 
+    not_the_students(to)
     found, here = class_of(week, marks, gradebook, course)
     packed = pack(found, here, pages, like, to, find_rules(course, find_weeks()))
     older = [
         one.student
         for one in here
-        if (shown := path_of(pages, found, one.student)).is_file()
-        and shown.stat().st_mtime < mark_of(marks, found.name, one.student, one.mark.attempt).stat().st_mtime
+        if (page_of := path_of(pages, found, one.student)).is_file() and stamp(one).encode() not in page_of.read_bytes()
     ]
     if older:
-        packed.told.append(f"{some(older)}: the mark is newer than the page, run `grade feedback` again")
+        packed.told.append(f"{some(older)}: the page is not of the points of now, run `grade feedback` again")
     packed.told += [*waiting(found, submissions, marks).told(found), *again(here)]
     for sentence in packed.told:
         typer.echo(sentence)
@@ -88,12 +88,13 @@ def gradescope(
     The archive holds the solutions: it is for Gradescope's assignment settings and for nobody else.
     """
     from grading.gradescope.pack import pack
-    from grading.here import not_the_class
+    from grading.here import not_the_class, not_the_students
     from grading.reports import page
     from grading.run import class_seed
     from labkit.checks.tasks import find_week, find_weeks
 
     not_the_class(marks)
+    not_the_students(to)
     weeks = find_weeks()
     found = find_week(week, weeks)
     if not marks.is_dir():

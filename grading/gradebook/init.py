@@ -22,6 +22,7 @@ from grading.files import put
 from grading.gradebook import first_page
 from grading.gradebook.cells import graded_tasks, master, parsed
 from grading.gradebook.course import CONFIG, GUARD, NAME, Course, need_nbgrader, open_course
+from grading.here import not_the_students
 from grading.tree import student_tree
 from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
@@ -80,6 +81,7 @@ def init(
             "will hold what students handed in"
         )
     config, said = root / CONFIG, []
+    not_the_students(config)
     try:
         if not config.exists():
             if (root / "gradebook.db").exists():

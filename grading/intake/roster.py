@@ -166,16 +166,18 @@ def of_rules(rules: Rules, given: Path | None = None) -> Roster | None:
 
 
 def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
-    """Sentences on ids of [ids] in course.toml that are nobody's in the roster: a slip, for instance."""
+    """Sentences on ids of [ids] and [extensions] in course.toml that are nobody's in the roster: a slip, for
+    instance."""
     if roster is None:
         return []
     known = [name for line in roster.lines for name in line.names]
     told = []
-    for id in dict.fromkeys(rules.ids.values()):
+    spoken = {**dict.fromkeys(rules.ids.values(), "[ids]"), **dict.fromkeys(rules.extensions, "[extensions]")}
+    for id, where in spoken.items():
         if find(id, roster, rules)[1] == NOT_THERE:
             close = difflib.get_close_matches(id, known, 1)
             told.append(
-                f"[ids] in course.toml speaks of {shown(id, 60)}, who is not in {roster.path.name}"
+                f"{where} in course.toml speaks of {shown(id, 60)}, who is not in {roster.path.name}"
                 + (f": did you mean {shown(close[0], 60)}?" if close else "")
             )
     return told

@@ -241,6 +241,7 @@ def export(
 ) -> None:
     """Write the class's points as CSV, or as the file that Canvas or Moodle imports. Without a WEEK: the whole term."""
     from grading.intake.names import printable
+    from grading.intake.roster import unknown_ids
     from grading.reports import canvas, moodle
     from grading.reports import export as table
     from grading.reports.page import count
@@ -257,6 +258,8 @@ def export(
     waits = waiting(found, submissions, marks)
     bare = waits.new
     rules, who, gone = _missing(found, here, course, roster, bare)
+    for sentence in unknown_ids(who, rules):
+        typer.echo(sentence)
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")

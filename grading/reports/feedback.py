@@ -6,7 +6,10 @@ data; the class's seed stays out.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -66,12 +69,20 @@ def path_of(folder: Path, week: Week, student: str) -> Path:
     return folder / quoted(student) / f"{week.name}.html"
 
 
+def stamp(standing: Standing) -> str:
+    """Of what a page tells, hex: it stands in the page, so that one of before can be told from one of now."""
+    by_hand = {task: asdict(given) for task, given in sorted(standing.by_hand.items())}
+    now = [standing.mark.key, standing.mark.attempt, standing.factor, standing.rule, standing.mark.points, by_hand]
+    return hashlib.sha256(json.dumps(now, default=str).encode()).hexdigest()[:16]
+
+
 def feedback(week: Week, standing: Standing, pictures: Pictures = ([], []), *, printed: bool = True) -> str:
     """The page as HTML."""
     mark = standing.mark
     tasks = [_task(task, standing, week, printed) for task in mark.tasks if not untouched(task)]
     return page.render(
         "feedback.html.j2",
+        stamp=stamp(standing),
         week=week,
         standing=standing,
         mark=mark,

@@ -7,7 +7,6 @@ import contextlib
 import csv
 import io
 import json
-import os
 import re
 import zipfile
 from dataclasses import replace
@@ -296,13 +295,40 @@ def test_pages_older_than_their_marks_are_not_packed_silently(classroom):
         page = path_of(classroom / "feedback", WEEKS["week13"], name)
         page.parent.mkdir(parents=True)
         page.write_text("page")
-    old = path_of(classroom / "feedback", WEEKS["week13"], "anna")
-    made = (classroom / "marks/week13/anna/1.json").stat().st_mtime
     words = ("pack", "feedback", "week13", "--like", "x.zip", "--to", "up.zip")
-    told = "anna: the mark is newer than the page, run `grade feedback` again"
+    told = "the page is not of the points of now, run `grade feedback` again"
+    assert f"anna, carterben_4002, stranger: {told}" in grade(classroom, *words, status=1), "some other page"
+    grade(classroom, "feedback", "week13", "--to", "feedback")
     assert told not in grade(classroom, *words, status=1)
-    os.utime(old, (made - 100, made - 100))
-    assert told in grade(classroom, *words, status=1)
+    anna = marks.read(classroom / "marks/week13/anna/1.json")
+    marks.write(classroom / "marks", replace(anna, points=anna.points - 3))
+    assert f"anna: {told}" in grade(classroom, *words, status=1)
+
+
+def test_nothing_is_written_where_students_would_read_it(classroom):
+    """What was released lies beside the class, and a name of it is typed quickly."""
+    (classroom / "students" / ".labs").mkdir(parents=True)
+    (classroom / "students" / ".labs" / "release.json").write_text("{}")
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    grade(classroom, "feedback", "week13", "--to", "feedback")
+    for words in (
+        ("feedback", "week13", "--to", "students"),
+        ("export", "week13", "--to", "students/all.csv"),
+        ("pack", "feedback", "week13", "--like", "x.zip", "--to", "students/up.zip"),
+        ("pack", "gradescope", "week13", "--to", "students/autograder.zip"),
+    ):
+        assert "lies in the tree that students get" in grade(classroom, *words, status=2), words
+    assert [path.name for path in (classroom / "students").iterdir()] == [".labs"]
+    said = grade(classroom, "pack", "gradescope", "week13", "--to", "marks", status=2)
+    assert "marks is a folder, and a file is to be written" in said
+
+
+def test_an_extension_of_nobody_is_told_where_points_are(classroom):
+    with (classroom / "course.toml").open("a") as file:
+        file.write(f"[extensions.annna]\nweek13 = {FAR_OFF}\n")
+    told = "[extensions] in course.toml speaks of annna, who is not in roster.csv: did you mean anna?"
+    assert told in grade(classroom, "status", "week13")
+    assert told in grade(classroom, "export", "week13", "--to", "all.csv")
 
 
 def test_a_time_told_of_one_student_weighs_more_than_the_platforms_mark(tmp_path):
