@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from grading.intake.find import Entry
-from grading.intake.load import load
+from grading.intake.load import Submission, load
 from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
 
@@ -16,8 +17,10 @@ LOOKED_AT = 12  # hand-ins of a source: a slip mistakes all of them
 
 
 def refuse_another_weeks(found: Sequence[Entry], source: Path, week: Week, next: str = "") -> None:
-    """LabError if most hand-ins of a source are another week's. next: what to do instead, in place of what
-    `grade collect` says."""
+    """LabError if most hand-ins of a source are another week's, or it holds pages of feedback. next: what to do
+    instead, in place of what `grade collect` says."""
+    if found and all(_is_feedback(load(entry, week)) for entry in found[:LOOKED_AT]):
+        raise LabError(f"{source} holds feedback pages, as `grade pack feedback` makes them, and no hand-in")
     other, few = _another(found, week)
     if other:
         next = next or (
@@ -45,6 +48,12 @@ def _another(found: Sequence[Entry], week: Week) -> tuple[str, int]:
             ours += 1
     other, many = theirs.most_common(1)[0] if theirs else ("", 0)
     return (other, ours) if many > ours else ("", ours)
+
+
+def _is_feedback(read: Submission) -> bool:
+    """Whether nothing is in it but what `grade feedback` calls a page."""
+    names = [os.path.basename(path) for path in (*read.files, *read.left_out)]
+    return bool(names) and all(re.fullmatch(r"(.*_)?(week\d+|capstone)\.html", name) for name in names)
 
 
 def _modules(week: Week) -> set[str]:

@@ -323,6 +323,16 @@ def test_nothing_is_written_where_students_would_read_it(classroom):
     assert "marks is a folder, and a file is to be written" in said
 
 
+@pytest.mark.parametrize("names", [("anna_100_assignsubmission_file_/week13.html",), ("doejane_4567_88_week13.html",)])
+def test_packed_feedback_is_no_hand_in(names, tmp_path):
+    """It is called as the platform calls hand-ins, and lies beside them: everybody would have an empty attempt."""
+    with zipfile.ZipFile(tmp_path / "up.zip", "w") as archive:
+        for name in names:
+            archive.writestr(name, "<!DOCTYPE html>")
+    with pytest.raises(LabError, match="up.zip holds feedback pages"):
+        collect([tmp_path / "up.zip"], WEEKS["week13"], tmp_path / "submitted", DEFAULTS)
+
+
 def test_an_extension_of_nobody_is_told_where_points_are(classroom):
     with (classroom / "course.toml").open("a") as file:
         file.write(f"[extensions.annna]\nweek13 = {FAR_OFF}\n")
