@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from grading import judge, marks, pool
+from grading.intake.arrange import Package
 from tests.grading.test_run import SOLVED, course, graded, mark, needs_sandbox  # noqa: F401  course is a fixture
 
 HELPER = "def secret(x, group):\n    return group.all_reduce(x)\n"
@@ -131,7 +132,7 @@ def test_a_folder_holds_one_package_at_a_time(tmp_path):
     (tmp_path / "week").mkdir()
     (tmp_path / "week" / "helper.py").write_text("another's")
     (tmp_path / "link").symlink_to("/etc")
-    package = SimpleNamespace(files={"week/ops.py": b"mine"})
+    package = Package({"week/ops.py": b"mine"})
     with judge.laid_out(package, tmp_path):
         files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if not path.is_dir()}
         assert files == {"week/ops.py"} and (tmp_path / "week" / "ops.py").read_bytes() == b"mine"

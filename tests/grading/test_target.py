@@ -185,7 +185,7 @@ def test_a_read_only_target_is_one_sentence(course, monkeypatch):
     weeks = [find_week("week91", find_weeks(course))]
     tree = student_tree(course, weeks)
     monkeypatch.setattr(releasing, "find_weeks", lambda source: weeks)
-    monkeypatch.setattr(releasing, "student_tree", lambda source, weeks: tree)
+    monkeypatch.setattr(releasing, "student_tree", lambda source, weeks, here: tree)
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         home = Path(name) / "home"
