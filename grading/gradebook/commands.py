@@ -69,6 +69,7 @@ def load(
     from grading.gradebook.course import course_folder, open_course
     from grading.gradebook.load import files_of
     from grading.gradebook.load import load as put
+    from grading.intake.commands import slips
     from grading.intake.names import printable
     from grading.intake.pending import entries_of, pending
     from grading.intake.policy import find_rules
@@ -79,7 +80,7 @@ def load(
     with _watch() as progress:
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)
     waits = pending(found, entries_of(submissions, found), all_marks(marks, found.name))
-    for sentence in (*report.sentences(), *waits.told(found)):
+    for sentence in (*report.sentences(), *waits.told(found), *slips(rules)):
         typer.echo(printable(sentence))
     raise typer.Exit(1 if report.human else 0)
 

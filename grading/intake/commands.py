@@ -86,7 +86,7 @@ def collect(
             f"{_count(timed, 'attempt')} known before: the time stays (--received with --student ID changes "
             "one's, with --student '*' everybody's)"
         )
-    for sentence in dict.fromkeys((*report.notes, *_slips(rules), *report.refused)):
+    for sentence in dict.fromkeys((*report.notes, *slips(rules), *report.refused)):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     _table(console, report, found, rules)
     raise typer.Exit(1 if report.refused else 0)
@@ -102,7 +102,7 @@ def _refuse_future(given: datetime | None) -> None:
         raise LabError(f"--received {given.isoformat()} has not come yet: it is when the hand-ins were there")
 
 
-def _slips(rules: Rules) -> list[str]:
+def slips(rules: Rules) -> list[str]:
     """What in the rules fits nobody of the roster. What was collected stays so where the roster cannot be read."""
     from grading.intake.roster import of_rules, unknown_ids
     from labkit.errors import LabError

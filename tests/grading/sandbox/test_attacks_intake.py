@@ -208,7 +208,9 @@ def test_a_zip_of_hostile_names_is_laid_out_inside_its_folder(week, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"in", "work"}
     assert [path.name for path in (tmp_path / "work").rglob("*")] == ["eve"]  # empty again, and nothing beside it
     assert not laid & NEVER and not any(PurePosixPath(name).name in ("conftest.py",) for name in laid)
-    assert all(name.endswith((".py", ".txt")) for name in laid if not name.startswith(PACKAGE))
+    theirs = {name for name in laid if not name.startswith(PACKAGE)} - set(package.course)
+    assert all(name.endswith((".py", ".txt")) for name in theirs)
+    assert set(package.course) <= laid and all(name.startswith(f".course/{PACKAGE}/") for name in package.course)
     assert package.files[f"{PACKAGE}/ring.py"] == RING.encode()
 
 
