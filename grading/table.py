@@ -15,7 +15,7 @@ from rich.text import Text
 
 from grading import history
 from grading.intake.load import NOT_OPENED
-from grading.intake.names import printable
+from grading.intake.names import printable, some
 from grading.intake.names import shown as name_of
 from grading.marks import UNSANDBOXED, Mark
 from grading.reports.page import count
@@ -94,6 +94,23 @@ def _lines(console: Console) -> Callable[[Step], None]:
     return line
 
 
+def poorer(every: Sequence[Mark]) -> list[str]:
+    """A sentence on each student whose last attempt lacks modules that an earlier one has: a file that was forgotten
+    and sent alone, which by the rule "last" takes the others' points away."""
+    told = []
+    for student in dict.fromkeys(mark.student for mark in every):
+        *earlier, last = sorted((mark for mark in every if mark.student == student), key=lambda mark: mark.attempt)
+        before = next((mark for mark in reversed(earlier) if set(last.missing) - set(mark.missing)), None)
+        if before is not None:
+            lacks = some(sorted(set(last.missing) - set(before.missing)))
+            told.append(
+                f"{name_of(student)}: attempt {last.attempt} lacks {lacks}, which attempt {before.attempt} has. "
+                "Collect all its files together, or "
+                f"`grade withdraw {last.assignment} {shlex.quote(student)}` takes it back"
+            )
+    return told
+
+
 def class_table(report: Report, console: Console) -> None:
     """Points and verdicts of everyone, then what needs a human."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -129,6 +146,8 @@ def class_table(report: Report, console: Console) -> None:
         for name, like in mark.missing.items():
             if like:
                 console.print(Text(f"    {printable(_rename(mark, name, like))}", "bold"), soft_wrap=True)
+    for sentence in poorer(report.all):
+        console.print(Text(printable(sentence)), soft_wrap=True)
     for student, why in report.unreadable:
         console.print(Text(f"{name_of(student)}: could not be graded: {printable(why)}", "red"))
     others = [change for change in report.changes if change.tasks]

@@ -175,11 +175,15 @@ def waiting(week, submissions: Path, marks: Path):
 
 
 def again(here: list) -> list[str]:
-    """A sentence on those whose answer changed after a person graded it: the points by hand are of the one before."""
+    """Sentences on points by hand that a person should look at: given before the answer changed, or more than there
+    are."""
     from grading.reports.canvas import names
 
     theirs = [one.student for one in here if one.again]
-    return [f"graded by hand before the answer changed, look again: {names(theirs)}"] if theirs else []
+    return [
+        *([f"graded by hand before the answer changed, look again: {names(theirs)}"] if theirs else []),
+        *(f"more points by hand than there are: {one.student}, {', '.join(one.above)}" for one in here if one.above),
+    ]
 
 
 def report(

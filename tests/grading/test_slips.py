@@ -25,11 +25,14 @@ from grading.intake.find import find_submissions
 from grading.intake.load import load
 from grading.intake.policy import DEFAULTS, Late, Rules, refuse_while_open
 from grading.intake.rename import rename
+from grading.reports.by_hand import ByHand
+from grading.reports.commands import again
 from grading.reports.feedback import path_of
+from grading.reports.standing import Standing
 from grading.reports.status import status
 from grading.run import Report
 from grading.similar.commands import _year
-from grading.table import class_table
+from grading.table import class_table, poorer
 from labkit.checks.outcome import CaseResult, Outcome
 from labkit.checks.tasks import find_weeks
 from labkit.checks.verdict import NO_RESULT, PASSED
@@ -331,6 +334,28 @@ def test_packed_feedback_is_no_hand_in(names, tmp_path):
             archive.writestr(name, "<!DOCTYPE html>")
     with pytest.raises(LabError, match="up.zip holds feedback pages"):
         collect([tmp_path / "up.zip"], WEEKS["week13"], tmp_path / "submitted", DEFAULTS)
+
+
+def test_an_attempt_that_lacks_what_an_earlier_one_has_is_told_with_the_way_out():
+    """A file that was forgotten came alone, by mail: 85 points were 16, and only a list of missing files said why."""
+    first, second = mark("anna"), replace(mark("anna", attempt=2), missing={"week13_allreduce/topology.py": ""})
+    told = (
+        "anna: attempt 2 lacks week13_allreduce/topology.py, which attempt 1 has. Collect all its files together, or "
+    )
+    assert poorer([second, first]) == [f"{told}`grade withdraw week13 anna` takes it back"]
+    assert poorer([second]) == poorer([first]) == []
+    assert poorer([replace(first, missing=second.missing), second]) == [], "neither has it"
+    assert poorer([replace(second, attempt=1), replace(first, attempt=2)]) == []
+
+
+def test_points_by_hand_that_want_a_look_are_told_where_points_leave():
+    slip = Standing(mark("anna"), [1], by_hand={"13.7": ByHand("13.7", 25)})
+    late = Standing(mark("ben"), [1], by_hand={"13.7": ByHand("13.7", 5, again=True)})
+    assert again([slip, late]) == [
+        "graded by hand before the answer changed, look again: ben",
+        "more points by hand than there are: anna, 25 of 20 in 13.7",
+    ]
+    assert again([Standing(mark("anna"), [1], by_hand={"13.7": ByHand("13.7", 20)})]) == []
 
 
 def test_an_extension_of_nobody_is_told_where_points_are(classroom):

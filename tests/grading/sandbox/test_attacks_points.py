@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 
 import pytest
 
@@ -177,15 +176,19 @@ def test_code_that_runs_while_it_is_imported(graded, name):
     assert FAULT not in {case.verdict for case in outcome.cases}
 
 
+# The walk takes processor seconds that the answer's length sets, not the machine's speed.
 WALKS = '''
+import time
+
 from labkit.checks import call_alone, expect, task
 
 
 @task("91.1", points=9)
 def test_walk():
     """Walks over what came back, for each part of it"""
-    came = call_alone("ops.name")
-    expect(sum(a == b for a in came for b in came) > 0, "nothing is equal")
+    came, begin = call_alone("ops.name"), time.process_time()
+    while time.process_time() - begin < len(came) / 1000:
+        expect(set(came) == {"x"}, "something else came")
 
 
 @task("91.1", points=1)
@@ -198,19 +201,18 @@ def test_name():
 def test_whoever_makes_a_test_slow_pays_for_it(field, tmp_path):
     """A long answer, which the test walks through: its time is the submission's, and a verdict ends it."""
     week = load_week(make_week(tmp_path, tests=WALKS))
-    (field.folder / PACKAGE / "ops.py").write_text(miniweek.OPS.replace('return "ops"', 'return "x" * 9000'))
+    (field.folder / PACKAGE / "ops.py").write_text(miniweek.OPS.replace('return "ops"', 'return "x" * 5000'))
 
     def outcome(off):
-        runner, begin = field.runner(off, budget=1.0), time.process_time()
+        runner = field.runner(off, budget=2.0)
         runner.used = 0.0
-        return run_checks(["91.1"], weeks=[week], runner=runner, seed=7), time.process_time() - begin
+        return run_checks(["91.1"], weeks=[week], runner=runner, seed=7)
 
-    found, seconds = outcome(())
+    found = outcome(())
     walk, name = found.cases
     assert walk.verdict == "hung" and "to judge what came back takes so long" in walk.text and not found.faults
-    assert name.verdict == "hung" and "used up its 1 s" in name.text
-    found, all_of_it = outcome({"judging"})
-    assert found.cases[0].verdict == "passed" and all_of_it > 1.3 * seconds
+    assert name.verdict == "hung" and "used up its 2 s" in name.text
+    assert outcome({"judging"}).cases[0].verdict == "passed"
 
 
 def test_the_next_submission_is_judged_as_ever(graded):
