@@ -134,7 +134,7 @@ def class_table(report: Report, console: Console) -> None:
         console.print(Text(printable(sentence)))
     last = {mark.student: mark for mark in report.all}.values()
     if packed := [mark for mark in last if any(note.endswith(NOT_OPENED) for note in mark.notes)]:
-        names, week = _names([mark.student for mark in packed]), packed[0].assignment
+        names, week = _names([name_of(mark.student) for mark in packed]), packed[0].assignment
         console.print(
             Text(
                 f"To grade what {printable(names)} packed, unpack it into DIR/STUDENT: grade collect {week} --from DIR "
@@ -171,16 +171,27 @@ def class_table(report: Report, console: Console) -> None:
 
 
 def told_once(marks: Sequence[Mark]) -> list[str]:
-    """The notes of all marks, each with the students whom it concerns: what many have in common is one line."""
-    whom: dict[str, list[str]] = {}
+    """The notes of all marks, each with the students whom it concerns: what many have in common is one line. Of whom
+    there are several attempts, those are named."""
+    several = {mark.student for mark in marks if mark.attempt > 1}
+    whom: dict[str, dict[str, list[int]]] = {}
     for mark in marks:
         for note in mark.notes:
-            whom.setdefault(note, []).append(mark.student)
-    return [f"{_names(students)}: {note}" for note, students in whom.items()]
+            whom.setdefault(note, {}).setdefault(mark.student, []).append(mark.attempt)
+    said = []
+    for note, theirs in whom.items():
+        names = [_tried(student, attempts if student in several else []) for student, attempts in theirs.items()]
+        said.append(f"{_names(names)}: {note}")
+    return said
 
 
-def _names(students: list[str]) -> str:
-    names = list(dict.fromkeys(map(name_of, students)))
+def _tried(student: str, attempts: Sequence[int]) -> str:
+    """A student's name, with the attempts that are meant."""
+    return name_of(student) + (f" (attempt {', '.join(map(str, attempts))})" if attempts else "")
+
+
+def _names(names: Sequence[str]) -> str:
+    names = list(dict.fromkeys(names))
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 

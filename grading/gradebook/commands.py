@@ -69,6 +69,7 @@ def load(
     from grading.gradebook.course import course_folder, open_course
     from grading.gradebook.load import files_of
     from grading.gradebook.load import load as put
+    from grading.here import not_the_class
     from grading.intake.commands import slips
     from grading.intake.names import printable
     from grading.intake.pending import entries_of, pending
@@ -76,6 +77,7 @@ def load(
     from grading.marks import all_marks
     from labkit.checks.tasks import find_week, find_weeks
 
+    not_the_class(marks, submissions)
     found, there, rules = find_week(week), open_course(course_folder(gradebook)), find_rules(course, find_weeks())
     with _watch() as progress:
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)

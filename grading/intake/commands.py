@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -86,7 +86,9 @@ def collect(
             f"{_count(timed, 'attempt')} known before: the time stays (--received with --student ID changes "
             "one's, with --student '*' everybody's)"
         )
-    for sentence in dict.fromkeys((*report.notes, *slips(rules), *report.refused)):
+    for sentence in dict.fromkeys(
+        (*report.notes, *slips(rules, [one.student for one in report.added]), *report.refused)
+    ):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     _table(console, report, found, rules)
     raise typer.Exit(1 if report.refused else 0)
@@ -102,13 +104,15 @@ def _refuse_future(given: datetime | None) -> None:
         raise LabError(f"--received {given.isoformat()} has not come yet: it is when the hand-ins were there")
 
 
-def slips(rules: Rules) -> list[str]:
-    """What in the rules fits nobody of the roster. What was collected stays so where the roster cannot be read."""
-    from grading.intake.roster import of_rules, unknown_ids
+def slips(rules: Rules, students: Sequence[str] = ()) -> list[str]:
+    """What in the rules fits nobody of the roster, and who of `students` is not in it. What was collected stays so
+    where the roster cannot be read."""
+    from grading.intake.roster import of_rules, outside, unknown_ids
     from labkit.errors import LabError
 
     try:
-        return unknown_ids(of_rules(rules), rules)
+        roster = of_rules(rules)
+        return [*unknown_ids(roster, rules), *outside(students, roster, rules)]
     except LabError as error:
         return [str(error)]
 

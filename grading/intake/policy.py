@@ -225,7 +225,11 @@ def final(marks: Sequence[Mark], rules: Rules) -> Final:
         after = " after what lateness costs" if any(cost < 1 for cost, _ in costs) else ""
         last = "the last" if chosen == len(in_order) - 1 else "the last that lateness leaves points"
         how = last if rules.attempts.policy == "last" else f"with most automatic points{after}"
-        said.insert(0, f"Attempt {mark.attempt} of {max(m.attempt for m in in_order)} counts, {how}.")
+        many = len(in_order)
+        if mark.attempt > many:  # one before it was withdrawn
+            said.insert(0, f"Attempt {mark.attempt} counts, {how} of {many}.")
+        else:
+            said.insert(0, f"Attempt {mark.attempt} of {many} counts, {how}.")
     unsure = [m.attempt for m in in_order if not m.complete]
     if unsure and rules.attempts.policy == "best" and len(in_order) > 1:
         said.append(f"Attempt {', '.join(map(str, unsure))} could not be graded to its end, so this may change.")

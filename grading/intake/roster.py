@@ -183,6 +183,16 @@ def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
     return told
 
 
+def outside(students: Iterable[str], roster: Roster | None, rules: Rules) -> list[str]:
+    """Sentences on those who handed in and are not in the roster, if there is one."""
+    if roster is None:
+        return []
+    return [
+        f"{shown(student, 60)} handed in and is {why}: [ids] in course.toml says who it is"
+        for student, why in strangers(sorted(set(students)), roster, rules)
+    ]
+
+
 def strangers(students: Sequence[str], roster: Roster, rules: Rules) -> list[tuple[str, str]]:
     """(student, why) of those who handed in and are not in the roster."""
     return [(student, why) for student in students if (why := find(student, roster, rules)[1])]

@@ -379,20 +379,23 @@ def forget(
     """
     from grading.gradebook.course import course_folder, course_root
     from grading.intake.policy import FILE
+    from grading.marks import unquoted
     from grading.reports.forget import find, size
     from grading.reports.forget import forget as remove
     from grading.reports.page import count, one_line
     from labkit.checks.tasks import find_weeks
     from labkit.errors import LabError
+    from labkit.strict import nearest
 
     weeks, book = find_weeks(), course_folder(gradebook)
     places = find(
         student, weeks, marks=marks, submissions=submissions, feedback=feedback, course=book, rules=course or Path(FILE)
     )
     if not places.found and not places.told and not places.unread:
+        known = sorted({unquoted(path.name) for week in weeks for path in _folders(marks, submissions, week.name)})
         raise LabError(
-            f"nothing is stored of {student!r} here: is the id written as `grade run` shows it? Other "
-            "folders: --marks, --submissions, --feedback, --gradebook"
+            f"nothing is stored of {student!r} here{nearest(student, known) if known else ''}; other folders: --marks, "
+            "--submissions, --feedback, --gradebook"
         )
     if course_root(book) is None:
         typer.echo("No course directory of nbgrader's is here or in ./gradebook, so none was searched: --gradebook DIR")
@@ -409,6 +412,12 @@ def forget(
     for sentence in (*places.told, *places.unread):
         typer.echo(f"left to you: {sentence}")
     raise typer.Exit(1 if places.told or places.unread else 0)
+
+
+def _folders(marks: Path, submissions: Path, week: str) -> list[Path]:
+    """The students' own folders of a week."""
+    places = (marks / week, submissions / week)
+    return [path for place in places if place.is_dir() for path in place.iterdir() if path.is_dir()]
 
 
 def class_of(week: str, marks: Path, gradebook: Path | None, course: Path | None) -> tuple:

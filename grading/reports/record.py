@@ -32,7 +32,7 @@ def show(
     if not found:
         raise LabError(
             f"there is no mark of {student!r} in {week.name}{nearest(student, [s.student for s in here][:30])}; "
-            f"`grade status {week.name}` tells who handed nothing in"
+            f"`grade status {week.name}` tells who handed nothing in, and whose hand-in is not graded yet"
         )
     if task is not None and task not in week:
         raise LabError(f"{week.name} has no task {task}{nearest(task, [one.id for one in week.tasks])}")

@@ -131,8 +131,7 @@ def _absent(result: Status, rules: Rules, now: datetime, given: Path | None) -> 
     for one in roster.absent(result.week.name, here, who, rules, now):
         result.rows.append(Row(one.student, 0, None, False, MISSING if one.over else NOT_YET))
     result.rows.sort(key=lambda row: row.student)
-    for student, why in roster.strangers(here, who, rules):
-        result.told.append(f"{page.one_line(student, 60)} handed in and is {why}: [ids] in course.toml says who it is")
+    result.told += roster.outside(here, who, rules)
 
 
 def show(result: Status, console: Console) -> None:

@@ -19,6 +19,8 @@ from grading.reports.status import MISSING, NOT_GRADED, NOT_YET
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 
+# A roster's columns that name people to an office, and what they are called in the table: "student" is our id there.
+NAMES = {"Student": "Name", "Full name": "Full name"}
 NUMBERS = ("ID number", "Identifier", "SIS User ID", "SIS Login ID", "ID", "Email address", "Section")
 
 
@@ -48,11 +50,11 @@ class Term:
 def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: bool = False) -> Term:
     """A line for each student of the roster, and for each one who handed in and is not in it.
 
-    who    None: there is no roster. Else its columns that name people to an office (`NUMBERS`) come along
+    who    None: there is no roster. Else its columns that name people to an office (`NAMES`, `NUMBERS`) come along
     zeros  0 where nothing was handed in and the deadline has passed; else that is an open week
 
     `total` is empty as long as a week is open; `open` says which, and why. What is left empty is never a 0."""
-    extra = [name for name in NUMBERS if who is not None and name in who.columns]
+    extra = [name for name in (*NAMES, *NUMBERS) if who is not None and name in who.columns]
     lines: dict[str | int, Line] = dict(enumerate(who.lines)) if who is not None else {}
     places = {id(line): place for place, line in lines.items()}
     called = {place: id_of(line, who, rules) for place, line in lines.items()} if who is not None else {}
@@ -75,7 +77,7 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
             for place in named[gone.student]:  # several may be called so: one who handed in has a cell already
                 cells[place].setdefault(part.week.name, zero)
     names = [f"{part.week.name} ({part.possible})" for part in parts]
-    made = Term([["student", *extra, *names, "total", "possible", "open"]])
+    made = Term([["student", *(NAMES.get(name, name) for name in extra), *names, "total", "possible", "open"]])
     for place in sorted(cells, key=lambda place: called[place]):
         theirs = [cells[place].get(part.week.name, (None, MISSING)) for part in parts]
         why = [f"{part.week.name} {state}" for part, (points, state) in zip(parts, theirs) if points is None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -150,11 +151,17 @@ def agree(
         )
     for student, task, one, two in found.settle:
         console.print(Text(f"{student}, {task.id}: {number(one)} and {number(two)}, to be settled"))
-    for who, students in (("first", found.open[0]), ("second", found.open[1])):
+    for who, students, waits, where in (
+        ("first", found.open[0], found.items_only[0], gradebook),
+        ("second", found.open[1], found.items_only[1], other),
+    ):
         if students:
             told = (
                 f"not marked by the {who} yet: {len(students)} of {count(found.sample, 'answer')} ({names(students)})"
             )
+            if waits:
+                command = shlex.join(["grade", "rubric", week, *(["--gradebook", str(where)] if where else [])])
+                told += f"; {waits} of them by items alone, of which `{command}` makes points"
             console.print(Text(told), soft_wrap=True)
     unknown = f"; {len(found.lost)} of the sample are not there: run `grade second` again" if found.lost else ""
     console.print(

@@ -77,6 +77,7 @@ class Agreement:
     settle   (student, task, first's points, second's) of those who differ by more than SETTLE of the points
     open     students whose answers the first, the second has not marked yet
     lost     students of the sample who are not in the second's directory
+    items_only  of `open`, how many of the first, of the second have items in their comment: `grade rubric` makes points
     """
 
     sample: int = 0
@@ -86,6 +87,7 @@ class Agreement:
     settle: list[tuple[str, Task, float, float]] = field(default_factory=list)
     open: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     lost: list[str] = field(default_factory=list)
+    items_only: tuple[int, int] = (0, 0)
 
 
 def agreement(week: Week, first: Path, other: Path, rules: Rules) -> Agreement:
@@ -107,6 +109,7 @@ def agreement(week: Week, first: Path, other: Path, rules: Rules) -> Agreement:
     marked = [markings(course, week, rules) for course in courses]
     given = [all_by_hand(course.root, week) for course in courses]
     result = Agreement()
+    waits = [0, 0]
     result.lost = sorted(set(_samples(other).get(week.name, ())) - {student for student, _ in asked})
     for task in written(week):
         points: list[dict[str, float]] = [{}, {}]
@@ -118,8 +121,9 @@ def agreement(week: Week, first: Path, other: Path, rules: Rules) -> Agreement:
         both = sorted(here & set(points[0]) & set(points[1]))
         result.sample += len(here)
         result.both += len(both)
-        for own, unmarked in zip(points, result.open):
+        for which, (own, unmarked) in enumerate(zip(points, result.open)):
             unmarked += sorted(here - set(own))
+            waits[which] += sum((student, task.id) in marked[which] for student in here - set(own))
         if both:
             distances = [abs(points[0][student] - points[1][student]) for student in both]
             result.totals.append((task, len(both), fmean(distances), max(distances)))
@@ -146,6 +150,7 @@ def agreement(week: Week, first: Path, other: Path, rules: Rules) -> Agreement:
                         kappa(pairs),
                     )
                 )
+    result.items_only = (waits[0], waits[1])
     return result
 
 

@@ -32,7 +32,7 @@ from grading.reports.standing import Standing
 from grading.reports.status import status
 from grading.run import Report
 from grading.similar.commands import _year
-from grading.table import class_table, poorer
+from grading.table import class_table, poorer, told_once
 from labkit.checks.outcome import CaseResult, Outcome
 from labkit.checks.tasks import find_weeks
 from labkit.checks.verdict import NO_RESULT, PASSED
@@ -290,6 +290,23 @@ def test_who_is_named_wrongly_is_told_who_is_here(classroom):
     said = grade(classroom, "rename", "week13", "carterben_4002", "x.py", "y.py", status=2)
     assert "attempt 1 of Ben Carter holds no x.py" in said, "by any name of [ids]"
     assert "did you mean 'anna'?" in grade(classroom, "run", "week13", "--student", "annna", status=2)
+    assert "of 'annna' here; did you mean 'anna'?" in grade(classroom, "forget", "annna", status=2)
+
+
+def test_who_is_not_in_the_roster_is_told_when_the_hand_in_comes(classroom):
+    download(classroom / "x.zip", WEEKS["week13"], "anna", "Ben Carter", "anya")
+    said = grade(classroom, "collect", "week13", "--from", "x.zip")
+    assert "anya handed in and is not in the roster: [ids] in course.toml says who it is" in said
+    assert said.count("handed in and is") == 1
+    assert "anya" not in grade(classroom, "collect", "week13", "--from", "x.zip").partition("attempt")[0], "told once"
+
+
+def test_a_note_says_of_which_attempt_it_is():
+    lost, whole = replace(mark("anna"), notes=["There is no ring.py."]), mark("anna", attempt=2)
+    other = replace(mark("ben"), notes=lost.notes)
+    assert told_once([lost, whole, other]) == ["anna (attempt 1), ben: There is no ring.py."]
+    both = replace(whole, notes=lost.notes)
+    assert told_once([lost, both]) == ["anna (attempt 1, 2): There is no ring.py."]
 
 
 def test_pages_older_than_their_marks_are_not_packed_silently(classroom):
@@ -391,7 +408,8 @@ def test_a_time_told_of_one_student_weighs_more_than_the_platforms_mark(tmp_path
 
 
 @pytest.mark.parametrize(
-    "words", [("status", "week13"), ("status",), ("run", "week13"), ("report", "week13", "--to", "x.html")]
+    "words",
+    [("status", "week13"), ("status",), ("run", "week13"), ("load", "week13"), ("report", "week13", "--to", "x.html")],
 )
 def test_in_nbgraders_course_directory_the_class_is_named(words, classroom):
     book = classroom / "gradebook"

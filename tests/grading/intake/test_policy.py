@@ -104,6 +104,12 @@ def test_best_and_last(rules, policy, chosen):
     )
 
 
+def test_no_attempt_is_the_third_of_two(rules):
+    """The second was withdrawn."""
+    assert final([mark(1, 5), mark(3, 7)], rules("last")).sentence == "Attempt 3 counts, the last of 2."
+    assert final([mark(1, 9), mark(3, 7)], rules("best")).sentence.startswith("Attempt 1 of 2 counts")
+
+
 def test_best_is_after_what_lateness_costs(rules):
     early, late = mark(1, 9, hours(-5)), mark(2, 9.5, hours(5))
     assert final([early, late], rules()).mark is early  # 9.5 x 0.9 = 8.55

@@ -133,9 +133,14 @@ def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     for shift, name in zip((0, 0, -1), chosen):
         own = int(first[name]) - 1
         by_hand(other, name, "task-91-2", comment=f"1: {max(0, own + shift) if own else 1}\n2: 1")
+    with pytest.raises(typer.Exit):
+        commands.agree("week91", other.root, course.root, None)
+    said = " ".join(capsys.readouterr().out.split())
+    waits = "2 of them by items alone, of which `grade rubric week91 --gradebook"
+    assert waits in said and "of them by items alone" not in said.replace(waits, ""), "formgrader has no points yet"
     apply(other, week, RULES)
     found = agreement(week, course.root, other.root, RULES)
-    assert found.both == found.sample == 3 and found.open == ([], [])
+    assert found.both == found.sample == 3 and found.open == ([], []) and found.items_only == (0, 0)
     with pytest.raises(typer.Exit):
         commands.agree("week91", other.root, course.root, None)
     said = " ".join(capsys.readouterr().out.split())
