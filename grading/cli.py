@@ -130,7 +130,7 @@ def run(
 
     console = Console()
     chosen = find_week(week)
-    _need(submissions, chosen.name)
+    _need(submissions, chosen)
     student = _called(student or (), submissions, chosen)
     how = running.UNSANDBOXED if unsandboxed else running.SANDBOXED
     if seed is not None:
@@ -163,16 +163,18 @@ def run(
     raise typer.Exit(0 if all(mark.complete for mark in report.all) and not report.unreadable else 1)
 
 
-def _need(submissions: Path, week: str) -> None:
-    """LabError if nothing was collected yet, or if this is not the class's folder."""
+def _need(submissions: Path, week: Week) -> None:
+    """LabError if nothing was collected yet, of this week either, or if this is not the class's folder."""
     from grading.here import not_the_class
+    from grading.intake.pending import refuse_other_weeks
 
     not_the_class(submissions)
     if not submissions.exists():
         raise LabError(
-            f"there is no folder {submissions}: `grade collect {week} --from DOWNLOAD.zip` makes it, in the class's "
-            "folder; --submissions DIR names another one"
+            f"there is no folder {submissions}: `grade collect {week.name} --from DOWNLOAD.zip` makes it, in the "
+            "class's folder; --submissions DIR names another one"
         )
+    refuse_other_weeks(submissions, week)
 
 
 def _called(students: Sequence[str], submissions: Path, week: Week) -> list[str]:
@@ -255,7 +257,7 @@ def race(
     from labkit.checks.tasks import find_week
 
     console, chosen = Console(), find_week(week)
-    _need(submissions, chosen.name)
+    _need(submissions, chosen)
     (marks / chosen.name).mkdir(parents=True, exist_ok=True)
     with console.status("racing ...") as status:
         ranked, out = racing.race(

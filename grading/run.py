@@ -283,13 +283,16 @@ def _marked(
     """Entries that have a complete mark of what they hold now: single tasks of these can be judged anew."""
     for entry in entries:
         path = marks.path_of(folder, week.name, entry.student, entry.attempt)
+        why = "it has no whole mark of what was handed in: `grade run` without --task makes one"
+        if not path.exists():
+            report.unreadable.append((entry.student, f"no task of it can be judged alone: {why}"))
+            continue
         try:
             digest, mark = load(entry, week).digest, marks.read(path)
         except LabError as error:
             report.unreadable.append((entry.student, f"no task of it can be judged alone: {error}"))
             continue
         if mark.submission != digest or not mark.cases:
-            why = "it has no whole mark of what was handed in: `grade run` without --task makes one"
             report.unreadable.append((entry.student, why))
             continue
         known[entry.student, entry.attempt] = mark

@@ -197,7 +197,7 @@ def _store(
     book.db.flush()
     changed, reread = _set(submission, timestamp=received, extension=extension), False
     if changed:
-        differs.append("when it was handed in or was due")
+        differs.append("the time of hand-in or deadline")
     for task in graded_tasks(week):
         grade = grades[task.cell]
         by_hand = grade.manual_score is not None

@@ -14,15 +14,16 @@ An attempt keeps its number for ever.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from grading.files import locked, put
+from grading.intake import roster
 from grading.intake.find import Entry, Found
 from grading.intake.mistaken import refuse_another_weeks
 from grading.intake.names import clean, is_exchange_name, shown
@@ -39,6 +40,7 @@ from grading.intake.receipts import (
     Receipt,
     folder_of,
     read_marker,
+    read_receipts,
     receipts_in,
     write_marker,
     write_receipt,
@@ -111,7 +113,8 @@ def collect(
                     f"{many} of what is in it {was} withdrawn before, and {stays} so: `grade withdraw {week.name} "
                     "--undo` brings all back, with a student's id that one's"
                 )
-            report.notes += _strangers(report.root, week, rules)
+            here = [unquoted(path.name) for path in report.root.iterdir() if path.is_dir()]
+            report.notes += roster.extends_nobody(here, week, rules)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise LabError(
@@ -155,6 +158,9 @@ def _collect(
             why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
             report.refused.append(f"{shown(entry.student)}: {shown(entry.path.name)} {why}: it was not collected")
     before = whole.hexdigest() in ended
+    ids: dict[str, set[str]] = {}
+    for receipt in read_receipts(report.root, week.name):
+        ids.setdefault(receipt.called, set()).add(receipt.student)
     if students:
         digests = _only(students, digests, source, rules)
     for done, (entry, digest) in enumerate(digests):
@@ -181,6 +187,11 @@ def _collect(
             received, timed, told = _if_changed(entry, theirs, digest, received, timed)
             report.notes += told
             number = max((receipt.attempt for receipt in (*theirs, *back)), default=0) + 1
+            for old in sorted(ids.get(entry.student, set()) - {student}):
+                report.notes.append(
+                    f"{shown(entry.student)} was {shown(old)} by the [ids] of then and is {shown(student)} now; both "
+                    f"are here: {shlex.join(['grade', 'withdraw', week.name, old])} takes the old one back"
+                )
             name = entry.parts[0][0] if len(entry.parts) == 1 else ""
             report.claims += entry.timed == CLAIMED and timed == OWN
             report.added.append(
@@ -200,6 +211,7 @@ def _collect(
                         list(entry.notes),
                         [*entry.attention, *told],
                         folder / f"{number}.zip",
+                        entry.student,
                     ),
                 )
             )
@@ -246,11 +258,11 @@ def _id(found: str, report: Report, rules: Rules) -> str:
     id they would be there twice, in the marks and in the gradebook as well."""
     id = rules.id_of(found)
     with contextlib.suppress(BadId):
-        if id != found and folder_of(report.root, found).is_dir():
-            twice = folder_of(report.root, id).is_dir()
+        if id != found and receipts_in(folder_of(report.root, found)):
+            twice = bool(receipts_in(folder_of(report.root, id)))
             report.notes.append(
-                f"{shown(found)} and {shown(id)} are one student by [ids], and both are in {report.root}: keep one of "
-                f"the two folders, there and where the marks are"
+                f"{shown(found)} and {shown(id)} are one student by [ids], and both are in {report.root}: "
+                f"{shlex.join(['grade', 'withdraw', report.root.name, found])} takes the first one back, with its marks"
                 if twice
                 else f"{shown(found)} was collected before [ids] called them {shown(id)}, and keeps that name in "
                 f"{report.root}; extensions and rosters know both"
@@ -324,17 +336,3 @@ def _timed_or_refuse(found: Found, source: Path, week: Week, rules: Rules, given
             f"{source} marks {len(late)} as late and tells no time ({shown(late[0])}, for one): write the "
             f"deadline of {week.name} into course.toml, or tell by --received by when they were handed in"
         )
-
-
-def _strangers(root: Path, week: Week, rules: Rules) -> list[str]:
-    """Extensions that reach nobody, which may be a slip in an id."""
-    students = sorted({unquoted(path.name) for path in root.iterdir() if path.is_dir()})
-    told = []
-    for student, own in rules.extensions.items():
-        if week.name in own and not set(map(clean, rules.called(student))) & set(students):
-            close = difflib.get_close_matches(student, students, 1)
-            told.append(
-                f"course.toml extends the deadline of {shown(student)}, from whom nothing is here"
-                + (f"; did you mean {shown(close[0])}?" if close else "")
-            )
-    return told

@@ -198,7 +198,9 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
         for r in rows[:MAX_ROWS]:
             time = r.received.isoformat(" ", "minutes") if r.received else "unknown"
             time = "marked late" if r.timed == MARKED else time
-            said = ["new"] * ((r.student, r.attempt) in new) + ["after the deadline"] * late(r)
+            said = ["new"] * ((r.student, r.attempt) in new) + [
+                "marked late by the platform" if r.late and r.timed != MARKED else "after the deadline"
+            ] * late(r)
             table.add_row(*map(Text, (shown(r.student, 40), str(r.attempt), time, ", ".join(said))))
         console.print(table)
         if len(rows) > MAX_ROWS:

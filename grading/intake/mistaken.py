@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +25,8 @@ def refuse_another_weeks(found: Sequence[Entry], source: Path, week: Week, next:
     other, few = _another(found, week)
     if other:
         next = next or (
-            f"nothing was collected. `grade collect {other} --from {source}`; if somebody handed in another week's "
-            "files, collect them with --student ID"
+            f"nothing was collected. `grade collect {other} --from {shlex.quote(str(source))}`; if somebody handed in "
+            "another week's files, collect them with --student ID"
         )
         mine = f"and {few} of {week.name}" if few else f"and none of {week.name}"
         raise LabError(f"{source} holds hand-ins of {other}, {mine}; {next}")

@@ -15,7 +15,8 @@ from grading.intake.names import some
 from grading.intake.receipts import MARKER
 from grading.intake.renames import RENAMED
 from grading.marks import Mark
-from labkit.checks.tasks import Week
+from labkit.checks.tasks import Week, find_weeks
+from labkit.errors import LabError
 
 
 @dataclass
@@ -56,9 +57,20 @@ def _students(which: list[str]) -> str:
     return "1 student has" if len(which) == 1 else f"{len(which)} students have"
 
 
-def of_other_weeks(submissions: Path, week: Week) -> bool:
-    """Whether `grade collect` keeps other weeks there, and nothing of this one yet."""
-    return not (submissions / week.name / MARKER).exists() and any(submissions.glob(f"*/{MARKER}"))
+def of_other_weeks(submissions: Path, week: Week) -> list[str]:
+    """The weeks that `grade collect` keeps there, where it keeps nothing of this one yet."""
+    if (submissions / week.name / MARKER).exists():
+        return []
+    return [other.name for other in find_weeks() if (submissions / other.name / MARKER).exists()]
+
+
+def refuse_other_weeks(submissions: Path, week: Week) -> None:
+    """LabError where other weeks were collected and this one was not: they would be taken for students."""
+    if others := of_other_weeks(submissions, week):
+        raise LabError(
+            f"{submissions} holds what was collected of {some(others)}, and nothing of {week.name}: "
+            f"`grade collect {week.name} --from DOWNLOAD.zip` first"
+        )
 
 
 def entries_of(submissions: Path, week: Week) -> list[Entry]:

@@ -42,6 +42,7 @@ class Receipt:
     source      where it was found, for people
     late        whether the LMS marked it as late; None if nothing tells
     left_out    path -> why it was not collected, as the end of a sentence
+    called      what the source called the student, as [ids] may name it
     path        where the attempt lies
     """
 
@@ -58,6 +59,7 @@ class Receipt:
     notes: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)
     path: Path = Path()
+    called: str = ""
 
 
 def folder_of(root: Path, student: str) -> Path:

@@ -19,14 +19,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from grading.intake.names import shown
+from grading.intake.names import clean, shown
 from grading.intake.policy import Rules
+from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 CANVAS, MOODLE, LIST = "Canvas", "Moodle", "list"
 CANVAS_NAMES = ("ID", "SIS User ID", "SIS Login ID", "Student")  # in the order in which they are compared
 MOODLE_NAMES = ("Identifier", "Email address", "Full name")
 TEST_STUDENT = "Student, Test"  # Canvas' own, nobody's: of a course in which "Student View" was used once
+NAMED = ("Student", "Full name")  # columns of people's names: Canvas', Moodle's
 NOT_THERE = "not in the roster"  # why nobody is found
 
 
@@ -36,6 +38,11 @@ class Line:
 
     cells: dict[str, str]
     names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What people call them; "" where the roster does not tell."""
+        return next((self.cells[column].strip() for column in NAMED if column in self.cells), "")
 
 
 @dataclass
@@ -52,11 +59,16 @@ class Roster:
 
 @dataclass(frozen=True)
 class Absent:
-    """One who handed nothing in. `due`: their deadline; None if there is none, which never passes. `over`: it has."""
+    """One who handed nothing in. `due`: their deadline; None if there is none, which never passes. `over`: it has.
+    `name`: what the roster calls them, if not so."""
 
     student: str
     due: datetime | None
     over: bool
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.student} ({self.name})" if self.name not in ("", self.student) else self.student
 
 
 def read(path: Path) -> Roster:
@@ -69,8 +81,10 @@ def read(path: Path) -> Roster:
         raise LabError(
             f"there is no roster {path}: put it there, or name another one with --roster or by [roster] in course.toml"
         ) from None
+    except UnicodeDecodeError:
+        raise LabError(f"{path} is not in UTF-8: in Excel, Save As, CSV UTF-8 (Comma delimited)") from None
     except (OSError, ValueError, csv.Error) as error:
-        raise LabError(f"{path} cannot be read as CSV in UTF-8 ({type(error).__name__}: {error})") from None
+        raise LabError(f"{path} cannot be read as CSV ({type(error).__name__}: {error})") from None
     rows = [row for row in rows if any(cell.strip() for cell in row)]
     if not rows:
         raise LabError(f"{path} is empty: it must name the students of the class")
@@ -155,7 +169,7 @@ def absent(week: str, students: Iterable[str], roster: Roster, rules: Rules, now
         if id(line) not in here:
             student = id_of(line, roster, rules)
             due = rules.due(student, week)
-            gone.append(Absent(student, due, due is not None and due < now))
+            gone.append(Absent(student, due, due is not None and due < now, line.name))
     return sorted(gone, key=lambda one: one.student)
 
 
@@ -179,6 +193,20 @@ def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
             told.append(
                 f"{where} in course.toml speaks of {shown(id, 60)}, who is not in {roster.path.name}"
                 + (f": did you mean {shown(close[0], 60)}?" if close else "")
+            )
+    return told
+
+
+def extends_nobody(students: Iterable[str], week: Week, rules: Rules) -> list[str]:
+    """Sentences on extensions of this week that reach none of those who handed in, which may be a slip in an id."""
+    here = sorted(set(students))
+    told = []
+    for student, own in rules.extensions.items():
+        if week.name in own and not set(map(clean, rules.called(student))) & set(here):
+            close = difflib.get_close_matches(student, here, 1)
+            told.append(
+                f"course.toml extends the deadline of {shown(student)}, from whom nothing is here"
+                + (f"; did you mean {shown(close[0])}?" if close else "")
             )
     return told
 

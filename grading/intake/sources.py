@@ -7,11 +7,13 @@ are the LMS's, but the inner ones are the students'.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from grading.here import CONFIG
 from grading.intake.contents import BadArchive, Zipped, members
 from grading.intake.find import Entry, Found, find_submissions
 from grading.intake.names import ambiguous, clean, harmless, is_exchange_name, lms_name, noise, shown, some
@@ -38,11 +40,23 @@ def opened(source: Path, week: Week, scratch: Path) -> Iterator[Found]:
                 raise LabError(_of_the_download(str(error), source, week)) from None
             found.notes[:0] = notes
         else:
+            _refuse_ours(source)
             _refuse_downloads(source, week)
             found = _unfinished(find_submissions(_inbound(source), week))
         yield found
     finally:
         _remove(scratch)
+
+
+def _refuse_ours(folder: Path) -> None:
+    """LabError for the course directory of nbgrader's and the class's folder: their folders would be students."""
+    if (folder / CONFIG).is_file():
+        raise LabError(
+            f"{folder} is nbgrader's course directory, and no folder of students: name the exchange, into which "
+            "students submit, or a download"
+        )
+    if (folder / "course.toml").is_file() or all((folder / name).is_dir() for name in ("marks", "submitted")):
+        raise LabError(f"{folder} is a class's folder, and no folder of students: name a download, or the exchange")
 
 
 def _refuse_downloads(folder: Path, week: Week) -> None:
@@ -58,7 +72,7 @@ def _refuse_downloads(folder: Path, week: Week) -> None:
         if len(people) > 1:
             raise LabError(
                 f"{path} is the download of a whole class ({some(sorted(people), 3)}): collect it by itself, "
-                f"`grade collect {week.name} --from {path}`"
+                f"`grade collect {week.name} --from {shlex.quote(str(path))}`"
             )
 
 

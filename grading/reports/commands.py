@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from grading.intake.policy import Rules
+    from grading.intake.roster import Roster
 
 Week = Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")]
 Marks = Annotated[Path, typer.Option("--marks", metavar="DIR", help="Where `grade run` put the marks.")]
@@ -141,8 +145,10 @@ def feedback(
     pages = write_pages(found, here, to, files_of(submissions, found), printed=printed)
     for _ in track(pages, "pages", total=len(here), transient=True, disable=not _terminal()):
         pass
-    for one in here if text else ():
-        page.write(path_of(to, found, one.student).with_suffix(".txt"), mail.text(found, one))
+    for one in here:
+        beside = path_of(to, found, one.student).with_suffix(".txt")
+        if text or beside.exists():  # an older mail would speak of other points than its page
+            page.write(beside, mail.text(found, one))
     unsure = sum(not s.settled for s in here)
     typer.echo(
         f"{len(here)} {'page is' if len(here) == 1 else 'pages are'} in {to}, for example "
@@ -235,6 +241,9 @@ def export(
     zeros: Annotated[
         bool, typer.Option("--zeros", help="Give who handed nothing in, and whose deadline has passed, a zero.")
     ] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Zeros also while somebody who handed in is not found in the roster.")
+    ] = False,
     automatic: Annotated[
         bool, typer.Option("--automatic", help="canvas: the automatic points alone, before anything is graded by hand.")
     ] = False,
@@ -256,7 +265,7 @@ def export(
     if week is None:
         if format is not Format.csv:
             raise typer.BadParameter("--format canvas and moodle need a WEEK: they have a column for each assignment")
-        _term(to, marks, submissions, gradebook, course, roster, zeros)
+        _term(to, marks, submissions, gradebook, course, roster, zeros, anyway)
         return
     found, here = class_of(week, marks, gradebook, course)
     waits = waiting(found, submissions, marks)
@@ -267,6 +276,8 @@ def export(
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
+    if given and not anyway:
+        _sure_of_zeros(given, [*(one.student for one in here), *bare], who, rules)
     if format is Format.moodle and who is None:
         raise typer.BadParameter("--format moodle needs Moodle's grading worksheet: --roster FILE")
     if format is not Format.csv:
@@ -320,6 +331,7 @@ def _term(
     course: Path | None,
     roster: Path | None,
     zeros: bool,
+    anyway: bool,
 ) -> None:
     """The table of all weeks that have marks."""
     from grading import marks as marking
@@ -343,6 +355,8 @@ def _term(
             waits = waiting(found, submissions, marks)
             behind += [f"{found.name}: {sentence}" for sentence in (*waits.told(found), *again(here))]
             gone = _missing(found, here, course, roster, waits.new)[2]
+            if zeros and not anyway:
+                _sure_of_zeros([a for a in gone if a.over], [*(s.student for s in here), *waits.new], who, rules)
             parts.append(term.Part(found, here, gone, waits.new))
         elif bare := waiting(week, submissions, marks).new:
             waits = count(len(bare), "hand-in is", "hand-ins are")
@@ -455,15 +469,33 @@ def _missing(week, here: list, course: Path | None, roster: Path | None, bare: l
     return rules, who, absent(week.name, students, who, rules, datetime.now(UTC)) if who is not None else []
 
 
+def _sure_of_zeros(given: list, students: list[str], who: Roster | None, rules: Rules) -> None:
+    """LabError if one of the zeros may be somebody's who handed in and is not found in the roster."""
+    from grading.intake.names import some
+    from grading.intake.roster import strangers
+    from labkit.errors import LabError
+
+    if given and who is not None and (unknown := strangers(sorted(set(students)), who, rules)):
+        raise LabError(
+            f"a zero may be somebody's who handed in: {some([student for student, _ in unknown])} is not found in "
+            f"{who.path.name}, and 0 points would go to {some(list(map(str, given)))}. [ids] in course.toml says who "
+            "it is; --anyway if nobody of the roster"
+        )
+
+
 def _told(gone: list, given: list, bare: list[str]) -> list[str]:
     """Sentences on who handed nothing in, and on `bare`: whose hand-in is not graded yet."""
     from grading.reports.canvas import names
     from grading.reports.page import count
 
-    zero = {one.student for one in given}
-    left = [one.student for one in gone if one.student not in zero]
+    zero = {one.student: str(one) for one in given}
+    left = [str(one) for one in gone if one.student not in zero]
     return [
-        *([f"{count(len(zero), 'student')} handed nothing in, 0 points: {names(sorted(zero))}"] if zero else []),
+        *(
+            [f"{count(len(zero), 'student')} handed nothing in, 0 points: {names(sorted(zero.values()))}"]
+            if zero
+            else []
+        ),
         *([f"{count(len(left), 'student')} handed nothing in (--zeros gives 0 points): {names(left)}"] if left else []),
         *(
             [f"{count(len(bare), 'hand-in is', 'hand-ins are')} not graded yet, and no zero: {names(bare)}"]

@@ -203,9 +203,10 @@ def _mentions(places: Places, names: set[str], rules: Rules, folders: set[Path],
     for path in sorted(ours | {path.resolve() for path in rosters}):
         text = _text(path)
         mine = _OURS.search(text) is not None or text.startswith(('"student",', '"Student",'))
-        if mine and any(told in text for told in (*shown, *quoted_)):
+        listed = path.suffix == ".csv" and any(_in_roster(path, name, rules) for name in sorted(names))
+        if mine and (listed or any(told in text for told in (*shown, *quoted_))):
             places.told.append(f"{path} names this student: make it again, or delete it")
-        elif not mine and path.suffix == ".csv" and any(_in_roster(path, name, rules) for name in sorted(names)):
+        elif listed:
             places.told.append(f"{path} is a roster or worksheet that names this student: take the line out")
     for path in sorted(path for folder in folders for path in folder.glob("*.zip")):
         if any(rules.id_of(name) in ids for name in _in_archive(path)):

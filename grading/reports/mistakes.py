@@ -72,11 +72,12 @@ def _autopsy(text: str) -> str:
     advice = _ADVICE.search(text)
     first = re.split(r"(?<=\w)\. (?=[A-Za-z])|: a rank waits|, a rank in ", text, maxsplit=1)[0].strip(" .")
     words = re.sub(r" \([\d,.]+ bytes\)", "", _capital(first))
-    return _NUMBER.sub("#", f"{words}. {_capital(advice[0])}" if advice and advice[0] not in words else words)
+    return f"{words}. {_capital(advice[0])}" if advice and advice[0] not in words else words
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """A sentence's begin. A name of a file or a function stays as it is."""
+    return text if re.match(r"\w*[._(]", text) else text[:1].upper() + text[1:]
 
 
 def _some(rank: re.Match) -> str:

@@ -16,7 +16,7 @@ from grading.reports import page
 from grading.reports.mistakes import untouched
 from grading.reports.standing import Standing, standings
 from labkit.checks.outcome import number
-from labkit.checks.tasks import Week
+from labkit.checks.tasks import Week, find_weeks
 from labkit.checks.verdict import PASSED
 from labkit.errors import LabError
 from labkit.strict import nearest
@@ -35,7 +35,9 @@ def show(
             f"`grade status {week.name}` tells who handed nothing in, and whose hand-in is not graded yet"
         )
     if task is not None and task not in week:
-        raise LabError(f"{week.name} has no task {task}{nearest(task, [one.id for one in week.tasks])}")
+        owner = next((other.name for other in find_weeks() if task in other), "")
+        why = f": it is of {owner}" if owner else nearest(task, [one.id for one in week.tasks])
+        raise LabError(f"{week.name} has no task {task}{why}")
     for line in told(week, found[0], task, marks):
         console.print(Text(line), soft_wrap=True)
 

@@ -125,6 +125,7 @@ def _absent(result: Status, rules: Rules, now: datetime, given: Path | None) -> 
     who = roster.of_rules(rules, given)
     if who is None:
         result.told.append("No roster is named, so nobody can be missing: [roster] in course.toml, or --roster FILE")
+        result.told += roster.extends_nobody([row.student for row in result.rows], result.week, rules)
         return
     result.told += roster.unknown_ids(who, rules)
     here = [row.student for row in result.rows]

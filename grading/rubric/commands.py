@@ -76,8 +76,8 @@ def rubric(
     for sentence in (*done.given, *done.told):
         console.print(Text(sentence), soft_wrap=True)
     console.print(
-        f"{count(len(done.given), 'answer has', 'answers have')} points from their items now, {done.same} had; "
-        f"{len(done.told)} to mend"
+        f"{count(len(done.given), 'answer has', 'answers have')} points from their items now, {done.same} had them "
+        f"already; {len(done.told)} to mend"
     )
     raise typer.Exit(1 if done.told else 0)
 

@@ -29,7 +29,7 @@ from labkit.checks.verdict import CRASHED, FAULT, FORBIDDEN, HUNG, NOT_ATTEMPTED
 from labkit.comm.autopsy import Autopsy
 from labkit.comm.diagnose import examine
 from labkit.comm.outcome import Evidence
-from labkit.comm.processor import ENOUGH, STRETCH, times
+from labkit.comm.processor import ENOUGH, STRETCH, lost, since, times
 from labkit.comm.supervisor import DEADLINE, FAILED, failure, supervise
 
 GROWS = 64  # a share of the memory it may use: what takes as much in a while is on its way to the limit
@@ -216,14 +216,10 @@ class Call:
             raise BoxFailed("the sandbox ended by itself")
 
     # -- time and limits --------------------------------------------------------------------------------------------
-    def _starved(self) -> float:
-        """Seconds for which the worst off of the ranks that still run, or the judge itself, waited for a processor."""
-        waited = [times(pid)[1] for pid in self.mains]
-        return max([*waited, times(os.getpid())[1] - self.own[1]], default=0.0)
-
     def _able(self, spent: float) -> float:
-        """Seconds for which every rank could run, had they and what they started not been in their own way."""
-        able = spent - self._starved()
+        """Seconds for which the ranks that still run, and the judge who carries their messages, could run, had they and
+        what they started not been in their own way."""
+        able = spent - lost(spent, [*map(times, self.mains), since(self.own, times(os.getpid()))])
         if "excuse" not in self.box.off:
             able = max(able, min(spent, self.room.seconds() / max(1, len(self.mains))))
         return able

@@ -43,6 +43,7 @@ def similar(
 
     from grading.intake.find import find_submissions
     from grading.intake.load import load
+    from grading.intake.pending import refuse_other_weeks
     from grading.reports.page import count
     from grading.run import reference_submission
     from grading.similar import compare, page
@@ -54,6 +55,7 @@ def similar(
     found, console, least = find_week(week), Console(), compare.SHARE if share is None else share
 
     def here():
+        refuse_other_weeks(submissions, found)
         for folder, year in ((submissions, ""), *(_year(one, found.name) for one in earlier or ())):
             last = {entry.student: entry for entry in find_submissions(folder, found)}
             for entry in last.values():

@@ -31,7 +31,7 @@ from labkit.comm.forkserver import ForkLine
 from labkit.comm.ledger import Ledger, read_sink
 from labkit.comm.outcome import Evidence, Results
 from labkit.comm.output import Output
-from labkit.comm.processor import ENOUGH, STRETCH, times
+from labkit.comm.processor import ENOUGH, STRETCH, lost, since, times
 from labkit.comm.serialization import pack_job, unpack
 from labkit.comm.supervisor import GRACE, failure, supervise
 from labkit.comm.worker import ASK, HEADER, frame, parse_trace
@@ -208,7 +208,7 @@ class RankPool:
         self.deadline = self.start + limit if limit is not None else float("inf")
         for worker in self.workers:
             worker.goal, worker.state = goal, "running" if worker.status is None else "died"
-            worker.waited = times(worker.pid)[1]
+            worker.had = times(worker.pid)
 
     # -- what the supervisor asks ---------------------------------------------------------------------------------
     def wait(self, seconds: float) -> None:
@@ -260,8 +260,8 @@ class RankPool:
         if now < self.deadline:
             return False
         spent, limit = now - self.start, self.deadline - self.start
-        waited = max((times(w.pid)[1] - w.waited for w in self.workers if w.state == "running"), default=0.0)
-        return spent - waited >= ENOUGH * limit or spent >= STRETCH * limit
+        away = lost(spent, [since(w.had, times(w.pid)) for w in self.workers if w.state == "running"])
+        return spent - away >= ENOUGH * limit or spent >= STRETCH * limit
 
     def evidence(self) -> list[Evidence]:
         now = time.perf_counter() - self.start
@@ -299,7 +299,7 @@ class Worker:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.pid = rank, size, 0
-        self.waited = 0.0  # seconds for which it had waited for a processor when its job began
+        self.had = (0.0, 0.0)  # what `times` told of it when its job began
         self.control, theirs = socket.socketpair()
         self.control.setblocking(False)
         prefix = f"[rank {rank}] " if size > 1 else ""

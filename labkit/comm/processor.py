@@ -1,13 +1,15 @@
 """How long processes could run: a deadline in seconds of the clock would punish code for a busy machine.
 
-A process that waited for a processor, as the kernel counts it, had no chance meanwhile. A deadline strikes once every
-rank could run for `ENOUGH` of it, and after `STRETCH` times as long in any case. Where the kernel does not count
+A process that waited for a processor, as the kernel counts it, had no chance meanwhile. A deadline strikes once the
+ranks could run for `ENOUGH` of it, and after `STRETCH` times as long in any case. Where the kernel does not count
 (outside Linux), nobody waited.
 """
 
 from __future__ import annotations
 
-ENOUGH = 0.25  # share of its time that a rank must have been able to run before its deadline counts
+from collections.abc import Sequence
+
+ENOUGH = 0.25  # share of its time that the ranks must have been able to run before its deadline counts
 STRETCH = 4.0  # times the deadline: then it is over
 
 
@@ -19,3 +21,21 @@ def times(pid: int) -> tuple[float, float]:
         return int(used) / 1e9, int(waited) / 1e9
     except (OSError, ValueError):
         return 0.0, 0.0
+
+
+def since(before: tuple[float, float], now: tuple[float, float]) -> tuple[float, float]:
+    """What passed between two answers of `times`; nothing where the process is gone by now."""
+    return max(0.0, now[0] - before[0]), max(0.0, now[1] - before[1])
+
+
+def lost(spent: float, each: Sequence[tuple[float, float]]) -> float:
+    """Seconds of `spent` that processes which depend on each other lost to waiting for a processor.
+
+    each   (seconds used, seconds waited) of every process, as `times` tells them
+
+    Ranks that compute side by side wait at the same time, and lose what one of them does. In a chain of messages only
+    one has work at a time, and their waits add up: four ranks in turn, each of which waited for a fifth of the time,
+    have lost most of it. Together they wanted a processor for used + waited; what is more than `spent` was side by
+    side. It is never less than what the worst off of them waited."""
+    wanted, waited = sum(map(sum, each)), sum(wait for _, wait in each)
+    return max([waited * min(1.0, spent / wanted) if wanted > 0 else 0.0, *(wait for _, wait in each)])

@@ -404,7 +404,62 @@ def test_a_time_told_of_one_student_weighs_more_than_the_platforms_mark(tmp_path
     assert times(due - timedelta(hours=1), "roemax_4568")[2] == due - timedelta(hours=1)
 
 
+def test_an_id_put_right_after_collecting_says_how_nobody_stays_twice(classroom):
+    """A slip in [ids] was mended, and the same hand-in was there under both ids for good."""
+    download(classroom / "x.zip", WEEKS["week13"], "farid")
+    rules = (classroom / "course.toml").read_text()
+    (classroom / "course.toml").write_text(f'{rules}"farid" = "annna"\n')
+    grade(classroom, "collect", "week13", "--from", "x.zip")
+    (classroom / "course.toml").write_text(f'{rules}"farid" = "anna"\n')
+    said = grade(classroom, "collect", "week13", "--from", "x.zip")
+    assert "farid was annna by the [ids] of then and is anna now; both are here: grade withdraw week13 annna" in said
+    grade(classroom, "withdraw", "week13", "annna")
+    assert [one.student for one in find_submissions(classroom / "submitted", WEEKS["week13"])] == ["anna"]
+    assert "[ids] of then" not in grade(classroom, "collect", "week13", "--from", "x.zip"), "told when it is added"
+
+
+@pytest.mark.parametrize("kind", ["canvas", "csv", "term"])
+def test_no_zero_for_somebody_who_may_have_handed_in(kind, tmp_path):
+    """Hugo had 82 points, no line in [ids], and a zero in Canvas."""
+    marks.write(tmp_path / "marks", mark("Hugo Lund"))
+    (tmp_path / "roster.csv").write_text('Student,ID,SIS User ID,SIS Login ID,Section\n"Lund, Hugo",9,,u9,\n')
+    rules = f'[deadlines]\nweek13 = {LONG_AGO}\n[roster]\nfile = "roster.csv"\n'
+    (tmp_path / "course.toml").write_text(rules)
+    words = ["export", "--to", "out.csv", "--zeros"]
+    words += [] if kind == "term" else ["week13", "--format", kind]
+    said = grade(tmp_path, *words, status=2)
+    assert "Hugo Lund is not found in roster.csv, and 0 points would go to u9 (Lund, Hugo)." in said
+    assert not (tmp_path / "out.csv").exists()
+    grade(tmp_path, *words[:-1] if kind == "term" else [word for word in words if word != "--zeros"])
+    grade(tmp_path, *words, "--anyway")
+    if kind != "term":
+        assert "0 points: u9 (Lund, Hugo)" in grade(tmp_path, *words, "--anyway")
+    (tmp_path / "course.toml").write_text(rules + '[ids]\n"Hugo Lund" = "u9"\n')
+    assert "0 points" not in grade(tmp_path, *words), "he is u9"
+
+
+def test_an_extension_of_nobody_is_told_without_a_roster_too(classroom):
+    rules = f"[deadlines]\nweek13 = {LONG_AGO}\n[extensions.annna]\nweek13 = {FAR_OFF}\n"
+    (classroom / "course.toml").write_text(rules)
+    said = grade(classroom, "status", "week13")
+    assert "extends the deadline of annna, from whom nothing is here; did you mean anna?" in said
+
+
+def test_a_roster_as_excel_saves_it_says_what_to_choose_there(classroom):
+    (classroom / "roster.csv").write_bytes("student\nJürgen\n".encode("cp1252"))
+    assert "roster.csv is not in UTF-8: in Excel, Save As, CSV UTF-8" in grade(classroom, "status", "week13", status=2)
+
+
 # ---- the wrong folder
+
+
+def test_a_week_of_which_nothing_was_collected_is_no_week_of_one_student_per_other_week(classroom):
+    """submitted/week14 was graded as a hand-in of a student called week14, and nothing took it back."""
+    download(classroom / "x.zip", WEEKS["week14"], "anna")
+    grade(classroom, "collect", "week14", "--from", "x.zip")
+    for command in ("run", "race"):
+        said = grade(classroom, command, "week13", status=2)
+        assert "submitted holds what was collected of week14, and nothing of week13: `grade collect week13" in said
 
 
 @pytest.mark.parametrize(
@@ -520,7 +575,8 @@ def test_the_term_has_each_student_by_the_name_in_ids_and_tells_what_is_not_in_i
     marks.write(classroom / "marks", mark("Ben Carter", assignment="week14"))
     for name in ("week13", "week16"):
         collect([download(classroom / "x.zip", WEEKS[name], "anna")], WEEKS[name], classroom / "submitted", DEFAULTS)
-    said = grade(classroom, "export", "--to", "term.csv", "--zeros")
+    assert "may be somebody's" in grade(classroom, "export", "--to", "term.csv", "--zeros", status=2), "the stranger's"
+    said = grade(classroom, "export", "--to", "term.csv", "--zeros", "--anyway")
     table = list(csv.reader(io.StringIO((classroom / "term.csv").read_text("utf-8-sig"))))
     assert [line[0] for line in table[1:]] == ["Ben Carter", "anna", "hugo", "stranger"]
     assert "Not in the roster, with a line of their own: stranger" in said
