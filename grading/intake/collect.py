@@ -174,10 +174,10 @@ def _collect(
             report.marked += given is not None and timed == GIVEN and received != given and entry.late is not None
             known = _known(theirs, digest, received, timed, before) or any(one.digest == digest for one in back)
             if entry.received and received != entry.received and (students or not known):
-                report.notes.append(
-                    f"{shown(entry.path.name)} says {entry.received.isoformat(' ', 'minutes')}, which its student can "
-                    f"write: {received.isoformat(' ', 'minutes') if received else 'no time'}, by --received, holds"
-                )
+                when = entry.received.isoformat(" ", "minutes")
+                said = f"was last written {when}" if entry.timed == PUT else f"says {when}, which its student can write"
+                holds = received.isoformat(" ", "minutes") if received else "no time"
+                report.notes.append(f"{shown(entry.path.name)} {said}: {holds}, by --received, holds")
             if known:
                 report.known += 1
                 report.withdrawn += any(one.digest == digest for one in back)

@@ -70,7 +70,7 @@ def collect(
 
     from grading.here import not_the_class
     from grading.intake.collect import collect as run
-    from grading.intake.policy import find_rules
+    from grading.intake.policy import FILE, find_rules
     from labkit.checks.tasks import find_week, find_weeks
 
     not_the_class(to)
@@ -79,8 +79,12 @@ def collect(
     rules, given = find_rules(course, weeks), _time(received)
     _refuse_future(given)
     console, errors = Console(), Console(stderr=True)
+    new = not to.exists()
     with _shown(errors) as progress:
         report = run(sources, found, to, rules, given=given, students=student or (), progress=progress)
+    if new:
+        beside = "" if course or Path(FILE).exists() else f", where no {FILE} is"
+        report.notes.append(f"{to} is made, in {to.absolute().parent}{beside}")
     if given and not student and (timed := report.known - report.withdrawn):
         report.notes.append(
             f"{_count(timed, 'attempt')} known before: the time stays (--received with --student ID changes "
@@ -179,8 +183,10 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from grading.intake.find import ARCHIVES
     from grading.intake.names import shown, some
     from grading.intake.receipts import MARKED, read_receipts
+    from grading.intake.times import PUT
 
     receipts = sorted(read_receipts(report.root, week.name), key=lambda r: (r.student, r.attempt))
     last = {receipt.student: receipt for receipt in receipts}
@@ -211,6 +217,22 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
             f"and nothing here checks it: --received TIME would hold instead",
             soft_wrap=True,
             highlight=False,
+        )
+    unread = tuple(ending for ending in ARCHIVES if ending != ".zip")
+    if put := [receipt.student for receipt in report.added if receipt.timed == PUT and not receipt.attention]:
+        console.print(
+            f"Of {_count(len(put), 'new attempt')} nothing but when its files were last written tells the time "
+            f"({some(put)}): of a copy that is the copying, and --student '*' --received TIME would hold instead",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    if packed := [receipt.student for receipt in report.added if receipt.name.lower().endswith(unread)]:
+        console.print(
+            f"{some(packed)}: only .zip archives are opened, so nothing in this one will be graded",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
         )
     if marked := [receipt.student for receipt in receipts if receipt.timed == MARKED]:
         console.print(

@@ -26,7 +26,7 @@ from grading.reports import page
 from grading.reports.export import dumps, harmless
 from grading.reports.standing import Standing
 from labkit.checks.outcome import number
-from labkit.checks.tasks import Week
+from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
 
 STUDENT, ID, USER, LOGIN, SECTION = "Student", "ID", "SIS User ID", "SIS Login ID", "Section"
@@ -95,6 +95,8 @@ def export(
             rows.append([*_cells(who), 0])
     column = _column(week, assignment, roster) if roster is not None else ""
     title = column or assignment or f"{week.name}: {week.title}"
+    plain = _bare(title)
+    other = next((o.name for o in find_weeks() if o.name != week.name and re.search(_spoken(o), plain)), "")
     points = week.points("auto") if automatic_only else week.points("auto", "written")
     text = dumps([[*COLUMNS, title], ["    Points Possible", None, None, None, None, number(points)], *rows])
     again = [] if automatic_only else [s.student for s in standings if s.again]
@@ -105,6 +107,7 @@ def export(
         [
             *(f"{page.count(len(who), 'student')} left out ({why}): {names(who)}" for why, who in left.items()),
             *(f"{s.student}: {s.state}" for s in standings if s.above and not automatic_only),
+            *([f"{title!r} speaks of {other}, and here are points of {week.name}: check it first"] if other else []),
             *([f"graded by hand before the answer changed, look again: {names(again)}"] if again else []),
             *(
                 [f"{column!r} has {there} points in Canvas, and here are {number(points)}: set it there first"]
@@ -119,18 +122,28 @@ def export(
 def _column(week: Week, assignment: str | None, roster: Roster) -> str:
     """The roster's column for this week, or for the title that was asked for; "" if there is none. A title that only
     speaks of the week may be a quiz's: it is not taken for the week's own. LabError then, and for several."""
-    titles = {name: _plain(re.sub(r"\s*\(\d+\)$", "", name)) for name in roster.columns if name not in COLUMNS}
+    titles = {name: _bare(name) for name in roster.columns if name not in COLUMNS}
     if assignment is not None:
         return next((name for name, plain in titles.items() if name == assignment or plain == _plain(assignment)), "")
     own = {_plain(week.name), _plain(week.title), _plain(f"{week.name}: {week.title}")}
     exact = [name for name, plain in titles.items() if plain in own]
-    near = exact or [name for name, plain in titles.items() if re.search(rf"{_plain(week.name)}(?!\d)", plain)]
+    near = exact or [name for name, plain in titles.items() if re.search(_spoken(week), plain)]
     if len(exact) == 1 or not near:
         return "".join(exact)
     raise LabError(
         f"{roster.path} has {' and '.join(map(repr, near[:4]))}, which may be {week.name} or not: name the column with "
         f"--assignment, or a new one, --assignment '{week.name}: {week.title}'"
     )
+
+
+def _bare(column: str) -> str:
+    """A column's plain title, without the number that Canvas adds."""
+    return _plain(re.sub(r"\s*\(\d+\)$", "", column))
+
+
+def _spoken(week: Week) -> str:
+    """The pattern of a week's name in a plain title."""
+    return rf"{_plain(week.name)}(?!\d)"
 
 
 def _plain(title: str) -> str:

@@ -450,7 +450,82 @@ def test_a_roster_as_excel_saves_it_says_what_to_choose_there(classroom):
     assert "roster.csv is not in UTF-8: in Excel, Save As, CSV UTF-8" in grade(classroom, "status", "week13", status=2)
 
 
+def test_a_zero_in_another_weeks_column_is_told_before_it_is_imported(tmp_path):
+    marks.write(tmp_path / "marks", mark("anna", assignment="week14"))
+    (tmp_path / "roster.csv").write_text("Student,ID,SIS User ID,SIS Login ID,Section,Week 13 (811)\nanna,9,,anna,,\n")
+    words = ["export", "week14", "--to", "out.csv", "--format", "canvas", "--roster", "roster.csv", "--assignment"]
+    assert "'Week 13 (811)' speaks of week13, and here are points of week14" in grade(tmp_path, *words, "Week 13 (811)")
+    assert "speaks of" not in grade(tmp_path, *words, "Week 14")
+
+
+def test_why_tells_of_which_week_a_task_is(tmp_path):
+    marks.write(tmp_path / "marks", mark("anna"))
+    assert "week13 has no task 14.1: it is of week14" in grade(tmp_path, "why", "week13", "anna", "14.1", status=2)
+    assert "did you mean '13.1'" in grade(tmp_path, "why", "week13", "anna", "131", status=2)
+
+
+def test_an_older_mail_beside_a_page_is_written_anew(classroom):
+    """After an extension the page had 90 points and the mail beside it 63."""
+    text = path_of(classroom / "feedback", WEEKS["week13"], "anna").with_suffix(".txt")
+    words = ("feedback", "week13", "--to", "feedback")
+    grade(classroom, *words)
+    assert not text.exists(), "nobody asked for one"
+    grade(classroom, *words, "--text")
+    first = text.read_text()
+    marks.write(classroom / "marks", replace(mark("anna"), seed=4711))
+    text.write_text("older")
+    grade(classroom, *words, "--student", "anna")
+    assert text.read_text() == first
+
+
+def test_two_accounts_of_one_student_are_one_after_the_command_that_is_told(classroom):
+    download(classroom / "x.zip", WEEKS["week13"], "carterben_4002")
+    root = classroom / "submitted" / "week13"
+    (classroom / "course.toml").write_text("")
+    grade(classroom, "collect", "week13", "--from", "x.zip")
+    (here,) = [path.name for path in root.iterdir() if path.is_dir()]
+    download(classroom / "y.zip", WEEKS["week13"], "ben")
+    with zipfile.ZipFile(classroom / "y.zip", "a") as archive:
+        archive.writestr("ben_100_assignsubmission_file_/mine.py", "x = 2\n")
+    grade(classroom, "collect", "week13", "--from", "y.zip")
+    (classroom / "course.toml").write_text(f'[ids]\n"{here}" = "ben"\n')
+    said = grade(classroom, "collect", "week13", "--from", "x.zip")
+    assert f"grade withdraw week13 {here} takes the first one back, with its marks" in said
+    grade(classroom, "withdraw", "week13", here)
+    assert "are one student by [ids]" not in grade(classroom, "collect", "week13", "--from", "x.zip")
+
+
+def test_what_a_hand_in_is_that_nothing_will_be_graded_of_is_told_when_it_comes(classroom):
+    (classroom / "hand").mkdir()
+    (classroom / "hand" / "emil.rar").write_bytes(b"Rar!")
+    download(classroom / "hand" / "x.zip", WEEKS["week13"], "anna")
+    (classroom / "hand" / "x.zip").rename(classroom / "hand" / "anna.zip")
+    said = grade(classroom, "collect", "week13", "--from", "hand", "--to", "kept")
+    assert "emil: only .zip archives are opened" in said and f"kept is made, in {classroom}" in said
+    assert "is made" not in grade(classroom, "collect", "week13", "--from", "hand", "--to", "kept")
+
+
+def test_a_copied_exchange_without_times_says_that_the_copying_counts(classroom):
+    folder = classroom / "hand" / "anna" / "week13_allreduce"
+    folder.mkdir(parents=True)
+    (folder / "ring.py").write_text("x = 1\n")
+    (classroom / "hand").chmod(0o777)
+    said = grade(classroom, "collect", "week13", "--from", "hand", "--to", "kept")
+    assert "Of 1 new attempt nothing but when its files were last written tells the time (anna)" in said
+
+
 # ---- the wrong folder
+
+
+def test_folders_of_the_class_and_of_nbgrader_are_no_students(classroom):
+    """`--from gradebook` made five students: autograded, exchange, nbgrader_config, source, submitted."""
+    said = grade(classroom, "collect", "week13", "--from", ".", status=2)
+    assert "is a class's folder, and no folder of students" in said
+    (classroom / "gradebook" / "source").mkdir(parents=True)
+    (classroom / "gradebook" / "nbgrader_config.py").write_text("c = get_config()\n")
+    said = grade(classroom, "collect", "week13", "--from", "gradebook", status=2)
+    assert "is nbgrader's course directory, and no folder of students: name the exchange" in said
+    assert find_submissions(classroom / "submitted", WEEKS["week13"]) == [], "nobody was collected"
 
 
 def test_a_week_of_which_nothing_was_collected_is_no_week_of_one_student_per_other_week(classroom):
