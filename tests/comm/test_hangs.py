@@ -304,8 +304,8 @@ def finishes(group, seconds):
 
 @pytest.mark.parametrize("able", [True, False])
 def test_a_rank_that_waits_for_a_processor_is_not_late(able, monkeypatch):
-    """The kernel tells who had to wait. Three seconds of a deadline of two are too many, unless most were waiting; whose
-    lateness counts never ends, so that a caller who looks late sees it, too."""
+    """The kernel tells who had to wait. Three seconds of a deadline of two are too many, unless most were waiting. (Who
+    is late never ends: a caller who looks late must find it so.)"""
     begin = time.monotonic()
     monkeypatch.setattr(
         "labkit.comm.processes.times", lambda pid: (0.0, 0.0 if able else 0.95 * (time.monotonic() - begin))

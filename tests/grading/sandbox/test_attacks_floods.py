@@ -19,8 +19,7 @@ from tests.grading.sandbox.attacking import DEADLINE, processes
 pytestmark = pytest.mark.thorough
 
 MIB = 1 << 20
-# Seconds that a flood stays where somebody looks for it: on a busy machine nobody may look for a while. It ends when it is
-# seen.
+# Seconds that a flood stays where somebody looks for it, who may be kept from looking on a busy machine. Seen, it ends.
 STAYS = 18.0
 SMALL = Limits(tree=96 * MIB, memory=256 * MIB, disk=4 * MIB, processes=24, files=128)
 
