@@ -32,7 +32,7 @@ class Lag(Hook):
 
 def test_a_slow_rank_is_named(tmp_path):
     config = jobs.small_config(steps=24, eval_every=0)
-    hooks = (OwnSeconds(), Lag({}), jobs.Average())
+    hooks = (jobs.Average(), OwnSeconds(), Lag({}))  # the gradients' all-reduce, where rank 0 waits, is before its look
     run_ranks(jobs.run, config, tmp_path, hooks, size=2, backend="threads", timeout=120)
     steps = read_run(tmp_path).steps
     assert all(len(line["rank_seconds"]) == 2 for line in steps)
