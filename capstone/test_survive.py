@@ -448,6 +448,7 @@ def goes_on_run(place: Site, seed: int, story: Story) -> None:
         story.wrong["rolled back"] = f"the run does not come back to step {first - 1}"
         return
     for step in range(first, first + 7):
+        reached(place, step - 1, seconds=5.0)  # then the other rank waits already
         time.sleep(1.0)  # of a step that takes 20 ms, or 0.2 s on a busy machine
         gate(place, slow, step + shift)
     until(place, lambda: first + 6 in steps(place), 60.0)

@@ -109,7 +109,9 @@ PLANS = {
         autopsies=False,
         may=("test_fsdp_refuses",),  # beside each refusal stand the losses of ordinary steps
     ),
-    "15": Plan("week15_tp_attention", ("mutants15", "mutants15_stretch"), promised=1, always=TRUE_ALWAYS),
+    "15": Plan(
+        "week15_tp_attention", ("mutants15", "mutants15_stretch"), deadline=60.0, promised=1, always=TRUE_ALWAYS
+    ),
     "16": Plan(
         "week16_fp8",
         ("mutants16",),

@@ -35,6 +35,13 @@ def test_recorded_seconds_are_within_the_budgets():
     assert not tiers.over(tiers.load()), "make tests cheaper, or mark some thorough; then `make durations`"
 
 
+@pytest.mark.parametrize("week", [13, 14, 15, 16])
+def test_a_notebook_takes_no_longer_than_a_student_was_promised(week):
+    """Four minutes. As it was recorded: the seconds of a slower machine would make a right commit red."""
+    name = f"tests/week{week}/test_notebook.py::test_it_runs_from_top_to_bottom"
+    assert tiers.load()["thorough"][name] < 240
+
+
 def test_every_test_file_is_recorded():
     files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
     new = tiers.unrecorded(files, tiers.load())

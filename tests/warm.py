@@ -118,7 +118,10 @@ def _connect(folder: Path) -> ForkLine:
         link.close()
         raise
     line = ForkLine(link)
-    line.ready(START_LIMIT)
+    try:
+        line.ready(START_LIMIT)
+    except EOFError as error:  # it was about to end, since the others had closed
+        raise ConnectionResetError(str(error)) from None
     return line
 
 

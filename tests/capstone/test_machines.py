@@ -35,6 +35,13 @@ def test_bash_can_read_the_slurm_script():
     assert re.search(r"^#SBATCH --ntasks-per-node=1$", script.read_text(), re.M)
 
 
+def _has_its_own(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    except OSError:  # it has ended
+        return False
+
+
 @pytest.fixture
 def machines() -> Iterator[list[int]]:
     """Two processes that each hold a network namespace; an interface "wire" in each, and between them a cable."""
@@ -42,13 +49,11 @@ def machines() -> Iterator[list[int]]:
         pytest.skip("needs unshare, nsenter and ip")
     holders = [subprocess.Popen(["unshare", "--net", "sleep", "600"], stderr=subprocess.DEVNULL) for _ in ADDRESSES]
     try:
-        time.sleep(0.5)
-        pids = [holder.pid for holder in holders]
-        here = os.readlink("/proc/self/ns/net")
-        if any(holder.poll() is not None for holder in holders) or here in [
-            os.readlink(f"/proc/{pid}/ns/net") for pid in pids
-        ]:
-            pytest.skip("this machine permits no network namespaces")
+        pids, give_up = [holder.pid for holder in holders], time.monotonic() + 60
+        while not all(map(_has_its_own, pids)):
+            if any(holder.poll() is not None for holder in holders) or time.monotonic() > give_up:
+                pytest.skip("this machine permits no network namespaces")
+            time.sleep(0.02)
         first, second = map(str, pids)
         words = ["ip", "link", "add", "wire", "netns", first, "type", "veth", "peer", "name", "wire", "netns", second]
         made = subprocess.run(words, capture_output=True, text=True)

@@ -15,6 +15,7 @@ import pytest
 from capstone import train as entry
 from capstone.running.config import CapstoneConfig, degrees, precision_of, read, setup_of
 from labkit.errors import LabError
+from tests.gated import Gate
 
 ROOT = Path(__file__).parents[2]
 TEXT = """
@@ -166,21 +167,25 @@ def test_a_rank_killed_under_torchrun_and_then_a_sigterm(tmp_path):
 
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*torchrun, "--max-restarts", "2", "-m", "capstone.train", str(config), "--out", str(tmp_path / "killed")]
+    gate = Gate(tmp_path / "first gate", "killed", 8)
     with (tmp_path / "said").open("w") as said:
-        own = {**environment(), "TMPDIR": str(tmp_path)}  # torchrun leaves its workers' logs there
+        own = {**environment(), **gate.environment, "TMPDIR": str(tmp_path)}  # torchrun leaves its workers' logs there
         process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=said, stderr=said)
         wait_for(tmp_path / "killed", 8, process)
         os.kill(ranks_of(process.pid)[-1], signal.SIGKILL)
+        gate.open()
         assert process.wait(timeout=200) == 0, (tmp_path / "said").read_text()[-3000:]
     assert losses(tmp_path / "killed") == want
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "killed" / "events.jsonl").read_text().splitlines()]
     assert "loaded" in kinds and "resume" in kinds
 
     command = [sys.executable, "-m", "capstone.train", str(config), "--out", str(tmp_path / "asked"), "--ranks", "1"]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment())
+    gate = Gate(tmp_path / "second gate", "asked", 3)
+    process = subprocess.Popen(command, cwd=ROOT, env={**environment(), **gate.environment})
     wait_for(tmp_path / "asked", 3, process)
     for pid in ranks_of(process.pid):
         os.kill(pid, signal.SIGTERM)
+    gate.open()
     process.wait(timeout=100)
     assert json.loads((tmp_path / "asked" / "run.json").read_text())["status"] in ("paused", "interrupted")
     assert train(config, "--out", tmp_path / "asked", ranks=1).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from labkit.comm import helper as helpers
+from labkit.comm import processes
 from labkit.comm.ranks import RankPool, RanksFailed, run_ranks
 
 
@@ -29,12 +31,27 @@ def forgets(group):
     return os.getpid()
 
 
-def die_later(group):
-    threading.Timer(0.2, os._exit, [5]).start()
+def die_later(group, word):
+    """Once there is a word, which comes after the job."""
+
+    def wait():
+        while not os.path.exists(word):
+            time.sleep(0.02)
+        os._exit(5)
+
+    threading.Thread(target=wait, daemon=True).start()
     return os.getpid()
 
 
-def test_pool_keeps_its_processes_until_a_job_fails(gone, nothing_left):
+def told_of(pool, count):
+    """Wait until the helper has told of so many ends; the pool has still to hear of them."""
+    give_up = time.monotonic() + 60
+    while pool._line.link.recv(1 << 16, socket.MSG_PEEK).count(b"ended") < count:
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def test_pool_keeps_its_processes_until_a_job_fails(gone, nothing_left, tmp_path):
     with RankPool(2) as pool:
         first = pool.run(pid)
         assert pool.run(pid) == first and len(set(first)) == 2
@@ -45,9 +62,10 @@ def test_pool_keeps_its_processes_until_a_job_fails(gone, nothing_left):
         assert pool.run(forgets) == second
         third = pool.run(pid)  # a message that no ledger shows may still be under way: not with these processes
         assert not set(second) & set(third)
-        assert pool.run(die_later) == third
+        assert pool.run(die_later, str(tmp_path / "word")) == third
+        (tmp_path / "word").touch()
+        told_of(pool, 2)
         assert all(gone(p) for p in third)
-        time.sleep(0.5)  # and the helper has collected them
         assert len(pool.run(pid)) == 2  # dead between two jobs: new ones
         assert len(pool.run(pid).ledgers) == 2
     assert len(pool.run(pid)) == 2
@@ -79,11 +97,13 @@ def floods(group):
         print("y" * 1000)
 
 
-def test_an_endless_print_does_not_flood(helper, capsys, nothing_left):
+def test_an_endless_print_does_not_flood(helper, capsys, monkeypatch, nothing_left):
+    assert processes.OUTPUT_LIMIT <= 4 << 20
+    monkeypatch.setattr(processes, "OUTPUT_LIMIT", 64 << 10)  # so much is printed before the deadline on any machine
     with pytest.raises(RanksFailed, match="endless loop"):
         run_ranks(floods, size=2, backend="processes", timeout=1.0)
     out = capsys.readouterr().out
-    assert len(out) < 2 * (5 << 20) and out.count("the rest of its output is dropped") == 2
+    assert len(out) < 2 * (80 << 10) and out.count("the rest of its output is dropped") == 2
 
 
 def nested(group):
@@ -110,6 +130,7 @@ def test_from_two_threads_at_once(helper, nothing_left):
 def starts_children(group):
     child = subprocess.Popen(["sleep", "600"])
     print(f"child {child.pid}")
+    group.barrier()  # who has not come so far half a second after the exit is ended before its child is born
     if group.rank == 1:
         os._exit(3)
 

@@ -151,12 +151,19 @@ def test_ctrl_c_leaves_nothing_behind(gone, tmp_path):
 
 
 def test_ctrl_c_on_threads_leaves_no_thread(nothing_left):
+    spinning = threading.Barrier(3)
+
     def spin(group):
+        spinning.wait()
         while True:
             pass
 
-    timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
-    timer.start()
+    def press():  # once both spin, however long they take to start
+        spinning.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
     with pytest.raises(KeyboardInterrupt):
         run_ranks(spin, size=2, backend="threads", timeout=None)
-    timer.join()
+    presser.join()

@@ -45,13 +45,13 @@ if __name__ == "__main__":
         run_ranks(work, "ok", size=5)
     except LabError as error:
         assert "torchrun started 2 ranks, but size=5" in str(error), error
-    a, b = results = run_ranks(work, "ok", size=2)
+    a, b = results = run_ranks(work, "ok", size=2, timeout=60.0)
     assert a["sum"].item() == b["sum"].item() == 3
     assert (a["rank"], b["rank"], a["size"], a["device"]) == (0, 1, 2, "cpu")
     assert [e.kind for e in results.ledgers[1].events] == ["all_reduce", "split", "split", "all_gather", "barrier"]
     print("FINE", flush=True)
     try:
-        run_ranks(work, sys.argv[1], timeout=3.0 if sys.argv[1] in ("send", "raise") else None)
+        run_ranks(work, sys.argv[1], timeout={"send": 3.0, "raise": 60.0}.get(sys.argv[1]))
     except RanksFailed as failure:
         print("AUTOPSY", json.dumps(failure.autopsy.to_json()), flush=True)
         raise

@@ -385,10 +385,10 @@ def test_many_events_are_quick(kind):
         ranks = [[[("recv", r, 8) for _ in range(k) for r in range(1, n)]]]
         ranks += [[[("send", 0, 8)] * k] for _ in range(1, n)]
     ledgers = programs(*ranks)
-    begin = time.perf_counter()
+    begin = time.process_time()  # whoever else uses the machine does not count
     result = replay(ledgers, Topology.shared_root(n, 1 * US, 1e9))
     # Well under a second on an idle laptop; a quadratic search would need minutes.
-    assert time.perf_counter() - begin < 20
+    assert time.process_time() - begin < 20
     # One link carries them all, each for 1 us + 8 ns, and never idles.
     assert result.time == pytest.approx(len(result.transfers) * 1.008 * US)
 

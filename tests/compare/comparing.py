@@ -81,12 +81,12 @@ def lab_here(folder: Path, *words: object) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(words, status, said.getvalue(), errors.getvalue())
 
 
-def start(folder: Path, *words: object) -> subprocess.Popen:
-    """The same, left running."""
+def start(folder: Path, *words: object, **more: str) -> subprocess.Popen:
+    """The same, left running; `more` stands in its environment."""
     return subprocess.Popen(
         [sys.executable, "-m", "labkit", *map(str, words)],
         cwd=folder,
-        env=environment(folder),
+        env=environment(folder, **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -11,6 +11,7 @@ import pytest
 
 from labkit.record.read import read_run
 from tests.compare.comparing import MICRO, lab, lab_here, one_sentence, preset, start
+from tests.gated import Gate
 
 TWIN = MICRO[MICRO.index("[arms.twin]") : MICRO.index("[arms.fp8]")]
 REPEATED = MICRO.replace(TWIN, "").replace("[train]", "[repeat]\nbaseline = 2\ncandidate = 2\nmore = 0\n[train]", 1)
@@ -96,7 +97,8 @@ def test_interrupted_it_keeps_what_it_has_and_goes_on(tmp_path):
     slow = MICRO.replace("world_size = 2", "world_size = 1").replace("eval_every = 2", "eval_every = 20")
     slow = slow.replace("steps = 8", "steps = 60").replace("probe_every = 4", "probe_every = 1000")
     words = ("compare", "--preset", preset(tmp_path, slow), "--out", "out", "--arms", "bf16,twin")
-    running = start(tmp_path, *words)
+    gate = Gate(tmp_path / "gate", "twin", 1)  # the second arm ends by nothing else than the signal
+    running = start(tmp_path, *words, **gate.environment)
     twin = tmp_path / "out" / "arms" / "twin" / "steps.jsonl"
     deadline = time.monotonic() + 150
     while not (twin.exists() and twin.stat().st_size) and running.poll() is None and time.monotonic() < deadline:

@@ -95,10 +95,10 @@ def gone(pid: int) -> bool:
 
 def test_a_hanging_probe_is_ended_with_its_children(misbehaving, tmp_path):
     begin = time.monotonic()
-    a, b = misbehaving("hangs", seconds=6.0)
-    assert time.monotonic() - begin < 60  # it would hang for 300 s
+    a, b = misbehaving("hangs", seconds=15.0)  # a busy machine needs some of them for what it says first
+    assert time.monotonic() - begin < 120  # it would hang for 300 s
     assert a == Check("a", True, "well")  # what it had said counts
-    assert b == Check("b", False, "could not be found out: no answer in 6 s", "see a doctor")
+    assert b == Check("b", False, "could not be found out: no answer in 15 s", "see a doctor")
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 

@@ -56,6 +56,7 @@ ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @needs_sandbox
+@pytest.mark.timeout(900)  # a scheduler, two workers and a grader import torch one after another, on a busy machine
 def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
     week, root = hand_in(tmp_path, SLOW, WRONG, SLOW)
     from distributed import LocalCluster, Nanny  # noqa: F401  without Dask this fails here, where it says so
@@ -118,7 +119,7 @@ def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
         _until(lambda: list((root / "marks").glob("week91/*/1.json")))  # one is done, others are in the middle
         first = {path: path.stat().st_mtime_ns for path in (root / "marks").glob("week91/*/1.json")}
         workers[0].send_signal(signal.SIGKILL)
-        said, errors = running.communicate(timeout=200)
+        said, errors = running.communicate(timeout=400)
         assert running.returncode == 0, errors
     finally:
         for process in processes:
@@ -134,11 +135,14 @@ def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
 def _workers(address):
     from distributed import Client
 
-    with Client(address, timeout=20) as client:
-        return len(client.scheduler_info()["workers"])
+    try:
+        with Client(address, timeout=20) as client:
+            return len(client.scheduler_info()["workers"])
+    except OSError:  # not yet
+        return 0
 
 
-def _until(ready, seconds=90):
+def _until(ready, seconds=200):
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline
@@ -146,11 +150,12 @@ def _until(ready, seconds=90):
 
 
 @needs_sandbox
+@pytest.mark.timeout(900)
 def test_local_workers_give_the_marks_that_this_machine_gives(tmp_path):
     week, root = hand_in(tmp_path, OPS, WRONG)
     for more, folder in ((("--dask", "local", "--jobs", "2"), "dask"), (("--jobs", "2"), "plain")):
         done = subprocess.run(
-            command(root, *more), cwd=week.folder.parent, env=ENV, capture_output=True, text=True, timeout=200
+            command(root, *more), cwd=week.folder.parent, env=ENV, capture_output=True, text=True, timeout=400
         )
         assert done.returncode == 0, done.stderr
         if folder == "dask":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -222,7 +221,8 @@ def test_only_several_at_a_time_have_a_spare_slot(tmp_path, monkeypatch):
 def test_who_waits_for_a_processor_is_not_late(monkeypatch, spent, waited, late):
     """Else a busy machine would turn a submission's own overrun into a fault of the grader's."""
     made = object.__new__(pool.Judge)
-    made.pid, made.patience, made.since = 1, 10.0, time.monotonic() - spent
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    made.pid, made.patience, made.since = 1, 10.0, 1000.0 - spent
     monkeypatch.setattr(pool, "times", lambda pid: (0.0, float(waited)))
     assert made.late() is late
 

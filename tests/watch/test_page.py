@@ -17,6 +17,7 @@ import pytest
 from labkit.record.read import read_run
 from labkit.record.run import RunRecord
 from tests.browser import START, browser, chromium
+from tests.gated import Gate
 from tests.watch.lines import lines, write
 
 pytestmark = [
@@ -66,11 +67,10 @@ def served(run: Path, log: Path, port: int = 0):
             assert process.wait(START) == 0 and "Traceback" not in log.read_text(), log.read_text()
 
 
-def train(run: Path, *more: str) -> subprocess.Popen:
-    words = [sys.executable, "-m", "tests.watch.training", str(run), *more]
-    return subprocess.Popen(
-        words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+def train(run: Path, *more: str, **environment: str) -> subprocess.Popen:
+    words, nowhere = [sys.executable, "-m", "tests.watch.training", str(run), *more], subprocess.DEVNULL
+    own = {**os.environ, **environment}
+    return subprocess.Popen(words, cwd=ROOT, env=own, stdout=nowhere, stderr=nowhere, start_new_session=True)
 
 
 def until(what, seconds: float = START):
@@ -111,8 +111,10 @@ def test_a_training_is_watched_while_it_is_killed_resumed_and_blown_up(tmp_path)
             done = steps(run)
             page.wait(f"{points('Loss')} === {done}")
 
-            process = train(run, "--spoil", str(done + 30))
+            gate = Gate(tmp_path / "gate", run.name, done + 5)  # until the page has seen that it runs
+            process = train(run, "--spoil", str(done + 30), **gate.environment)
             page.wait(f"{SEEN}.includes('running')")
+            gate.open()
             page.wait(f"{SEEN}.includes('not finite')")
             page.wait(f"{SEEN}.includes('rolled back')")
             process.wait(START)

@@ -27,7 +27,7 @@ class Slow(Hook):
 def main() -> None:
     words = argparse.ArgumentParser()
     words.add_argument("run")
-    words.add_argument("--steps", type=int, default=400)
+    words.add_argument("--steps", type=int, default=100_000)  # nobody waits for the last one
     words.add_argument("--pause", type=float, default=0.02)
     words.add_argument("--spoil", type=int, default=0, help="from this step on an infinite gradient")
     given = words.parse_args()

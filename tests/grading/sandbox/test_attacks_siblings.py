@@ -43,7 +43,9 @@ def test_ranks_cannot_talk_past_the_broker(field, name, arguments, off):
         os.chown(field.folder / PACKAGE / "siblings.py", os.geteuid(), os.getegid())
     needs(os.geteuid() == 0 or off != {"users"}, "only root can give each rank a user of its own")
     assert field.got(f"siblings.{name}", ranks=2, **arguments) is None
-    found = field.got(f"siblings.{name}", ranks=2, off=off, **arguments)
+    # Others on the machine end processes meanwhile, or read a file: once in five is an attack as well.
+    tries = (field.got(f"siblings.{name}", ranks=2, off=off, **arguments) for _ in range(5))
+    found = next((one for one in tries if one == SECRET), None)
     if name in ("page_cache", "hint") and found != SECRET:
         needs(False, "these files' pages cannot be thrown out, or keep no hints, on this file system")
     assert found == SECRET
@@ -63,4 +65,5 @@ def test_no_memory_is_shared_from_birth(field):
 
 def test_time_remains(field):
     """What is not closed: how long a rank takes is seen by the next. The instructor's page says so."""
-    assert field.got("siblings.waiting", ranks=2) == 0xA5
+    # On a busy machine whoever is in time may come late; a second and no more.
+    assert any(field.got("siblings.waiting", ranks=2, seconds=seconds) == 0xA5 for seconds in (0.1, 0.5, 2.0))

@@ -13,19 +13,19 @@ import threading
 import time
 
 
-def forks(group, count):
-    """Start so many processes. How many there were."""
+def forks(group, count, stay=0.0):
+    """Start so many processes, which stay for so many seconds. How many there were."""
     pids = []
     try:
         for _ in range(count):
             pid = os.fork()
             if pid == 0:
-                time.sleep(20)
+                time.sleep(200)
                 os._exit(0)
             pids.append(pid)
     except OSError:
         pass
-    time.sleep(0.7)
+    time.sleep(stay)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -54,14 +54,14 @@ def address_space(group, size):
         return False
 
 
-def memory(group, children, size):
-    """Each of several processes takes a little, and together it is much."""
+def memory(group, children, size, stay):
+    """Each of several processes takes a little, and together it is much, for so many seconds."""
     for _ in range(children):
         if os.fork() == 0:
             block = bytearray(os.urandom(1) * size)
-            time.sleep(20)
+            time.sleep(200)
             os._exit(len(block) & 1)
-    time.sleep(1.5)
+    time.sleep(stay)
     return "there was room"
 
 
@@ -84,14 +84,15 @@ def output(group, size):
     return "printed"
 
 
-def sockets(group, count):
-    """Connections to itself, each with something in it: memory of the kernel's, in no process's size."""
+def sockets(group, count, stay):
+    """Connections to itself, each with something in it: memory of the kernel's, in no process's size. They stay for so
+    many seconds."""
     kept = []
     for _ in range(count // 2):
         a, b = socket.socketpair()
         a.send(bytes(1000))
         kept += [a, b]
-    time.sleep(0.7)
+    time.sleep(stay)
     return len(kept)
 
 

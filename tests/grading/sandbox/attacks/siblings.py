@@ -243,16 +243,16 @@ def hint(group):
     )
 
 
-def waiting(group):
-    """Time itself: late for a meeting is a one, in time a zero. Slow, and nothing here defends against it."""
+def waiting(group, seconds=0.1):
+    """Time itself: so late for a meeting is a one, in time a zero. Slow, and nothing here defends against it."""
     found = 0
     for bit in range(8):
         group.barrier()
         begin = time.monotonic()
         if group.rank == 1 and 0xA5 >> bit & 1:
-            time.sleep(0.1)
+            time.sleep(seconds)
         group.barrier()
-        found |= (time.monotonic() - begin > 0.05) << bit
+        found |= (time.monotonic() - begin > seconds / 2) << bit
     return found
 
 
@@ -332,7 +332,7 @@ def machine(group):
     def leave():
         for _ in range(40):
             if os.fork() == 0:
-                time.sleep(2)
+                time.sleep(60)  # ended with its rank
                 os._exit(0)
 
     begin = 0
