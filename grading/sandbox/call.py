@@ -221,7 +221,7 @@ class Call:
         what they started not been in their own way."""
         able = spent - lost(spent, [*map(times, self.mains), since(self.own, times(os.getpid()))])
         if "excuse" not in self.box.off:
-            able = max(able, min(spent, self.room.seconds() / max(1, len(self.mains))))
+            able = max(able, min(spent, self.room.each(len(self.mains))))
         return able
 
     def _crowded(self) -> bool:

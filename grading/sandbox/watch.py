@@ -62,6 +62,11 @@ class Room:
         self.looks += 1
         self.share += wanting / (wanting + others) if wanting and others > 0 else float(wanting > 0)
 
+    def each(self, ranks: int) -> float:
+        """Seconds for which each of so many ranks could run since it was made, had they the whole machine to share with
+        nobody: then it is all of them, however many ranks stand in each other's way."""
+        return self.seconds() / max(1e-9, min(max(1, ranks), len(self.processors), _quota()))
+
     def seconds(self) -> float:
         """Seconds of processor since it was made; 0 where the kernel does not tell, or before the first look."""
         idle = _idle(self.processors)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-ENOUGH = 0.25  # share of its time that the ranks must have been able to run before its deadline counts
-STRETCH = 4.0  # times the deadline: then it is over
+ENOUGH = 0.5  # share of its time that the ranks must have been able to run before its deadline counts
+STRETCH = 8.0  # times the deadline: then it is over
 
 
 def times(pid: int) -> tuple[float, float]:

@@ -51,7 +51,7 @@ def run_ranks(
     size      how many ranks; 4 if not given. Under torchrun it is torchrun's, and a different `size` is an error
     backend   "threads", "processes", "torchrun"; None: torchrun if it started us, else processes
     timeout   seconds until the run is ended with an autopsy, counted from when all ranks have imported what they need
-              (on processes: in which every rank could run for a quarter of it, so a busy machine gives them longer);
+              (on processes: in which the ranks could run for half of it, so a busy machine gives them longer);
               None: no deadline (for training), but a rank that raises or dies, and a deadlock that is certain, still
               end it at once
     device    "cpu" (gloo), or "cuda" (NCCL, rank r on GPU r of its machine)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from grading.sandbox import watch
 from grading.sandbox.call import STRETCH, Call
 from labkit.checks.verdict import HUNG
 
@@ -38,3 +39,29 @@ def test_an_answer_after_it_is_none(call):
     assert not call.late()
     end = call._answered()
     assert end.verdict == HUNG and "after its deadline of 5 s" in end.text and not end.answers
+
+
+def able(monkeypatch, waited, room, off=()):
+    """Seconds of 10 for which four ranks could run, of which each waited so long, and the judge for one."""
+    made = object.__new__(Call)
+    made.box, made.mains, made.own = SimpleNamespace(off=off), [1, 2, 3, 4], (0.0, 0.0)
+    made.room = SimpleNamespace(each=lambda ranks: room)
+    monkeypatch.setattr("grading.sandbox.call.times", lambda pid: (0.25, waited if pid in made.mains else 1.0))
+    return made._able(10.0)
+
+
+def test_in_a_chain_of_messages_the_waits_of_all_are_lost(monkeypatch):
+    assert able(monkeypatch, 1.5, 0.0) == pytest.approx(3.0), "four times 1.5, and the judge's"
+    assert able(monkeypatch, 1.5, 5.0) == pytest.approx(5.0), "but they had half of the machine"
+    assert able(monkeypatch, 1.5, 5.0, off={"excuse"}) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    "processors, quota, ranks, each", [(2, 9, 4, 5.0), (8, 9, 4, 2.5), (8, 2, 4, 5.0), (1, 9, 4, 10.0)]
+)
+def test_ranks_that_share_a_whole_machine_had_all_of_it(processors, quota, ranks, each, monkeypatch):
+    made = object.__new__(watch.Room)
+    made.processors = set(range(processors))
+    monkeypatch.setattr(watch, "_quota", lambda: float(quota))
+    monkeypatch.setattr(watch.Room, "seconds", lambda self: 10.0)
+    assert made.each(ranks) == pytest.approx(each)
