@@ -26,6 +26,9 @@ class OwnSeconds(Hook):
     """Writes `rank_seconds`, [ranks], into each step's line: from the step's beginning to the end of its gradients'
     computing, less what the rank waited. One small all-reduce a step. LabError on CUDA."""
 
+    def __init__(self) -> None:
+        self.begin: dict[int, float] = {}  # by rank: ranks that are threads may share one hook
+
     def on_start(self, loop: Loop) -> None:
         if loop.group.device.type == "cuda":
             raise LabError(
@@ -34,11 +37,12 @@ class OwnSeconds(Hook):
             )
 
     def before_step(self, loop: Loop) -> None:
-        self.begin = time.perf_counter()
+        self.begin[loop.group.rank] = time.perf_counter()
 
     def after_backward(self, loop: Loop) -> None:
         ledger, now = loop.group.ledger, time.perf_counter()
-        mine = now - self.begin - waited(ledger, self.begin - ledger.start)
+        begin = self.begin[loop.group.rank]
+        mine = now - begin - waited(ledger, begin - ledger.start)
         seconds = torch.zeros(loop.group.size, dtype=torch.float64, device=loop.group.device)
         seconds[loop.group.rank] = mine
         loop.group.all_reduce(seconds)
