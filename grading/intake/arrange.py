@@ -170,6 +170,8 @@ def _choose(
     usable = [copy for copy in copies if not copy.fault]
     if not usable:
         like = "" if copies else _lookalike(path, (*submission.files, *submission.left_out), released) or ""
+        if not copies and not like:
+            like = _defines(path, submission.files, released)
         package.missing[module], package.lookalikes[module] = _why_missing(path, copies, like), like
         return
     best = min(
@@ -190,6 +192,8 @@ def _choose(
         package.notes.append(f"There is more than one {path}: {shown(best.path)} is used, and not {some(others)}.")
 
 
+_DEFINES = re.compile(rb"^(?:async )?(?:def|class) (\w+)", re.M)
+MAX_SCANNED = 1 << 20  # bytes of a file that are looked at for its functions
 NOWHERE = "in this hand-in."  # the end of the sentence, if nothing looks like the file
 
 
@@ -213,6 +217,19 @@ def _lookalike(path: str, names: Iterable[str], released: Released) -> str | Non
         likeness = 1.0 if as_word.search(stem) else difflib.SequenceMatcher(None, wanted, stem).ratio()
         if likeness > best_likeness:
             best, best_likeness = name, likeness
+    return best
+
+
+def _defines(path: str, files: Mapping[str, bytes], released: Released) -> str:
+    """The file of another name that defines most of what the module does, "topologie final.py"; "" if none does."""
+    wanted = set(_DEFINES.findall(released.files[path]))
+    best, most = "", 0.5
+    for name, data in files.items():
+        known = any(f"/{name}".endswith(f"/{own}") for own in released.names)
+        if not known and name.lower().endswith(".py") and wanted:
+            share = len(wanted & set(_DEFINES.findall(data[:MAX_SCANNED]))) / len(wanted)
+            if share > most:
+                best, most = name, share
     return best
 
 

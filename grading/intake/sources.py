@@ -72,7 +72,7 @@ def _refuse_downloads(folder: Path, week: Week) -> None:
         if len(people) > 1:
             raise LabError(
                 f"{path} is the download of a whole class ({some(sorted(people), 3)}): collect it by itself, "
-                f"`grade collect {week.name} --from {shlex.quote(str(path))}`"
+                f"`grade collect {week.name} --from {shlex.quote(str(path))}`, if it is of {week.name}"
             )
 
 

@@ -131,7 +131,7 @@ class Autopsy:
 
     def __str__(self) -> str:
         late = self.reason == "deadline" and self.timeout is not None
-        head = f"The ranks did not end within {self.timeout:g} s. " if late else ""
+        head = f"The ranks did not end within {round(self.timeout, 2):g} s. " if late else ""
         lines = [head + self.cause, ""]
         same: dict[tuple, list[RankReport]] = {}
         for report in self.ranks:

@@ -65,6 +65,19 @@ def shown(*made):
     return out.getvalue()
 
 
+def test_a_file_of_quite_another_name_is_told_by_what_it_defines(collected, week):
+    """`topologie final.py` is no word like topology.py; the functions in it are."""
+    text = (ROOT / "week13_allreduce" / "topology.py").read_text()
+    submission = loaded(collected, week)
+    submission.files["work/topologie final.py"] = text.encode()
+    submission.files["work/helpers.py"] = b"def helper(): pass\n"
+    package = arrange(submission, week)
+    assert package.lookalikes["topology"] == "work/topologie final.py"
+    assert "looks like it: a file counts under its own name only" in package.missing["topology"]
+    del submission.files["work/topologie final.py"]
+    assert arrange(submission, week).lookalikes["topology"] == ""
+
+
 def test_a_misnamed_file_in_a_collected_zip_is_mended_by_the_command_that_is_shown(collected, week):
     before = loaded(collected, week)
     package = arrange(before, week)
