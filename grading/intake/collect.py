@@ -26,7 +26,7 @@ from grading.files import locked, put
 from grading.intake import roster
 from grading.intake.find import Entry, Found
 from grading.intake.mistaken import refuse_another_weeks
-from grading.intake.names import clean, is_exchange_name, shown
+from grading.intake.names import clean, is_exchange_name, shown, some
 from grading.intake.pack import TooMuch, digest_of, pack
 from grading.intake.policy import Rules
 from grading.intake.receipts import (
@@ -53,6 +53,7 @@ from labkit.errors import LabError
 from labkit.strict import nearest
 
 EVERYBODY = "*"  # in place of a student's id
+LONG = timedelta(days=100)  # before a deadline nobody hands in so early: it is a slip in the year, or the month
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
 
 
@@ -102,6 +103,7 @@ def collect(
                     if not students:
                         refuse_another_weeks(found, source, week)
                     ended = _collect(found, source, week, rules, given, students, ended, report, progress)
+            report.notes += _long_ago(given, week, rules, report)
             if many := report.marked:
                 report.notes.append(
                     f"The platform's marks hold before --received for {many} of them: late, or not, by the deadline of "
@@ -159,8 +161,11 @@ def _collect(
             report.refused.append(f"{shown(entry.student)}: {shown(entry.path.name)} {why}: it was not collected")
     before = whole.hexdigest() in ended
     ids: dict[str, set[str]] = {}
+    called: dict[str, set[str]] = {}
     for receipt in read_receipts(report.root, week.name):
         ids.setdefault(receipt.called, set()).add(receipt.student)
+        if receipt.called and receipt.called != receipt.student:
+            called.setdefault(receipt.student, set()).add(receipt.called)
     if students:
         digests = _only(students, digests, source, rules)
     for done, (entry, digest) in enumerate(digests):
@@ -192,6 +197,13 @@ def _collect(
                     f"{shown(entry.student)} was {shown(old)} by the [ids] of then and is {shown(student)} now; both "
                     f"are here: {shlex.join(['grade', 'withdraw', week.name, old])} takes the old one back"
                 )
+            if entry.student != student and (others := sorted(called.get(student, set()) - {entry.student})):
+                report.notes.append(
+                    f"{shown(student)} is {shown(entry.student)} by [ids], and {some(others)} as well: if they are not "
+                    f"one student, correct it, and `grade withdraw {week.name} {shlex.quote(student)}`"
+                )
+            if entry.student != student:
+                called.setdefault(student, set()).add(entry.student)
             name = entry.parts[0][0] if len(entry.parts) == 1 else ""
             report.claims += entry.timed == CLAIMED and timed == OWN
             report.added.append(
@@ -251,6 +263,31 @@ def _retime(theirs: list[Receipt], digest: str, received: datetime | None, repor
         receipt.notes = [note for note in receipt.notes if note != NO_TIME]
         write_receipt(receipt)
         report.timed.append(receipt)
+
+
+def _long_ago(given: datetime | None, week: Week, rules: Rules, report: Report) -> list[str]:
+    """A sentence if --received is long before the deadline, or before all that was collected earlier: a slip in the
+    date takes lateness away."""
+    new = [one for one in report.added if one.timed == GIVEN]
+    if given is None or not new:
+        return []
+    fresh = {(one.student, one.attempt) for one in report.added}
+    before = [
+        one.received
+        for one in read_receipts(report.root, week.name)
+        if one.received is not None and (one.student, one.attempt) not in fresh
+    ]
+    due = rules.deadlines.get(week.name)
+    if before and given < min(before):
+        what = f"before all that was collected earlier, of which the first came {min(before).isoformat(' ', 'minutes')}"
+    elif due is not None and due - given > LONG:
+        what = f"{(due - given).days} days before the deadline"
+    else:
+        return []
+    return [
+        f"--received {given.isoformat(' ', 'minutes')} is {what}: if the date is a slip, --student '*' --received TIME "
+        "puts it right"
+    ]
 
 
 def _id(found: str, report: Report, rules: Rules) -> str:

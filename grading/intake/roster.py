@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from grading.intake.names import clean, shown
+from grading.intake.names import clean, shown, some
 from grading.intake.policy import Rules
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -186,6 +186,12 @@ def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
         return []
     known = [name for line in roster.lines for name in line.names]
     told = []
+    lines: dict[str, list[str]] = {}
+    for line in roster.lines:
+        lines.setdefault(id_of(line, roster, rules), []).append(line.name or line.names[0])
+    for id, names in lines.items():
+        if len(names) > 1 and id in rules.ids.values():
+            told.append(f"[ids] in course.toml calls {some(names)} of {roster.path.name} all {shown(id, 60)}: a slip?")
     spoken = {**dict.fromkeys(rules.ids.values(), "[ids]"), **dict.fromkeys(rules.extensions, "[extensions]")}
     for id, where in spoken.items():
         if find(id, roster, rules)[1] == NOT_THERE:

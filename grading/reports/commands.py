@@ -295,14 +295,14 @@ def export(
                 way += f", into the column {written.column!r} of {who.path.name}"
             elif who is not None:
                 way += f", as a new assignment: {who.path.name} has no column of this title (--assignment)"
-        for sentence in (*written.told, *_told(gone, given, bare), *waits.told(found)):
+        for sentence in (*written.told, *_told(gone, given, bare), *_may_come(given, found, rules), *waits.told(found)):
             typer.echo(printable(sentence))
         typer.echo(
             f"{written.lines} of {len(here) + len(given)} students are in {to}; in {format.value.capitalize()}: {way}"
         )
         return
     table.export(found, here, to, absent=gone, zeros=zeros)
-    for sentence in (*_told(gone, given, bare), *waits.told(found), *again(here)):
+    for sentence in (*_told(gone, given, bare), *_may_come(given, found, rules), *waits.told(found), *again(here)):
         typer.echo(sentence)
     open_, rows = sum(s.total is None for s in here), len(here) + len(gone)
     typer.echo(
@@ -357,6 +357,8 @@ def _term(
             gone = _missing(found, here, course, roster, waits.new)[2]
             if zeros and not anyway:
                 _sure_of_zeros([a for a in gone if a.over], [*(s.student for s in here), *waits.new], who, rules)
+            if zeros:
+                behind += _may_come([one for one in gone if one.over], found, rules)
             parts.append(term.Part(found, here, gone, waits.new))
         elif bare := waiting(week, submissions, marks).new:
             waits = count(len(bare), "hand-in is", "hand-ins are")
@@ -481,6 +483,16 @@ def _sure_of_zeros(given: list, students: list[str], who: Roster | None, rules: 
             f"{who.path.name}, and 0 points would go to {some(list(map(str, given)))}. [ids] in course.toml says who "
             "it is; --anyway if nobody of the roster"
         )
+
+
+def _may_come(given: list, week, rules: Rules) -> list[str]:
+    """A sentence if somebody who gets a zero may still hand in late."""
+    from datetime import UTC, datetime
+
+    closes = rules.closes(week.name)
+    if not given or closes is None or closes[0] < datetime.now(UTC):
+        return []
+    return [f"{week.name} can be handed in late until {closes[0].isoformat(' ', 'minutes')}: these zeros may change"]
 
 
 def _told(gone: list, given: list, bare: list[str]) -> list[str]:

@@ -145,7 +145,8 @@ def what_next(week: Week, standing: Standing) -> list[str]:
             "check it, then the next."
         )
     elif standing.settled:
-        stretch = [task.id for task in week.tasks if task.kind == "stretch"]
+        tried = {task["id"] for task in standing.mark.tasks if not untouched(task)}
+        stretch = [task.id for task in week.tasks if task.kind == "stretch" and task.id not in tried]
         out.append(
             "Every automatic point is yours. "
             + (

@@ -116,6 +116,10 @@ def status(
             "as handed in right after the deadline, else as in time"
         )
     result.told += Pending(gone=waits.gone).told(week)
+    if due := rules.deadlines.get(week.name):  # sources have zones of their own: one column, one zone
+        for row in result.rows:
+            if row.received and row.received.tzinfo:
+                row.received = row.received.astimezone(due.tzinfo)
     _absent(result, rules, now, given)
     return result
 

@@ -130,8 +130,8 @@ class Autopsy:
         return asdict(self)
 
     def __str__(self) -> str:
-        late = self.reason == "deadline" and self.timeout is not None
-        head = f"The ranks did not end within {round(self.timeout, 2):g} s. " if late else ""
+        within = self.timeout if self.reason == "deadline" else None
+        head = f"The ranks did not end within {round(within, 2):g} s. " if within is not None else ""
         lines = [head + self.cause, ""]
         same: dict[tuple, list[RankReport]] = {}
         for report in self.ranks:

@@ -514,6 +514,61 @@ def test_a_copied_exchange_without_times_says_that_the_copying_counts(classroom)
     assert "Of 1 new attempt nothing but when its files were last written tells the time (anna)" in said
 
 
+def test_two_students_whom_a_slip_makes_one_are_told(classroom):
+    """`"Ben Carter" = "anna"`, copied from the line above: his hand-in was Anna's last attempt, without a word."""
+    (classroom / "course.toml").write_text('[ids]\n"Anna Meier" = "anna"\n"Ben Carter" = "anna"\n')
+    download(classroom / "x.zip", WEEKS["week13"], "Anna Meier", "Ben Carter")
+    with zipfile.ZipFile(classroom / "x.zip", "a") as archive:
+        archive.writestr("Ben Carter_101_assignsubmission_file_/mine.py", "x = 2\n")
+    said = grade(classroom, "collect", "week13", "--from", "x.zip")
+    assert "anna is Ben Carter by [ids], and Anna Meier as well: if they are not one student, correct it" in said
+    download(classroom / "y.zip", WEEKS["week14"], "Anna Meier")
+    download(classroom / "z.zip", WEEKS["week14"], "Ben Carter")
+    with zipfile.ZipFile(classroom / "z.zip", "a") as archive:
+        archive.writestr("Ben Carter_100_assignsubmission_file_/mine.py", "x = 2\n")
+    assert "as well" not in grade(classroom, "collect", "week14", "--from", "y.zip")
+    assert "and Anna Meier as well" in grade(classroom, "collect", "week14", "--from", "z.zip"), "of a later source too"
+    (classroom / "roster.csv").write_text("Identifier,Full name\nP 1,Anna Meier\nP 2,Ben Carter\nP 3,Eva\n")
+    said = grade(classroom, "status", "week13", "--roster", "roster.csv")
+    assert "[ids] in course.toml calls Anna Meier, Ben Carter of roster.csv all anna" in said
+
+
+def test_a_date_in_the_past_that_takes_lateness_away_is_told(classroom, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    (classroom / "course.toml").write_text("[deadlines]\nweek13 = 2026-01-10T23:59:00+01:00\n")
+    words = ("collect", "week13", "--from")
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    said = grade(classroom, *words, "x.zip", "--received", "2025-01-11T09:00+01:00")
+    assert "is 364 days before the deadline: if the date is a slip, --student '*' --received TIME" in said
+    said = grade(classroom, *words, "x.zip", "--student", "*", "--received", "2026-01-09T09:00+01:00")
+    assert "before" not in said
+    download(classroom / "y.zip", WEEKS["week13"], "bea")
+    said = grade(classroom, *words, "y.zip", "--received", "2025-12-11T09:00+01:00")
+    assert "is before all that was collected earlier, of which the first came 2026-01-09 09:00+01:00" in said
+    download(classroom / "z.zip", WEEKS["week13"], "cem")
+    assert "before" not in grade(classroom, *words, "z.zip", "--received", "2026-01-12T09:00+01:00")
+    said = grade(classroom, "status", "week13")
+    assert "2026-01-12 09:00 late" in said
+
+
+def test_times_of_several_zones_stand_in_the_deadlines(classroom, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    (classroom / "course.toml").write_text("[deadlines]\nweek13 = 2026-01-10T23:59:00+05:30\n")
+    download(classroom / "x.zip", WEEKS["week13"], "bea")
+    grade(classroom, "collect", "week13", "--from", "x.zip", "--received", "2026-01-10T18:45+00:00")
+    assert "2026-01-11 00:15 late" in grade(classroom, "status", "week13"), "18:45 looked as if it was in time"
+
+
+def test_zeros_that_may_change_are_told(classroom):
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
+    rules = f'[deadlines]\nweek13 = {yesterday}\n[roster]\nfile = "roster.csv"\n'
+    (classroom / "course.toml").write_text(f"{rules}[late]\nper_day = 0.1\ncloses_after_days = 7\n")
+    words = ("export", "week13", "--to", "t.csv", "--zeros", "--anyway")
+    assert "week13 can be handed in late until" in grade(classroom, *words)
+    (classroom / "course.toml").write_text(rules)
+    assert "these zeros may change" not in grade(classroom, *words)
+
+
 # ---- the wrong folder
 
 
