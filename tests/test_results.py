@@ -132,8 +132,10 @@ def test_what_the_words_say_of_grading_is_in_the_records():
     assert max(run["wall"] for run in runs) < 20 and all(run["points"] == 80 for run in runs)
     loads = record("2026-11-21-gradebook-load.json")["runs"]
     assert all(run["seconds"] < {300: 60, 1000: 240}[run["students"]] for run in loads)
-    class_of_29 = record("2026-11-23-grading-29.json")
-    assert min(class_of_29["times_faster"].values()) >= 5 and len(class_of_29["nbgrader"]["each"]) == 29
+    class_of_29 = record("2026-11-24-grading-29.json")
+    # "met with three at a time and missed by little with two"
+    assert class_of_29["times_faster"]["3"] >= 5 > class_of_29["times_faster"]["2"] > 4.9
+    assert len(class_of_29["nbgrader"]["each"]) == 29
     for ours in class_of_29["grade_run"].values():
         full = {one for one, told in ours["each"].items() if told["points"] == 80}
         assert full == {one for one, kind in class_of_29["submissions"].items() if kind == "good"}
