@@ -486,13 +486,14 @@ def _sure_of_zeros(given: list, students: list[str], who: Roster | None, rules: 
 
 
 def _may_come(given: list, week, rules: Rules) -> list[str]:
-    """A sentence if somebody who gets a zero may still hand in late."""
-    from datetime import UTC, datetime
+    """A sentence if somebody who gets a zero may still hand in late, by their own deadline."""
+    from datetime import UTC, datetime, timedelta
 
-    closes = rules.closes(week.name)
-    if not given or closes is None or closes[0] < datetime.now(UTC):
+    more = timedelta(minutes=rules.late.grace_minutes, days=rules.late.closes_after_days or 0)
+    until = max((one.due + more for one in given), default=None)
+    if until is None or until < datetime.now(UTC):
         return []
-    return [f"{week.name} can be handed in late until {closes[0].isoformat(' ', 'minutes')}: these zeros may change"]
+    return [f"{week.name} can be handed in late until {until.isoformat(' ', 'minutes')}: these zeros may change"]
 
 
 def _told(gone: list, given: list, bare: list[str]) -> list[str]:

@@ -567,6 +567,8 @@ def test_zeros_that_may_change_are_told(classroom):
     assert "week13 can be handed in late until" in grade(classroom, *words)
     (classroom / "course.toml").write_text(rules)
     assert "these zeros may change" not in grade(classroom, *words)
+    (classroom / "course.toml").write_text(f"{rules}[extensions.anna]\nweek13 = {FAR_OFF}\n")
+    assert "these zeros may change" not in grade(classroom, *words), "anna's extension is nobody else's"
 
 
 # ---- the wrong folder
