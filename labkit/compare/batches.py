@@ -12,8 +12,10 @@ A try is a training of its own, on fresh processes: nothing of one that ran out 
                                does not grow: at least one sequence more is tried
     two tries                  tell the line itself. The next try is the largest batch that it has room for
     out of memory              the next try is one sequence less; if that fails too, two less, four less
-    done                       the next sequence was out of memory, or by the line needs more than the GPU has. A line
-                               counts no gaps in the allocator, so it never says too early that nothing more fits
+    short of memory            the next try is smaller in the same way: it fits, but in each step the allocator gives
+                               back what it kept and asks anew, and the GPU waits
+    done                       the next sequence was out or short of memory, or by the line needs more than the GPU has.
+                               A line counts no gaps in the allocator, so it never says too early that nothing more fits
 
 The try at which that is known goes on and is timed. Sequences are those of a GPU and micro-batch; the number of
 micro-batches stays. The record keeps the tries, so another call of the command repeats none.
@@ -29,10 +31,13 @@ from typing import Any
 from labkit.comm.outcome import RanksFailed
 
 LOOK = 3  # steps of a try: from the second on the optimizer's states are there
+CALM = 2  # steps after these in which the allocator must not run short
 OTHERS = 2  # tries of an arm beside the one that is timed, for predictions
 GROWTH = 2  # times the largest batch that fitted is as far as a line is believed
 GIB = 2**30
-Try = dict[str, Any]  # {"rows", "fitted"} and, if it fitted, bytes: "need", and "rest", what stays between two steps
+# {"rows", "fitted"} and, if it fitted, bytes: "need", and "rest", what stays between two steps; "short": how often the
+# allocator ran short in the steps after LOOK, if it did
+Try = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,30 +52,38 @@ class Search:
     @property
     def rows(self) -> int:
         """Sequences of the next try; those of the last one if it is the one to time; 0 if not even one fits."""
-        lost = [each["rows"] for each in self.tries if not each["fitted"]]
-        limit = min(lost, default=math.inf)
+        too_many = [each["rows"] for each in self.tries if not each["fitted"] or each.get("short")]
+        limit = min(too_many, default=math.inf)
+        needs = {each["rows"]: each["need"] for each in self.tries if each["fitted"]}
         fits = {each["rows"]: each for each in self.tries if each["fitted"] and each["rows"] < limit}
         if not fits:
-            return int(limit) // 2 if lost else self.first
-        low, *below = sorted(fits, reverse=True)
+            if limit in needs and limit == 1:
+                return 1  # short of memory, but there is nothing smaller
+            return int(limit) // 2 if too_many else self.first
+        low = max(fits)
         if self.have is None or low + 1 == limit:
             return low
-        under, at = (below[0], fits[below[0]]["need"]) if below else (0, fits[low]["rest"])
-        each = max(1.0, (fits[low]["need"] - at) / (low - under))
-        room = min(low + int((self.have - fits[low]["need"]) // each), GROWTH * low)
-        if room <= low and below:
+        other = min(needs.keys() - {low}, key=lambda rows: abs(rows - low), default=0)
+        at = needs[other] if other else fits[low]["rest"]
+        each = max(1.0, (needs[low] - at) / (low - other))
+        room = min(low + int((self.have - needs[low]) // each), GROWTH * low)
+        if room <= low and other:
             return low
-        return max(low + 1, min(room, int(limit) - 2 ** (len(lost) - 1) if lost else room))
+        return max(low + 1, min(room, int(limit) - 2 ** (len(too_many) - 1) if too_many else room))
 
     def after(self, tried: Try) -> Search:
         return Search(self.first, self.have, [*self.tries, tried])
 
 
 def told(tries: Sequence[Try]) -> str:
-    """ "8 (55.4 GiB), 12 (out of memory) sequences a GPU"."""
-    each = (
-        f"{t['rows']} ({t['need'] / GIB:.3g} GiB)" if t["fitted"] else f"{t['rows']} (out of memory)" for t in tries
-    )
+    """ "tried with 8 (55.4 GiB), 13 (out of memory), 12 (77.8 GiB, short of memory) sequences a GPU"."""
+
+    def why(t: Try) -> str:
+        if not t["fitted"]:
+            return "out of memory"
+        return f"{t['need'] / GIB:.3g} GiB" + (", short of memory" if t.get("short") else "")
+
+    each = (f"{t['rows']} ({why(t)})" for t in tries)
     return f"tried with {', '.join(each)} sequences a GPU"
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.compare.batches import LOOK, Search, Try
+from labkit.compare.batches import CALM, LOOK, Search, Try
 from labkit.compare.repeats import rejected_at
 from labkit.record import kernels, measure, meter
 from labkit.train.data.batches import rows_per_micro_batch
@@ -32,12 +32,12 @@ OVER, ANOTHER = "the window is over", "another batch is tried"  # why a window e
 
 class Window(Hook):
     """Ends the run after `seconds` of counted steps; leaves what it measured in the record's results, under "speed".
-    search: of the largest batch; the run ends early, timed by nobody, if it shows that a larger one fits."""
+    search: of the largest batch; the run ends early, timed by nobody, if it shows that another should be tried."""
 
     def __init__(self, seconds: float, warmup: int, profile: int, search: Search | None = None) -> None:
         self.seconds, self.warmup, self.profile, self.search = seconds, warmup, profile, search
         self.tried: Try | None = None
-        self.shortages = 0
+        self.shortages = self.before = 0  # up to the window, up to LOOK
         self.end: int | None = None  # last step of the window
         self.profiler: Any = None
         self.meter: meter.Meter | None = None  # of rank 0's GPU, during the window
@@ -47,15 +47,14 @@ class Window(Hook):
         if self.end and loop.step == self.end + 1 and loop.group.rank == 0:
             import torch
 
-            self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            # One cycle, so nothing accumulates: acc_events only keeps torch from warning that it would not.
+            self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True)
             self.profiler.start()
 
     def after_step(self, loop: Loop) -> None:
-        if self.search and loop.step == LOOK:
-            self.tried = self._tried(loop)
-            if self.search.after(self.tried).rows != self.tried["rows"]:
-                loop.stopped = ANOTHER
-                return
+        if self.search and loop.step in (LOOK, LOOK + CALM) and self._another(loop, self.search):
+            loop.stopped = ANOTHER
+            return
         if loop.step == self.warmup:
             step_time = agreed_mean(loop.group, min(loop.seconds[-3:]))
             self.end = loop.step + max(FEWEST, math.ceil(self.seconds / step_time))
@@ -92,14 +91,21 @@ class Window(Hook):
             "kernels": None,
         }
 
-    def _tried(self, loop: Loop) -> Try:
-        """What this batch needs of the GPU that it needs most of; the same on every rank."""
+    def _another(self, loop: Loop, search: Search) -> bool:
+        """Should another batch be timed than this one? After LOOK steps from what it needs, CALM steps later from
+        whether the allocator ran short meanwhile: of the GPU where it was worst, so every rank answers the same."""
         import torch
 
-        group, config, own = loop.group, loop.config, measure.needed(loop.group.device)
-        most = group.all_reduce(torch.tensor([*own.values()], dtype=torch.float64, device=group.device), op="max")
+        group, config, device = loop.group, loop.config, loop.group.device
+        short = measure.shortages(device)
+        if self.tried is None:
+            own, self.before = {**measure.needed(device), "short": 0}, short
+        else:
+            own = {"need": self.tried["need"], "rest": self.tried["rest"], "short": short - self.before}
+        most = group.all_reduce(torch.tensor([*own.values()], dtype=torch.float64, device=device), op="max")
         rows = rows_per_micro_batch(config.batch_size, config.accumulation, group.size)
-        return {"rows": rows, "fitted": True, **{key: int(value) for key, value in zip(own, most.tolist())}}
+        self.tried = {"rows": rows, "fitted": True, **{key: int(value) for key, value in zip(own, most.tolist())}}
+        return search.after(self.tried).rows != rows
 
     def _profiled(self) -> None:
         import torch

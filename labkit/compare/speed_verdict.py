@@ -43,7 +43,8 @@ ATTENTION = "attention takes {:.0%} of the step and stays in BF16"
 SHORTER = ", with cuDNN's kernel: shorter sequences (--set speed.train.seq_len=N) would leave more of the step to FP8"
 # Where time goes, from which share of a step on it is worth a word, in which modules, and what to try.
 TIPS = (
-    ("idle", 0.04, None, "the GPU waits for {:.0%} of the step: a larger batch gives it more to do at a time"),
+    ("idle", 0.04, "roomy", "the GPU waits for {:.0%} of the step: a larger batch gives it more to do at a time"),
+    ("idle", 0.04, "short", "the GPU waits for {:.0%} of the step, short of memory: fewer sequences may be faster"),
     ("quantize/cast", 0.10, "fused", f"{CAST}less in a wider model ({{how}})"),
     ("quantize/cast", 0.10, "plain", f"{CAST}less with fused = true (te), or in a wider model ({{how}})"),
     ("attention", 0.15, "cudnn", f"{ATTENTION}{SHORTER}"),
@@ -53,7 +54,7 @@ TIPS = (
     ("norm and elementwise", 0.12, "plain", f"{NORMS}: compile = true, or fused = true"),
     ("GEMM bf16", 0.12, None, "{:.0%} of the step are products left in BF16: a large head, or a long skip list"),
 )
-LARGEST = "Each arm ran at its largest batch: a user takes what fits."
+LARGEST = "Each arm ran at its largest batch{}: a user takes what fits."
 UNLIKE = "The arms ran with different batches, as each label says: tokens/s are compared, not equal batches."
 SHORT = "{label}: its allocator ran short {shortages} times in the window; fewer sequences may be faster."
 Row = Mapping[str, Any]
@@ -90,14 +91,15 @@ def speed_results(preset: Preset, out: Path, missing: Mapping[str, str], left: M
 
 
 def name_batches(rows: Mapping[str, dict[str, Any]], largest: bool) -> str:
-    """Put each arm's sequences into its label, where they were looked for or are not the same in all; returns what is
-    then compared, "" where it needs no word."""
+    """Put each arm's sequences into its label, where they are not the same in all; returns what is then compared, ""
+    where it needs no word."""
     sizes = {name: row["batch"] // row["ranks"] for name, row in rows.items()}
-    if not largest and len(set(sizes.values())) < 2:
-        return ""
+    told = {name: f"{size} sequence{'s' if size > 1 else ''}" for name, size in sizes.items()}
+    if len(set(told.values())) < 2:
+        return LARGEST.format(f", {next(iter(told.values()))}") if largest and told else ""
     for name, row in rows.items():
-        row["label"] += f" with {sizes[name]} sequence{'s' if sizes[name] > 1 else ''}"
-    return LARGEST if largest else UNLIKE
+        row["label"] += f" with {told[name]}"
+    return LARGEST.format("") if largest else UNLIKE
 
 
 def efficiency_of(config: TrainConfig, tokens_per_s: float, gpu: str | None, ranks: int) -> Any:
@@ -294,7 +296,11 @@ def advice(row: Row, ratio: float, word: str) -> list[str]:
     if not kernels or not kernels.get("span_ms"):
         return out
     share = {kind: ms / kernels["span_ms"] for kind, ms in kernels["classes_ms"].items()}
-    where_it_is = "fused" if row.get("fused") else "plain", "cudnn" if row.get("attention") == "cudnn" else "torch"
+    where_it_is = (
+        "fused" if row.get("fused") else "plain",
+        "cudnn" if row.get("attention") == "cudnn" else "torch",
+        "short" if row.get("shortages") else "roomy",
+    )
     found = [
         (share[kind], text)
         for kind, least, where, text in TIPS

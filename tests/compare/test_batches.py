@@ -108,6 +108,25 @@ def test_a_batch_that_was_tried_and_does_not_last_a_window_is_out_of_memory():
     assert Search(8, 63 * GIB, [*fits, {"rows": 12, "fitted": False}]).rows == 11
 
 
+def test_a_batch_at_which_the_allocator_runs_short_is_one_too_many():
+    """What an H100 told of compiled BF16 at 1.14B: 12 sequences fit, and in each step it gave memory back twice."""
+    fits = [{"rows": 8, "fitted": True, "need": 56.7 * GIB, "rest": 18.0 * GIB, "short": 0}]
+    short = {"rows": 12, "fitted": True, "need": 77.8 * GIB, "rest": 18.0 * GIB, "short": 4}
+    assert Search(8, 79.2 * GIB, fits).rows == 12 and Search(8, 79.2 * GIB, [*fits, short]).rows == 11
+    lost = {"rows": 11, "fitted": False}
+    assert Search(8, 79.2 * GIB, [*fits, short, lost]).rows == 9
+    calm = {**short, "rows": 11, "need": 72.5 * GIB, "short": 0}
+    assert Search(8, 79.2 * GIB, [*fits, short, calm]).rows == 11
+    assert Search(8, 79.2 * GIB, [*fits, {**short, "short": 0}]).rows == 12, "calm, it is timed"
+    assert told([*fits, short]) == "tried with 8 (56.7 GiB), 12 (77.8 GiB, short of memory) sequences a GPU"
+
+
+def test_where_every_batch_is_short_the_smallest_is_timed():
+    short = [{"rows": n, "fitted": True, "need": 60 * GIB, "rest": 50 * GIB, "short": 2} for n in (4, 2)]
+    assert Search(4, 79 * GIB, short[:1]).rows == 2 and Search(4, 79 * GIB, short).rows == 1
+    assert Search(4, 79 * GIB, [*short, {**short[0], "rows": 1}]).rows == 1
+
+
 def test_by_default_half_of_it_until_it_fits():
     def lost(rows):
         return {"rows": rows, "fitted": False}
@@ -216,10 +235,37 @@ def test_each_arm_at_its_largest_batch(run):
         "FP8 with 26 sequences",
     ]
     tries = results["tries"]["bf16"]
-    assert tries[0] == {"rows": 8, "fitted": True, "need": 6.5 * GIB, "rest": 2 * GIB, "gib": HAVE}
+    assert tries[0] == {"rows": 8, "fitted": True, "need": 6.5 * GIB, "rest": 2 * GIB, "short": 0, "gib": HAVE}
     page = (record.path / "report.html").read_text()
     assert "a user takes what fits" in page and "BF16: tried with 8 (6.5 GiB), 14" in page.replace("\n", " ")
     assert bundle.state(record.path) == "whole"
+
+
+def test_one_that_fits_only_by_giving_memory_back_in_each_step_is_not_timed(run):
+    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.3)}, calm=9.0)  # 13 and 21 are calm, 15 and 25 fit
+    status, said, record = run(gpu, LARGEST)
+    assert status == 0 and [each[:2] for each in gpu.ran if each[2]] == [("bf16", 13), ("fp8", 21)], gpu.ran
+    assert ("bf16", 15, False) in gpu.ran and "15 (10 GiB, short of memory)" in said
+    assert all(row["shortages"] == 0 for row in record.results["speed"]["arms"].values())
+
+
+def test_the_rank_that_needs_most_decides(run):
+    gpu = Gpu({"bf16": line(0.5), "fp8": line(0.5)}, worse=1.0)  # of 15 sequences, two do not fit there
+    run(gpu, LARGEST, arms=["bf16"])
+    assert gpu.ran[-1] == ("bf16", 13, True)
+
+
+def test_by_default_a_short_batch_is_timed_and_told(run):
+    status, _, record = run(Gpu({"bf16": line(0.5), "fp8": line(0.5)}, calm=5.0))
+    assert status == 0 and [row["batch"] for row in record.results["speed"]["arms"].values()] == [8, 8]
+    assert any("ran short 10 times" in each for each in record.results["speed"]["verdict"]["reasons"])
+
+
+def test_the_same_largest_batch_of_all_stands_once_in_the_sentence_and_in_no_label(run):
+    _, _, record = run(Gpu({"bf16": line(0.5), "fp8": line(0.5)}), LARGEST)
+    results = record.results["speed"]
+    assert "Each arm ran at its largest batch, 15 sequences: a user" in results["verdict"]["sentence"]
+    assert [row["label"] for row in results["arms"].values()] == ["BF16", "FP8"]
 
 
 def test_where_the_gpu_is_full_before_the_line_says_so_one_less_is_timed(run):
@@ -327,4 +373,4 @@ def test_each_try_is_a_fresh_process(tmp_path, monkeypatch):
     tries = [json.loads(each) for each in (tmp_path / "out" / "pids").read_text().splitlines()]
     assert [rows for _, rows, _ in tries] == [8, 4, 7] and len({pid for *_, pid in tries}) == 3
     row = read_run(tmp_path / "out").results["speed"]["arms"]["bf16"]
-    assert row["batch"] == 7 and row["tokens_per_s"] > 0 and row["label"] == "BF16 with 7 sequences"
+    assert row["batch"] == 7 and row["tokens_per_s"] > 0 and row["label"] == "BF16"

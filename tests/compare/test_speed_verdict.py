@@ -74,6 +74,8 @@ def test_advice_follows_where_the_time_went():
     row = arm("TE FP8", 150, kernels=kernels(**{"idle": 20.0, "quantize/cast": 30.0, "attention": 1.0}))
     tips = advice(row, 1.5, "faster")
     assert [t.split(":")[0] for t in tips] == ["Casting takes 30% of the step", "The GPU waits for 20% of the step"]
+    short = advice({**row, "shortages": 36}, 1.5, "faster")[1]
+    assert "a larger batch" in tips[1] and "fewer sequences" in short and "larger" not in short
     assert "fused = true" in tips[0] and "fused = true" not in advice({**row, "fused": True}, 1.5, "faster")[0]
     assert "stay with BF16" in advice(arm("x", 1), 1.05, "faster")[0] and not advice(arm("x", 1), 1.5, "faster")
 
