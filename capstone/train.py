@@ -28,7 +28,7 @@ from capstone.running.config import CapstoneConfig, degrees, read
 from labkit.comm.processes import RankPool
 from labkit.comm.ranks import RanksFailed, run_ranks, under_torchrun
 from labkit.errors import LabError
-from labkit.record.clean import jsonable
+from labkit.record.clean import jsonable, typed_command
 from labkit.record.run import RunRecord, read_run
 from labkit.strict import strict_validate
 from labkit.train.state import difference_in_settings, settings
@@ -36,9 +36,9 @@ from labkit.train.state import difference_in_settings, settings
 PAUSED = 3  # exit status: the same command goes on
 
 
-def job(group: Any, values: dict[str, Any], out: str, **drawn: Any) -> dict[str, Any]:
-    """One rank's training, from the configuration's values to a summary. drawn: for `mine.run`, a corpus and weights in
-    place of the configuration's."""
+def job(group: Any, values: dict[str, Any], out: str, typed: str | None = None, **drawn: Any) -> dict[str, Any]:
+    """One rank's training, from the configuration's values to a summary. typed: the command for the record; a rank that
+    was forked was typed by nobody. drawn: for `mine.run`, a corpus and weights in place of the configuration's."""
     config = degrees(strict_validate(CapstoneConfig, values, "the configuration"), group.size)
     refuse_another(Path(out), config)
     records: list[RunRecord] = []
@@ -53,7 +53,7 @@ def job(group: Any, values: dict[str, Any], out: str, **drawn: Any) -> dict[str,
             made.update(status="running", finished=None, config=config, mesh=mesh, **about)
         else:
             seeds, more = {"run": config.seed}, {"parts": config.parts, "mesh": mesh, **about}
-            made = RunRecord.create(Path(out), kind="train", config=config, seeds=seeds, **more)
+            made = RunRecord.create(Path(out), kind="train", command=typed, config=config, seeds=seeds, **more)
         records.append(made)
         return made
 
@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     out = a.out or Path("runs") / a.config.stem
     refuse_another(out, degrees(config, ranks))
     device = a.device if a.device != "auto" else _device(ranks)
-    values, first = (config.model_dump(), str(out)), int(os.environ.get("RANK", "0")) == 0
+    values, first = (config.model_dump(), str(out), typed_command()), int(os.environ.get("RANK", "0")) == 0
     with progress(out, config.steps) if first else nullcontext():
         if started:
             summary = run_ranks(job, *values, backend="torchrun", timeout=None, device=device)[0]

@@ -32,7 +32,7 @@ from labkit.comm.outcome import RanksFailed
 
 LOOK = 3  # steps of a try: from the second on the optimizer's states are there
 CALM = 2  # steps after these in which the allocator must not run short
-OTHERS = 2  # tries of an arm beside the one that is timed, for predictions
+OTHERS = 3  # tries of an arm beside the one that is timed, for predictions: 2 and 4 on an H100 (2026-11-24)
 GROWTH = 2  # times the largest batch that fitted is as far as a line is believed
 GIB = 2**30
 # {"rows", "fitted"} and, if it fitted, bytes: "need", and "rest", what stays between two steps; "short": how often the

@@ -57,6 +57,8 @@ TIPS = (
 LARGEST = "Each arm ran at its largest batch{}: a user takes what fits."
 UNLIKE = "The arms ran with different batches, as each label says: tokens/s are compared, not equal batches."
 SHORT = "{label}: its allocator ran short {shortages} times in the window; fewer sequences may be faster."
+PROFILED = "{label}: its profiled steps took {over:.0%} longer than those of the window; its idle time is of these."
+ODD = 0.05  # by so much a profiled step may differ before its gaps tell nothing of the others: kernels keep their times
 Row = Mapping[str, Any]
 PER_THOUSAND = "ms per 1,000 tokens"  # of a GPU: the one unit of time, whatever an arm's batch
 HEADS = (
@@ -219,6 +221,12 @@ def half_spread(row: Row) -> float:
     return (row["step_p90"] - row["step_p10"]) / row["step_p50"] / 2
 
 
+def profiled_over(row: Row) -> float:
+    """By which share the profiled steps took longer than the window's median step; 0 where none was profiled."""
+    span = (row.get("kernels") or {}).get("span_ms")
+    return span / 1000 / row["step_p50"] - 1 if span else 0.0
+
+
 def compare_rates(row: Row, yardstick: Row) -> tuple[float, str]:
     """(ratio of tokens/s, "faster" / "slower" / "same")."""
     ratio = row["tokens_per_s"] / yardstick["tokens_per_s"]
@@ -240,6 +248,7 @@ def judge_speed(
     base = next((r for r in rows.values() if r["role"] == "baseline"), None)
     fp8 = {arm: r for arm, r in rows.items() if r["role"] == "candidate"}
     out["reasons"] += [f"{label}: no result, {why}." for label, why in (missing or {}).items()]
+    out["reasons"] += [PROFILED.format(**row, over=over) for row in rows.values() if (over := profiled_over(row)) > ODD]
     if base is None:
         base_told = "compiled BF16" if yardstick == "BF16" else yardstick
         out["sentence"] = f"No verdict on speed: {base_told} was not timed, and nothing is fast or slow without it."
@@ -296,6 +305,8 @@ def advice(row: Row, ratio: float, word: str) -> list[str]:
     if not kernels or not kernels.get("span_ms"):
         return out
     share = {kind: ms / kernels["span_ms"] for kind, ms in kernels["classes_ms"].items()}
+    if profiled_over(row) > ODD:
+        share.pop("idle", None)
     where_it_is = (
         "fused" if row.get("fused") else "plain",
         "cudnn" if row.get("attention") == "cudnn" else "torch",

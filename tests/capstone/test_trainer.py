@@ -148,6 +148,8 @@ def test_fp8_is_what_ran(tmp_path):
     record = json.loads((tmp_path / "a" / "run.json").read_text())
     assert record["evidence"]["module_types"] == {"AgreedLinear": 28, "Linear": 1} and record["stand_ins"] == {}
     assert len(record["conversion"]["converted"]) == 28
+    # What was typed, though the rank that writes was forked.
+    assert record["command"].startswith("python -m capstone.train") and record["command"].endswith("--ranks 2")
 
 
 def wait_for(run: Path, lines: int, process: subprocess.Popen) -> None:

@@ -121,6 +121,13 @@ def test_a_batch_at_which_the_allocator_runs_short_is_one_too_many():
     assert told([*fits, short]) == "tried with 8 (56.7 GiB), 12 (77.8 GiB, short of memory) sequences a GPU"
 
 
+def test_the_line_is_laid_through_the_nearest_two():
+    """Memory bends where the allocator's pieces change, so a try far away tells less of what the next one needs."""
+    needs = {2: 20, 4: 30, 8: 60}
+    tries = [{"rows": n, "fitted": True, "need": need * GIB, "rest": 10 * GIB} for n, need in needs.items()]
+    assert Search(2, 82 * GIB, tries).rows == 10, "by the line from 2 it would be 11"
+
+
 def test_where_every_batch_is_short_the_smallest_is_timed():
     short = [{"rows": n, "fitted": True, "need": 60 * GIB, "rest": 50 * GIB, "short": 2} for n in (4, 2)]
     assert Search(4, 79 * GIB, short[:1]).rows == 2 and Search(4, 79 * GIB, short).rows == 1
@@ -229,7 +236,7 @@ def test_each_arm_at_its_largest_batch(run):
     assert [timed for *_, timed in gpu.ran].count(True) == 2, "a try that shows that more fits is not timed"
     results = record.results
     assert "at its largest batch" in results["speed"]["verdict"]["sentence"] and "a user takes what fits" in said
-    assert "each arm at its largest batch; 2 tries of it before are in its minutes" in said
+    assert "each arm at its largest batch; 3 tries of it before are in its minutes" in said
     assert [row["label"] for row in results["speed"]["arms"].values()] == [
         "BF16 with 15 sequences",
         "FP8 with 26 sequences",
@@ -322,8 +329,8 @@ def test_the_budget_ends_a_search_in_order_and_the_next_call_goes_on(run, each, 
 def test_the_tries_are_in_the_minutes_that_are_told_before():
     plain, largest = (load_preset("h100", more) for more in ([], ["speed.batch=largest"]))
     one = predict(plain, "speed", "bf16", 79.2).predicted
-    assert predict(largest, "speed", "bf16", 79.2).predicted == pytest.approx(one + 2 * (20 + 3 * 8 * 4096 / 76000))
-    assert predict(largest, "speed", "bf16", 79.2, 1, 1).predicted == pytest.approx(one + 20 + 3 * 8 * 4096 / 76000)
+    assert predict(largest, "speed", "bf16", 79.2).predicted == pytest.approx(one + 3 * (20 + 3 * 8 * 4096 / 76000))
+    assert predict(largest, "speed", "bf16", 79.2, 1, 2).predicted == pytest.approx(one + 20 + 3 * 8 * 4096 / 76000)
     assert predict(largest, "speed", "bf16", 79.2, 1, 4).predicted == pytest.approx(one)
 
 

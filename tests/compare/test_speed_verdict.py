@@ -80,6 +80,21 @@ def test_advice_follows_where_the_time_went():
     assert "stay with BF16" in advice(arm("x", 1), 1.05, "faster")[0] and not advice(arm("x", 1), 1.5, "faster")
 
 
+def test_a_profiled_step_that_is_no_other_is_told_and_its_gaps_advise_nothing():
+    """An H100 near its last GiB: one of BF16's two profiled steps took 0.71 s, those before it 0.57."""
+
+    def profiled(span_ms):
+        return {**kernels(**{"idle": 90.0, "quantize/cast": 100.0}), "span_ms": span_ms}
+
+    usual, odd = (arm("TE FP8", 1000 / 0.565, kernels=profiled(span)) for span in (580.0, 636.0))
+    told = [" ".join(judge_speed({**BASE, "te": row})["reasons"]) for row in (usual, odd)]
+    assert "profiled" not in told[0] and "TE FP8: its profiled steps took 13% longer than those of" in told[1]
+    tips = [" ".join(advice(row, 1.5, "faster")) for row in (usual, odd)]
+    assert all("Casting takes" in each for each in tips) and ["waits" in each for each in tips] == [True, False]
+    base = arm("BF16", 1000 / 0.565, "baseline", "plain", kernels=profiled(636.0))
+    assert "BF16: its profiled steps" in " ".join(judge_speed({"bf16": base})["reasons"])
+
+
 # ---- minutes and money
 
 

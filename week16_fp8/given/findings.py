@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from labkit.compare import batches
 from labkit.compare.memory import parameters
 from labkit.compare.repeats import interval
 from labkit.compare.terminal import markdown_table
@@ -26,7 +27,8 @@ WHOLE, HOUR, SPEED = "2026-11-22-h200-whole", "2026-11-21-h200-hour", "2026-11-2
 SAFETY, SCHEDULE, STAGES = "2026-11-22-h200-safety", "2026-11-22-h200-schedule", "2026-11-22-h200-two-stage"
 BIG2, BIG4, BIG = "2026-11-22-h200-8b-2-gpus", "2026-11-22-h200-8b-4-gpus", "2026-11-22-h200-8b-levers"
 H100, OWN, MOE = "2026-11-23-h100-speed", "2026-11-23-h200-own", "2026-11-23-h200-moe"  # of commit f8d9b1b
-H100_LOSS = "2026-11-23-h100-safety"
+H100_LOSS, H100_OWN = "2026-11-23-h100-safety", "2026-11-24-h100-own"
+LARGEST = "2026-11-24-h100-largest"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
 PARAMETERS = "2026-11-22-h200-fp8-parameters/te-block-params"
 CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; told in the course's results/
@@ -84,6 +86,37 @@ def step_ms(run: str, arm: str) -> float:
     return 1e3 * timed(run, arm)["step_p50"]
 
 
+def per_thousand(run: str, arm: str, *classes: str) -> float:
+    """Milliseconds for each 1,000 tokens in these classes of kernels: of arms with other batches."""
+    return 1e3 * ms(run, arm, *classes) / timed(run, arm)["tokens_step"]
+
+
+def share(run: str, arm: str, *classes: str) -> float:
+    """Per cent of the kernels' time, gaps left out."""
+    times = timed(run, arm)["kernels"]["classes_ms"]
+    return 100 * ms(run, arm, *classes) / sum(ms for name, ms in times.items() if name != "idle")
+
+
+def products_gain(run: str) -> float:
+    """How many times as fast all products are in delayed FP8, the head's in BF16 among them."""
+    return per_thousand(run, BF16, "GEMM bf16") / per_thousand(run, FP8, "GEMM bf16", "GEMM fp8")
+
+
+def batch(run: str, arm: str) -> int:
+    """Sequences a step."""
+    return timed(run, arm)["batch"]
+
+
+def looked_for(run: str, arm: str) -> str:
+    """How the largest batch was found."""
+    return batches.told(read(run).results["tries"][arm])
+
+
+def too_many(run: str, arm: str) -> dict[str, Any]:
+    """The smallest batch at which the allocator ran short while the largest was looked for."""
+    return min((each for each in read(run).results["tries"][arm] if each.get("short")), key=lambda each: each["rows"])
+
+
 def on_the_meter(run: str, arm: str, what: str) -> float:
     """Median of the GPU's "clock_mhz" or "watts" during the window."""
     return timed(run, arm)["meter"][what]["p50"]
@@ -114,6 +147,12 @@ def band(run: str, key: str) -> float:
 def minutes(run: str) -> float:
     """Of the last call."""
     return read(run).results["calls"][-1]["seconds"] / 60
+
+
+def predicted_s(run: str) -> float:
+    """Seconds predicted for the arms that the first call of a comparison finished."""
+    items = read(run).results["calls"][0]["items"]
+    return sum(item["predicted_s"] for item in items if item["measured_s"])
 
 
 def until(run: str, arm: str) -> float:

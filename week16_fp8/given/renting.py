@@ -26,6 +26,7 @@ from week16_fp8.given.findings import (
     CHECK,
     FP8,
     H100_LOSS,
+    H100_OWN,
     HOUR,
     LEVERS,
     ONCE,
@@ -54,12 +55,6 @@ def predicted(gib: float, *parts: str, own: bool = True, second: bool = False) -
     arms += [("safety", arm) for arm in preset.trained if second or preset.arms[arm].look == 1]
     chosen = [(part, arm) for part, arm in arms if part in (parts or ("speed", "safety")) and (own or arm != OWN)]
     return sum(budget.predict(preset, part, arm, gib).predicted for part, arm in chosen) / 60
-
-
-def predicted_of(run: str) -> float:
-    """Seconds predicted for the arms that the first call of a comparison finished."""
-    items = read(run).results["calls"][0]["items"]
-    return sum(item["predicted_s"] for item in items if item["measured_s"])
 
 
 def paid(run: str) -> float:
@@ -98,9 +93,10 @@ def answers() -> dict[str, answer.Row]:
 
 @cache
 def h100_answers() -> dict[str, answer.Row]:
-    """What was timed on one H100, with the verdict on the losses that another compared."""
-    verdict = read(H100_LOSS).results["verdict"]
-    return {row.name: row for row in answer.rows_of(read(H100_RUN), verdict)}
+    """What was timed on one H100, with the verdicts on the losses that two others compared, each with its own BF16."""
+    verdict, own = (read(run).results["verdict"] for run in (H100_LOSS, H100_OWN))
+    both = {**verdict, "arms": {**verdict["arms"], OWN: own["arms"][OWN]}}
+    return {row.name: row for row in answer.rows_of(read(H100_RUN), both)}
 
 
 def h100_picture(folder: Path) -> Picture | None:
