@@ -1,7 +1,7 @@
 """The numbers that results/README.md quotes, taken from the records there when `lab results` writes it.
 
 The example of C.5: `laptop`, the run; beside it `torch` (parts = "torch"), `fp32` (nothing rounded), `bf16`, and
-`first`, which was stopped. Times in seconds.
+`first`, which was stopped. `GPU`: both ways on an H100, named "mine-fp8" and so on. Times in seconds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from labkit.record.plotting import CANDIDATES, INK, MUTED, WIDTH, Picture, label
 from labkit.record.read import RunData, read_run
 
 EXAMPLE = Path(__file__).parents[1] / "results" / "2026-11-23-laptop"
+GPU = EXAMPLE.with_name("2026-11-24-h100")
 RUN = "laptop"
 BESIDE = 200  # steps that were trained in other ways too
 BLOCKS, RANKS = 4, 2  # of the decoder; of every run here
@@ -163,6 +164,45 @@ def beside() -> str:
         "s a step",
     ]
     return markdown_table(heads, rows)
+
+
+@cache
+def on_gpu(way: str) -> RunData:
+    return read_run(GPU / way)
+
+
+def gpu_step(way: str) -> float:
+    """The median of its steps, without the first ones, in which torch's way is compiled."""
+    return median(seconds for number, seconds in on_gpu(way).series("seconds") if number > 8)
+
+
+def gpu_rate(way: str) -> float:
+    """Tokens/s of the median step."""
+    return on_gpu(way).steps[0]["tokens"] / gpu_step(way)
+
+
+def gpu_gib(way: str) -> float:
+    """At the peak."""
+    return max(line["memory"]["peak_bytes"] for line in on_gpu(way).steps) / 2**30
+
+
+def gpu_product() -> float:
+    """Milliseconds that FP8 costs one linear's forward and backward in a micro-batch, beside BF16."""
+    linears = len(on_gpu("mine-fp8").run["conversion"]["converted"]) * on_gpu("mine-fp8").config["accumulation"]
+    return 1e3 * (gpu_step("mine-fp8") - gpu_step("mine-bf16")) / linears
+
+
+def gpu_table() -> str:
+    """Both ways in both precisions."""
+    rows = []
+    for way in ("torch-bf16", "mine-bf16", "torch-fp8", "mine-fp8"):
+        parts, precision = way.split("-")
+        losses = dict(on_gpu(way).series("loss"))
+        speed = f"{gpu_rate(way):,.0f}", f"{1e3 * gpu_step(way):.0f}"
+        ends = f"{losses[1]:.4f}", f"{losses[max(losses)]:.2f}"
+        rows.append([parts, precision.upper(), *speed, f"{gpu_gib(way):.1f}", *ends])
+    last = len(on_gpu("mine-fp8").steps)
+    return markdown_table(["parts", "", "tokens/s", "ms a step", "GiB", "loss, step 1", f"step {last}"], rows)
 
 
 def drawn(folder: Path) -> Picture:
