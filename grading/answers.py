@@ -1,12 +1,13 @@
 """Written tasks to which nothing was handed in: nobody has to read them, and they earn nothing until a person says so.
 
 Careful on one side only: whatever might be an answer is left to a person. There is none if every cell of the task is
-absent or stands as it was handed out, the notebook has no text cell besides the course's own, no prediction is on
-record, and no other document lies beside it.
+absent or stands as it was handed out, the notebook can be read and has no text cell besides the course's own, no
+prediction is on record, and no other document lies beside it, nor an archive that nobody opened.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from labkit.checks.tasks import Week
 
 # What an answer may be written in, beside the notebook.
 DOCUMENTS = (".md", ".txt", ".pdf", ".doc", ".docx", ".odt", ".html", ".tex", ".rtf", ".png", ".jpg", ".jpeg")
+ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 RECORD = "predictions.jsonl"
 
 
@@ -29,8 +31,8 @@ def unanswered(week: Week, files: Mapping[str, bytes]) -> list[str]:
     course = read_notebook(week.notebook)
     ours = {cell["id"]: cell for cell in course["cells"] if cell.get("id")}
     theirs, trouble = handed_in(week, files)
-    if theirs and trouble:
-        return []  # cut short: what is behind was not looked at
+    if trouble and (theirs or _unreadable(files, notebook_of(week, files))):
+        return []  # what is behind was not looked at, or nothing was
     known = {_words(cell.get("source")) for cell in course["cells"]} | {""}
     answered: set[str] = set()
     for cell, id in zip(theirs, places(week, course, theirs)):
@@ -42,6 +44,16 @@ def unanswered(week: Week, files: Mapping[str, bytes]) -> list[str]:
         elif words not in known and cell.get("cell_type") != "code":
             return []
     return [task.id for task in written if task.id not in answered]
+
+
+def _unreadable(files: Mapping[str, bytes], path: str | None) -> bool:
+    """Whether a notebook was handed in whose cells cannot be read: cut off, or with git's marks of a conflict."""
+    if path is None or not files[path].strip():
+        return False
+    try:
+        return not isinstance(json.loads(files[path])["cells"], list)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return True
 
 
 def documents(week: Week, files: Mapping[str, bytes]) -> list[str]:
@@ -63,13 +75,15 @@ def runs(week: Week, files: Mapping[str, bytes]) -> list[str]:
 
 
 def _may_answer(path: str, data: bytes, week: Week) -> bool:
-    """Whether a file might hold an answer: a document that is not called as one of the course's, a record of
-    predictions, or another notebook."""
+    """Whether a file might hold an answer: a document that is not called as one of the course's, an archive, a record
+    of predictions, or another notebook."""
     *folders, name = path.lower().split("/")
     if name == RECORD:
         return bool(data.strip())
     if name.endswith(".ipynb"):
         return name != week.notebook.name.lower()
+    if name.endswith(ARCHIVES):
+        return bool(data)
     return name.endswith(DOCUMENTS) and "labkit" not in folders and name not in _own(week.folder.parent)
 
 

@@ -5,8 +5,8 @@ any two steps, the next run does what is left, since it compares and writes what
 extra points, comments, flags) is never written here:
 
   - A task that the grader itself failed on is left open, and formgrader asks a human for its points.
-  - Points by hand stay, also on an automatic task; it is told if the automatic ones changed under them.
-  - A written answer that changed after it was graded keeps its points, and formgrader asks to look again.
+  - Points by hand stay, also on an automatic task. Where the automatic ones changed under them, formgrader asks to look
+    again; so it does where a written answer changed after it was graded.
 """
 
 from __future__ import annotations
@@ -130,16 +130,14 @@ def _one(
     shown["metadata"]["labkit"]["answers"] = now or read
     received = _received(course, week, student, mark)
     with _transaction(book):
-        is_new, is_changed, reread, said, differs = _store(
+        is_new, is_changed, look, said, differs = _store(
             book, week, student, mark, factor, received, extension, answers_changed=bool(now and read and now != read)
         )
     first_page.has_come(course, week, student, received)
-    if _put(place, json.dumps(shown, indent=1, ensure_ascii=False) + "\n") and not is_changed:
-        is_changed = True
-        differs.append("what formgrader shows")
+    is_changed |= _put(place, json.dumps(shown, indent=1, ensure_ascii=False) + "\n")
     report.new += is_new
     report.changed += is_changed and not is_new
-    if is_changed and not is_new:
+    if differs and not is_new:
         report.told.append(f"{mark.student}: {', '.join(differs)}")
     report.same += not is_changed and not is_new
     report.told += [f"{mark.student}: {s}" for s in said]
@@ -156,8 +154,7 @@ def _one(
         report.human.append(
             f"{mark.student}: not loaded, give the points by hand or run `grade run` again: {', '.join(left)}"
         )
-    if reread:
-        report.human.append(f"{mark.student}: a written answer changed after it was graded by hand: look at it again")
+    report.human += [f"{mark.student}: {sentence}" for sentence in look]
     if not handed and EMPTY not in mark.notes:
         report.told.append(f"{mark.student}: what was handed in is not here, so formgrader shows the verdicts only")
 
@@ -172,11 +169,12 @@ def _store(
     extension: timedelta | None,
     *,
     answers_changed: bool,
-) -> tuple[bool, bool, bool, list[str], list[str]]:
-    """Bring one student's rows up to date. Returns whether they are new, whether anything changed, whether a human
-    must look at a graded answer again, sentences, and what changed from what to what."""
+) -> tuple[bool, bool, list[str], list[str], list[str]]:
+    """Bring one student's rows up to date. Returns whether they are new, whether anything changed, sentences on what a
+    human must look at again, other sentences, and what changed from what to what."""
     from nbgrader.api import Comment, Grade, MissingEntry
 
+    look: list[str] = []
     said: list[str] = []
     differs: list[str] = []
     try:
@@ -195,39 +193,47 @@ def _store(
         if task.kind == "written" and task.cell not in comments:
             book.db.add(Comment(cell_id=cells[task.cell].id, notebook_id=sheet.id))
     book.db.flush()
-    changed, reread = _set(submission, timestamp=received, extension=extension), False
+    changed = _set(submission, timestamp=received, extension=extension)
     if changed:
         differs.append("the time of hand-in or deadline")
     for task in graded_tasks(week):
         grade = grades[task.cell]
-        by_hand = grade.manual_score is not None
+        by_hand = _given(grade)
         if by_hand and grade.manual_score > task.points:
-            said.append(
+            look.append(
                 f"{task.id} has {number(grade.manual_score)} points by hand, of {number(task.points)}: look again"
             )
         if task.kind == "written":
             if by_hand and answers_changed:
-                reread, changed = True, _set(grade, needs_manual_grade=True) or changed
+                changed |= _set(grade, needs_manual_grade=True)
             elif not by_hand:  # nothing to read: formgrader asks nobody, and takes points from whoever gives some
-                nothing = task.id in mark.unanswered
+                nothing = task.id in mark.unanswered or factor == 0
                 changed |= _set(grade, auto_score=0.0 if nothing else None, needs_manual_grade=not nothing)
             continue
         entry = None if view.fault_of(task, mark) else view.entry_of(task, mark)
         points = float(entry["points"]) if entry else None
-        if by_hand and grade.auto_score != points:
-            said.append(
+        moved = grade.auto_score != points
+        if by_hand and moved:
+            (said if points is None else look).append(
                 f"{task.id} keeps the {count(number(grade.manual_score), 'point')} given by hand; the automatic ones "
-                f"are now {'open' if points is None else number(points)}"
+                f"are now {'open' if points is None else f'{number(points)}: look again'}"
             )
-        if grade.auto_score != points:
+        if moved:
             differs.append(f"{task.id} from {_points(grade.auto_score)} to {_points(points)}")
-        changed |= _set(grade, auto_score=points, needs_manual_grade=points is None and not by_hand)
+        asks = (points is not None and moved) or grade.needs_manual_grade if by_hand else points is None
+        changed |= _set(grade, auto_score=points, needs_manual_grade=asks)
     book.db.flush()
     penalty = round((1 - factor) * sheet.score, 6) if factor < 1 else None
     if sheet.late_submission_penalty != penalty:
         differs.append(f"the late penalty from {_points(sheet.late_submission_penalty)} to {_points(penalty)}")
     changed |= _set(sheet, late_submission_penalty=penalty)
-    return is_new, changed, reread, said, differs or ["rows of tasks"]
+    if answers_changed and any(task.kind == "written" and _given(grades[task.cell]) for task in graded_tasks(week)):
+        look.append("a written answer changed after it was graded by hand: look at it again")
+    return is_new, changed, look, said, differs
+
+
+def _given(grade: Any) -> bool:
+    return grade.manual_score is not None
 
 
 def _points(value: float | None) -> str:

@@ -72,7 +72,8 @@ def build(
             if task.kind == "written"
             else [_verdict_cell(week, task, mark, files)]
         )
-    note = {"attempt": mark.attempt, "mark": mark.key, "answers": answers_digest(week, course, files)}
+    note = {"attempt": mark.attempt, "mark": mark.key, "submission": mark.submission}
+    note["answers"] = answers_digest(week, course, files)
     return {**FORMAT, "metadata": {**FORMAT["metadata"], "labkit": note}, "cells": cells}
 
 

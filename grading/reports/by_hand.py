@@ -7,7 +7,9 @@ somebody overruled its mark. What `grade load` put there itself, the automatic s
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +20,18 @@ if TYPE_CHECKING:
     from grading.gradebook.course import Course
 
 
+GRADE = ("manual_score", "extra_credit", "needs_manual_grade", "auto_score")
+
+
 @dataclass
 class ByHand:
     """One task of one student.
 
     points      given by a person (None: not given), of `possible`
     extra       given on top of whatever points there are
-    again       the answer changed after it was graded: somebody should look again
+    again       what it was given for changed since: somebody should look again
+    automatic   an automatic task's points as the gradebook has them; None: they are left to a person, or not there
+    of          (attempt, hash of the submission) that the gradebook shows; None: it does not tell
     comments    as they were written
     """
 
@@ -32,6 +39,8 @@ class ByHand:
     points: float | None = None
     extra: float = 0.0
     again: bool = False
+    automatic: float | None = None
+    of: tuple[int, str] | None = None
     comments: list[str] = field(default_factory=list)
 
 
@@ -66,21 +75,35 @@ def all_by_hand(course: Path, week: Week) -> dict[str, dict[str, ByHand]]:
 
     try:
         with there.gradebook() as book:
-            grades = rows(book, Grade, Grade.manual_score, Grade.extra_credit, Grade.needs_manual_grade)
+            grades = rows(book, Grade, *(getattr(Grade, name) for name in GRADE))
             comments = rows(book, Comment, Comment.manual_comment)
     except SQLAlchemyError as error:
         raise LabError(
             f"nbgrader's gradebook in {there.root} cannot be read ({type(error).__name__}): run "
             "'nbgrader db upgrade' there if it is of an older version"
         ) from None
-    for who, task, score, extra, open_ in grades:
+    shown = cache(lambda who: _shown(there, week, who))
+    for who, task, score, extra, open_, automatic in grades:
         if score is not None or extra:
             given = entry(who, task.id)
             given.points, given.extra, given.again = score, extra or 0.0, bool(open_ and score is not None)
+            given.automatic, given.of = automatic, shown(who)
     for who, task, comment in comments:
         if comment and comment.strip():
             entry(who, task.id).comments.append(comment.strip())
     return out
+
+
+def _shown(course: Course, week: Week, student: str) -> tuple[int, str] | None:
+    """Which attempt formgrader shows, by what `grade load` wrote beside it."""
+    from grading.gradebook.course import gradebook_id
+
+    try:
+        place = course.folder(course.autograded, gradebook_id(student), week.name) / week.notebook.name
+        note = json.loads(place.read_text(encoding="utf-8"))["metadata"]["labkit"]
+        return int(note["attempt"]), str(note.get("submission", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, LabError):
+        return None
 
 
 def course_directory(folder: Path) -> Course | None:

@@ -55,6 +55,7 @@ def export(
     rules: Rules = DEFAULTS,
     zeros: Sequence[Absent] = (),
     automatic_only: bool = False,
+    told: Sequence[str] = (),
 ) -> Written:
     """Write the file for Canvas.
 
@@ -64,6 +65,7 @@ def export(
     rules           [ids] tells what Canvas calls a student
     zeros           who handed nothing in, and gets a zero
     automatic_only  the automatic points alone, after the late rule, before anything is graded by hand
+    told            what else is to be said
 
     LabError if several columns of the roster may be meant
     """
@@ -99,16 +101,14 @@ def export(
     other = next((o.name for o in find_weeks() if o.name != week.name and re.search(_spoken(o), plain)), "")
     points = week.points("auto") if automatic_only else week.points("auto", "written")
     text = dumps([[*COLUMNS, title], ["    Points Possible", None, None, None, None, number(points)], *rows])
-    again = [] if automatic_only else [s.student for s in standings if s.again]
     there = roster.possible.get(column, "").strip() if roster is not None else ""
     return Written(
         page.write(to, text),
         len(rows),
         [
             *(f"{page.count(len(who), 'student')} left out ({why}): {names(who)}" for why, who in left.items()),
-            *(f"{s.student}: {s.state}" for s in standings if s.above and not automatic_only),
             *([f"{title!r} speaks of {other}, and here are points of {week.name}: check it first"] if other else []),
-            *([f"graded by hand before the answer changed, look again: {names(again)}"] if again else []),
+            *told,
             *(
                 [f"{column!r} has {there} points in Canvas, and here are {number(points)}: set it there first"]
                 if there.replace(".", "", 1).isdigit() and float(there) != points

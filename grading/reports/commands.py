@@ -181,12 +181,14 @@ def waiting(week, submissions: Path, marks: Path):
 
 
 def again(here: list) -> list[str]:
-    """Sentences on points by hand that a person should look at: given before the answer changed, or more than there
-    are."""
+    """Sentences on points by hand that a person should look at: given before what they are for changed, or more than
+    there are."""
     from grading.reports.canvas import names
 
-    theirs = [one.student for one in here if one.again]
+    old = [f"{one.student}, {', '.join(one.before)}" for one in here if one.before]
+    theirs = [one.student for one in here if one.again and not one.before]
     return [
+        *([f"points by hand are of an earlier hand-in, `grade load` first: {names(old)}"] if old else []),
         *([f"graded by hand before the answer changed, look again: {names(theirs)}"] if theirs else []),
         *(f"more points by hand than there are: {one.student}, {', '.join(one.above)}" for one in here if one.above),
     ]
@@ -288,7 +290,15 @@ def export(
             )
         else:
             written = canvas.export(
-                found, here, to, assignment=assignment, roster=who, rules=rules, zeros=given, automatic_only=automatic
+                found,
+                here,
+                to,
+                assignment=assignment,
+                roster=who,
+                rules=rules,
+                zeros=given,
+                automatic_only=automatic,
+                told=[] if automatic else again(here),
             )
             way = "Grades, Import"
             if who is not None and written.column:

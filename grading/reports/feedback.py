@@ -105,16 +105,11 @@ def what_next(week: Week, standing: Standing) -> list[str]:
             "Nothing for the moment about what the grader could not judge: a human will look, and you lose "
             "nothing by it."
         )
-    open_tasks = [
-        task
-        for task in standing.mark.tasks
-        if task["kind"] == "auto" and not standing.doubtful(task) and (standing.points(task) or 0) < task["possible"]
-    ]
-    lost = [
-        task
-        for task in standing.mark.tasks
-        if task["kind"] == "written" and (points := standing.points(task)) is not None and points < task["possible"]
-    ]
+    short = [task for task in standing.mark.tasks if (standing.points(task) or 0) < task["possible"]]
+    overruled = [task for task in short if standing.overruled(task)]
+    open_tasks = [t for t in short if t["kind"] == "auto" and t not in overruled and not standing.doubtful(t)]
+    written = [task for task in short if task["kind"] == "written" and standing.points(task) is not None]
+    lost = [*written, *overruled]
     for task in sorted([*open_tasks, *lost], key=lambda task: (standing.points(task) or 0) - task["possible"]):
         missing = f"{number(task['possible'] - (standing.points(task) or 0))} of {number(task['possible'])} points"
         groups = told_once(task["cases"])
@@ -144,7 +139,7 @@ def what_next(week: Week, standing: Standing) -> list[str]:
             f"`lab check {names}` runs the same checks on your machine, each time with new data. Mend one task, "
             "check it, then the next."
         )
-    elif standing.settled:
+    elif standing.settled and not overruled:
         tried = {task["id"] for task in standing.mark.tasks if not untouched(task)}
         stretch = [task.id for task in week.tasks if task.kind == "stretch" and task.id not in tried]
         out.append(
@@ -176,7 +171,7 @@ def _task(task: dict[str, Any], standing: Standing, week: Week, printed: bool) -
         "at_least": points is None and task["kind"] == "auto",
         "share": 100 * (earned or 0) / task["possible"] if task["possible"] else 0,
         "word": _word(task, verdicts, points, standing.unanswered(task)),
-        "overruled": task["kind"] == "auto" and given is not None and given.points is not None,
+        "overruled": standing.overruled(task),
         "mark": task["points"],
         "stands_on": week.task(task["id"]).stands_on if task["id"] in week else (),
         "passed": [case["behaviour"] for case in cases if case["verdict"] == PASSED],

@@ -85,6 +85,8 @@ def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[
                 lines.append(f"        as at {before}")
             else:
                 lines += [f"        {line}" for line in page.visible(page.here(text)).split("\n")]
+    if task is not None and not any(one["id"] == task for one in standing.mark.tasks):
+        lines += ["", f"{task}: not judged of this attempt; `grade run {week.name} --task {task}` does it"]
     changes = [
         sentence
         for change in _of_task(history.of(marks, week.name, standing.student), task)

@@ -63,20 +63,42 @@ class Standing:
         given = self.by_hand.get(task["id"])
         return task["id"] in self.mark.unanswered and (given is None or given.points is None)
 
+    def overruled(self, task: dict[str, Any]) -> bool:
+        """A person gave an automatic task its points."""
+        given = self.by_hand.get(task["id"])
+        return task["kind"] == "auto" and given is not None and given.points is not None
+
     @property
     def settled(self) -> bool:
-        """The automatic part is decided, by the grader or by a person after it failed."""
-        return not any(self.doubtful(task) for task in self.mark.tasks)
+        """The automatic part is decided, by the grader or by a person after it failed, or counts nothing."""
+        return self.factor == 0 or not any(self.doubtful(task) for task in self.mark.tasks)
 
     @property
     def ungraded(self) -> list[str]:
-        """Ids of written tasks that nobody has graded yet."""
+        """Ids of written tasks that nobody has graded yet; of an attempt that came too late to count, nobody has to."""
+        if self.factor == 0:
+            return []
         return [t["id"] for t in self.mark.tasks if t["kind"] == "written" and self.points(t) is None]
 
     @property
     def again(self) -> list[str]:
         """Ids of tasks whose answer changed after a person graded it."""
         return [task for task, given in self.by_hand.items() if given.again]
+
+    @property
+    def before(self) -> list[str]:
+        """Ids of tasks whose points by hand were given before what counts now came into the gradebook: another attempt,
+        another file of it, or other automatic points."""
+        worth = {task["id"]: task["points"] for task in self.mark.tasks if task["kind"] == "auto"}
+        return [
+            id
+            for id, given in self.by_hand.items()
+            if given.points is not None
+            and (
+                (given.of is not None and given.of not in ((self.mark.attempt, s) for s in (self.mark.submission, "")))
+                or (given.automatic is not None and id in worth and given.automatic != worth[id])
+            )
+        ]
 
     @property
     def above(self) -> list[str]:
@@ -113,6 +135,8 @@ class Standing:
             return "to be graded by hand"
         if self.above:
             return f"more points by hand than there are: {', '.join(self.above)}"
+        if self.before:
+            return "by hand: of before `grade load`"
         return "to be looked at again by hand" if self.again else "complete"
 
     @property

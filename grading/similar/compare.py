@@ -205,7 +205,7 @@ def compare(
     """(pairs, everything that was compared, students whose functions cannot be read).
 
     here    gives (hand-in, year) of this class (year "") and of earlier ones
-    ours    the course's own solutions
+    ours    the course's own solutions; with them this class alone is compared
 
     LabError without a task to compare."""
     labels: dict[str, str] = {}
@@ -224,6 +224,6 @@ def compare(
     without(works, handed_out, habits=False)
     own = works[:1] if ours is not None and ours.student not in unread else []
     others = works[len(own) :]
-    seen = [pair for work in others for pair in pairs([*own, work], share)]
+    seen = [pair for work in others if not work.year for pair in pairs([*own, work], share)]
     without(works, handed_out)
     return _ordered([*seen, *pairs(others, share)]), works, unread

@@ -61,6 +61,7 @@ def test_one_task_is_judged_anew_and_the_record_says_why(course):  # noqa: F811 
         standing = next(s for s in standings(week, folder, folder, DEFAULTS) if s.student == name)
         return "\n".join(told(week, standing, task, folder))
 
+    assert about("anna", "91.9").count("91.9: not judged of this attempt; `grade run week91 --task 91.9` does it") == 1
     once = "anna, attempt 1: 91.2 judged anew: nothing changed (the test of 91.2 took every answer; "
     assert once in about("anna", "91.2") and once in about("anna", None), "judged anew, though nothing came of it"
     assert once not in about("anna", "91.1") and "nothing changed" in about("anna", "91.1"), (

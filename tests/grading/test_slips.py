@@ -27,7 +27,7 @@ from grading.intake.policy import DEFAULTS, Late, Rules, refuse_while_open
 from grading.intake.rename import rename
 from grading.reports.by_hand import ByHand
 from grading.reports.commands import again
-from grading.reports.feedback import path_of
+from grading.reports.feedback import path_of, what_next
 from grading.reports.standing import Standing
 from grading.reports.status import status
 from grading.run import Report
@@ -35,9 +35,9 @@ from grading.similar.commands import _year
 from grading.table import class_table, poorer, told_once
 from labkit.checks.outcome import CaseResult, Outcome
 from labkit.checks.tasks import find_weeks
-from labkit.checks.verdict import NO_RESULT, PASSED
+from labkit.checks.verdict import FAULT, NO_RESULT, PASSED
 from labkit.errors import LabError
-from tests.grading.reports.aclass import mark
+from tests.grading.reports.aclass import mark, spoil
 
 ROOT = Path(__file__).resolve().parents[2]
 WEEKS = {week.name: week for week in find_weeks(ROOT)}
@@ -661,7 +661,15 @@ def test_who_was_too_late_is_told_from_who_was_late(week13_class):
 
     said = {student: (_cells(row)[3], _cells(row)[-1]) for student, row in rows.items()}
     waits = "to be graded by hand"
-    assert said == {"early": ("", waits), "late": ("late", waits), "closed": ("late", f"{waits}, too late")}
+    assert said == {"early": ("", waits), "late": ("late", waits), "closed": ("late", "complete, too late")}
+
+
+def test_what_came_too_late_is_a_zero_and_nobody_has_to_read_it(week13_class):
+    (closed,) = (row.standing for row in week13_class.rows if row.student == "closed")
+    assert closed.total == 0 and closed.ungraded == [] and week13_class.waiting == 2, "the other two"
+    assert "these points come later" not in " ".join(what_next(WEEKS["week13"], closed))
+    doubt = replace(closed, mark=spoil(mark("closed", complete=False), "test_algbw", FAULT, "it failed"))
+    assert doubt.total == 0 and doubt.state == "complete", "a fault of the grader's changes nothing"
 
 
 def test_a_date_is_whole_in_80_columns(week13_class):

@@ -142,6 +142,14 @@ def test_an_empty_hand_in_waits_for_nobody_in_any_week(week):
     assert unanswered(week, blank) == written, "as it was handed out"
     assert unanswered(week, {**blank, "answer.md": b"On my laptop"}) == []
     assert unanswered(week, {**blank, "predictions.jsonl": b"{}\n"}) == []
+    torn = blank["lab.ipynb"][:-200]
+    conflict = b"<<<<<<< HEAD\n" + blank["lab.ipynb"]
+    for broken in (torn, conflict, b'{"cells": "none"}', b"[]"):
+        assert unanswered(week, {"lab.ipynb": broken}) == [], "nobody could read it: a person has to"
+    for empty in (b"", b" \n", b'{"cells": []}'):
+        assert unanswered(week, {"lab.ipynb": empty}) == written
+    assert unanswered(week, {"week13.tar.gz": b"x"}) == unanswered(week, {"all.zip": b"x"}) == []
+    assert documents(week, {**blank, "work.7z": b"x"}) == (["work.7z"] if written else [])
     beside = {"answer.md": b"On my laptop", "work/notes.txt": b"x", "work/predictions.jsonl": b"{}\n", "plot.py": b""}
     assert documents(week, {**blank, **beside}) == ["answer.md", "work/notes.txt"] and documents(week, blank) == []
     record = {"runs/mine/run.json": b"{}", "runs/mine/steps.jsonl": b"", "run.json": b"{}", "other/torun.json": b"{}"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -61,12 +61,28 @@ def test_what_a_human_gave_survives_a_regrade(course, week, marks):
     put_marks(marks, mark("anna", {"91.1": 2, "91.3": 2}, attempt=2))
     report = load(course, week, marks)
     assert scores(course, "anna") == {
-        "task-91-1": (2, 3, False),
+        "task-91-1": (2, 3, True),
         "task-91-2": (None, 5, False),
         "task-91-3": (2, None, False),
-    }
+    }, "formgrader asks to look at the 3 again"
     assert ("anna", "task-91-2", "well argued") in rows(course)
-    assert any("91.1 keeps the 3 points given by hand; the automatic ones are now 2" in s for s in report.told)
+    look = "anna: 91.1 keeps the 3 points given by hand; the automatic ones are now 2: look again"
+    assert report.human == [look]
+    load(course, week, marks)
+    assert scores(course, "anna")["task-91-1"] == (2, 3, True), "until somebody has looked"
+    by_hand(course, "anna", "task-91-1", points=2)
+    load(course, week, marks)
+    assert scores(course, "anna")["task-91-1"] == (2, 2, False)
+
+
+def test_who_came_too_late_to_count_is_read_by_nobody_until_the_deadline_moves(course, week, marks):
+    put_marks(marks, mark("anna"))
+    due = datetime(2026, 10, 4, tzinfo=UTC)
+    rules = Rules.model_validate({"late": {"per_day": 0.1, "closes_after_days": 1}, "deadlines": {"week91": due}})
+    load(course, week, marks, rules=rules)
+    assert scores(course, "anna")["task-91-2"] == (0, None, False)
+    load(course, week, marks)
+    assert scores(course, "anna")["task-91-2"] == OPEN
 
 
 def test_more_points_than_a_task_has_are_told(course, week, marks):
@@ -75,7 +91,7 @@ def test_more_points_than_a_task_has_are_told(course, week, marks):
     by_hand(course, "anna", "task-91-2", points=7.0)
     (task,) = (task for task in week.tasks if task.id == "91.2")
     assert task.points < 7
-    told = [line for line in load(course, week, marks).told if "look again" in line]
+    told = load(course, week, marks).human
     assert told == [f"anna: 91.2 has 7 points by hand, of {task.points:g}: look again"]
 
 
@@ -189,6 +205,15 @@ def test_an_answer_that_changed_after_it_was_graded_is_looked_at_again(course, w
     by_hand(course, "anna", "task-91-2", points=4)
     assert load(course, week, marks, files=lambda mark: handed("Because of something else.")).human == []
     assert scores(course, "anna")["task-91-2"] == (None, 4, False)
+
+
+def test_an_answer_where_there_was_none_is_read_by_a_person(course, week, marks):
+    put_marks(marks, mark("anna", unanswered=["91.2"]))
+    load(course, week, marks, files=lambda mark: handed())
+    assert scores(course, "anna")["task-91-2"] == (0, None, False)
+    put_marks(marks, mark("anna"))
+    report = load(course, week, marks, files=lambda mark: handed("Because."))
+    assert scores(course, "anna")["task-91-2"] == OPEN and report.human == [], "nobody graded it before"
 
 
 def test_a_load_without_the_submissions_asks_nobody_to_look_again(course, week, marks):

@@ -11,6 +11,7 @@ import pytest
 from grading.intake.roster import read as read_roster
 from grading.reports.by_hand import ByHand
 from grading.reports.canvas import export
+from grading.reports.commands import again
 from grading.reports.standing import Standing
 from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
@@ -141,16 +142,18 @@ def test_nobody_gets_another_one_s_grade(week, tmp_path):
 
 def test_hand_points_for_an_older_answer_are_told(week, tmp_path):
     made = Standing(mark("anna"), [1], by_hand={"13.7": ByHand("13.7", 20, again=True)})
-    written = export(week, [made], tmp_path / "c.csv")
+    written = export(week, [made], tmp_path / "c.csv", told=again([made]))
     assert written.lines == 1 and written.told == ["graded by hand before the answer changed, look again: anna"]
 
 
 def test_more_points_than_a_task_has_are_told(week, tmp_path):
     extra = Standing(mark("ben"), [1], by_hand={"13.7": ByHand("13.7", 20, extra=5)})
-    written = export(week, [done("anna", 25), extra, done("cai")], tmp_path / "c.csv")
-    told = "more points by hand than there are: 25 of 20 in 13.7"
-    assert written.told == [f"anna: {told}"] and written.lines == 3, "extra points are meant"
-    assert done("anna", 25).state == told and extra.state == "complete", "in the table of grade status, too"
+    here = [done("anna", 25), extra, done("cai")]
+    written = export(week, here, tmp_path / "c.csv", told=again(here))
+    told = "more points by hand than there are: "
+    assert written.told == [f"{told}anna, 25 of 20 in 13.7"] and written.lines == 3, "extra points are meant"
+    assert done("anna", 25).state == f"{told}25 of 20 in 13.7", "in the table of grade status, too"
+    assert extra.state == "complete"
 
 
 def test_a_roster_with_semicolons_and_one_that_is_none(tmp_path):

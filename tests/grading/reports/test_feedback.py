@@ -149,6 +149,13 @@ def test_a_mark_that_a_person_overruled_says_so(week):
     assert made.automatic == 80 and not any("13.5" in sentence for sentence in what_next(week, made)[:-1])
 
 
+def test_fewer_points_by_hand_than_by_the_checks_are_a_persons(week):
+    """9 of 20 in a task that passes: "read the diagnosis below" stood there, and there was none."""
+    said = what_next(week, stand(by_hand={"13.4": ByHand("13.4", 9, comments=["copied"])}))
+    assert "Task 13.4, ring all-reduce: a person gave 9 of 20; read the comment below." in said
+    assert not any("diagnos" in one or "Every automatic point" in one or "lab check" in one for one in said)
+
+
 def test_what_to_do_next_names_tasks_in_order_and_the_command(week):
     made = stand("13.4 copy instead of in place", blank=("13.2", "13.3"))
     said = what_next(week, made)

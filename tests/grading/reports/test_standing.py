@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from grading.intake.policy import Rules
 from grading.marks import write
 from grading.reports.by_hand import ByHand, all_by_hand
+from grading.reports.commands import again
 from grading.reports.standing import Standing, standings
 from labkit.checks.tasks import find_week, find_weeks
 from labkit.checks.verdict import FAULT
@@ -71,6 +73,25 @@ def test_a_fault_is_in_doubt_until_a_person_gives_the_points(week):
     assert made.settled and made.total == 100 and made.state == "complete"
 
 
+def test_points_by_hand_of_another_hand_in_are_told_until_it_is_loaded(week):
+    """Grace handed in anew after her answer had 20 of 20: 100 points stood as complete, and nobody had read it."""
+    second = replace(mark("grace", attempt=2), submission="b")
+
+    def now(task="13.7", points=20, **of):
+        return Standing(second, [1, 2], by_hand={task: ByHand(task, points, **of)})
+
+    for of in ((1, "a"), (1, ""), (2, "a")):  # another attempt; of before hashes were kept; another file of this one
+        assert now(of=of).before == ["13.7"] and now(of=of).state == "by hand: of before `grade load`"
+        assert again([now(of=of)]) == ["points by hand are of an earlier hand-in, `grade load` first: grace, 13.7"]
+    for of in ((2, "b"), (2, ""), None):
+        assert now(of=of).before == [] and now(of=of).state == "complete" and again([now(of=of)]) == []
+    assert len(again([now(of=(1, "a"), again=True)])) == 1, "one sentence: the load comes first"
+    earned = next(task["points"] for task in second.tasks if task["id"] == "13.2")
+    for automatic, before in ((earned - 1, ["13.2"]), (earned, []), (None, [])):
+        assert now("13.2", 3, of=(2, "b"), automatic=automatic).before == before
+    assert now(points=None, of=(1, "a")).before == [], "nothing was given: nothing is old"
+
+
 def test_a_mark_that_failed_as_a_whole_is_in_doubt_everywhere(week):
     made = Standing(mark("a", complete=False), [1])
     assert [task["id"] for task in made.mark.tasks if made.doubtful(task)] == [f"13.{n}" for n in range(1, 7)]
@@ -113,10 +134,10 @@ class TestWithNbgrader:
     def test_points_and_comments_by_hand(self, made):
         root, week = made
         (given,) = hand_comments(root / "course", week, "anna")
-        assert given == ByHand("91.2", 5, comments=["well said\n<b>but short</b>"])
+        assert given == ByHand("91.2", 5, of=(1, ""), comments=["well said\n<b>but short</b>"])
         assert hand_comments(root / "course", week, "nobody") == []
         assert hand_comments(root / "course", week, ZOE) == [
-            ByHand("91.3", None, 1.5),
+            ByHand("91.3", None, 1.5, automatic=2, of=(1, "")),
             ByHand("91.2", comments=["nearly"]),
         ]
         assert hand_comments(root / "course" / "source", week, "anna") == [given], "from a folder inside"
@@ -127,6 +148,32 @@ class TestWithNbgrader:
         assert by_name["anna"].total == 11 and by_name["anna"].state == "complete"
         assert by_name[ZOE].state == "to be graded by hand" and by_name[ZOE].automatic == 7.5
         assert by_name["c"].automatic == 3, "a person overruled 1 of 4, and 91.3 has none"
+
+    def test_what_came_after_the_load_is_told_and_the_load_asks_to_look(self, tmp_path):
+        from grading.gradebook.init import init
+        from grading.gradebook.load import load
+        from tests.grading.gradebook.samples import by_hand, handed, make, put_marks
+        from tests.grading.gradebook.samples import mark as small
+
+        source = make(tmp_path / "source")
+        course, week = init(tmp_path / "course", source=source).course, find_week("week91", find_weeks(source))
+        put_marks(tmp_path / "marks", small("grace", submission="a"))
+        load(course, week, tmp_path / "marks", files=lambda mark: handed("Because."))
+        by_hand(course, "grace", "task-91-2", 6)
+
+        def state():
+            (grace,) = standings(week, tmp_path / "marks", tmp_path / "course")
+            return grace.state
+
+        assert state() == "complete"
+        put_marks(tmp_path / "marks", small("grace", attempt=2, submission="b"))
+        assert state() == "by hand: of before `grade load`"
+        load(course, week, tmp_path / "marks", files=lambda mark: handed("I withdraw everything."))
+        assert state() == "to be looked at again by hand"
+        by_hand(course, "grace", "task-91-2", 1)
+        assert state() == "complete"
+        put_marks(tmp_path / "marks", small("grace", attempt=2, submission="c"))  # `grade rename`: another file counts
+        assert state() == "by hand: of before `grade load`"
 
     def test_no_course_directory_and_no_nbgrader_are_no_error(self, made, tmp_path, monkeypatch):
         root, week = made

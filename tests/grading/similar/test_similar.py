@@ -82,6 +82,14 @@ def test_who_has_the_solutions_is_paired_with_them(week):
     assert [(pair.first.student, pair.second.student) for pair in pairs] == [("the reference", "ben")]
 
 
+def test_an_earlier_year_is_not_held_against_the_solutions(week):
+    """Of each who had them years ago a line stood around this year's one pair."""
+    ours = reference_submission(week)
+    own = {path.partition("/")[2]: data for path, data in ours.files.items() if path.endswith(".py")}
+    pairs, _, _ = compared(week, {"old": own, "anna": student(0)}, ours=ours, years={"old": "2025"})
+    assert pairs == []
+
+
 def test_the_solutions_are_found_also_where_half_of_the_class_has_them(week):
     ours = reference_submission(week)
     own = {path.partition("/")[2]: data for path, data in ours.files.items() if path.endswith(".py")}
