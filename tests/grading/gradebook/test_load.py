@@ -209,7 +209,7 @@ def test_an_answer_that_changed_after_it_was_graded_is_looked_at_again(course, w
 
 def test_an_answer_where_there_was_none_is_read_by_a_person(course, week, marks):
     put_marks(marks, mark("anna", unanswered=["91.2"]))
-    load(course, week, marks, files=lambda mark: handed())
+    load(course, week, marks, files=lambda mark: handed(""))
     assert scores(course, "anna")["task-91-2"] == (0, None, False)
     put_marks(marks, mark("anna"))
     report = load(course, week, marks, files=lambda mark: handed("Because."))
