@@ -78,10 +78,10 @@ class _Name:
 
     def called(self, entry: Entry, rules: Rules) -> str:
         """What an entry's student is called in this week."""
-        if entry.student not in (self.name, entry.participant):
-            return entry.student  # an id, out of another collection
         if mine := [one for one in self.kept if _who(one) == entry.participant]:
             return mine[0].called or mine[0].student
+        if entry.student not in (self.name, entry.participant):
+            return entry.student  # an id, out of another collection
         if self._by_ids(entry, rules):
             return entry.participant
         if mine := [one for one in self.back if _who(one) == entry.participant]:

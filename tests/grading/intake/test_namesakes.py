@@ -265,6 +265,9 @@ def test_two_numbers_of_one_student_are_one_where_ids_say_so(folder, collect, he
 def test_ids_that_come_after_the_hand_in_say_how_they_hold(folder, collect, here):
     collect("one.zip")
     ids(folder, '"Max Meier_500" = "max1"')
+    (folder / "roster.csv").write_text(ROSTER)
+    said = grade(folder, "status", "week13", "--roster", "roster.csv")
+    assert "1 missing" in said and "several of the roster" not in said
     said = collect("both.zip")
     assert "Max Meier was collected before [ids] called Max Meier_500 max1, and keeps that name" in said
     assert "`grade withdraw week13 'Max Meier'`, and collected again it is max1" in said
@@ -404,6 +407,12 @@ def test_who_was_collected_before_ids_spoke_of_them_is_found_by_both_names(folde
     ids(folder, '"Max Meier" = "max"')
     said = grade(folder, "status", "week13")
     assert "0 missing" in said and "roster" not in said
+    (folder / "submitted").rename(folder / "elsewhere")
+    collect("one.zip", "--received", FRIDAY)
+    with (folder / "course.toml").open("a") as file:
+        file.write('[extensions."Max Meier"]\nweek13 = 2026-11-20T23:59:00+01:00\n')
+    said = grade(folder, "status", "week13")
+    assert "max " in said and "0 missing" in said and "roster" not in said
 
 
 def test_what_is_copied_out_of_a_collection_keeps_ids_and_numbers(folder, collect, here):
@@ -416,6 +425,20 @@ def test_what_is_copied_out_of_a_collection_keeps_ids_and_numbers(folder, collec
         ("Max Meier_501", "Max Meier_501"),
     ]
     assert "2 students" in collect("both.zip", "--to", "again")
+
+
+def test_an_id_out_of_another_collection_stays_unless_the_student_is_here(folder, collect):
+    ids(folder, '"Max Meier" = "max"', '"Max Meier_501" = "maxi"')
+    collect("one.zip")
+    collect("other.zip")
+    ids(folder)
+    collect("one.zip", "--to", "again")
+    grade(folder, "collect", "week13", "--from", "submitted", "--to", "again")
+    found = find_submissions(folder / "again", WEEKS["week13"])
+    assert {(one.student, one.participant) for one in found} == {
+        ("Max Meier", "Max Meier_500"),
+        ("maxi", "Max Meier_501"),
+    }
 
 
 def test_a_name_with_an_underscore_is_no_namesake(folder, collect, here):
