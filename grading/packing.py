@@ -42,6 +42,7 @@ def feedback(
     """Pack the feedback pages for the upload to Canvas or Moodle. Status 1: somebody is left out, and is named."""
     from grading.here import not_the_students
     from grading.intake.names import some
+    from grading.intake.namesakes import of_week
     from grading.intake.policy import find_rules
     from grading.reports import page
     from grading.reports.commands import again, class_of, waiting
@@ -51,7 +52,8 @@ def feedback(
 
     not_the_students(to)
     found, here = class_of(week, marks, gradebook, course)
-    packed = pack(found, here, pages, like, to, find_rules(course, find_weeks()))
+    rules = of_week(find_rules(course, find_weeks()), submissions, found)
+    packed = pack(found, here, pages, like, to, rules)
     older = [
         one.student
         for one in here

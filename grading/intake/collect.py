@@ -27,6 +27,7 @@ from grading.intake import roster
 from grading.intake.find import Entry, Found
 from grading.intake.mistaken import refuse_another_weeks
 from grading.intake.names import clean, is_exchange_name, shown, some
+from grading.intake.namesakes import told_apart
 from grading.intake.pack import TooMuch, digest_of, pack
 from grading.intake.policy import Rules
 from grading.intake.receipts import (
@@ -98,7 +99,6 @@ def collect(
                 if source.resolve() in (to.resolve(), report.root.resolve()):
                     raise LabError(f"{source} is where attempts are kept: collect from where they come from")
                 with opened(source, week, to / f".collect-{week.name}") as found:
-                    report.notes += found.notes
                     _timed_or_refuse(found, source, week, rules, given)
                     if not students:
                         refuse_another_weeks(found, source, week)
@@ -108,12 +108,6 @@ def collect(
                 report.notes.append(
                     f"The platform's marks hold before --received for {many} of them: late, or not, by the deadline of "
                     "course.toml. --student ID --received TIME tells one's time"
-                )
-            if many := report.withdrawn:
-                was, stays = ("was", "stays") if many == 1 else ("were", "stay")
-                report.notes.append(
-                    f"{many} of what is in it {was} withdrawn before, and {stays} so: `grade withdraw {week.name} "
-                    "--undo` brings all back, with a student's id that one's"
                 )
             here = [unquoted(path.name) for path in report.root.iterdir() if path.is_dir()]
             report.notes += roster.extends_nobody(here, week, rules)
@@ -160,6 +154,9 @@ def _collect(
             why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
             report.refused.append(f"{shown(entry.student)}: {shown(entry.path.name)} {why}: it was not collected")
     before = whole.hexdigest() in ended
+    digests = told_apart(digests, found.notes, report.root, week, rules)
+    report.notes += found.notes
+    everybody, gone = len(digests), list[tuple[Entry, Receipt]]()
     ids: dict[str, set[str]] = {}
     called: dict[str, set[str]] = {}
     for receipt in read_receipts(report.root, week.name):
@@ -185,7 +182,8 @@ def _collect(
                 report.notes.append(f"{shown(entry.path.name)} {said}: {holds}, by --received, holds")
             if known:
                 report.known += 1
-                report.withdrawn += any(one.digest == digest for one in back)
+                gone += [(entry, one) for one in back if one.digest == digest][-1:]
+                _number(theirs, digest, entry.participant)
                 if students and timed == GIVEN and any(one.digest == digest for one in theirs):
                     _retime(theirs, digest, received, report)
                 continue
@@ -224,6 +222,7 @@ def _collect(
                         [*entry.attention, *told],
                         folder / f"{number}.zip",
                         entry.student,
+                        entry.participant,
                     ),
                 )
             )
@@ -232,6 +231,8 @@ def _collect(
         except TooMuch as error:
             report.refused.append(f"{shown(student)}: {shown(entry.path.name)} {error}: it was not collected")
     progress("keeping", len(digests), len(digests))
+    report.withdrawn += len(gone)
+    report.notes += _stay_back(gone, everybody, source, week, given)
     if not before and not students:
         ended = [*ended, whole.hexdigest()]
         write_marker(report.root, week.name, ended)
@@ -245,13 +246,49 @@ def _only(
     if EVERYBODY in students:
         return digests
     called = {name: set(rules.called(name)) for name in students}
-    here = [entry.student for entry, _ in digests]
+    here = [{entry.student, rules.id_of(entry.student), entry.participant} for entry, _ in digests]
     for name, names in called.items():
-        if not names & {*here, *map(rules.id_of, here)}:
-            known = sorted({rules.id_of(student) for student in here})
+        if not names & set().union(*here):
+            known = sorted({rules.id_of(entry.student) for entry, _ in digests})
             raise LabError(f"nothing of {name!r} is in {source}{nearest(name, known[:200])}")
     wanted = set().union(*called.values())
-    return [(entry, digest) for entry, digest in digests if wanted & {entry.student, rules.id_of(entry.student)}]
+    return [one for one, names in zip(digests, here) if wanted & names]
+
+
+def _number(theirs: list[Receipt], digest: str, participant: str) -> None:
+    """Receipts of before Moodle's numbers were kept learn them, when the same content comes once more."""
+    for receipt in theirs:
+        if receipt.digest == digest and participant and not receipt.participant:
+            receipt.participant = participant
+            write_receipt(receipt)
+
+
+def _stay_back(
+    gone: Sequence[tuple[Entry, Receipt]], everybody: int, source: Path, week: Week, given: datetime | None
+) -> list[str]:
+    """A sentence on what is in the source and was withdrawn, with the commands that bring it back and give it another
+    time. Nobody else gets that time, and who is in time by the platform's mark needs none."""
+    if not gone:
+        return []
+    was, stays, them = ("was", "stays", "it") if len(gone) == 1 else ("were", "stay", "them")
+    undo = [
+        f"`{shlex.join(['grade', 'withdraw', week.name, '--from', where, '--undo'])}`"
+        for where in sorted({receipt.source for _, receipt in gone})
+    ]
+    told = (
+        f"{len(gone)} of what is in {source} {was} withdrawn before, and {stays} so "
+        f"({some(sorted({receipt.student for _, receipt in gone}))}): {' and '.join(undo)} "
+        f"{'brings' if len(undo) == 1 else 'bring'} {them} back"
+    )
+    untimed = [receipt for entry, receipt in gone if entry.received is None and entry.late is not False]
+    if untimed:
+        one = len({receipt.received for receipt in untimed}) > 1  # of several collections: each has its own right time
+        names = [EVERYBODY] if len(gone) == everybody else sorted({receipt.student for receipt in untimed})
+        words = ["grade", "collect", week.name, "--from", str(source)]
+        words += [word for name in (["ID"] if one else names) for word in ("--student", name)]
+        words += ["--received", given.isoformat() if given and not one else "TIME"]
+        told += f", and then `{shlex.join(words)}` gives {f'one of {them}' if one else them} another time"
+    return [told]
 
 
 def _retime(theirs: list[Receipt], digest: str, received: datetime | None, report: Report) -> None:

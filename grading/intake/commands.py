@@ -70,6 +70,7 @@ def collect(
 
     from grading.here import not_the_class
     from grading.intake.collect import collect as run
+    from grading.intake.namesakes import of_week
     from grading.intake.policy import FILE, find_rules
     from labkit.checks.tasks import find_week, find_weeks
 
@@ -91,7 +92,7 @@ def collect(
             "one's, with --student '*' everybody's)"
         )
     for sentence in dict.fromkeys(
-        (*report.notes, *slips(rules, [one.student for one in report.added]), *report.refused)
+        (*report.notes, *slips(of_week(rules, to, found), [one.student for one in report.added]), *report.refused)
     ):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     _table(console, report, found, rules)

@@ -19,7 +19,7 @@ import os
 import pwd
 import stat
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -62,6 +62,7 @@ class Entry:
     left_out   (path, why) of what could not be collected, as the end of a sentence
     notes      sentences for the student; `attention`: for the instructor
     renamed    (path, name under which it counts): see renames.py
+    participant  Moodle's name and number of the student, "" of other systems: see namesakes.py
     """
 
     student: str
@@ -75,6 +76,7 @@ class Entry:
     attention: tuple[str, ...] = ()
     timed: str = ""
     renamed: tuple[tuple[str, str], ...] = ()
+    participant: str = ""
 
 
 class Found(list):
@@ -166,6 +168,7 @@ def _of_receipts(root: Path, week: Week) -> Found:
             tuple(r.attention),
             timed=MARKED if r.timed == MARKED else "",
             renamed=tuple(read_names(r.path).items()),
+            participant=r.participant,
         )
         for r in read_receipts(root, week.name)
     ]
@@ -306,16 +309,21 @@ def _told_apart(by_student: dict[str, list[_Item]], notes: list[str]) -> dict[st
     """Moodle writes full names, and a number that differs for two people of one name: then it is part of the id."""
     result: dict[str, list[_Item]] = {}
     for student, items in by_student.items():
-        numbers = sorted({item.named.number for item in items if item.named.system == "Moodle"})
-        if len(numbers) > 1:
-            notes.append(
-                f"Moodle has {len(numbers)} participants called {shown(student)}: they are told apart as "
-                f"{', '.join(f'{shown(student)}_{n}' for n in numbers)}"
-            )
+        participants = sorted({item.named.participant for item in items if item.named.participant})
+        if len(participants) > 1:
+            notes.append(apart(student, participants))
         for item in items:
-            apart = len(numbers) > 1 and item.named.system == "Moodle"
-            result.setdefault(f"{student}_{item.named.number}" if apart else student, []).append(item)
+            called = item.named.participant if len(participants) > 1 else ""
+            result.setdefault(called or student, []).append(item)
     return result
+
+
+def apart(name: str, participants: Sequence[str]) -> str:
+    """The sentence on several of one name in one source."""
+    return (
+        f"Moodle has {len(participants)} participants called {shown(name)}: they are told apart as "
+        f"{', '.join(map(shown, participants))}"
+    )
 
 
 def _attempts(student: str, items: list[_Item]) -> list[Entry]:
@@ -332,7 +340,9 @@ def _attempts(student: str, items: list[_Item]) -> list[Entry]:
         named = batch[0].named
         parts = tuple((item.named.file, item.path) for item in batch)
         received, timed = when[id(batch)]
-        entry = Entry(student, number, received, batch[0].path, parts, named.late, timed=timed)
+        entry = Entry(
+            student, number, received, batch[0].path, parts, named.late, timed=timed, participant=named.participant
+        )
         if named.late:
             entry = replace(entry, notes=(f"{named.system} marks this attempt as late.",))
         entries.append(replace(entry, attention=(*_claims(entry), *_backdated(entry, named.received))))

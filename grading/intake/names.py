@@ -49,6 +49,11 @@ class Named:
     late: bool | None = None
     received: datetime | None = None
 
+    @property
+    def participant(self) -> str:
+        """Moodle's name and number, "Max Meier_500": see namesakes.py. "" of other systems."""
+        return f"{self.student}_{self.number}" if self.system == "Moodle" else ""
+
 
 def exchange_name(name: str, assignments: tuple[str, ...]) -> Named | None:
     """A folder of nbgrader's exchange, if it is one of these assignments."""

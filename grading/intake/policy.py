@@ -36,12 +36,12 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from grading.marks import Mark
 from labkit.checks.tasks import Week
@@ -79,6 +79,7 @@ class Rules(Config):
     extensions: dict[str, dict[str, datetime]] = Field(default={})
     ids: dict[str, str] = Field(default={})
     comments: dict[str, str] = Field(default={})
+    _numbers: dict[str, dict[int, str]] = PrivateAttr(default={})  # student -> attempt -> participant: see `knowing`
 
     @model_validator(mode="after")
     def _whole(self) -> Rules:
@@ -131,6 +132,21 @@ class Rules(Config):
         """All names of a student, the given one first: the course's id, and what learning platforms call them."""
         id = self.id_of(student)
         return list(dict.fromkeys([student, id, *(name for name in self.ids if self.id_of(name) == id)]))
+
+    def knowing(self, numbers: Mapping[str, Mapping[int, str]]) -> Rules:
+        """The same rules within one week, whose attempts tell which participant of Moodle's each student is there."""
+        known = self.model_copy()
+        known._numbers = {student: dict(theirs) for student, theirs in numbers.items()}
+        return known
+
+    def participants(self, student: str) -> dict[int, str]:
+        """Moodle's name and number of a student in the week that is known, by attempt."""
+        return self._numbers.get(student, {})
+
+    def is_another(self, participant: str, student: str) -> bool:
+        """Whether a participant is known to be another student than this one, in the week that is known."""
+        owners = {self.id_of(who) for who, theirs in self._numbers.items() if participant in theirs.values()}
+        return bool(owners) and self.id_of(student) not in owners
 
     def among(self, student: str, here: Iterable[str]) -> str:
         """Which of those who are here is meant: the one of this name, else the one whom [ids] calls so; else `student`,

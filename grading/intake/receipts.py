@@ -43,6 +43,7 @@ class Receipt:
     late        whether the LMS marked it as late; None if nothing tells
     left_out    path -> why it was not collected, as the end of a sentence
     called      what the source called the student, as [ids] may name it
+    participant  Moodle's name and number of the student, which tell two of one name apart; "" of other systems
     path        where the attempt lies
     """
 
@@ -60,6 +61,7 @@ class Receipt:
     attention: list[str] = field(default_factory=list)
     path: Path = Path()
     called: str = ""
+    participant: str = ""
 
 
 def folder_of(root: Path, student: str) -> Path:
@@ -108,6 +110,11 @@ def read_receipts(root: Path, assignment: str) -> Iterator[Receipt]:
         for student in students:
             if student.is_dir(follow_symlinks=False):
                 yield from receipts_in(Path(student.path))
+
+
+def read_withdrawn(root: Path) -> list[Receipt]:
+    """All receipts of attempts that were taken back."""
+    return [receipt for folder in sorted(root.glob(f"*/{WITHDRAWN}")) for receipt in receipts_in(folder)]
 
 
 def read_marker(root: Path, assignment: str) -> list[str]:

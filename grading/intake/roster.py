@@ -14,7 +14,7 @@ import csv
 import difflib
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -123,35 +123,67 @@ def _sign(head: str) -> str:
 
 def find(student: str, roster: Roster, rules: Rules) -> tuple[Line | None, str]:
     """The line that is this student, or why none is: not there, or several are called so."""
-    for called in rules.called(student):
-        number = re.fullmatch(r".*_(\d+)", called, re.S)
-        for columns, wanted in _comparisons(roster.system, called, number[1] if number else ""):
-            found = [
-                line
-                for line in roster.lines
-                if wanted and any(line.cells.get(column, "").strip() == wanted.strip() for column in columns)
-            ]
-            if len(found) == 1:
-                return found[0], ""
-            if found:
-                return None, "several of the roster are called so"
-    return None, NOT_THERE
+    several = False
+    for found in _candidates(student, roster, rules):
+        if len(found) == 1:
+            return found[0], ""
+        several = several or len(found) > 1
+    return None, "several of the roster are called so" if several else NOT_THERE
 
 
-def _comparisons(system: str, called: str, number: str) -> list[tuple[tuple[str, ...], str]]:
-    """(columns, what stands in one of them if it is this student), in the order in which they are tried."""
-    if system == CANVAS:
-        return [(CANVAS_NAMES[:3], called), (("ID",), number), (("Student",), called)]
-    if system == MOODLE:
-        return [(MOODLE_NAMES[:2], called), (("Identifier",), f"Participant {number}"), (("Full name",), called)]
-    return [(("student",), called)]
+def _candidates(student: str, roster: Roster, rules: Rules) -> Iterator[list[Line]]:
+    """The lines that may be this student, by one comparison after the other, the surest first."""
+    theirs = list(rules.participants(student).values())
+    names = list(dict.fromkeys([*rules.called(student), *theirs, *map(rules.id_of, theirs)]))
+    if roster.system == MOODLE:
+        for name in names:
+            yield _with(name, roster, *MOODLE_NAMES[:2])
+            yield _numbered(name, roster)
+        for name in names:
+            lines = _with(name, roster, "Full name")
+            yield [line for line in lines if not rules.is_another(_participant(line), student)]
+        return
+    for name in names:
+        if roster.system == CANVAS:
+            yield _with(name, roster, *CANVAS_NAMES[:3])
+            number = re.fullmatch(r".*_(\d+)", name, re.S)
+            yield _with(number[1] if number else "", roster, "ID")
+        yield _with(name, roster, "Student" if roster.system == CANVAS else "student")
+
+
+def _with(wanted: str, roster: Roster, *columns: str) -> list[Line]:
+    """The lines in which one of these columns holds it."""
+    return [
+        line
+        for line in roster.lines
+        if wanted and any(line.cells.get(column, "").strip() == wanted.strip() for column in columns)
+    ]
+
+
+def _numbered(participant: str, roster: Roster) -> list[Line]:
+    """The lines of a number of Moodle's, "Max Meier_500". In another assignment's worksheet it may be somebody else's:
+    then the name tells."""
+    name, _, number = participant.rpartition("_")
+    lines = _with(f"Participant {number}", roster, "Identifier")
+    called = _with(name, roster, "Full name")
+    return [line for line in lines if not called or line in called]
+
+
+def _participant(line: Line) -> str:
+    """How Moodle's download calls the one of this line, "Max Meier_500"."""
+    return f"{line.name}_{line.cells['Identifier'].strip().rpartition(' ')[2]}"
 
 
 def id_of(line: Line, roster: Roster, rules: Rules) -> str:
-    """Our id of somebody from whom nothing is here: what [ids] says, else what `grade collect` would call them."""
-    for name in line.names:
-        if rules.id_of(name) != name:
+    """Our id of somebody from whom nothing is here: what [ids] says, else what `grade collect` would call them. Of
+    several of one name in Moodle it is name and number."""
+    called = [_participant(one) for one in _with(line.name, roster, "Full name")]  # nobody, but in Moodle's
+    own = [_participant(line)] if len(called) > 1 else []
+    for name in (*own, *line.names):
+        if rules.id_of(name) != name and (rules.id_of(name) in own or rules.id_of(name) not in called):
             return rules.id_of(name)
+    if own:
+        return own[0]
     if roster.system == CANVAS:
         number = line.cells["ID"].strip()
         for name in rules.ids:

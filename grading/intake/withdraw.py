@@ -8,14 +8,14 @@ Nothing is deleted, no number is given to another attempt, and a source that hol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grading.files import locked
 from grading.intake.names import shown
 from grading.intake.policy import Rules
-from grading.intake.receipts import MARKER, WITHDRAWN, Receipt, read_receipts, receipts_in
+from grading.intake.receipts import MARKER, WITHDRAWN, Receipt, read_receipts, read_withdrawn
 from grading.marks import path_of, quoted
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -50,13 +50,9 @@ def withdraw(
     if not (root / MARKER).is_file():
         raise LabError(f"{root} was not made by `grade collect`: there is no attempt to take back")
     with locked(root, f"a `grade collect` into {root} is running: wait for its end"):
-        here = sorted(_withdrawn(root) if undo else read_receipts(root, week.name), key=lambda one: one.student)
+        here = sorted(read_withdrawn(root) if undo else read_receipts(root, week.name), key=lambda one: one.student)
         chosen = _chosen(here, rules, student, attempt, source, undo)
         return [_moved(one, root, marks, week, undo) for one in chosen]
-
-
-def _withdrawn(root: Path) -> Iterable[Receipt]:
-    return [receipt for folder in sorted(root.glob(f"*/{WITHDRAWN}")) for receipt in receipts_in(folder)]
 
 
 def _chosen(

@@ -210,7 +210,7 @@ def report(
 
     found, here = class_of(week, marks, gradebook, course)
     seen = overview(found, here)
-    seen.absent = [one.student for one in _missing(found, here, course, None)[2]]
+    seen.absent = [one.student for one in _missing(found, here, submissions, course, None)[2]]
     write_page(seen, to)
     render(seen, Console())
     for sentence in waiting(found, submissions, marks).told(found):
@@ -272,7 +272,7 @@ def export(
     found, here = class_of(week, marks, gradebook, course)
     waits = waiting(found, submissions, marks)
     bare = waits.new
-    rules, who, gone = _missing(found, here, course, roster, bare)
+    rules, who, gone = _missing(found, here, submissions, course, roster, bare)
     for sentence in unknown_ids(who, rules):
         typer.echo(sentence)
     given = [one for one in gone if one.over] if zeros else []
@@ -364,12 +364,12 @@ def _term(
             found, here = class_of(week.name, marks, gradebook, course)
             waits = waiting(found, submissions, marks)
             behind += [f"{found.name}: {sentence}" for sentence in (*waits.told(found), *again(here))]
-            gone = _missing(found, here, course, roster, waits.new)[2]
+            own, _, gone = _missing(found, here, submissions, course, roster, waits.new)
             if zeros and not anyway:
-                _sure_of_zeros([a for a in gone if a.over], [*(s.student for s in here), *waits.new], who, rules)
+                _sure_of_zeros([a for a in gone if a.over], [*(s.student for s in here), *waits.new], who, own)
             if zeros:
                 behind += _may_come([one for one in gone if one.over], found, rules)
-            parts.append(term.Part(found, here, gone, waits.new))
+            parts.append(term.Part(found, here, gone, waits.new, own))
         elif bare := waiting(week, submissions, marks).new:
             waits = count(len(bare), "hand-in is", "hand-ins are")
             without.append(f"{week.name} has no column: {waits} not graded yet")
@@ -380,9 +380,13 @@ def _term(
     typer.echo(f"{count(len(made.rows) - 1, 'student')} and {count(len(parts), 'week')} are in {to}")
     if made.open:
         typer.echo(f"{made.open} have no total yet: the last column tells which week is open, and why")
-    strange = strangers(sorted({one.student for part in parts for one in part.standings}), who, rules) if who else []
+    strange = set[str]()
+    if who is not None:
+        for part in parts:
+            here = [one.student for one in part.standings]
+            strange |= {student for student, _ in strangers(here, who, part.rules or rules)}
     if strange:
-        typer.echo(f"Not in the roster, with a line of their own: {names([student for student, _ in strange])}")
+        typer.echo(f"Not in the roster, with a line of their own: {names(sorted(strange))}")
     for sentence in (*without, *behind):
         typer.echo(sentence)
 
@@ -467,15 +471,19 @@ def class_of(week: str, marks: Path, gradebook: Path | None, course: Path | None
     return found, here
 
 
-def _missing(week, here: list, course: Path | None, roster: Path | None, bare: list[str] | None = None) -> tuple:
-    """(the course's rules, the roster or None, who of it handed nothing in). `bare`: whose hand-in has no mark yet."""
+def _missing(
+    week, here: list, submissions: Path, course: Path | None, roster: Path | None, bare: list[str] | None = None
+) -> tuple:
+    """(the course's rules, which know who is who in this week, the roster or None, who of it handed nothing in).
+    `bare`: whose hand-in has no mark yet."""
     from datetime import UTC, datetime
 
+    from grading.intake.namesakes import of_week
     from grading.intake.policy import find_rules
     from grading.intake.roster import absent, of_rules
     from labkit.checks.tasks import find_weeks
 
-    rules = find_rules(course, find_weeks())
+    rules = of_week(find_rules(course, find_weeks()), submissions, week)
     who = of_rules(rules, roster)
     students = [*(s.student for s in here), *(bare or ())]
     return rules, who, absent(week.name, students, who, rules, datetime.now(UTC)) if who is not None else []

@@ -55,11 +55,15 @@ def pack(
 
     feedback    its folder
     like        the platform's own bulk downloads of this assignment, which tell the names
+    rules       the course's, which know who has which number in this week
 
     LabError for what is no download of Canvas or Moodle, for one of each, and for another week's."""
     named: dict[str, tuple[str, str]] = {}
+    participants: dict[str, tuple[str, str]] = {}
     for source in like:
-        named |= _names(source, rules)
+        found, numbered = _names(source, rules)
+        named |= found
+        participants |= numbered
     systems = {system for system, _ in named.values()}
     if len(systems) != 1:
         raise LabError(
@@ -76,14 +80,13 @@ def pack(
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
         for standing in standings:
             written = path_of(feedback, week, standing.student)
+            place = _place(standing, named, participants, rules)
             if not written.is_file():
                 without.append(standing.student)
-            elif standing.student not in named:
+            elif place is None:
                 unknown.append(standing.student)
             else:
-                archive.writestr(
-                    _stamped(named[standing.student][1].format(file=f"{week.name}.html")), written.read_bytes()
-                )
+                archive.writestr(_stamped(place[1].format(file=f"{week.name}.html")), written.read_bytes())
                 packed.students.append(standing.student)
     if not packed.students:
         raise LabError(
@@ -103,8 +106,22 @@ def _stamped(name: str) -> zipfile.ZipInfo:
     return info
 
 
-def _names(source: Path, rules: Rules) -> dict[str, tuple[str, str]]:
-    """student -> (system, the name in the archive with {file} where ours goes); the latest attachment of each."""
+def _place(
+    standing: Standing, named: dict[str, tuple[str, str]], participants: dict[str, tuple[str, str]], rules: Rules
+) -> tuple[str, str] | None:
+    """Where a student's page goes; None if the downloads do not tell. Whose number is known, of the attempt that counts
+    first, is found by it alone: the bare name may be another one's."""
+    theirs = rules.participants(standing.student)
+    if not theirs:
+        return named.get(standing.student)
+    mine = [theirs.get(standing.mark.attempt, ""), *reversed(theirs.values())]
+    return next((participants[one] for one in mine if one in participants), None)
+
+
+def _names(source: Path, rules: Rules) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[str, str]]]:
+    """student -> (system, the name in the archive with {file} where ours goes), the latest attachment of each; and the
+    same of Moodle's participants."""
+    participants: dict[str, tuple[str, str]] = {}
     found: dict[str, tuple[int, str, str]] = {}
     numbers: dict[str, set[str]] = {}
     for name in _listed(source):
@@ -119,6 +136,8 @@ def _names(source: Path, rules: Rules) -> dict[str, tuple[str, str]]:
             folder = named.system == "Moodle" and not head["file"]  # else a file's name, behind whose "_" ours goes
             end = "/{file}" if folder else "{file}" if named.system == "Moodle" else "_{file}"
             to = head["head"].replace("{", "{{").replace("}", "}}") + end
+            if named.participant:
+                participants[named.participant] = (named.system, to)
             for student in (named.student, f"{named.student}_{named.number}"):
                 if student not in found or found[student][0] <= named.order:
                     found[student] = (named.order, named.system, to)
@@ -127,7 +146,7 @@ def _names(source: Path, rules: Rules) -> dict[str, tuple[str, str]]:
         if len(several) > 1 and found[student][1] == "Moodle":
             del found[student]
     called = {student: (system, to) for student, (_, system, to) in found.items()}
-    return {**called, **{rules.id_of(student): told for student, told in called.items()}}
+    return {**called, **{rules.id_of(student): told for student, told in called.items()}}, participants
 
 
 def _listed(source: Path) -> list[str]:

@@ -14,6 +14,7 @@ from rich.text import Text
 from grading import marks as marking
 from grading.intake import roster
 from grading.intake.names import some
+from grading.intake.namesakes import in_week
 from grading.intake.pending import Pending, entries_of, pending
 from grading.intake.policy import Rules
 from grading.intake.receipts import MARKED
@@ -120,7 +121,7 @@ def status(
         for row in result.rows:
             if row.received and row.received.tzinfo:
                 row.received = row.received.astimezone(due.tzinfo)
-    _absent(result, rules, now, given)
+    _absent(result, in_week(rules, entries), now, given)
     return result
 
 

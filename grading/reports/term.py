@@ -27,12 +27,13 @@ NUMBERS = ("ID number", "Identifier", "SIS User ID", "SIS Login ID", "ID", "Emai
 @dataclass
 class Part:
     """One week of the term: where its students stand, who of the roster handed nothing in, and whose hand-in has no
-    mark."""
+    mark. `rules`: the course's, which know who is who in this week."""
 
     week: Week
     standings: Sequence[Standing]
     absent: Sequence[Absent] = ()
     ungraded: Sequence[str] = ()
+    rules: Rules | None = None
 
     @property
     def possible(self) -> float:
@@ -66,7 +67,7 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
             *((student, None, NOT_GRADED) for student in part.ungraded),
         ]
         for student, points, state in have:
-            line = find(student, who, rules)[0] if who is not None else None
+            line = find(student, who, part.rules or rules)[0] if who is not None else None
             place = student if line is None else places[id(line)]
             weeks = cells.setdefault(place, {})
             twice = part.week.name in weeks

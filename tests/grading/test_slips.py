@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import re
+import shlex
 import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -231,9 +232,7 @@ def test_what_was_collected_by_mistake_is_taken_back_and_brought_back(classroom)
     assert [one.attempt for one in marks.all_marks(classroom / "marks", "week13") if one.student == "anna"] == [1]
     said = grade(classroom, "collect", "week13", "--from", "wrong.zip")
     assert here() == [("anna", 1), ("bea", 1)], "the same source once more brings nothing"
-    assert (
-        "2 of what is in it were withdrawn before, and stay so: `grade withdraw week13 --undo` brings all back" in said
-    )
+    assert "2 of what is in wrong.zip were withdrawn before, and stay so (anna, bea)" in said
     download(classroom / "third.zip", week, "anna", "hugo")
     grade(classroom, "collect", "week13", "--from", "third.zip")
     assert ("anna", 3) in here(), "no number is given twice"
@@ -250,6 +249,98 @@ def test_what_was_collected_by_mistake_is_taken_back_and_brought_back(classroom)
         (): "whose attempt? Name the student",
     }.items():
         assert why in grade(classroom, "withdraw", "week13", *words, status=2)
+
+
+def times(folder):
+    return {one.student: one.received for one in find_submissions(folder / "submitted", WEEKS["week13"])}
+
+
+WRONG, RIGHT, EARLY = (datetime(2026, 11, day, 12, tzinfo=UTC) for day in (12, 14, 10))
+
+
+def handed_in(path, *students, text="x = 1\n", name="{}_100_assignsubmission_file_/collectives.py"):
+    with zipfile.ZipFile(path, "w") as archive:
+        for student in students:
+            archive.writestr(name.format(student), text)
+
+
+def told_to_type(folder, said):
+    """The commands in a sentence, typed as they stand there; what the last one said."""
+    for command in re.findall("`(grade [^`]+)`", next(part for part in said.split(". ") if "withdrawn before" in part)):
+        said = grade(folder, *shlex.split(command)[1:])
+    return said
+
+
+def test_a_wrong_date_that_was_withdrawn_is_put_right_by_the_commands_that_are_told(tmp_path, monkeypatch):
+    """`3 of what is in it were withdrawn before, and stay so`: nobody was named, and the students were missing."""
+    monkeypatch.setenv("COLUMNS", "200")
+    handed_in(tmp_path / "DL 3.zip", "anna", "Ben Carter", "cem")
+    words = ("collect", "week13", "--from", "DL 3.zip", "--received")
+    grade(tmp_path, *words, WRONG.isoformat())
+    grade(tmp_path, "withdraw", "week13", "--from", "DL 3.zip")
+    said = grade(tmp_path, *words, RIGHT.isoformat())
+    assert times(tmp_path) == {}
+    assert "3 of what is in DL 3.zip were withdrawn before, and stay so (Ben Carter, anna, cem): " in said
+    assert (
+        "`grade withdraw week13 --from 'DL 3.zip' --undo` brings them back, and then `grade collect week13 --from "
+        "'DL 3.zip' --student '*' --received 2026-11-14T12:00:00+00:00` gives them another time"
+    ) in said
+    assert "--student '*' --received TIME` gives" in grade(tmp_path, *words[:-1])
+    told_to_type(tmp_path, said)
+    assert times(tmp_path) == {"anna": RIGHT, "Ben Carter": RIGHT, "cem": RIGHT}
+    assert "withdrawn" not in grade(tmp_path, *words, RIGHT.isoformat())
+
+
+def test_nobody_else_gets_the_time_of_what_was_withdrawn(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    handed_in(tmp_path / "a.zip", "anna", "bea")
+    grade(tmp_path, "collect", "week13", "--from", "a.zip", "--received", EARLY.isoformat())
+    handed_in(tmp_path / "b.zip", "anna", "bea", *(late := [f"late{n}" for n in range(7)]))
+    words = ("collect", "week13", "--from", "b.zip", "--received")
+    grade(tmp_path, *words, WRONG.isoformat())
+    grade(tmp_path, "withdraw", "week13", "--from", "b.zip")
+    said = grade(tmp_path, *words, RIGHT.isoformat())
+    assert "7 of what is in b.zip were withdrawn before, and stay so (late0, late1, late2, late3, late4 and 2" in said
+    told_to_type(tmp_path, said)
+    assert times(tmp_path) == {"anna": EARLY, "bea": EARLY, **dict.fromkeys(late, RIGHT)}
+    grade(tmp_path, "withdraw", "week13", "late3")
+    said = grade(tmp_path, *words, RIGHT.isoformat())
+    assert "1 of what is in b.zip was withdrawn before, and stays so (late3)" in said and "brings it back" in said
+
+
+def test_withdrawn_ones_of_another_source_are_brought_back_from_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    handed_in(tmp_path / "a.zip", "anna")
+    handed_in(tmp_path / "b.zip", "bea")
+    handed_in(tmp_path / "ab.zip", "anna", "bea")
+    for name, when in (("a.zip", EARLY), ("b.zip", WRONG)):
+        grade(tmp_path, "collect", "week13", "--from", name, "--received", when.isoformat())
+        grade(tmp_path, "withdraw", "week13", "--from", name)
+    said = grade(tmp_path, "collect", "week13", "--from", "ab.zip", "--received", RIGHT.isoformat())
+    assert "`grade withdraw week13 --from a.zip --undo` and `grade withdraw week13 --from b.zip --undo` bring" in said
+    assert "--from ab.zip --student ID --received TIME` gives one of them another time" in said, "they had two times"
+    grade(tmp_path, "withdraw", "week13", "--from", "a.zip", "--undo")
+    assert times(tmp_path) == {"anna": EARLY}, "of the other source nothing comes back"
+
+
+def test_whom_the_platform_marks_as_in_time_needs_no_time(tmp_path, monkeypatch):
+    """--student of a name weighs more than Canvas' mark, and would make them late."""
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "course.toml").write_text(f"[deadlines]\nweek13 = {WRONG.isoformat()}\n")
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name in ("doejane_4567_88", "roemax_LATE_4568_93", "poeeva_4569_94"):
+            archive.writestr(f"{name}_collectives.py", f"x = {name!r}\n")
+    words = ("collect", "week13", "--from", "x.zip", "--received")
+    grade(tmp_path, *words, EARLY.isoformat())
+    for student in ("doejane_4567", "roemax_4568"):
+        grade(tmp_path, "withdraw", "week13", student)
+    said = grade(tmp_path, *words, RIGHT.isoformat())
+    assert "--student roemax_4568 --received" in said and "--student doejane" not in said
+    told_to_type(tmp_path, said)
+    late = times(tmp_path)
+    assert late["roemax_4568"] == RIGHT and late["doejane_4567"] == late["poeeva_4569"] == EARLY
+    grade(tmp_path, "withdraw", "week13", "doejane_4567")
+    assert "another time" not in grade(tmp_path, *words, RIGHT.isoformat())
 
 
 def test_a_folder_of_downloads_is_no_folder_of_students(tmp_path):
