@@ -165,7 +165,7 @@ def _numbered(participant: str, roster: Roster) -> list[Line]:
     then the name tells."""
     name, _, number = participant.rpartition("_")
     lines = _with(f"Participant {number}", roster, "Identifier")
-    called = _with(name, roster, "Full name")
+    called = _with(name, roster, "Full name") if lines else []
     return [line for line in lines if not called or line in called]
 
 
