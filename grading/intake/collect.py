@@ -174,7 +174,7 @@ def _collect(
             theirs, back = receipts_in(folder), receipts_in(folder / WITHDRAWN)
             received, timed = _time(entry, week, rules, given, sure=bool(students) and EVERYBODY not in students)
             report.marked += given is not None and timed == GIVEN and received != given and entry.late is not None
-            known = _known(theirs, digest, received, timed, before) or any(one.digest == digest for one in back)
+            known = _known(theirs, entry, digest, received, timed, before) or any(one.digest == digest for one in back)
             if entry.received and received != entry.received and (students or not known):
                 when = entry.received.isoformat(" ", "minutes")
                 said = f"was last written {when}" if entry.timed == PUT else f"says {when}, which its student can write"
@@ -321,9 +321,11 @@ def _long_ago(given: datetime | None, week: Week, rules: Rules, report: Report) 
         what = f"{(due - given).days} days before the deadline"
     else:
         return []
+    who = sorted({one.student for one in new}) if report.known else [EVERYBODY]  # nobody else gets another time
+    words = shlex.join(word for one in who for word in ("--student", one))
     return [
-        f"--received {given.isoformat(' ', 'minutes')} is {what}: if the date is a slip, --student '*' --received TIME "
-        "puts it right"
+        f"--received {given.isoformat(' ', 'minutes')} is {what}: if the date is a slip, {words} --received TIME puts "
+        "it right"
     ]
 
 
@@ -355,12 +357,22 @@ def _keep(entry: Entry, receipt: Receipt) -> Receipt:
     return receipt
 
 
-def _known(theirs: list[Receipt], digest: str, received: datetime | None, timed: str, before: bool) -> bool:
+def _known(
+    theirs: list[Receipt], entry: Entry, digest: str, received: datetime | None, timed: str, before: bool
+) -> bool:
+    """Whether an entry is an attempt that is kept. A platform gives what lies there in every download, also after
+    another attempt came by another way: there only what the platform itself gave last can have changed."""
     if timed == PUT:  # touched since, perhaps by who keeps the exchange; the text is known
         return any(r.digest == digest for r in theirs)
     if timed == OWN:
         return any(r.digest == digest and (r.timed != OWN or r.received == received) for r in theirs)
-    return any(r.digest == digest for r in (theirs if before else theirs[-1:]))
+    last = [*theirs[-1:], *[r for r in theirs if _way(r) == _way(entry)][-1:]]
+    return any(r.digest == digest for r in (theirs if before else last))
+
+
+def _way(one: Entry | Receipt) -> str:
+    """How it came: from Moodle, which numbers students, from Canvas, which marks what is late, or otherwise."""
+    return "Moodle" if one.participant else "Canvas" if one.late is not None else ""
 
 
 def _if_changed(

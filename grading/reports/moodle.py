@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grading.intake.policy import Rules
-from grading.intake.roster import MOODLE, Absent, Roster, find
+from grading.intake.roster import MOODLE, Absent, Line, Roster, find
 from grading.reports import page
 from grading.reports.canvas import Written, names
 from grading.reports.standing import Standing
@@ -65,6 +65,13 @@ def export(
         own, _ = find(one.student, roster, rules)
         if own is not None:
             grades.setdefault(id(own), 0)
+    others = [s.student for s in standings if _is_of_another(s.student, find(s.student, roster, rules)[0], rules)]
+    if others:
+        told = [
+            *told,
+            f"{roster.path} has other numbers than what was collected of {week.name} ({names(others)}): is it this "
+            "assignment's worksheet?",
+        ]
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     writer.writerow(roster.columns)
@@ -74,3 +81,12 @@ def export(
         writer.writerow([cells[column] for column in roster.columns])
     out_of_it = [f"{page.count(len(who), 'student')} left out ({why}): {names(who)}" for why, who in left.items()]
     return Written(page.write(to, out.getvalue()), len(grades), [*out_of_it, *told])
+
+
+def _is_of_another(student: str, line: Line | None, rules: Rules) -> bool:
+    """Whether the line has another number than Moodle's downloads of this week had for the student."""
+    theirs = rules.participants(student).values()
+    if line is None or not theirs:
+        return False
+    number = line.cells["Identifier"].strip().rpartition(" ")[2]
+    return not any(one.endswith(f"_{number}") for one in theirs)

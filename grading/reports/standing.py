@@ -123,8 +123,11 @@ class Standing:
 
     @property
     def total(self) -> float | None:
-        """Everything, after the late rule. None as long as a person still has to decide something."""
-        return round(self.factor * (self.automatic + self.given), 2) if self.settled and not self.ungraded else None
+        """Everything, after the late rule. None as long as a person still has to decide something, or to look again."""
+        open_ = self.factor > 0 and (self.again or self.before)
+        if open_ or not self.settled or self.ungraded:
+            return None
+        return round(self.factor * (self.automatic + self.given), 2)
 
     @property
     def state(self) -> str:
@@ -133,6 +136,8 @@ class Standing:
             return "a human must look"
         if self.ungraded:
             return "to be graded by hand"
+        if self.factor == 0:
+            return "complete"
         if self.above:
             return f"more points by hand than there are: {', '.join(self.above)}"
         if self.before:

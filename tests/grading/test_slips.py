@@ -636,6 +636,9 @@ def test_a_date_in_the_past_that_takes_lateness_away_is_told(classroom, monkeypa
     download(classroom / "y.zip", WEEKS["week13"], "bea")
     said = grade(classroom, *words, "y.zip", "--received", "2025-12-11T09:00+01:00")
     assert "is before all that was collected earlier, of which the first came 2026-01-09 09:00+01:00" in said
+    download(classroom / "both.zip", WEEKS["week13"], "bea", "cai")
+    said = grade(classroom, *words, "both.zip", "--received", "2025-12-10T09:00+01:00")
+    assert "if the date is a slip, --student cai --received TIME" in said, "whoever was there before keeps the time"
     download(classroom / "z.zip", WEEKS["week13"], "cem")
     assert "before" not in grade(classroom, *words, "z.zip", "--received", "2026-01-12T09:00+01:00")
     said = grade(classroom, "status", "week13")
@@ -761,6 +764,9 @@ def test_what_came_too_late_is_a_zero_and_nobody_has_to_read_it(week13_class):
     assert "these points come later" not in " ".join(what_next(WEEKS["week13"], closed))
     doubt = replace(closed, mark=spoil(mark("closed", complete=False), "test_algbw", FAULT, "it failed"))
     assert doubt.total == 0 and doubt.state == "complete", "a fault of the grader's changes nothing"
+    for slip in (ByHand("13.7", 5, again=True), ByHand("13.7", 25), ByHand("13.7", 5, of=(7, "x"))):
+        old = replace(closed, by_hand={"13.7": slip})
+        assert (old.total, old.state) == (0, "complete"), "nor do points by hand"
 
 
 def test_a_date_is_whole_in_80_columns(week13_class):

@@ -68,7 +68,8 @@ def test_what_a_human_gave_survives_a_regrade(course, week, marks):
     assert ("anna", "task-91-2", "well argued") in rows(course)
     look = "anna: 91.1 keeps the 3 points given by hand; the automatic ones are now 2: look again"
     assert report.human == [look]
-    load(course, week, marks)
+    still = "anna: 91.1 still has points by hand of before: look at them again"
+    assert load(course, week, marks).human == [still]
     assert scores(course, "anna")["task-91-1"] == (2, 3, True), "until somebody has looked"
     by_hand(course, "anna", "task-91-1", points=2)
     load(course, week, marks)
@@ -202,6 +203,8 @@ def test_an_answer_that_changed_after_it_was_graded_is_looked_at_again(course, w
     again = load(course, week, marks, files=lambda mark: handed("Because of something else."))
     assert scores(course, "anna")["task-91-2"] == (None, 5, True), "the points stay, and formgrader asks"
     assert [s for s in again.human if "anna" in s] and not [s for s in again.human if "ben" in s]
+    again = load(course, week, marks, files=lambda mark: handed("Because of something else."))
+    assert again.human == ["anna: 91.2 still has points by hand of before: look at them again"]
     by_hand(course, "anna", "task-91-2", points=4)
     assert load(course, week, marks, files=lambda mark: handed("Because of something else.")).human == []
     assert scores(course, "anna")["task-91-2"] == (None, 4, False)

@@ -317,6 +317,31 @@ def test_downloads_that_tell_no_time(tmp_path, gather, kept):
     assert [files["ring.py"] for files in kept().values()] == [b"A", b"B", b"C", b"B", b"the same"]
 
 
+@pytest.mark.parametrize(
+    "student, name, other",
+    [
+        ("Jane Doe", "Jane Doe_12_assignsubmission_file_/ring.py", "Li Wei_13_assignsubmission_file_/ring.py"),
+        ("doe_45", "doe_45_1_ring.py", "wei_46_2_ring.py"),
+    ],
+)
+def test_what_lies_on_a_platform_is_not_handed_in_anew_by_every_download(tmp_path, gather, kept, student, name, other):
+    """Each download holds all that lies there. What came by e-mail meanwhile was replaced by the older file, late."""
+
+    def download(to, **files):
+        return put(tmp_path / to, zipped({{"own": name, "other": other}[key]: ring for key, ring in files.items()}))
+
+    gather(download("first.zip", own="A"))
+    put_all(tmp_path / "mail" / student, {"ring.py": "B"})
+    assert [(r.student, r.attempt) for r in gather(tmp_path / "mail").added] == [(student, 2)]
+    added = gather(download("second.zip", own="A", other="X")).added
+    assert len(added) == 1 and added[0].student != student
+    assert not gather(download("third.zip", own="B", other="X")).added, "now what was mailed lies there as well"
+    put_all(tmp_path / "mail" / student, {"ring.py": "A"})
+    put_all(tmp_path / "mail" / "zoe", {"ring.py": "Z"})
+    assert (student, 3) in [(r.student, r.attempt) for r in gather(tmp_path / "mail").added], "back by e-mail"
+    assert [(r.student, r.attempt) for r in gather(download("last.zip", own="C", other="X")).added] == [(student, 4)]
+
+
 def test_ids_that_come_after_the_first_collection_make_nobody_two(tmp_path, gather, kept):
     """Marks and gradebook know them by the first name: they keep it, and that is told."""
     first, second = (zipped({f"doejane_45_{n}_ring.py": f"x = {n}"}) for n in (1, 2))

@@ -100,6 +100,22 @@ def test_moodle_gets_its_worksheet_back_with_grades_and_nothing_else_changed(wee
         moodle.export(week, [], tmp_path / "m.csv", read(tmp_path, WORKSHEET.replace("100.00", "50")), Rules())
 
 
+def test_a_worksheet_of_another_assignment_is_told(week, tmp_path):
+    """Moodle's numbers are each assignment's own: week 16's points stood in week 13's worksheet, under its numbers."""
+    sheet = tmp_path / "week13.csv"
+    sheet.write_text("Identifier,Full name,Grade\nParticipant 501,Anna Meier,\nParticipant 502,Ben Carter,\n")
+    here = [Standing(mark(name), [1], by_hand={"13.7": ByHand("13.7", 20)}) for name in ("Anna Meier", "Ben Carter")]
+
+    def told(anna):
+        rules = Rules().knowing({"Anna Meier": {1: f"Anna Meier_{anna}"}})
+        return moodle.export(week, here, tmp_path / "out.csv", roster.read(sheet), rules).told
+
+    assert told(501) == []
+    assert told(701) == [
+        f"{sheet} has other numbers than what was collected of week13 (Anna Meier): is it this assignment's worksheet?"
+    ]
+
+
 def test_the_term_knows_a_student_by_the_rosters_line(week, tmp_path):
     """What a platform calls them may differ from week to week, and nobody is there twice."""
     who, later = read(tmp_path, CANVAS), replace(week, name="week14")

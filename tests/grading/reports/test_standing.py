@@ -82,9 +82,11 @@ def test_points_by_hand_of_another_hand_in_are_told_until_it_is_loaded(week):
 
     for of in ((1, "a"), (1, ""), (2, "a")):  # another attempt; of before hashes were kept; another file of this one
         assert now(of=of).before == ["13.7"] and now(of=of).state == "by hand: of before `grade load`"
+        assert now(of=of).total is None
         assert again([now(of=of)]) == ["points by hand are of an earlier hand-in, `grade load` first: grace, 13.7"]
     for of in ((2, "b"), (2, ""), None):
         assert now(of=of).before == [] and now(of=of).state == "complete" and again([now(of=of)]) == []
+        assert now(of=of).total == 100 and now(of=of, again=True).total is None
     assert len(again([now(of=(1, "a"), again=True)])) == 1, "one sentence: the load comes first"
     earned = next(task["points"] for task in second.tasks if task["id"] == "13.2")
     for automatic, before in ((earned - 1, ["13.2"]), (earned, []), (None, [])):
