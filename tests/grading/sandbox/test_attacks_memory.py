@@ -102,13 +102,12 @@ def nothing(*args):
 @pytest.mark.thorough
 def test_names_hold_next_to_nothing_where_memory_is_read(field):
     def kept(weighed):
-        kwargs = {"folders": ["/tmp", "/dev/shm"]}
-        reply = field.runner().run(Job(field.folder, PACKAGE, "reach.names", ((),), kwargs, True, weighed=weighed))
+        reply = field.runner().run(Job(field.folder, PACKAGE, "reach.names", ((),), {}, True, weighed=weighed))
         assert reply.verdict == "passed", reply.text
-        return reply.values[0]
+        return list(reply.values[0].values())
 
-    assert kept(weighed=True) < 200_000
-    assert kept(weighed=False) > 2_000_000, "a file's size does not show them"
+    assert sum(kept(weighed=True)) < 200_000
+    assert min(kept(weighed=False)) > 1_000_000, "in either folder, and a file's size does not show them"
 
 
 @pytest.mark.thorough

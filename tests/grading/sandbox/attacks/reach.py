@@ -30,15 +30,16 @@ def write(group, path, text):
     return False
 
 
-def names(group, folders):
-    """Bytes that are kept as names in these folders, and as places that links lead to: no file has them."""
-    kept = 0
-    for folder in folders:
+def names(group):
+    """Bytes that are kept as names in each folder that may be written, and as places that links lead to: no file has
+    them."""
+    kept = {os.environ["TMPDIR"]: 0, "/dev/shm": 0}
+    for folder in kept:
         try:
             for number in range(10_000):
                 name = f"{number:0255d}"
                 os.symlink("x" * 120, f"{folder}/{name}")
-                kept += len(name) + 120
+                kept[folder] += len(name) + 120
         except OSError:
             continue
     return kept
