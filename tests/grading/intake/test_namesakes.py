@@ -14,8 +14,8 @@ from grading import marks
 from grading.intake.find import find_submissions
 from grading.intake.receipts import read_receipts
 from grading.reports.feedback import path_of
+from tests.grading.aclassroom import WEEKS, grade
 from tests.grading.reports.aclass import mark
-from tests.grading.test_slips import WEEKS, grade
 
 FRIDAY, SATURDAY, SUNDAY = (f"2026-11-{day}T10:00:00+01:00" for day in (13, 14, 15))
 DUE = "2026-11-13T23:59:00+01:00"
@@ -103,6 +103,7 @@ def test_what_is_known_keeps_its_time_when_both_come(collect, here):
     assert "2 students, 2 attempts, 1 new" in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", list(itertools.permutations(["one.zip", "other.zip", "both.zip"])))
 def test_ids_are_stable_whatever_comes_first(order, folder, collect, here):
     for source in order:
@@ -213,6 +214,7 @@ def test_an_old_receipt_that_may_be_eithers_is_told(folder, collect, here, old):
     assert ("Max Meier", 2) not in here()
 
 
+@pytest.mark.thorough
 def test_old_receipts_of_both_are_found_by_the_id(folder, collect, here, old):
     collect("both.zip")
     old()
@@ -235,6 +237,7 @@ def test_ids_may_name_each_by_number(folder, collect, here):
     assert {student: text for (student, _), (text, _) in here().items()} == {"max1": "x = 1\n", "max2": "x = 2\n"}
 
 
+@pytest.mark.thorough
 def test_ids_of_the_bare_name_are_those_of_who_came_first(folder, collect, here):
     ids(folder, '"Max Meier" = "max"')
     for source in ("one.zip", "other.zip", "both.zip"):
@@ -255,6 +258,7 @@ def test_the_name_that_ids_give_another_number_is_not_this_ones(folder, collect,
     }
 
 
+@pytest.mark.thorough
 def test_two_numbers_of_one_student_are_one_where_ids_say_so(folder, collect, here):
     collect("one.zip")
     ids(folder, '"Max Meier_501" = "Max Meier"')
@@ -262,6 +266,7 @@ def test_two_numbers_of_one_student_are_one_where_ids_say_so(folder, collect, he
     assert sorted(here()) == [("Max Meier", 1), ("Max Meier", 2)] and "Moodle has" not in said
 
 
+@pytest.mark.thorough
 def test_ids_that_come_after_the_hand_in_say_how_they_hold(folder, collect, here):
     collect("one.zip")
     ids(folder, '"Max Meier_500" = "max1"')
@@ -308,6 +313,7 @@ def test_feedback_reaches_who_it_is_of(source, folder, collect):
     assert ("Max Meier_501 is not in the download" in said) == (source == "one.zip")
 
 
+@pytest.mark.thorough
 def test_feedback_of_two_numbers_of_one_student_goes_where_the_attempt_came_from(folder, collect):
     collect("one.zip")
     ids(folder, '"Max Meier_501" = "Max Meier"')
@@ -337,6 +343,7 @@ def test_moodle_gets_each_ones_points(folder, collect):
     assert 0 < float(grades["Participant 501"]) < 80
 
 
+@pytest.mark.thorough
 def test_a_line_of_the_other_one_is_not_taken_by_name(folder, collect):
     """Who left the course has no line, and the only one of this name is another's."""
     (folder / "roster.csv").write_text(ROSTER.replace("Participant 500,Max Meier,,\n", ""))
@@ -348,6 +355,7 @@ def test_a_line_of_the_other_one_is_not_taken_by_name(folder, collect):
     assert float(rows(folder / "m.csv")["Participant 501"]["Grade"]) < 80
 
 
+@pytest.mark.thorough
 def test_a_zero_goes_to_the_one_who_handed_nothing_in(folder, collect):
     with (folder / "course.toml").open("a") as file:
         file.write('[roster]\nfile = "roster.csv"\n')
@@ -370,6 +378,7 @@ def test_a_zero_goes_to_the_one_who_handed_nothing_in(folder, collect):
     }
 
 
+@pytest.mark.thorough
 def test_the_hint_to_write_ids_ends_in_no_refusal(folder, collect, old):
     """`"Max Meier" = "Max Meier_500"` was called a slip, after the page had asked for it."""
     with (folder / "course.toml").open("a") as file:
@@ -387,6 +396,7 @@ def test_the_hint_to_write_ids_ends_in_no_refusal(folder, collect, old):
     assert "calls Max Meier, Max Meier of roster.csv all max: a slip?" in grade(folder, "status", "week13")
 
 
+@pytest.mark.thorough
 def test_a_number_of_another_weeks_roster_is_nobodys(folder, collect):
     """The roster is the worksheet of one assignment, and in another one the number may be another student's."""
     with (folder / "course.toml").open("a") as file:
@@ -399,6 +409,7 @@ def test_a_number_of_another_weeks_roster_is_nobodys(folder, collect):
     assert "1 missing" in said and "Eva Poe" in said
 
 
+@pytest.mark.thorough
 def test_who_was_collected_before_ids_spoke_of_them_is_found_by_both_names(folder, collect):
     (folder / "roster.csv").write_text(ROSTER.replace("Participant 501,Max Meier,,\n", ""))
     collect("one.zip", "--received", FRIDAY)
@@ -415,6 +426,7 @@ def test_who_was_collected_before_ids_spoke_of_them_is_found_by_both_names(folde
     assert "max " in said and "0 missing" in said and "roster" not in said
 
 
+@pytest.mark.thorough
 def test_what_is_copied_out_of_a_collection_keeps_ids_and_numbers(folder, collect, here):
     collect("one.zip", "--received", FRIDAY)
     collect("other.zip", "--received", FRIDAY)
@@ -427,6 +439,7 @@ def test_what_is_copied_out_of_a_collection_keeps_ids_and_numbers(folder, collec
     assert "2 students" in collect("both.zip", "--to", "again")
 
 
+@pytest.mark.thorough
 def test_an_id_out_of_another_collection_stays_unless_the_student_is_here(folder, collect):
     ids(folder, '"Max Meier" = "max"', '"Max Meier_501" = "maxi"')
     collect("one.zip")

@@ -151,6 +151,7 @@ class TestWithNbgrader:
         assert by_name[ZOE].state == "to be graded by hand" and by_name[ZOE].automatic == 7.5
         assert by_name["c"].automatic == 3, "a person overruled 1 of 4, and 91.3 has none"
 
+    @pytest.mark.thorough
     def test_what_came_after_the_load_is_told_and_the_load_asks_to_look(self, tmp_path):
         from grading.gradebook.init import init
         from grading.gradebook.load import load

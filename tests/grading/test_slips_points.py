@@ -1,0 +1,320 @@
+"""Points, pages and zeros that would leave the house too early, for the wrong ones or of before: told, or refused, in
+one sentence. Each of these cost a new instructor up to half an hour in a walked term."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from grading import marks
+from grading.intake.collect import collect
+from grading.intake.find import find_submissions
+from grading.intake.load import load
+from grading.intake.policy import DEFAULTS, Late, Rules, refuse_while_open
+from grading.intake.rename import rename
+from grading.reports.by_hand import ByHand
+from grading.reports.commands import again
+from grading.reports.feedback import path_of, what_next
+from grading.reports.standing import Standing
+from grading.reports.status import status
+from labkit.checks.verdict import FAULT
+from labkit.errors import LabError
+from tests.grading.aclassroom import FAR_OFF, LONG_AGO, NOON, WEEKS, download, grade
+from tests.grading.reports.aclass import mark, spoil
+
+
+def test_feedback_is_not_packed_by_another_weeks_download(classroom):
+    """The platform finds a student by the names in it, so the pages would stand in the other assignment."""
+    page = path_of(classroom / "feedback", WEEKS["week13"], "anna")
+    page.parent.mkdir(parents=True)
+    page.write_text("page")
+    words = ("pack", "feedback", "week13", "--like", "x.zip", "--to", "up.zip")
+    download(classroom / "x.zip", WEEKS["week14"], "anna")
+    said = grade(classroom, *words, status=2)
+    assert "x.zip holds hand-ins of week14, and none of week13; nothing was packed: give the download of" in said
+    assert not (classroom / "up.zip").exists()
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    assert "up.zip holds 1 page;" in grade(classroom, *words, status=1)
+
+
+def test_the_roster_is_not_written_over(classroom):
+    """Canvas' exported gradebook and what goes back to it have one form: a hurried instructor gives them one name."""
+    before = (classroom / "roster.csv").read_text()
+    for words in (
+        ("week13", "--to", "roster.csv"),
+        ("--to", classroom / "roster.csv"),
+        ("week13", "--to", "roster.csv", "--zeros"),
+    ):
+        assert "roster.csv is the roster, and would be written over" in grade(classroom, "export", *words, status=2)
+    assert (classroom / "roster.csv").read_text() == before
+
+
+def test_an_attempt_that_no_mark_knows_is_told_wherever_points_are(classroom, monkeypatch):
+    """Collected or renamed and not graded: until then a page would tell of an older attempt, and nobody would know."""
+    monkeypatch.setenv("COLUMNS", "200")
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    grade(classroom, "collect", "week13", "--from", "x.zip")
+    (classroom / "marks" / "week13" / "anna" / "1.json").rename(classroom / "kept.json")
+    marks.write(classroom / "marks", replace(marks.read(classroom / "kept.json"), attempt=0))
+    told = (
+        "1 student has an attempt that is not graded as it is now (anna), and the points here are of before: `grade run"
+    )
+    ways = {
+        "feedback": ("--to", "feedback", "--anyway"),
+        "report": ("--to", "page.html"),
+        "export": ("--to", "table.csv"),
+    }
+    for command, words in ways.items():
+        assert told in grade(classroom, command, "week13", *words), command
+    assert f"week13: {told}" in grade(classroom, "export", "--to", "term.csv")
+    assert "attempt 1 not graded yet" in grade(classroom, "status", "week13")
+
+
+def test_a_file_renamed_since_its_mark_was_made_is_told(classroom, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with zipfile.ZipFile(classroom / "x.zip", "w") as archive:
+        archive.writestr("anna_100_assignsubmission_file_/collectives (1).py", "x = 1\n")
+    grade(classroom, "collect", "week13", "--from", "x.zip")
+    week, path = WEEKS["week13"], classroom / "marks" / "week13" / "anna" / "1.json"
+
+    def marked():
+        (entry,) = find_submissions(classroom / "submitted", week)
+        found = load(entry, week)
+        marks.write(
+            classroom / "marks",
+            replace(marks.read(path), submission=found.digest, notes=list(found.notes), received=""),
+        )
+        assert "as it is now" not in grade(classroom, "status", "week13")
+
+    marked()
+    for words in ((), ("--undo",)):
+        rename(classroom / "submitted", week, "anna", "collectives (1).py", "collectives.py", undo=bool(words))
+        assert "attempt 1 not graded as it is now" in grade(classroom, "status", "week13")
+        assert "1 student has an attempt that is not graded as it is now" in grade(
+            classroom, "export", "week13", "--to", "t.csv"
+        )
+        marked()
+
+
+def test_a_time_told_since_and_an_attempt_that_went_are_told(classroom):
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    grade(classroom, "collect", "week13", "--from", "x.zip", "--received", "2001-01-03T10:00+00:00")
+    said = grade(classroom, "export", "week13", "--to", "t.csv")
+    assert "1 student has an attempt that is not graded as it is now (anna)" in said, "its mark has another time"
+    assert "2 students have a mark of an attempt that is not here any more (carterben_4002, stranger)" in said
+
+
+def test_a_page_is_not_written_over_the_rules(classroom):
+    before = (classroom / "course.toml").read_text()
+    for words in (("report", "week13"), ("export", "week13"), ("export",)):
+        assert "a .toml holds rules" in grade(classroom, *words, "--to", "course.toml", status=2)
+    assert (classroom / "course.toml").read_text() == before
+
+
+def test_pages_older_than_their_marks_are_not_packed_silently(classroom):
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    for name in ("anna", "carterben_4002", "stranger"):
+        page = path_of(classroom / "feedback", WEEKS["week13"], name)
+        page.parent.mkdir(parents=True)
+        page.write_text("page")
+    words = ("pack", "feedback", "week13", "--like", "x.zip", "--to", "up.zip")
+    told = "the page is not of the points of now, run `grade feedback` again"
+    assert f"anna, carterben_4002, stranger: {told}" in grade(classroom, *words, status=1), "some other page"
+    grade(classroom, "feedback", "week13", "--to", "feedback")
+    assert told not in grade(classroom, *words, status=1)
+    anna = marks.read(classroom / "marks/week13/anna/1.json")
+    marks.write(classroom / "marks", replace(anna, points=anna.points - 3))
+    assert f"anna: {told}" in grade(classroom, *words, status=1)
+
+
+def test_nothing_is_written_where_students_would_read_it(classroom):
+    """What was released lies beside the class, and a name of it is typed quickly."""
+    (classroom / "students" / ".labs").mkdir(parents=True)
+    (classroom / "students" / ".labs" / "release.json").write_text("{}")
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    grade(classroom, "feedback", "week13", "--to", "feedback")
+    for words in (
+        ("feedback", "week13", "--to", "students"),
+        ("export", "week13", "--to", "students/all.csv"),
+        ("pack", "feedback", "week13", "--like", "x.zip", "--to", "students/up.zip"),
+        ("pack", "gradescope", "week13", "--to", "students/autograder.zip"),
+    ):
+        assert "lies in the tree that students get" in grade(classroom, *words, status=2), words
+    assert [path.name for path in (classroom / "students").iterdir()] == [".labs"]
+    said = grade(classroom, "pack", "gradescope", "week13", "--to", "marks", status=2)
+    assert "marks is a folder, and a file is to be written" in said
+
+
+def test_points_by_hand_that_want_a_look_are_told_where_points_leave():
+    slip = Standing(mark("anna"), [1], by_hand={"13.7": ByHand("13.7", 25)})
+    late = Standing(mark("ben"), [1], by_hand={"13.7": ByHand("13.7", 5, again=True)})
+    assert again([slip, late]) == [
+        "graded by hand before the answer changed, look again: ben",
+        "more points by hand than there are: anna, 25 of 20 in 13.7",
+    ]
+    assert again([Standing(mark("anna"), [1], by_hand={"13.7": ByHand("13.7", 20)})]) == []
+
+
+def test_an_extension_of_nobody_is_told_where_points_are(classroom):
+    with (classroom / "course.toml").open("a") as file:
+        file.write(f"[extensions.annna]\nweek13 = {FAR_OFF}\n")
+    told = "[extensions] in course.toml speaks of annna, who is not in roster.csv: did you mean anna?"
+    assert told in grade(classroom, "status", "week13")
+    assert told in grade(classroom, "export", "week13", "--to", "all.csv")
+
+
+@pytest.mark.parametrize("kind", ["canvas", "csv", "term"])
+def test_no_zero_for_somebody_who_may_have_handed_in(kind, tmp_path):
+    """Hugo had 82 points, no line in [ids], and a zero in Canvas."""
+    marks.write(tmp_path / "marks", mark("Hugo Lund"))
+    (tmp_path / "roster.csv").write_text('Student,ID,SIS User ID,SIS Login ID,Section\n"Lund, Hugo",9,,u9,\n')
+    rules = f'[deadlines]\nweek13 = {LONG_AGO}\n[roster]\nfile = "roster.csv"\n'
+    (tmp_path / "course.toml").write_text(rules)
+    words = ["export", "--to", "out.csv", "--zeros"]
+    words += [] if kind == "term" else ["week13", "--format", kind]
+    said = grade(tmp_path, *words, status=2)
+    assert "Hugo Lund is not found in roster.csv, and 0 points would go to u9 (Lund, Hugo)." in said
+    assert not (tmp_path / "out.csv").exists()
+    grade(tmp_path, *words[:-1] if kind == "term" else [word for word in words if word != "--zeros"])
+    grade(tmp_path, *words, "--anyway")
+    if kind != "term":
+        assert "0 points: u9 (Lund, Hugo)" in grade(tmp_path, *words, "--anyway")
+    (tmp_path / "course.toml").write_text(rules + '[ids]\n"Hugo Lund" = "u9"\n')
+    assert "0 points" not in grade(tmp_path, *words), "he is u9"
+
+
+def test_an_extension_of_nobody_is_told_without_a_roster_too(classroom):
+    rules = f"[deadlines]\nweek13 = {LONG_AGO}\n[extensions.annna]\nweek13 = {FAR_OFF}\n"
+    (classroom / "course.toml").write_text(rules)
+    said = grade(classroom, "status", "week13")
+    assert "extends the deadline of annna, from whom nothing is here; did you mean anna?" in said
+
+
+def test_a_roster_as_excel_saves_it_says_what_to_choose_there(classroom):
+    (classroom / "roster.csv").write_bytes("student\nJürgen\n".encode("cp1252"))
+    assert "roster.csv is not in UTF-8: in Excel, Save As, CSV UTF-8" in grade(classroom, "status", "week13", status=2)
+
+
+def test_a_zero_in_another_weeks_column_is_told_before_it_is_imported(tmp_path):
+    marks.write(tmp_path / "marks", mark("anna", assignment="week14"))
+    (tmp_path / "roster.csv").write_text("Student,ID,SIS User ID,SIS Login ID,Section,Week 13 (811)\nanna,9,,anna,,\n")
+    words = ["export", "week14", "--to", "out.csv", "--format", "canvas", "--roster", "roster.csv", "--assignment"]
+    assert "'Week 13 (811)' speaks of week13, and here are points of week14" in grade(tmp_path, *words, "Week 13 (811)")
+    assert "speaks of" not in grade(tmp_path, *words, "Week 14")
+
+
+def test_an_older_mail_beside_a_page_is_written_anew(classroom):
+    """After an extension the page had 90 points and the mail beside it 63."""
+    text = path_of(classroom / "feedback", WEEKS["week13"], "anna").with_suffix(".txt")
+    words = ("feedback", "week13", "--to", "feedback")
+    grade(classroom, *words)
+    assert not text.exists(), "nobody asked for one"
+    grade(classroom, *words, "--text")
+    first = text.read_text()
+    marks.write(classroom / "marks", replace(mark("anna"), seed=4711))
+    text.write_text("older")
+    grade(classroom, *words, "--student", "anna")
+    assert text.read_text() == first
+
+
+def test_times_of_several_zones_stand_in_the_deadlines(classroom, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    (classroom / "course.toml").write_text("[deadlines]\nweek13 = 2026-01-10T23:59:00+05:30\n")
+    download(classroom / "x.zip", WEEKS["week13"], "bea")
+    grade(classroom, "collect", "week13", "--from", "x.zip", "--received", "2026-01-10T18:45+00:00")
+    assert "2026-01-11 00:15 late" in grade(classroom, "status", "week13"), "18:45 looked as if it was in time"
+
+
+def test_zeros_that_may_change_are_told(classroom):
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
+    rules = f'[deadlines]\nweek13 = {yesterday}\n[roster]\nfile = "roster.csv"\n'
+    (classroom / "course.toml").write_text(f"{rules}[late]\nper_day = 0.1\ncloses_after_days = 7\n")
+    words = ("export", "week13", "--to", "t.csv", "--zeros", "--anyway")
+    assert "week13 can be handed in late until" in grade(classroom, *words)
+    (classroom / "course.toml").write_text(rules)
+    assert "these zeros may change" not in grade(classroom, *words)
+    (classroom / "course.toml").write_text(f"{rules}[extensions.anna]\nweek13 = {FAR_OFF}\n")
+    assert "these zeros may change" not in grade(classroom, *words), "anna's extension is nobody else's"
+
+
+def test_solutions_wait_for_the_last_hand_in(tmp_path):
+    (tmp_path / "course.toml").write_text(f"[deadlines]\nweek13 = {FAR_OFF}\nweek14 = {LONG_AGO}\n")
+    words = ("release", "week13", "--to", "students", "--solutions")
+    assert "its solutions would tell the answers" in grade(tmp_path, *words, "week13", status=2)
+    assert not (tmp_path / "students").exists()
+
+
+@pytest.mark.thorough
+def test_solutions_come_when_they_may(tmp_path):
+    (tmp_path / "course.toml").write_text(f"[deadlines]\nweek13 = {FAR_OFF}\nweek14 = {LONG_AGO}\n")
+    words = ("release", "week13", "--to", "students", "--solutions")
+    grade(tmp_path, *words, "week13", "--anyway")
+    assert (tmp_path / "students/solutions/week13_allreduce/collectives.py").exists()
+    grade(tmp_path, *words, "week14")
+
+
+def test_a_refusal_says_where_its_date_comes_from():
+    rules = Rules(deadlines={"week13": NOON}, late=Late(closes_after_days=7))
+    with pytest.raises(LabError, match=r"2026-11-27 12:00.* \(the deadline, and closes_after_days adds 7 days\)"):
+        refuse_while_open(rules, "week13", "feedback", False, NOON + timedelta(days=2))
+
+
+def test_who_was_too_late_is_told_from_who_was_late(week13_class):
+    rows = {row.student: row for row in week13_class.rows}
+    from grading.reports.status import _cells
+
+    said = {student: (_cells(row)[3], _cells(row)[-1]) for student, row in rows.items()}
+    waits = "to be graded by hand"
+    assert said == {"early": ("", waits), "late": ("late", waits), "closed": ("late", "complete, too late")}
+
+
+def test_what_came_too_late_is_a_zero_and_nobody_has_to_read_it(week13_class):
+    (closed,) = (row.standing for row in week13_class.rows if row.student == "closed")
+    assert closed.total == 0 and closed.ungraded == [] and week13_class.waiting == 2, "the other two"
+    assert "these points come later" not in " ".join(what_next(WEEKS["week13"], closed))
+    doubt = replace(closed, mark=spoil(mark("closed", complete=False), "test_algbw", FAULT, "it failed"))
+    assert doubt.total == 0 and doubt.state == "complete", "a fault of the grader's changes nothing"
+    for slip in (ByHand("13.7", 5, again=True), ByHand("13.7", 25), ByHand("13.7", 5, of=(7, "x"))):
+        old = replace(closed, by_hand={"13.7": slip})
+        assert (old.total, old.state) == (0, "complete"), "nor do points by hand"
+
+
+def test_a_date_is_whole_in_80_columns(week13_class):
+    from rich.console import Console
+
+    from grading.reports.status import show
+
+    out, week13_class.told = io.StringIO(), []
+    show(week13_class, Console(file=out, width=80))
+    assert "2026-11-29" in out.getvalue() and max(map(len, out.getvalue().splitlines())) <= 80
+
+
+@pytest.fixture
+def week13_class(tmp_path):
+    for student, days in (("early", -1), ("late", 1), ("closed", 9)):
+        marks.write(tmp_path / "marks", mark(student, received=(NOON + timedelta(days=days)).isoformat()))
+    rules = Rules(deadlines={"week13": NOON}, late=Late(per_day=0.1, closes_after_days=7))
+    return status(WEEKS["week13"], tmp_path / "submitted", tmp_path / "marks", tmp_path, rules, NOON)
+
+
+def test_the_term_has_each_student_by_the_name_in_ids_and_tells_what_is_not_in_it(classroom):
+    marks.write(classroom / "marks", mark("Ben Carter", assignment="week14"))
+    for name in ("week13", "week16"):
+        collect([download(classroom / "x.zip", WEEKS[name], "anna")], WEEKS[name], classroom / "submitted", DEFAULTS)
+    assert "may be somebody's" in grade(classroom, "export", "--to", "term.csv", "--zeros", status=2), "the stranger's"
+    said = grade(classroom, "export", "--to", "term.csv", "--zeros", "--anyway")
+    table = list(csv.reader(io.StringIO((classroom / "term.csv").read_text("utf-8-sig"))))
+    assert [line[0] for line in table[1:]] == ["Ben Carter", "anna", "hugo", "stranger"]
+    assert "Not in the roster, with a line of their own: stranger" in said
+    assert "week16 has no column: 1 hand-in is not graded yet" in said and "week13 has no column" not in said
+
+
+def test_a_roster_that_is_not_there_is_no_matter_of_encodings(classroom):
+    (classroom / "roster.csv").unlink()
+    said = grade(classroom, "status", "week13", status=2)
+    assert "there is no roster roster.csv: put it there" in said and "UTF-8" not in said
