@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nbgrader.api import Gradebook
 
 Files = Callable[[Mark], Mapping[str, bytes]]
+STILL = "{} still has points by hand of before: look at them again"
 PATIENCE = 30  # seconds to wait for formgrader's own write to end
 
 
@@ -207,7 +208,7 @@ def _store(
             if by_hand and answers_changed:
                 changed |= _set(grade, needs_manual_grade=True)
             elif by_hand and grade.needs_manual_grade:
-                look.append(f"{task.id} still has points by hand of before: look at them again")
+                look.append(STILL.format(task.id))
             elif not by_hand:  # nothing to read: formgrader asks nobody, and takes points from whoever gives some
                 nothing = task.id in mark.unanswered or factor == 0
                 changed |= _set(grade, auto_score=0.0 if nothing else None, needs_manual_grade=not nothing)
@@ -223,7 +224,7 @@ def _store(
         if moved:
             differs.append(f"{task.id} from {_points(grade.auto_score)} to {_points(points)}")
         elif by_hand and grade.needs_manual_grade:
-            look.append(f"{task.id} still has points by hand of before: look at them again")
+            look.append(STILL.format(task.id))
         asks = (points is not None and moved) or grade.needs_manual_grade if by_hand else points is None
         changed |= _set(grade, auto_score=points, needs_manual_grade=asks)
     book.db.flush()

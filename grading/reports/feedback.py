@@ -156,6 +156,11 @@ def what_next(week: Week, standing: Standing) -> list[str]:
             f"Task {page.join(standing.ungraded)} is graded by a person, who has not done it yet: these points "
             "come later."
         )
+    if standing.looked_at_again:
+        out.append(
+            f"Task {page.join(standing.looked_at_again)}: a person looks again at the points given by hand, which may "
+            "change."
+        )
     return out
 
 

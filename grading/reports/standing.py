@@ -101,6 +101,11 @@ class Standing:
         ]
 
     @property
+    def looked_at_again(self) -> list[str]:
+        """Ids of tasks with points by hand that a person has to look at; of an attempt that counts nothing, none."""
+        return [id for id in self.by_hand if id in (*self.again, *self.before)] if self.factor > 0 else []
+
+    @property
     def above(self) -> list[str]:
         """What people gave beyond a task's points, "20 of 15 in 13.7": a slip, mostly. Extra points are meant."""
         given = {id: one.points for id, one in self.by_hand.items() if one.points is not None}
@@ -124,8 +129,7 @@ class Standing:
     @property
     def total(self) -> float | None:
         """Everything, after the late rule. None as long as a person still has to decide something, or to look again."""
-        open_ = self.factor > 0 and (self.again or self.before)
-        if open_ or not self.settled or self.ungraded:
+        if self.looked_at_again or not self.settled or self.ungraded:
             return None
         return round(self.factor * (self.automatic + self.given), 2)
 

@@ -156,6 +156,14 @@ def test_fewer_points_by_hand_than_by_the_checks_are_a_persons(week):
     assert not any("diagnos" in one or "Every automatic point" in one or "lab check" in one for one in said)
 
 
+def test_points_by_hand_that_are_looked_at_again_are_not_final(week):
+    made = stand(by_hand={"13.7": ByHand("13.7", 12, again=True)})
+    told = "Task 13.7: a person looks again at the points given by hand, which may change."
+    assert what_next(week, made)[-1] == told and "So far" in words(feedback(week, made))
+    for sure in (stand(by_hand={"13.7": ByHand("13.7", 12)}), stand(factor=0.0, by_hand=made.by_hand)):
+        assert not any("looks again" in one for one in what_next(week, sure)) and sure.total is not None
+
+
 def test_what_to_do_next_names_tasks_in_order_and_the_command(week):
     made = stand("13.4 copy instead of in place", blank=("13.2", "13.3"))
     said = what_next(week, made)
