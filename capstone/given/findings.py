@@ -1,15 +1,17 @@
 """The numbers that results/README.md quotes, taken from the records there when `lab results` writes it.
 
 The example of C.5: `laptop`, the run; beside it `torch` (parts = "torch"), `fp32` (nothing rounded), `bf16`, and
-`first`, which was stopped. `GPU`: both ways on an H100, named "mine-fp8" and so on. Times in seconds.
+`first`, which was stopped. `GPU`: both ways on an H100, named "mine-fp8" and so on; `LONG`: the run there. Times in
+seconds.
 """
 
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from labkit.compare.terminal import markdown_table
@@ -18,6 +20,7 @@ from labkit.record.read import RunData, read_run
 
 EXAMPLE = Path(__file__).parents[1] / "results" / "2026-11-23-laptop"
 GPU = EXAMPLE.with_name("2026-11-24-h100")
+LONG = EXAMPLE.with_name("2026-11-24-h100-run")
 RUN = "laptop"
 BESIDE = 200  # steps that were trained in other ways too
 BLOCKS, RANKS = 4, 2  # of the decoder; of every run here
@@ -186,10 +189,10 @@ def gpu_gib(way: str) -> float:
     return max(line["memory"]["peak_bytes"] for line in on_gpu(way).steps) / 2**30
 
 
-def gpu_product() -> float:
-    """Milliseconds that FP8 costs one linear's forward and backward in a micro-batch, beside BF16."""
-    linears = len(on_gpu("mine-fp8").run["conversion"]["converted"]) * on_gpu("mine-fp8").config["accumulation"]
-    return 1e3 * (gpu_step("mine-fp8") - gpu_step("mine-bf16")) / linears
+def gpu_spread(way: str) -> str:
+    """Its fastest and slowest step, without the first ones."""
+    times = [seconds for number, seconds in on_gpu(way).series("seconds") if number > 8]
+    return f"{1e3 * min(times):.0f} to {1e3 * max(times):.0f} ms"
 
 
 def gpu_table() -> str:
@@ -203,6 +206,137 @@ def gpu_table() -> str:
         rows.append([parts, precision.upper(), *speed, f"{gpu_gib(way):.1f}", *ends])
     last = len(on_gpu("mine-fp8").steps)
     return markdown_table(["parts", "", "tokens/s", "ms a step", "GiB", "loss, step 1", f"step {last}"], rows)
+
+
+# ---- the run on an H100
+
+
+@cache
+def long() -> RunData:
+    return read_run(LONG / "c5")
+
+
+@cache
+def foretold() -> dict[str, Any]:
+    """What was written before it."""
+    return json.loads((LONG / "predictions.json").read_text(encoding="utf-8"))
+
+
+def trial(precision: str, micro_batches: int) -> dict[str, Any]:
+    """Eight steps, before it."""
+    wanted = (precision, micro_batches)
+    return next(one for one in long().run["beside"]["trial"] if (one["precision"], one["accumulation"]) == wanted)
+
+
+def scales_ms() -> float:
+    """In which FP8's two scales are divided out of each result, in a step: its longest kernel. BF16 has none."""
+    return trial("fp8", 1)["longest"][0]["ms"]
+
+
+def long_step() -> float:
+    return median(seconds for _, seconds in long().series("seconds"))
+
+
+def long_rate() -> float:
+    return long().steps[0]["tokens"] / long_step()
+
+
+def foretold_step() -> float:
+    return sum(part[1] for part in foretold()["seconds"])
+
+
+def foretold_loss(step: int) -> float:
+    fit, millions = foretold()["fit"], step * long().steps[0]["tokens"] / 1e6
+    return fit["E"] + fit["B"] * millions ** -fit["exponent"]
+
+
+def long_heldout(step: int = 0) -> float:
+    """At this step; 0: the last one."""
+    held = dict(long().series("heldout"))
+    return held[step or max(held)]
+
+
+def trained(last: int) -> float:
+    """The mean training loss of the fifty steps up to this one."""
+    return mean(loss for step, loss in long().series("loss") if last - 50 < step <= last)
+
+
+def slower_rate(step: int) -> float:
+    """Held out, of BF16 at a third of the learning rate: the record that the prediction was fitted to."""
+    return dict(read_run(LONG.parents[2] / "week16_fp8/results/2026-11-22-h200-whole/arms/bf16").series("heldout"))[
+        step
+    ]
+
+
+def events(kind: str) -> list[dict[str, Any]]:
+    return [event for event in long().events if event["kind"] == kind]
+
+
+def recovery() -> float:
+    """From the kill until a new process had read the checkpoint."""
+    killed = datetime.fromisoformat(long().run["beside"]["killed"])
+    return (datetime.fromisoformat(events("resume")[1]["time"]) - killed).total_seconds()
+
+
+def done_again() -> int:
+    """Steps that the kill cost."""
+    return events("resume")[1]["dropped_steps"]
+
+
+def joules() -> float:
+    """A million tokens, at the watts that the GPU reported while it worked."""
+    return long().run["beside"]["power"]["watts"] * 1e6 / long_rate()
+
+
+def trials() -> str:
+    """Which number of micro-batches, and what a step waits for."""
+    rows = []
+    for one in long().run["beside"]["trial"]:
+        gib = f"{one['peak_bytes'] / 2**30:.1f}"
+        times = f"{one['seconds']:.3f}", f"{one['busy_seconds']:.3f}"
+        rows.append([one["precision"].upper(), str(one["accumulation"]), *times, f"{one['kernels']:,}", gib])
+    return markdown_table(["", "micro-batches", "s a step", "kernels busy, s", "kernels", "GiB"], rows)
+
+
+def foretold_and_found() -> str:
+    last = max(dict(long().series("heldout")))
+    peak = max(line["memory"]["peak_bytes"] for line in long().steps) / 2**30
+    rows = [
+        ["a step, s", f"{foretold_step():.2f}", f"{trial('fp8', 1)['seconds']:.2f}", f"{long_step():.2f}"],
+        ["memory, GiB", str(foretold()["gib"]), f"{trial('fp8', 1)['peak_bytes'] / 2**30:.1f}", f"{peak:.1f}"],
+        [f"held-out loss, step {last:,}", f"{foretold_loss(last):.2f}", "", f"{long_heldout():.2f}"],
+    ]
+    return markdown_table(["", "predicted", "trial", "the run"], rows)
+
+
+def drawn_long(folder: Path) -> Picture:
+    """Losses over the steps, with the curve that was predicted, the pause and the kill."""
+    train, held = long().series("loss"), long().series("heldout")
+    last, shown = train[-1][0], [(step, loss) for step, loss in train if loss < 5]
+    line = [(step, foretold_loss(step)) for step in range(100, last + 1, 20)]
+    with look() as figure:
+        fig = figure(WIDTH, 3.2)
+        ax = fig.subplots()
+        ax.plot(*zip(*shown), color=MUTED, linewidth=0.6, alpha=0.7)
+        ax.plot(*zip(*line), color=INK, linewidth=1.4, linestyle=(0, (4, 2)))
+        ax.plot(*zip(*held), color=CANDIDATES[0], linewidth=1.6, marker="o", markersize=3)
+        for event, name, side in zip(events("resume"), ("SIGTERM ", " killed"), ("right", "left")):
+            ax.axvline(event["step"], color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
+            ax.text(event["step"], 4.9, name, fontsize=8.5, color=MUTED, va="top", ha=side)
+        ax.set_xlabel("step of 65,536 tokens")
+        ax.set_ylabel("loss")
+        ax.set_xlim(0, last)
+        ax.set_ylim(1, 5)
+        fig.subplots_adjust(left=0.08, right=0.78, bottom=0.16, top=0.95)
+        ends = [(last, foretold_loss(last), "predicted", INK), (last, held[-1][1], "held out", CANDIDATES[0])]
+        label_ends(ax, [*ends, (last, trained(last), "training", MUTED)])
+        alt = (
+            f"Training loss and held-out loss over {last:,} steps on one H100, and the curve that was predicted for "
+            f"the latter. It was to reach {foretold_loss(last):.2f} and reached {held[-1][1]:.2f}; the training loss "
+            f"lies at {trained(last):.2f}. Dotted lines mark where the run was paused and where its rank was killed; "
+            "the curves show nothing there."
+        )
+        return save(fig, folder, "h100-loss", "The run on one H100", alt)
 
 
 def drawn(folder: Path) -> Picture:
