@@ -428,6 +428,15 @@ REDUCE_SCATTER += [
         ("one step late",),
     ),
     Mutant(
+        "the own chunk, as it came",
+        *SCATTER,
+        "chunk = x_L.tensor_split(N)",
+        "return x_L.tensor_split(N)[group.rank]",
+        (*SCATTER_VALUES, "test_reduce_scatter_traffic"),
+        ("your own chunk, nothing added",),
+        ("wrong", "forbidden call"),
+    ),
+    Mutant(
         "the last step is sent, not added",
         *SCATTER,
         "acc = chunk[(r - s - 2) % N]",

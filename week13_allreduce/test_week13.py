@@ -49,10 +49,12 @@ def reduced(x, op):
 
 def cancelling(seed, N, L):
     """Whole numbers, two of which almost cancel: sums are exact in fp32, and small. Whoever divides each addend by N
-    rounds numbers a thousand times as large as the result."""
+    rounds numbers a thousand times as large as the result. Their signs take turns: no rank has all the maxima, so that
+    the maximum is nobody's own chunk."""
     x = tensors(seed, N, L)
-    x[0] += 2.0**22
-    x[-1] -= 2.0**22
+    large = 2.0**22 * (1 - 2 * (torch.arange(L) % 2))
+    x[0] += large
+    x[-1] -= large
     return x
 
 
@@ -150,6 +152,7 @@ LAST_MISSING = "the first lap leaves chunk r your own: it is a step short or lat
 
 LATE = "one step late: rank r ends with chunk r+1"
 OWN = "your own chunk, nothing added: does the last step reach chunk r?"
+OWN_UNDIVIDED = "your own chunk, nothing added and nothing divided"
 
 
 def first_laps(x, op):
@@ -218,6 +221,7 @@ def not_chunk_r(x, r, op="sum", after=None):
         del laps[LATE]
     return {
         OWN: own[r][r] / share if N > 1 and not late else None,
+        OWN_UNDIVIDED: own[r][r] if op == "mean" and N > 1 and not late else None,
         "chunk r+1 without rank r+1's numbers: which chunk is complete here?": whole[r][nxt] / share if N > 1 else None,
         "chunk r+1, complete: chunk r is asked for": want[nxt] if N > 1 else None,
         f"chunk r of the first {L // N * N} numbers: the remainder of {L} by {N} is ignored": even if L % N else None,

@@ -94,9 +94,7 @@ def read(comments: Iterable[str], rubric_items: Iterable[Item], known: Mapping[s
             marking.points[place] = points
         elif found:
             marking.faults.append(f"there is no item {place}: the last is {max(by_number)}")
-        for code in _CODE.findall(rest):
-            if code not in known:
-                marking.faults.append(f"#{code} is in no [comments] of course.toml")
+        marking.faults += unknown_codes(rest, known)
         if rest:
             marking.words.setdefault(place if place in by_number else 0, []).append(rest)
     if not marking.points:
@@ -104,6 +102,11 @@ def read(comments: Iterable[str], rubric_items: Iterable[Item], known: Mapping[s
     for place in sorted(set(by_number) - set(marking.points)):
         marking.faults.append(f"item {place}, {by_number[place].title}, has no points")
     return marking
+
+
+def unknown_codes(text: str, known: Mapping[str, str]) -> list[str]:
+    """Sentences on codes that stand for nothing: students would read the codes."""
+    return [f"#{code} is in no [comments] of course.toml" for code in _CODE.findall(text) if code not in known]
 
 
 def expanded(comment: str, rubric_items: Iterable[Item], known: Mapping[str, str]) -> str:

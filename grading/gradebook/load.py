@@ -157,7 +157,9 @@ def _one(
         )
     report.human += [f"{mark.student}: {sentence}" for sentence in look]
     if not handed and EMPTY not in mark.notes:
-        report.told.append(f"{mark.student}: what was handed in is not here, so formgrader shows the verdicts only")
+        report.told.append(
+            f"{mark.student}: nothing that was handed in can be shown, so formgrader has the verdicts only"
+        )
 
 
 def _store(

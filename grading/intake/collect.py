@@ -40,6 +40,7 @@ from grading.intake.receipts import (
     WITHDRAWN,
     Receipt,
     folder_of,
+    handed_in_last,
     read_marker,
     read_receipts,
     receipts_in,
@@ -104,6 +105,7 @@ def collect(
                         refuse_another_weeks(found, source, week)
                     ended = _collect(found, source, week, rules, given, students, ended, report, progress)
             report.notes += _long_ago(given, week, rules, report)
+            report.notes += _not_the_last(week, rules, report)
             if many := report.marked:
                 report.notes.append(
                     f"The platform's marks hold before --received for {many} of them: late, or not, by the deadline of "
@@ -326,6 +328,26 @@ def _long_ago(given: datetime | None, week: Week, rules: Rules, report: Report) 
     return [
         f"--received {given.isoformat(' ', 'minutes')} is {what}: if the date is a slip, {words} --received TIME puts "
         "it right"
+    ]
+
+
+def _not_the_last(week: Week, rules: Rules, report: Report) -> list[str]:
+    """A sentence on new attempts that do not count, since others of their students, collected before, have later times,
+    where one of the two times is only an upper bound: --received tells by when something came."""
+    if rules.attempts.policy != "last":
+        return []
+    ours = {(one.student, one.attempt) for one in report.added}
+    behind = []
+    for one in report.added:
+        theirs = receipts_in(folder_of(report.root, one.student))
+        last = handed_in_last(theirs)
+        if last.attempt < one.attempt and (last.student, last.attempt) not in ours and GIVEN in (one.timed, last.timed):
+            behind.append(f"attempt {one.attempt} of {shown(one.student)}, by attempt {last.attempt}")
+    if not behind:
+        return []
+    return [
+        f"{len(behind)} of the new attempts {'has' if len(behind) == 1 else 'have'} an earlier time than one that was "
+        f"collected before, which still counts ({some(sorted(behind))}): --student ID --received TIME puts it right"
     ]
 
 

@@ -186,18 +186,21 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
 
     from grading.intake.find import ARCHIVES
     from grading.intake.names import shown, some
-    from grading.intake.receipts import MARKED, read_receipts
+    from grading.intake.receipts import MARKED, handed_in_last, read_receipts
     from grading.intake.times import PUT
 
     receipts = sorted(read_receipts(report.root, week.name), key=lambda r: (r.student, r.attempt))
-    last = {receipt.student: receipt for receipt in receipts}
+    theirs: dict[str, list[Receipt]] = {}
+    for receipt in receipts:
+        theirs.setdefault(receipt.student, []).append(receipt)
+    last = {student: handed_in_last(several) for student, several in theirs.items()}
     new = {(receipt.student, receipt.attempt) for receipt in report.added}
 
     def late(receipt: Receipt) -> bool:
         due = rules.due(receipt.student, week.name)
         return bool(due and receipt.received and receipt.received > due)
 
-    rows = [r for r in last.values() if r.attempt > 1 or late(r)]
+    rows = [r for r in last.values() if len(theirs[r.student]) > 1 or late(r)]
     if rows:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for name in ("student", "attempts", "last handed in", ""):
@@ -208,7 +211,7 @@ def _table(console: Console, report: Report, week: Week, rules: Rules) -> None:
             said = ["new"] * ((r.student, r.attempt) in new) + [
                 "marked late by the platform" if r.late and r.timed != MARKED else "after the deadline"
             ] * late(r)
-            table.add_row(*map(Text, (shown(r.student, 40), str(r.attempt), time, ", ".join(said))))
+            table.add_row(*map(Text, (shown(r.student, 40), str(theirs[r.student][-1].attempt), time, ", ".join(said))))
         console.print(table)
         if len(rows) > MAX_ROWS:
             console.print(f"and {len(rows) - MAX_ROWS} more with several attempts or after the deadline")

@@ -149,12 +149,21 @@ class Rules(Config):
         return bool(owners) and self.id_of(student) not in owners
 
     def among(self, student: str, here: Iterable[str]) -> str:
-        """Which of those who are here is meant: the one of this name, else the one whom [ids] calls so; else `student`,
-        who is not here. Who was collected before [ids] spoke of them keeps the first name."""
+        """Which of those who are here is meant: the one of this name, else the one whom [ids] calls so, else the one of
+        this name with Moodle's number behind it; else `student`, who is not here. Who was collected before [ids] spoke
+        of them keeps the first name. LabError for a name that several have."""
         known = list(here)
         if student in known:
             return student
-        return next((one for one in known if self.id_of(one) == self.id_of(student)), student)
+        if named := [one for one in known if self.id_of(one) == self.id_of(student)]:
+            return named[0]
+        numbered = re.compile(re.escape(_composed(student)) + r"_\d+")
+        alike = {one: [name for name in self.called(one) if numbered.fullmatch(_composed(name))] for one in known}
+        alike = {one: names for one, names in alike.items() if names}
+        if len(alike) > 1:
+            them = ", ".join(one if one in names else f"{one} ({names[0]})" for one, names in sorted(alike.items()))
+            raise LabError(f"{len(alike)} students here are called {student!r}: name one of {them}")
+        return next(iter(alike), student)
 
 
 DEFAULTS = Rules()  # of a course without course.toml: the last attempt counts, and there is no deadline
@@ -240,6 +249,9 @@ def final(marks: Sequence[Mark], rules: Rules) -> Final:
     if len(in_order) > 1:
         after = " after what lateness costs" if any(cost < 1 for cost, _ in costs) else ""
         last = "the last" if chosen == len(in_order) - 1 else "the last that lateness leaves points"
+        time = _time(mark.received)
+        if time and last == "the last" and mark.attempt < max(one.attempt for one in in_order):
+            last = f"handed in last, at {time.isoformat(' ', 'minutes')}"  # others were collected after it
         how = last if rules.attempts.policy == "last" else f"with most automatic points{after}"
         many = len(in_order)
         if mark.attempt > many:  # one before it was withdrawn

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -101,6 +101,13 @@ def receipts_in(folder: Path) -> list[Receipt]:
     """One student's receipts, by attempt."""
     found = [path for path in folder.glob("*.json") if path.stem.isdigit()]
     return [read_receipt(path) for path in sorted(found, key=lambda path: int(path.stem))]
+
+
+def handed_in_last(theirs: Sequence[Receipt]) -> Receipt:
+    """Of one student's attempts the last one, as grading takes it: by time where all are known, else by number."""
+    if all(one.received for one in theirs):
+        return max(theirs, key=lambda one: (one.received, one.attempt))
+    return max(theirs, key=lambda one: one.attempt)
 
 
 def read_receipts(root: Path, assignment: str) -> Iterator[Receipt]:

@@ -202,7 +202,9 @@ def _word(task: dict[str, Any], verdicts: set[str], points: float | None, unansw
         return "not graded yet" if points is None else "nothing handed in" if unanswered else "by hand"
     if FAULT in verdicts:
         return "a human will look"
-    return verdicts.pop() if len(verdicts) == 1 else "partly" if verdicts else "not run"
+    if len(verdicts) > 1:
+        return "partly" if PASSED in verdicts else "failed"
+    return verdicts.pop() if verdicts else "not run"
 
 
 def _worth(group: list[dict[str, Any]], task: dict[str, Any]) -> int | float:

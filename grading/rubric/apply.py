@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from grading.gradebook.course import Course, gradebook_id
-from grading.gradebook.items import Item, Marking, items, read
+from grading.gradebook.items import Item, Marking, items, read, unknown_codes
 from grading.intake.policy import Rules
 from grading.reports.by_hand import all_by_hand
 from grading.reports.page import count
@@ -67,10 +67,13 @@ def apply(course: Course, week: Week, rules: Rules, *, items_decide: bool = Fals
             book.db.commit()
     for student, tasks in sorted(by_hand.items()):
         for id, given in sorted(tasks.items()):
-            if given.comments and given.points is None and (student, id) not in found:
-                result.told.append(
-                    f"{student}, {id}: no points, and no line of the comment begins with an item, as `1: 4` does"
-                )
+            if (student, id) in found:
+                continue
+            faults = unknown_codes("\n".join(given.comments), rules.comments)
+            if given.comments and given.points is None:
+                faults.insert(0, "no points, and no line of the comment begins with an item, as `1: 4` does")
+            if faults:
+                result.told.append(f"{student}, {id}: {'; '.join(faults)}")
     for task in written(week):
         whole = [marking for (_, id), marking in found.items() if id == task.id and not marking.faults]
         for item in items(week, task):

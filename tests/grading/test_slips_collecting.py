@@ -346,6 +346,31 @@ def test_a_date_in_the_past_that_takes_lateness_away_is_told(classroom, monkeypa
     assert "2026-01-12 09:00 late" in said
 
 
+def test_a_correction_that_counts_less_than_what_it_corrects_is_told(classroom, monkeypatch):
+    """The class's times were told by the deadline, "by when", and a correction that came at eleven was older."""
+    monkeypatch.setenv("COLUMNS", "200")
+    (classroom / "course.toml").write_text("[deadlines]\nweek13 = 2026-01-10T23:59:00+01:00\n")
+    words = ("collect", "week13", "--from")
+
+    def hand_in(name, text, *more):
+        folder = classroom / name / "paul"
+        folder.mkdir(parents=True)
+        (folder / "topology.py").write_text(text)
+        return grade(classroom, *words, name, "--received", *more)
+
+    assert "still counts" not in hand_in("class", "x = 1\n", "2026-01-10T23:59+01:00")
+    said = hand_in("mail", "x = 2\n", "2026-01-10T23:00+01:00")
+    assert "1 of the new attempts has an earlier time than one that was collected before, which still counts" in said
+    assert "(attempt 2 of paul, by attempt 1): --student ID --received TIME puts it right" in said
+    assert "paul 2 2026-01-10 23:59+01:00" in said and "+01:00 new" not in said, "the table has the one that counts"
+    said = grade(classroom, *words, "class", "--student", "paul", "--received", "2026-01-10T20:00+01:00")
+    assert "paul 2 2026-01-10 23:00+01:00" in said
+    said = hand_in("again", "x = 3\n", "2026-01-10T23:30+01:00")
+    assert "still counts" not in said and "paul 3 2026-01-10 23:30+01:00 new" in said
+    (classroom / "course.toml").write_text('[attempts]\npolicy = "best"\n')
+    assert "still counts" not in hand_in("best", "x = 4\n", "2026-01-10T22:00+01:00"), "the best is the best"
+
+
 def test_folders_of_the_class_and_of_nbgrader_are_no_students(classroom):
     """`--from gradebook` made five students: autograded, exchange, nbgrader_config, source, submitted."""
     said = grade(classroom, "collect", "week13", "--from", ".", status=2)

@@ -141,8 +141,9 @@ def test_the_last_is_no_attempt_that_counts_nothing(rules):
 def test_last_is_by_time_where_it_is_known(rules):
     """An older attempt may be collected later."""
     first, second = mark(1, 5, hours(-1)), mark(2, 5, hours(-3))
-    assert final([first, second], rules("last")).mark is first
-    assert final([second, first], rules("last")).mark is first
+    told = "Attempt 1 of 2 counts, handed in last, at 2026-11-20 22:00+00:00."
+    for order in ([first, second], [second, first]):
+        assert final(order, rules("last")).mark is first and final(order, rules("last")).sentence == told
     second.received = ""
     assert final([second, first], rules("last")).mark is second
     for no_moment in ("soon", "2026-11-20T10:00:00"):
@@ -181,6 +182,20 @@ def test_deadlines_without_a_price_cost_nothing(rules):
 
 def test_ids(rules):
     assert rules().id_of("doe_45") == "anna" and rules().id_of("Ju\u0308rg") == "J\u00fcrg"
+
+
+def test_a_name_that_two_have_is_nobodys(rules):
+    """Moodle tells two of one name apart by a number: a stranger was offered, to `grade withdraw` too."""
+    ids = rules(text='[ids]\n"Max Meier_501" = "max.one"\n"Max Meier_502" = "max.two"\n')
+    with pytest.raises(LabError, match=re.escape("name one of max.one (Max Meier_501), max.two (Max Meier_502)")):
+        ids.among("Max Meier", ["anna", "max.one", "max.two"])
+    with pytest.raises(LabError, match=re.escape("2 students here are called 'Max Meier': name one of Max Meier_7, m")):
+        ids.among("Max Meier", ["Max Meier_7", "max.one"])
+    assert ids.among("Max Meier", ["anna", "max.two"]) == "max.two", "the only one who is here"
+    assert ids.among("Max Meier_502", ["max.one", "max.two"]) == "max.two"
+    for nobody in ("Max", "Meier", "Max Meier_", "Max Meier_50", "max meier", "M.*"):
+        assert ids.among(nobody, ["max.one", "max.two"]) == nobody
+    assert ids.among("Max Meier", ["Max Meier_x1", "Max Meier_7 b"]) == "Max Meier"
 
 
 DUE_91 = "[deadlines]\nweek91 = 2026-11-20T23:00:00Z\n"

@@ -53,6 +53,24 @@ def test_a_mistake_is_told_once_with_all_its_behaviours_and_points(week):
     assert all(behaviours[case["test"]] in seen for case in cases)
 
 
+@pytest.mark.parametrize(
+    "verdicts, word",
+    [
+        (("passed", "wrong"), "partly"),
+        (("forbidden", "crashed"), "failed"),
+        (("crashed", "crashed"), "crashed"),
+        (("passed", "passed"), "passed"),
+        ((), "not run"),
+    ],
+)
+def test_a_task_is_partly_right_only_where_something_passed(week, verdicts, word):
+    made = stand()
+    task = made.mark.tasks[2]
+    task["cases"] = [{**case, "verdict": verdict} for case, verdict in zip(task["cases"], verdicts)]
+    page = feedback(week, made)
+    assert f">{word}<" in page and (">partly<" in page) == (word == "partly")
+
+
 def test_rounded_shares_add_up(week):
     made = stand("13.2 built-in collective")
     total = sum(float(n) for n in re.findall(r'<p class="small">([\d.]+) points?', feedback(week, made)))

@@ -72,11 +72,16 @@ def test_items_become_formgraders_points_and_nothing_typed_is_written_over(
     by_hand(course, "ben", "task-91-2", points=1, comment="1: 3\n2: 2")
     by_hand(course, "cleo", "task-91-2", comment="1: 9\n2: 2")
     by_hand(course, "dora", "task-91-2", points=4, comment="Fine.")
-    by_hand(course, "emil", "task-91-2", comment="1 3 2 2")
+    by_hand(course, "emil", "task-91-2", comment="1 3 2 2 #nosuch")
     done = apply(course, week, RULES)
     assert done.given == ["anna, 91.2: 5 points"] and done.same == 0
     assert [sentence.split(":")[0] for sentence in done.told] == ["ben, 91.2", "cleo, 91.2", "emil, 91.2"]
-    assert "no line of the comment begins with an item, as `1: 4` does" in done.told[-1]
+    assert done.told[-1] == (
+        "emil, 91.2: no points, and no line of the comment begins with an item, as `1: 4` does; "
+        "#nosuch is in no [comments] of course.toml"
+    )
+    by_hand(course, "dora", "task-91-2", points=4, comment="Fine. #units #unitz")
+    assert "dora, 91.2: #unitz is in no [comments] of course.toml" in apply(course, week, RULES).told
     assert [scores(course, name)["task-91-2"][1:] for name in ("anna", "ben", "cleo", "dora")] == [
         (5, False),
         (1, False),
