@@ -332,22 +332,21 @@ def _long_ago(given: datetime | None, week: Week, rules: Rules, report: Report) 
 
 
 def _not_the_last(week: Week, rules: Rules, report: Report) -> list[str]:
-    """A sentence on new attempts that do not count, since others of their students, collected before, have later times,
-    where one of the two times is only an upper bound: --received tells by when something came."""
+    """A sentence on new attempts that do not count, since earlier ones of their students have later times, where one of
+    the two times is only an upper bound: --received tells by when something came."""
     if rules.attempts.policy != "last":
         return []
-    ours = {(one.student, one.attempt) for one in report.added}
     behind = []
     for one in report.added:
         theirs = receipts_in(folder_of(report.root, one.student))
         last = handed_in_last(theirs)
-        if last.attempt < one.attempt and (last.student, last.attempt) not in ours and GIVEN in (one.timed, last.timed):
+        if last.attempt < one.attempt and GIVEN in (one.timed, last.timed):
             behind.append(f"attempt {one.attempt} of {shown(one.student)}, by attempt {last.attempt}")
     if not behind:
         return []
     return [
-        f"{len(behind)} of the new attempts {'has' if len(behind) == 1 else 'have'} an earlier time than one that was "
-        f"collected before, which still counts ({some(sorted(behind))}): --student ID --received TIME puts it right"
+        f"{len(behind)} of the new attempts {'has' if len(behind) == 1 else 'have'} an earlier time than an attempt "
+        f"before it, which still counts ({some(sorted(behind))}): --student ID --received TIME puts it right"
     ]
 
 

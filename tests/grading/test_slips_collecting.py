@@ -360,13 +360,22 @@ def test_a_correction_that_counts_less_than_what_it_corrects_is_told(classroom, 
 
     assert "still counts" not in hand_in("class", "x = 1\n", "2026-01-10T23:59+01:00")
     said = hand_in("mail", "x = 2\n", "2026-01-10T23:00+01:00")
-    assert "1 of the new attempts has an earlier time than one that was collected before, which still counts" in said
+    assert "1 of the new attempts has an earlier time than an attempt before it, which still counts" in said
     assert "(attempt 2 of paul, by attempt 1): --student ID --received TIME puts it right" in said
     assert "paul 2 2026-01-10 23:59+01:00" in said and "+01:00 new" not in said, "the table has the one that counts"
     said = grade(classroom, *words, "class", "--student", "paul", "--received", "2026-01-10T20:00+01:00")
     assert "paul 2 2026-01-10 23:00+01:00" in said
     said = hand_in("again", "x = 3\n", "2026-01-10T23:30+01:00")
     assert "still counts" not in said and "paul 3 2026-01-10 23:30+01:00 new" in said
+    own = classroom / "own" / "paul+week13+2026-01-10 21:00:00.000000 UTC+abcdefghijkl"
+    own.mkdir(parents=True)
+    (own / "topology.py").write_text("x = 6\n")
+    (own / "timestamp.txt").write_text("2026-01-10 21:00:00.000000 UTC")
+    assert "(attempt 4 of paul, by attempt 3)" in grade(classroom, *words, "own"), "a time of its own"
+    (classroom / "untimed" / "paul").mkdir(parents=True)
+    (classroom / "untimed" / "paul" / "topology.py").write_text("x = 5\n")
+    said = grade(classroom, *words, "untimed")
+    assert "paul 5 unknown new" in said, "where a time is not known, the number decides"
     (classroom / "course.toml").write_text('[attempts]\npolicy = "best"\n')
     assert "still counts" not in hand_in("best", "x = 4\n", "2026-01-10T22:00+01:00"), "the best is the best"
 
