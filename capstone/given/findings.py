@@ -7,7 +7,6 @@ seconds.
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -36,7 +35,7 @@ def read(run: str) -> RunData:
 @cache
 def predicted(which: str = "second") -> dict[str, Any]:
     """What was written before "first", and before the run that counts."""
-    return json.loads((EXAMPLE / "predictions.json").read_text(encoding="utf-8"))[which]
+    return read(RUN).run["beside"]["predictions"][which]
 
 
 def foreseen(which: str = "second") -> float:
@@ -219,7 +218,7 @@ def long() -> RunData:
 @cache
 def foretold() -> dict[str, Any]:
     """What was written before it."""
-    return json.loads((LONG / "predictions.json").read_text(encoding="utf-8"))
+    return long().run["beside"]["predictions"]
 
 
 def trial(precision: str, micro_batches: int) -> dict[str, Any]:

@@ -81,8 +81,9 @@ def load(
     found, there, rules = find_week(week), open_course(course_folder(gradebook)), find_rules(course, find_weeks())
     with _watch() as progress:
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)
-    waits = pending(found, entries_of(submissions, found), all_marks(marks, found.name))
-    for sentence in (*report.sentences(), *waits.told(found), *slips(rules)):
+    here = list(all_marks(marks, found.name))
+    waits = pending(found, entries_of(submissions, found), here)
+    for sentence in (*report.sentences(), *waits.told(found), *slips(rules, here=[mark.student for mark in here])):
         typer.echo(printable(sentence))
     raise typer.Exit(1 if report.human else 0)
 

@@ -112,7 +112,10 @@ def collect(
                     "course.toml. --student ID --received TIME tells one's time"
                 )
             here = [unquoted(path.name) for path in report.root.iterdir() if path.is_dir()]
-            report.notes += roster.extends_nobody(here, week, rules)
+            known = None
+            with contextlib.suppress(LabError):  # a roster that cannot be read is told elsewhere, and stops nothing
+                known = roster.of_rules(rules)
+            report.notes += roster.extends_nobody(here, week, rules, known)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise LabError(

@@ -109,15 +109,15 @@ def _refuse_future(given: datetime | None) -> None:
         raise LabError(f"--received {given.isoformat()} has not come yet: it is when the hand-ins were there")
 
 
-def slips(rules: Rules, students: Sequence[str] = ()) -> list[str]:
-    """What in the rules fits nobody of the roster, and who of `students` is not in it. What was collected stays so
-    where the roster cannot be read."""
-    from grading.intake.roster import of_rules, outside, unknown_ids
+def slips(rules: Rules, students: Sequence[str] = (), here: Sequence[str] = ()) -> list[str]:
+    """What in the rules fits nobody of the roster, which extensions change nothing for those who are `here`, and who of
+    `students` is not in it. What was collected stays so where the roster cannot be read."""
+    from grading.intake.roster import of_rules, outside, unknown_ids, without_effect
     from labkit.errors import LabError
 
     try:
         roster = of_rules(rules)
-        return [*unknown_ids(roster, rules), *outside(students, roster, rules)]
+        return [*unknown_ids(roster, rules), *without_effect(here, roster, rules), *outside(students, roster, rules)]
     except LabError as error:
         return [str(error)]
 

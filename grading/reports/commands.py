@@ -256,7 +256,7 @@ def export(
 ) -> None:
     """Write the class's points as CSV, or as the file that Canvas or Moodle imports. Without a WEEK: the whole term."""
     from grading.intake.names import printable
-    from grading.intake.roster import unknown_ids
+    from grading.intake.roster import unknown_ids, without_effect
     from grading.reports import canvas, moodle
     from grading.reports import export as table
     from grading.reports.page import count
@@ -273,7 +273,7 @@ def export(
     waits = waiting(found, submissions, marks)
     bare = waits.new
     rules, who, gone = _missing(found, here, submissions, course, roster, bare)
-    for sentence in unknown_ids(who, rules):
+    for sentence in (*unknown_ids(who, rules), *without_effect([*(one.student for one in here), *bare], who, rules)):
         typer.echo(sentence)
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:

@@ -188,6 +188,31 @@ def test_no_zero_for_somebody_who_may_have_handed_in(kind, tmp_path):
     assert "0 points" not in grade(tmp_path, *words), "he is u9"
 
 
+@pytest.mark.parametrize("name", ['"Khan, Aisha"', "akhan", "104", "S104"])
+def test_an_extension_under_another_name_of_the_roster_is_told_wherever_points_are(name, tmp_path):
+    """She stayed late, and 10 % were taken off: rosters know all of these names, and extensions the hand-in's alone."""
+    header = "Student,ID,SIS User ID,SIS Login ID,Section\n"
+    (tmp_path / "roster.csv").write_text(header + '"Khan, Aisha",104,S104,akhan,A\n"Weber, Anna",101,S101,aweber,A\n')
+    rules = f'[roster]\nfile = "roster.csv"\n[deadlines]\nweek13 = {LONG_AGO}\n'
+    extended = f"[extensions.{name}]\nweek13 = {FAR_OFF}\n"
+    (tmp_path / "course.toml").write_text(rules + extended)
+    (tmp_path / "in" / "khanaisha_104").mkdir(parents=True)
+    (tmp_path / "in" / "khanaisha_104" / "topology.py").write_text("x = 1\n")
+    told = (
+        f"extends the deadline of {name.strip(chr(34))}, who is khanaisha_104 here: the extension has no effect"
+    )
+    said = grade(tmp_path, "collect", "week13", "--from", "in")
+    assert told in said and "from whom nothing is here" not in said
+    marks.write(tmp_path / "marks", mark("khanaisha_104", received="2002-01-01T12:00:00+00:00"))
+    assert told in grade(tmp_path, "status", "week13")
+    assert told in grade(tmp_path, "export", "week13", "--to", "out.csv")
+    for right in (extended.replace(name, "khanaisha_104"), extended + f'[ids]\n{name} = "khanaisha_104"\n'):
+        (tmp_path / "course.toml").write_text(rules + right)
+        assert "no effect" not in grade(tmp_path, "status", "week13")
+    (tmp_path / "course.toml").write_text(rules + extended.replace(name, "aweber"))
+    assert "no effect" not in grade(tmp_path, "status", "week13"), "she may still hand in"
+
+
 def test_an_extension_of_nobody_is_told_without_a_roster_too(classroom):
     rules = f"[deadlines]\nweek13 = {LONG_AGO}\n[extensions.annna]\nweek13 = {FAR_OFF}\n"
     (classroom / "course.toml").write_text(rules)
