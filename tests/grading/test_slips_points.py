@@ -198,9 +198,7 @@ def test_an_extension_under_another_name_of_the_roster_is_told_wherever_points_a
     (tmp_path / "course.toml").write_text(rules + extended)
     (tmp_path / "in" / "khanaisha_104").mkdir(parents=True)
     (tmp_path / "in" / "khanaisha_104" / "topology.py").write_text("x = 1\n")
-    told = (
-        f"extends the deadline of {name.strip(chr(34))}, who is khanaisha_104 here: the extension has no effect"
-    )
+    told = f"extends the deadline of {name.strip(chr(34))}, who is khanaisha_104 here: the extension has no effect"
     said = grade(tmp_path, "collect", "week13", "--from", "in")
     assert told in said and "from whom nothing is here" not in said
     marks.write(tmp_path / "marks", mark("khanaisha_104", received="2002-01-01T12:00:00+00:00"))
