@@ -83,7 +83,11 @@ def load(
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)
     here = list(all_marks(marks, found.name))
     waits = pending(found, entries_of(submissions, found), here)
-    for sentence in (*report.sentences(), *waits.told(found), *slips(rules, here=[mark.student for mark in here])):
+    for sentence in (
+        *report.sentences(),
+        *waits.told(found),
+        *slips(rules, found, here=[mark.student for mark in here]),
+    ):
         typer.echo(printable(sentence))
     raise typer.Exit(1 if report.human else 0)
 

@@ -92,7 +92,11 @@ def collect(
             "one's, with --student '*' everybody's)"
         )
     for sentence in dict.fromkeys(
-        (*report.notes, *slips(of_week(rules, to, found), [one.student for one in report.added]), *report.refused)
+        (
+            *report.notes,
+            *slips(of_week(rules, to, found), found, [one.student for one in report.added]),
+            *report.refused,
+        )
     ):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     _table(console, report, found, rules)
@@ -109,7 +113,7 @@ def _refuse_future(given: datetime | None) -> None:
         raise LabError(f"--received {given.isoformat()} has not come yet: it is when the hand-ins were there")
 
 
-def slips(rules: Rules, students: Sequence[str] = (), here: Sequence[str] = ()) -> list[str]:
+def slips(rules: Rules, week: Week, students: Sequence[str] = (), here: Sequence[str] = ()) -> list[str]:
     """What in the rules fits nobody of the roster, which extensions change nothing for those who are `here`, and who of
     `students` is not in it. What was collected stays so where the roster cannot be read."""
     from grading.intake.roster import of_rules, outside, unknown_ids, without_effect
@@ -117,7 +121,8 @@ def slips(rules: Rules, students: Sequence[str] = (), here: Sequence[str] = ()) 
 
     try:
         roster = of_rules(rules)
-        return [*unknown_ids(roster, rules), *without_effect(here, roster, rules), *outside(students, roster, rules)]
+        late = without_effect(here, week, roster, rules)
+        return [*unknown_ids(roster, rules), *late, *outside(students, roster, rules)]
     except LabError as error:
         return [str(error)]
 

@@ -235,20 +235,21 @@ def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
     return told
 
 
-def without_effect(students: Iterable[str], roster: Roster | None, rules: Rules) -> list[str]:
-    """Sentences on extensions that use a name of the roster for somebody who handed in under another: they change
-    nothing."""
+def without_effect(students: Iterable[str], week: Week, roster: Roster | None, rules: Rules) -> list[str]:
+    """Sentences on extensions of this week that use a name of the roster for somebody who handed in under another: they
+    change nothing."""
     return [
         f"course.toml extends the deadline of {shown(name, 60)}, who is {shown(one, 60)} here: the extension has no "
         f"effect until it names {shown(one, 60)}"
-        for name, one in _by_another_name(students, roster, rules).items()
+        for name, one in _by_another_name(students, week, roster, rules).items()
     ]
 
 
-def _by_another_name(students: Iterable[str], roster: Roster | None, rules: Rules) -> dict[str, str]:
+def _by_another_name(students: Iterable[str], week: Week, roster: Roster | None, rules: Rules) -> dict[str, str]:
     """{a name in [extensions] under which nothing is here: the id under which that student of the roster handed in}."""
     here = set(students)
-    unused = [name for name in rules.extensions if not set(map(clean, rules.called(name))) & here]
+    meant = [name for name, own in rules.extensions.items() if week.name in own]
+    unused = [name for name in meant if not set(map(clean, rules.called(name))) & here]
     if roster is None or not unused:
         return {}
     ids = {id(line): one for one in sorted(here) if (line := find(one, roster, rules)[0]) is not None}
@@ -259,8 +260,8 @@ def _by_another_name(students: Iterable[str], roster: Roster | None, rules: Rule
 def extends_nobody(students: Iterable[str], week: Week, rules: Rules, roster: Roster | None = None) -> list[str]:
     """Sentences on extensions of this week that reach none of those who handed in, which may be a slip in an id."""
     here = sorted(set(students))
-    told = without_effect(here, roster, rules)
-    named = _by_another_name(here, roster, rules)
+    told = without_effect(here, week, roster, rules)
+    named = _by_another_name(here, week, roster, rules)
     for student, own in rules.extensions.items():
         if week.name in own and student not in named and not set(map(clean, rules.called(student))) & set(here):
             close = difflib.get_close_matches(student, here, 1)

@@ -273,13 +273,14 @@ def export(
     waits = waiting(found, submissions, marks)
     bare = waits.new
     rules, who, gone = _missing(found, here, submissions, course, roster, bare)
-    for sentence in (*unknown_ids(who, rules), *without_effect([*(one.student for one in here), *bare], who, rules)):
+    everybody = [*(one.student for one in here), *bare]
+    for sentence in (*unknown_ids(who, rules), *without_effect(everybody, found, who, rules)):
         typer.echo(sentence)
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
     if given and not anyway:
-        _sure_of_zeros(given, [*(one.student for one in here), *bare], who, rules)
+        _sure_of_zeros(given, everybody, who, rules)
     if format is Format.moodle and who is None:
         raise typer.BadParameter("--format moodle needs Moodle's grading worksheet: --roster FILE")
     if format is not Format.csv:

@@ -134,7 +134,7 @@ def _absent(result: Status, rules: Rules, now: datetime, given: Path | None) -> 
         return
     result.told += roster.unknown_ids(who, rules)
     here = [row.student for row in result.rows]
-    result.told += roster.without_effect(here, who, rules)
+    result.told += roster.without_effect(here, result.week, who, rules)
     for one in roster.absent(result.week.name, here, who, rules, now):
         result.rows.append(Row(one.student, 0, None, False, MISSING if one.over else NOT_YET))
     result.rows.sort(key=lambda row: row.student)

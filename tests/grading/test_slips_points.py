@@ -209,6 +209,8 @@ def test_an_extension_under_another_name_of_the_roster_is_told_wherever_points_a
         assert "no effect" not in grade(tmp_path, "status", "week13")
     (tmp_path / "course.toml").write_text(rules + extended.replace(name, "aweber"))
     assert "no effect" not in grade(tmp_path, "status", "week13"), "she may still hand in"
+    (tmp_path / "course.toml").write_text(rules + extended.replace("week13", "week14"))
+    assert "no effect" not in grade(tmp_path, "status", "week13"), "of another week, where she may have that name"
 
 
 def test_an_extension_of_nobody_is_told_without_a_roster_too(classroom):
