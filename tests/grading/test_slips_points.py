@@ -3,6 +3,7 @@ one sentence. Each of these cost a new instructor up to half an hour in a walked
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import zipfile
@@ -13,9 +14,10 @@ import pytest
 
 from grading import marks
 from grading.intake.collect import collect
+from grading.intake.commands import slips
 from grading.intake.find import find_submissions
 from grading.intake.load import load
-from grading.intake.policy import DEFAULTS, Late, Rules, refuse_while_open
+from grading.intake.policy import DEFAULTS, Late, Rules, find_rules, refuse_while_open
 from grading.intake.rename import rename
 from grading.reports.by_hand import ByHand
 from grading.reports.commands import again
@@ -204,12 +206,15 @@ def test_an_extension_under_another_name_of_the_roster_is_told_wherever_points_a
     marks.write(tmp_path / "marks", mark("khanaisha_104", received="2002-01-01T12:00:00+00:00"))
     assert told in grade(tmp_path, "status", "week13")
     assert told in grade(tmp_path, "export", "week13", "--to", "out.csv")
+    with contextlib.chdir(tmp_path):  # what `grade load` says beside its own
+        said = slips(find_rules(None, [WEEKS["week13"]]), WEEKS["week13"], here=["khanaisha_104"])
+    assert [sentence for sentence in said if told in sentence]
     for right in (extended.replace(name, "khanaisha_104"), extended + f'[ids]\n{name} = "khanaisha_104"\n'):
         (tmp_path / "course.toml").write_text(rules + right)
         assert "no effect" not in grade(tmp_path, "status", "week13")
     (tmp_path / "course.toml").write_text(rules + extended.replace(name, "aweber"))
     assert "no effect" not in grade(tmp_path, "status", "week13"), "she may still hand in"
-    (tmp_path / "course.toml").write_text(rules + extended.replace("week13", "week14"))
+    (tmp_path / "course.toml").write_text(f"{rules}week14 = {LONG_AGO}\n" + extended.replace("week13", "week14"))
     assert "no effect" not in grade(tmp_path, "status", "week13"), "of another week, where she may have that name"
 
 
