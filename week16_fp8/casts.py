@@ -26,6 +26,7 @@ from week16_fp8.formats import FORMATS
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 SLOTS = ("input", "weight", "grad")
 LARGEST_FLOAT32 = torch.finfo(torch.float32).max
+Way = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,21 @@ def rounded(x: Tensor, scale: Tensor, fmt: str) -> Tensor:
 
     scale: fp32, broadcasts against x. Every FP8 value is a BF16 value and an FP32 value, exactly.
     """
-    way: Callable[[Tensor, Tensor, float, torch.dtype], Tensor] = through_a_table if x.is_cpu else through
-    if x.is_cuda:
-        from labkit.precision.broken import casts_in_triton  # a GPU's matter alone
-
-        way = one_kernel() if casts_in_triton(x.device) else through
+    way = through_a_table if x.is_cpu else in_one_kernel(through, x.device)
     return way(x.detach(), scale, FORMATS[fmt].largest, DTYPES[fmt])
+
+
+def unscaled(y: Tensor, s_a: Tensor, s_b: Tensor) -> Tensor:
+    """y / (s_a * s_b), in y's dtype: in FP32, and rounded once. FP32 y is changed in place.
+
+    s_a, s_b: fp32 scalars, divided out one by one: their product can leave FP32's range.
+    """
+    return in_one_kernel(dividing, y.device)(y, s_a, s_b)
+
+
+def dividing(y: Tensor, s_a: Tensor, s_b: Tensor) -> Tensor:
+    """`unscaled`, one operation after another."""
+    return y.float().mul_(s_a.reciprocal()).mul_(s_b.reciprocal()).to(y.dtype)
 
 
 def through(x: Tensor, scale: Tensor, largest: float, dtype: torch.dtype) -> Tensor:
@@ -113,8 +123,17 @@ def values_of(dtype: torch.dtype, to: torch.dtype) -> Tensor:
     return torch.arange(256, dtype=torch.uint8).view(dtype).to(to)[:, None]
 
 
+def in_one_kernel(way: Way, device: torch.device) -> Way:
+    """`way` compiled where Triton casts to FP8, as it is elsewhere."""
+    if device.type == "cuda":
+        from labkit.precision.broken import casts_in_triton  # a GPU's matter alone
+
+        return compiled(way) if casts_in_triton(device) else way
+    return way
+
+
 @functools.cache
-def one_kernel(compiler: str = "inductor") -> Callable[[Tensor, Tensor, float, torch.dtype], Tensor]:
-    """`through` compiled: five kernels that each read and write the tensor become one. Nothing is fused with what comes
-    before or after, so the values stay those of eager mode."""
-    return torch.compile(through, backend=compiler, dynamic=True)
+def compiled(way: Way, compiler: str = "inductor") -> Way:
+    """The kernels of `way`, each of which reads and writes the tensor, as one. Nothing is fused with what comes before
+    or after, so the values stay those of eager mode."""
+    return torch.compile(way, backend=compiler, dynamic=True)

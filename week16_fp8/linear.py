@@ -36,7 +36,7 @@ with a pencil. (It is a worst case. Typical errors add like a random walk: sqrt(
 What is emulated here is the storage alone. The rounded values are held in the tensor's own type, where each is exact,
 and go through an ordinary matrix product: the result is that of an FP8 product with FP32 accumulation, up to the order
 of the sum. x may be BF16 while the master is FP32, as under FSDP2: the product is then BF16's, rounded by 2^-8 before
-and after each scale is divided out, a sixteenth of what E4M3 may do. There is no gain in speed; on a GPU
+and after the scales are divided out, a sixteenth of what E4M3 may do. There is no gain in speed; on a GPU
 `torch._scaled_mm` and Transformer Engine have the kernels.
 
 Legend: M tokens, N outputs, K inputs. x_MK, w_NK, dy_MN; x8_MK the rounded values of x * s_x.
@@ -84,11 +84,6 @@ def rounding(x: Tensor, slot: str, recipe: Recipe) -> tuple[Tensor, Tensor]:
     ### END SOLUTION
 
 
-def unscaled(y: Tensor, s_a: Tensor, s_b: Tensor) -> Tensor:
-    """y / (s_a * s_b), in place (given). One by one: the product of two scales can leave FP32's range."""
-    return y.mul_(s_a.reciprocal()).mul_(s_b.reciprocal())
-
-
 class FP8Product(torch.autograd.Function):
     """y = x @ w^T from rounded operands, with one scale per tensor.
 
@@ -104,7 +99,7 @@ class FP8Product(torch.autograd.Function):
         w8_NK = w8_NK.to(x_MK.dtype)  # exact: an FP8 value
         ctx.save_for_backward(x8_MK, w8_NK, s_x, s_w)
         ctx.recipe, ctx.master = recipe, w_NK.dtype
-        return unscaled(x8_MK @ w8_NK.t(), s_x, s_w)  # y = (x8 @ w8^T) / (s_x s_w)     [M,K] @ [K,N]
+        return casts.unscaled(x8_MK @ w8_NK.t(), s_x, s_w)  # y = (x8 @ w8^T) / (s_x s_w)     [M,K] @ [K,N]
         ### END SOLUTION
 
     @staticmethod
@@ -115,9 +110,9 @@ class FP8Product(torch.autograd.Function):
         dy8_MN, s_dy = rounding(dy_MN, "grad", ctx.recipe)  # once, for both products
         dx_MK = dw_NK = None
         if ctx.needs_input_grad[0]:
-            dx_MK = unscaled(dy8_MN @ w8_NK, s_dy, s_w)  # dx = (dy8 @ w8) / (s_dy s_w)     [M,N] @ [N,K]
+            dx_MK = casts.unscaled(dy8_MN @ w8_NK, s_dy, s_w)  # dx = (dy8 @ w8) / (s_dy s_w)     [M,N] @ [N,K]
         if ctx.needs_input_grad[1]:
-            dw_NK = unscaled((dy8_MN.t() @ x8_MK).to(ctx.master), s_dy, s_x)  # dw = (dy8^T @ x8) / (s_dy s_x)
+            dw_NK = casts.unscaled((dy8_MN.t() @ x8_MK).to(ctx.master), s_dy, s_x)  # dw = (dy8^T @ x8) / (s_dy s_x)
         return dx_MK, dw_NK, None, None, None
         ### END SOLUTION
 
