@@ -268,8 +268,10 @@ def test_a_gpus_ways_to_round_give_the_values_of_the_arithmetic(fmt):
     s = torch.tensor(3.7).to(device)
     want = (quantise(x.float() * s, fmt) / s).to(x.dtype)
     compiled = one_kernel("inductor" if device == "cuda" else "aot_eager")
-    for to_grid in (eagerly, compiled):
-        assert torch.equal(to_grid(x, DTYPES[fmt], s), want) and torch.equal(to_grid(x.t(), DTYPES[fmt], s), want.t())
+    with torch.compiler.config.patch(force_disable_caches=True):  # a training would get tiles for a small tensor
+        for to_grid in (eagerly, compiled):
+            assert torch.equal(to_grid(x, DTYPES[fmt], s), want)
+            assert torch.equal(to_grid(x.t(), DTYPES[fmt], s), want.t())
     torch._dynamo.reset()
 
 

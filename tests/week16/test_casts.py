@@ -23,7 +23,9 @@ def wide(dtype, shape=(64, 48)):
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    yield
+    """Nothing compiled stays, on disk neither: a training would get tiles for a small tensor."""
+    with torch.compiler.config.patch(force_disable_caches=True):
+        yield
     torch._dynamo.reset()
     casts.compiled.cache_clear()
 
