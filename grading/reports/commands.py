@@ -347,7 +347,7 @@ def _term(
     """The table of all weeks that have marks."""
     from grading import marks as marking
     from grading.intake.policy import find_rules
-    from grading.intake.roster import of_rules, strangers
+    from grading.intake.roster import of_rules, strangers, without_effect
     from grading.reports import term
     from grading.reports.canvas import names
     from grading.reports.page import count
@@ -364,10 +364,12 @@ def _term(
         if (marks / week.name).is_dir() and any(marking.all_marks(marks, week.name)):
             found, here = class_of(week.name, marks, gradebook, course)
             waits = waiting(found, submissions, marks)
-            behind += [f"{found.name}: {sentence}" for sentence in (*waits.told(found), *again(here))]
             own, _, gone = _missing(found, here, submissions, course, roster, waits.new)
+            everybody = [*(one.student for one in here), *waits.new]
+            told = (*waits.told(found), *again(here), *without_effect(everybody, found, who, own))
+            behind += [f"{found.name}: {sentence}" for sentence in told]
             if zeros and not anyway:
-                _sure_of_zeros([a for a in gone if a.over], [*(s.student for s in here), *waits.new], who, own)
+                _sure_of_zeros([a for a in gone if a.over], everybody, who, own)
             if zeros:
                 behind += _may_come([one for one in gone if one.over], found, rules)
             parts.append(term.Part(found, here, gone, waits.new, own))

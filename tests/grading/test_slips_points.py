@@ -206,6 +206,7 @@ def test_an_extension_under_another_name_of_the_roster_is_told_wherever_points_a
     marks.write(tmp_path / "marks", mark("khanaisha_104", received="2002-01-01T12:00:00+00:00"))
     assert told in grade(tmp_path, "status", "week13")
     assert told in grade(tmp_path, "export", "week13", "--to", "out.csv")
+    assert f"week13: course.toml {told}" in grade(tmp_path, "export", "--to", "term.csv")
     with contextlib.chdir(tmp_path):  # what `grade load` says beside its own
         said = slips(find_rules(None, [WEEKS["week13"]]), WEEKS["week13"], here=["khanaisha_104"])
     assert [sentence for sentence in said if told in sentence]
