@@ -33,8 +33,8 @@ def similar(
 ) -> None:
     """Find pairs of hand-ins that share more than the given code and the class's habits explain, side by side.
 
-    The functions of the tasks alone are compared, as syntax trees. Each student's last attempt counts. The course's own
-    solutions take part. Nothing is run, and no mark is changed.
+    The functions of the tasks alone are compared, as syntax trees, of every attempt. The course's own solutions take
+    part. Nothing is run, and no mark is changed.
     """
     import importlib.util
 
@@ -57,8 +57,7 @@ def similar(
     def here():
         refuse_other_weeks(submissions, found)
         for folder, year in ((submissions, ""), *(_year(one, found.name) for one in earlier or ())):
-            last = {entry.student: entry for entry in find_submissions(folder, found)}
-            for entry in last.values():
+            for entry in find_submissions(folder, found):
                 yield load(entry, found), year
 
     with console.status("reading ...") as status:

@@ -6,7 +6,9 @@ two hand-ins have in common, less what explains itself:
   - runs that stand in what was handed out;
   - runs that more than COMMON of all hand-ins have: with these tasks most people write some lines alike.
 
-The course's own solutions take part, as one more hand-in: who has them has seen them, also where many have.
+The course's own solutions take part, as one more hand-in: who has them has seen them, also where many have. So does
+every attempt of a student, since any of them may be the one that counts; of two students their most alike attempts are
+shown. A habit is one of students, however often they hand it in.
 
 SHARE and ONE are measured. `python -m tests.grading.similar.false_alarms` compares honest variants of four holes of
 week 13, written for it from the task texts, and copies of them. Two honest hand-ins of 50 pairs share 0.13 of their
@@ -49,17 +51,30 @@ class Work:
     """One hand-in: its functions as fingerprints (copydetect's), and the texts that they come from.
 
     year        "" for this class, else what the folder of an earlier one is called
+    attempt     its number; 0 for a student's only one
     """
 
     student: str
     year: str
+    attempt: int = 0
     texts: dict[str, str] = field(default_factory=dict)
     lines: dict[str, list[int]] = field(default_factory=dict)
     prints: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return f"{self.student} ({self.year})" if self.year else self.student
+        told = f"{self.student}, attempt {self.attempt}" if self.attempt else self.student
+        return f"{told} ({self.year})" if self.year else told
+
+    @property
+    def person(self) -> tuple[str, str]:
+        """Whose it is."""
+        return self.student, self.year
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """What is compared, by function."""
+        return {name: str(print_.filtered_code) for name, print_ in self.prints.items()}
 
     @property
     def size(self) -> int:
@@ -90,7 +105,10 @@ def read(week: Week, submission: Submission, labels: dict[str, str], year: str =
     labels  a character for each label, shared by all hand-ins that are compared"""
     package = arrange(submission, week)
     own = {module: package.files[path] for module in package.used if (path := _path(week, module)) in package.files}
-    return _work(submission.student, year, _texts(own), _functions(week), labels)
+    work = _work(submission.student, year, _texts(own), _functions(week), labels)
+    if work is not None:
+        work.attempt = submission.attempt
+    return work
 
 
 def given(week: Week, labels: dict[str, str]) -> dict[str, set[int]]:
@@ -141,9 +159,14 @@ def without(works: Sequence[Work], handed_out: Mapping[str, set[int]], *, habits
     """Take away what explains itself: what was handed out and, for `habits`, what many have."""
     from copydetect.utils import get_token_coverage
 
-    most = max(FEW, int(COMMON * len(works))) if habits else len(works)
+    people = len({work.person for work in works})
+    most = max(FEW, int(COMMON * people)) if habits else people
     for name in {name for work in works for name in work.prints}:
-        holders = Counter(one for work in works if name in work.prints for one in work.prints[name].hashes)
+        theirs: dict[tuple[str, str], set[int]] = {}
+        for work in works:
+            if name in work.prints:
+                theirs.setdefault(work.person, set()).update(work.prints[name].hashes)
+        holders = Counter(one for hashes in theirs.values() for one in hashes)
         common = {one for one, many in holders.items() if many > most} | handed_out.get(name, set())
         for work in works:
             if (own := work.prints.get(name)) is not None:
@@ -153,18 +176,23 @@ def without(works: Sequence[Work], handed_out: Mapping[str, set[int]], *, habits
 
 
 def pairs(works: Sequence[Work], share: float = SHARE) -> list[Pair]:
-    """Pairs that share at least so much, the most alike first. Two of an earlier year are not compared."""
+    """Pairs that share at least so much, the most alike first; one of two students. Two of an earlier year are not
+    compared."""
     found = [
         pair
         for first, second in combinations(works, 2)
-        if not (first.year and second.year)
+        if first.person != second.person and not (first.year and second.year)
         if (pair := alike(first, second)).shared >= LEAST and (pair.share >= share or pair.one >= ONE)
     ]
     return _ordered(found)
 
 
 def _ordered(found: list[Pair]) -> list[Pair]:
-    return sorted(found, key=lambda pair: (-pair.share, -pair.shared))
+    """The most alike first, and of two students no more than that one."""
+    most: dict[frozenset, Pair] = {}
+    for pair in sorted(found, key=lambda pair: (-pair.share, -pair.shared)):
+        most.setdefault(frozenset((pair.first.person, pair.second.person)), pair)
+    return list(most.values())
 
 
 def alike(first: Work, second: Work) -> Pair:
@@ -202,23 +230,27 @@ def compare(
     ours: Submission | None = None,
     progress: Callable[[str], None] = lambda student: None,
 ) -> tuple[list[Pair], list[Work], list[str]]:
-    """(pairs, everything that was compared, students whose functions cannot be read).
+    """(pairs, everything that was compared, students of whose hand-ins none can be read).
 
-    here    gives (hand-in, year) of this class (year "") and of earlier ones
+    here    gives (hand-in, year) of this class (year "") and of earlier ones: every attempt
     ours    the course's own solutions; with them this class alone is compared
 
     LabError without a task to compare."""
     labels: dict[str, str] = {}
     if not _functions(week):
         raise LabError(f"{week.name} has no automatic task: there is nothing to compare")
-    works, unread = [], []
+    works: list[Work] = []
+    people: dict[tuple[str, str], list[Work]] = {}
     for submission, year in [*([(ours, "")] if ours else []), *here()]:
         progress(submission.student)
-        work = read(week, submission, labels, year)
-        if work is None:
-            unread.append(submission.student)
-        else:
-            works.append(work)
+        theirs = people.setdefault((submission.student, year), [])
+        if (work := read(week, submission, labels, year)) is not None:
+            theirs[:] = [*(one for one in theirs if one.nodes != work.nodes), work]
+    for theirs in people.values():
+        for work in theirs if len(theirs) == 1 else ():
+            work.attempt = 0
+        works += theirs
+    unread = [student for (student, _), theirs in people.items() if not theirs]
     handed_out = given(week, labels)
     # Who has the course's solutions has seen them, also if many have: what they have in common is no habit.
     without(works, handed_out, habits=False)

@@ -13,6 +13,7 @@ from grading.similar import compare, page
 from labkit.checks import load_week, run_checks
 from labkit.checks.runner import LocalRunner
 from labkit.checks.tasks import find_weeks
+from tests.grading.aclassroom import grade
 from tests.grading.similar.variants import DISGUISES, HOLES, MANY, ORDER, ROOT, WEEK, filled, renamed, student
 
 pytest.importorskip("copydetect", reason="copydetect is not installed")
@@ -25,7 +26,12 @@ def week():
 
 def compared(week, files_of, ours=None, years=()):
     years = dict(years)
-    made = [(Submission.of(name, files), years.get(name, "")) for name, files in files_of.items()]
+    made = []
+    for name, attempts in files_of.items():
+        for number, files in enumerate(attempts if isinstance(attempts, list) else [attempts], 1):
+            submission = Submission.of(name, files)
+            submission.attempt = number
+            made.append((submission, years.get(name, "")))
     return compare.compare(week, lambda: iter(made), ours=ours)
 
 
@@ -46,6 +52,59 @@ def test_a_copy_among_honest_work_is_the_only_pair(week, disguise):
     pairs, works, unread = compared(week, files, ours=reference_submission(week))
     assert [{pair.first.student, pair.second.student} for pair in pairs] == [{"s2", "copy"}]
     assert len(works) == MANY + 2 and not unread
+
+
+def test_a_later_attempt_hides_no_earlier_one(week):
+    """With `keep = "best"` the copy had its points, and the last attempt alone was compared."""
+    files = {f"s{n}": student(n) for n in range(4)} | {"thief": [renamed(student(2)), student(4)]}
+    pairs, works, unread = compared(week, files)
+    assert [(pair.first.name, pair.second.name) for pair in pairs] == [("s2", "thief, attempt 1")]
+    assert len(works) == 6 and not unread
+
+
+def test_the_command_reads_every_attempt(tmp_path):
+    def collected(name, files):
+        folder = tmp_path / "in" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, data in files.items():
+            (folder / path).write_bytes(data)
+        grade(tmp_path, "collect", "week13", "--from", "in")
+
+    collected("anna", student(2))
+    collected("ben", renamed(student(2)))
+    collected("ben", student(4))
+    said = grade(tmp_path, "similar", "week13", "--to", "page.html")
+    assert "anna and ben, attempt 1: 100%" in said and "1 pair of 4 hand-ins" in said
+    assert "ben, attempt 1" in (tmp_path / "page.html").read_text()
+
+
+def test_handing_in_often_makes_no_habit_and_no_pairs_of_ones_own(week):
+    """What more than six hand-ins have is no evidence, and these are of one student."""
+    end = b'bandwidth in bytes a second."""\n'
+    mine = student(2)
+    assert mine["timing.py"].count(end) == 1
+    often = [
+        {**mine, "timing.py": mine["timing.py"].replace(end, end + b"    assert seconds\n" * n)} for n in range(12)
+    ]
+    files = {f"s{n}": student(n) for n in range(4) if n != 2} | {"s2": [*often, mine], "copy": renamed(mine)}
+    pairs, works, _ = compared(week, files)
+    assert [(pair.first.student, pair.second.name) for pair in pairs] == [("s2", "copy")]
+    # With up to three of these statements the function has fewer nodes than are compared: four are one, the last.
+    assert [work.attempt for work in works if work.student == "s2"] == [*range(5, 14)]
+    assert [work.attempt for work in works if work.student != "s2"] == [0] * 4
+
+
+def test_a_habit_is_counted_over_students(week, monkeypatch):
+    monkeypatch.setattr(compare, "FEW", 1)
+    monkeypatch.setattr(compare, "COMMON", 0.5)
+    files = {"anna": [student(n) for n in (0, 1, 3, 4, 2)], "ben": student(2), "cleo": student(2)}
+    assert compared(week, files)[0] == [], "all three of three have it, and no more than half of seven attempts"
+
+
+def test_an_attempt_that_cannot_be_read_is_told_where_no_other_can(week):
+    broken = {"collectives.py": b"def ring_all_gather(:\n"}
+    _, works, unread = compared(week, {"anna": [student(0), broken], "ben": [broken, broken]})
+    assert [work.name for work in works] == ["anna"] and unread == ["ben"]
 
 
 def test_one_function_that_was_copied_alone_is_found(week):
