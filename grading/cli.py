@@ -134,6 +134,8 @@ def run(
     student = _called(student or (), submissions, chosen)
     how = running.UNSANDBOXED if unsandboxed else running.SANDBOXED
     if seed is not None:
+        if task:
+            raise LabError("--seed shows every task of one student's attempts, and --task judges anew: one of them")
         if not student or len(student) != 1:
             raise LabError(
                 "--seed repeats one student's verdict: name the student with --student ID (the class's seed "

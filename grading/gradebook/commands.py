@@ -66,7 +66,7 @@ def load(
     Points and comments that were given by hand stay. Interrupted? The same command goes on. Status 1: something needs a
     human, and is told.
     """
-    from grading.gradebook.course import course_folder, open_course
+    from grading.gradebook.course import SAMPLE, course_folder, open_course
     from grading.gradebook.load import files_of
     from grading.gradebook.load import load as put
     from grading.here import not_the_class
@@ -76,9 +76,15 @@ def load(
     from grading.intake.policy import find_rules
     from grading.marks import all_marks
     from labkit.checks.tasks import find_week, find_weeks
+    from labkit.errors import LabError
 
     not_the_class(marks, submissions)
     found, there, rules = find_week(week), open_course(course_folder(gradebook)), find_rules(course, find_weeks())
+    if (there.root / SAMPLE).exists():
+        raise LabError(
+            f"{there.root} is the second marker's course directory: `grade second {found.name} --to {there.root}` "
+            "fills it, with the sample alone"
+        )
     with _watch() as progress:
         report = put(there, found, marks, files=files_of(submissions, found), rules=rules, progress=progress)
     here = list(all_marks(marks, found.name))

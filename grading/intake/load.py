@@ -28,6 +28,7 @@ MAX_TOTAL = 64 << 20
 MAX_FILES = 2000
 MAX_LISTED = 20_000  # names looked at
 MAX_INNER = 20  # archives inside the submission that are opened
+NESTED = 2  # archives around one that is still opened: that of the attempt, and one inside it
 NOT_OPENED = "was not opened: hand in the files, or one .zip of them."
 EMPTY = "There is no file in this hand-in."
 _FULL = f"is too much: a submission may hold {MAX_TOTAL >> 20} MiB and {MAX_FILES} files"
@@ -132,13 +133,13 @@ class _Lister:
                 self._leave(name, walked.fault)
             elif name.lower().endswith(".zip") and self._may_open():
                 try:
-                    self._zip(self.opened.enter_context(walked.open(top)), f"{name}/", name)
+                    self._zip(self.opened.enter_context(walked.open(top)), f"{name}/", name, depth=1)
                 except OSError as error:
                     self._leave(name, f"cannot be read ({error.strerror})")
             else:
                 self._add(name, _later(walked, top))
 
-    def _zip(self, file: IO[bytes], prefix: str, called: str, inner: bool = False) -> None:
+    def _zip(self, file: IO[bytes], prefix: str, called: str, depth: int = 0) -> None:
         try:
             for member in members(file):
                 name = prefix + clean(member.name)
@@ -146,12 +147,12 @@ class _Lister:
                     continue
                 if why := harmless(name) or member.fault:
                     self._leave(name, why)
-                elif name.lower().endswith(".zip") and not inner and self._may_open():
+                elif name.lower().endswith(".zip") and depth < NESTED and self._may_open():
                     data = member.read(MAX_TOTAL + 1)
                     if len(data) > MAX_TOTAL:
                         self._leave(name, _FULL)
                     else:
-                        self._zip(io.BytesIO(data), f"{name}/", name, inner=True)
+                        self._zip(io.BytesIO(data), f"{name}/", name, depth + 1)
                 else:
                     self._add(name, member.read)
         except BadArchive as error:

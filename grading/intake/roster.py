@@ -235,6 +235,30 @@ def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
     return told
 
 
+UNDER_TWO_NAMES = "one student of the roster under two names, so the points of neither"
+
+
+def twice(students: Iterable[str], roster: Roster | None, rules: Rules) -> list[list[str]]:
+    """Ids that stand for one student of the roster, together: handed in under several names."""
+    if roster is None:
+        return []
+    by_line: dict[int, list[str]] = {}
+    for student in sorted(set(students)):
+        if (line := find(student, roster, rules)[0]) is not None:
+            by_line.setdefault(id(line), []).append(student)
+    return [those for those in by_line.values() if len(those) > 1]
+
+
+def under_two_names(students: Iterable[str], week: Week, roster: Roster | None, rules: Rules) -> list[str]:
+    """A sentence for each student of the roster who is here under several names."""
+    return [
+        f"{some(those)} are one student of {roster.path.name}: `grade withdraw {week.name} ID` takes back what is not "
+        "to count"
+        for those in twice(students, roster, rules)
+        if roster is not None
+    ]
+
+
 def without_effect(students: Iterable[str], week: Week, roster: Roster | None, rules: Rules) -> list[str]:
     """Sentences on extensions of this week that use a name of the roster for somebody who handed in under another: they
     change nothing."""

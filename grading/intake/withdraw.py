@@ -8,14 +8,15 @@ Nothing is deleted, no number is given to another attempt, and a source that hol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grading.files import locked
-from grading.intake.names import shown
+from grading.intake.names import shown, some
 from grading.intake.policy import Rules
 from grading.intake.receipts import MARKER, WITHDRAWN, Receipt, read_receipts, read_withdrawn
+from grading.intake.roster import Roster, find
 from grading.marks import path_of, quoted
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -102,3 +103,23 @@ def _move(folder: Path, name: str, undo: bool) -> bool:
     new.parent.mkdir(exist_ok=True)
     old.replace(new)
     return True
+
+
+def only_withdrawn(
+    submissions: Path, week: Week, students: Iterable[str], roster: Roster | None, rules: Rules
+) -> list[str]:
+    """A sentence on students of the roster of whom everything was taken back: they are as if nothing had come."""
+    here = set(students)
+    gone = sorted({one.student for one in read_withdrawn(submissions / week.name)} - here)
+    lines = {id(find(one, roster, rules)[0]) for one in here} if roster is not None else set()
+    theirs = [
+        one
+        for one in gone
+        if roster is not None and (line := find(one, roster, rules)[0]) is not None and id(line) not in lines
+    ]
+    if not theirs:
+        return []
+    return [
+        f"everything of {some(theirs)} was withdrawn: {week.name} is missing then, and a zero by --zeros; `grade "
+        f"withdraw {week.name} ID --undo` brings an attempt back"
+    ]

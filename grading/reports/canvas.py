@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grading.intake.policy import DEFAULTS, Rules
-from grading.intake.roster import CANVAS, Absent, Roster, find
+from grading.intake.roster import CANVAS, UNDER_TWO_NAMES, Absent, Roster, find, twice
 from grading.reports import page
 from grading.reports.export import dumps, harmless
 from grading.reports.standing import Standing
@@ -76,24 +76,26 @@ def export(
         )
     rows: list[list[Any]] = []
     left: dict[str, list[str]] = {}
-    taken: dict[int, str] = {}
+    taken: set[int] = set()
+    double = {student for those in twice([s.student for s in standings], roster, rules) for student in those}
     for s in standings:
         grade = (round(s.factor * s.automatic, 2) if s.settled else None) if automatic_only else s.total
         who, why = (_line(s.student), "") if roster is None else _found(s.student, roster, rules)
-        if grade is None:
+        if s.student in double:
+            why = UNDER_TWO_NAMES
+        elif grade is None:
             why = s.state
-        elif who is not None and roster is not None and taken.setdefault(id(who), s.student) != s.student:
-            why = "somebody else here is the same student of the roster"
         elif who is not None and who[ID] == "" and any(harmless(cell) != cell for cell in who.values()):
             why = "the id begins like a spreadsheet's formula, so it cannot stand in the file as it is: give --roster"
         if why or who is None or grade is None:
             left.setdefault(why, []).append(s.student)
         else:
+            taken.add(id(who))
             rows.append([*_cells(who), number(grade)])
     for one in zeros:
         who = _found(one.student, roster, rules)[0] if roster is not None else None
         if who is not None and id(who) not in taken:
-            taken[id(who)] = one.student
+            taken.add(id(who))
             rows.append([*_cells(who), 0])
     column = _column(week, assignment, roster) if roster is not None else ""
     title = column or assignment or f"{week.name}: {week.title}"

@@ -256,7 +256,7 @@ def export(
 ) -> None:
     """Write the class's points as CSV, or as the file that Canvas or Moodle imports. Without a WEEK: the whole term."""
     from grading.intake.names import printable
-    from grading.intake.roster import unknown_ids, without_effect
+    from grading.intake.roster import unknown_ids
     from grading.reports import canvas, moodle
     from grading.reports import export as table
     from grading.reports.page import count
@@ -274,7 +274,7 @@ def export(
     bare = waits.new
     rules, who, gone = _missing(found, here, submissions, course, roster, bare)
     everybody = [*(one.student for one in here), *bare]
-    for sentence in (*unknown_ids(who, rules), *without_effect(everybody, found, who, rules)):
+    for sentence in (*unknown_ids(who, rules), *_to_mend(everybody, submissions, found, who, rules)):
         typer.echo(sentence)
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:
@@ -347,7 +347,7 @@ def _term(
     """The table of all weeks that have marks."""
     from grading import marks as marking
     from grading.intake.policy import find_rules
-    from grading.intake.roster import of_rules, strangers, without_effect
+    from grading.intake.roster import of_rules, strangers
     from grading.reports import term
     from grading.reports.canvas import names
     from grading.reports.page import count
@@ -366,7 +366,7 @@ def _term(
             waits = waiting(found, submissions, marks)
             own, _, gone = _missing(found, here, submissions, course, roster, waits.new)
             everybody = [*(one.student for one in here), *waits.new]
-            told = (*waits.told(found), *again(here), *without_effect(everybody, found, who, own))
+            told = (*waits.told(found), *again(here), *_to_mend(everybody, submissions, found, who, own))
             behind += [f"{found.name}: {sentence}" for sentence in told]
             if zeros and not anyway:
                 _sure_of_zeros([a for a in gone if a.over], everybody, who, own)
@@ -490,6 +490,18 @@ def _missing(
     who = of_rules(rules, roster)
     students = [*(s.student for s in here), *(bare or ())]
     return rules, who, absent(week.name, students, who, rules, datetime.now(UTC)) if who is not None else []
+
+
+def _to_mend(students: list[str], submissions: Path, week, who: Roster | None, rules: Rules) -> list[str]:
+    """Sentences on what makes points other than they look: extensions, names and withdrawals."""
+    from grading.intake.roster import under_two_names, without_effect
+    from grading.intake.withdraw import only_withdrawn
+
+    return [
+        *without_effect(students, week, who, rules),
+        *under_two_names(students, week, who, rules),
+        *only_withdrawn(submissions, week, students, who, rules),
+    ]
 
 
 def _sure_of_zeros(given: list, students: list[str], who: Roster | None, rules: Rules) -> None:

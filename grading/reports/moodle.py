@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grading.intake.policy import Rules
-from grading.intake.roster import MOODLE, Absent, Line, Roster, find
+from grading.intake.roster import MOODLE, UNDER_TWO_NAMES, Absent, Line, Roster, find, twice
 from grading.reports import page
 from grading.reports.canvas import Written, names
 from grading.reports.standing import Standing
@@ -53,12 +53,13 @@ def export(
             )
     left: dict[str, list[str]] = {}
     grades: dict[int, float] = {}
+    double = {student for those in twice([s.student for s in standings], roster, rules) for student in those}
     for s in standings:
         own, why = find(s.student, roster, rules)
-        if own is None or s.total is None:
+        if s.student in double:
+            left.setdefault(UNDER_TWO_NAMES, []).append(s.student)
+        elif own is None or s.total is None:
             left.setdefault(why or s.state, []).append(s.student)
-        elif id(own) in grades:
-            left.setdefault("somebody else here is the same student of the roster", []).append(s.student)
         else:
             grades[id(own)] = s.total
     for one in zeros:

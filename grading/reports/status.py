@@ -18,6 +18,7 @@ from grading.intake.namesakes import in_week
 from grading.intake.pending import Pending, entries_of, pending
 from grading.intake.policy import Rules
 from grading.intake.receipts import MARKED
+from grading.intake.withdraw import only_withdrawn
 from grading.reports import page
 from grading.reports.standing import Standing, possible, standings
 from labkit.checks.outcome import number
@@ -121,7 +122,10 @@ def status(
         for row in result.rows:
             if row.received and row.received.tzinfo:
                 row.received = row.received.astimezone(due.tzinfo)
-    _absent(result, in_week(rules, entries), now, given)
+    within = in_week(rules, entries)
+    _absent(result, within, now, given)
+    here = [row.student for row in result.rows if row.state not in (MISSING, NOT_YET)]
+    result.told += only_withdrawn(submissions, week, here, roster.of_rules(within, given), within)
     return result
 
 
@@ -135,6 +139,7 @@ def _absent(result: Status, rules: Rules, now: datetime, given: Path | None) -> 
     result.told += roster.unknown_ids(who, rules)
     here = [row.student for row in result.rows]
     result.told += roster.without_effect(here, result.week, who, rules)
+    result.told += roster.under_two_names(here, result.week, who, rules)
     for one in roster.absent(result.week.name, here, who, rules, now):
         result.rows.append(Row(one.student, 0, None, False, MISSING if one.over else NOT_YET))
     result.rows.sort(key=lambda row: row.student)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import shutil
 import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -349,3 +350,55 @@ def test_a_roster_that_is_not_there_is_no_matter_of_encodings(classroom):
     (classroom / "roster.csv").unlink()
     said = grade(classroom, "status", "week13", status=2)
     assert "there is no roster roster.csv: put it there" in said and "UTF-8" not in said
+
+
+def test_one_student_under_two_names_gets_the_points_of_neither(tmp_path):
+    """15 by hand stood under the one name and 2 under the other, and Moodle got the second."""
+    marks.write(tmp_path / "marks", mark("anna"))
+    marks.write(tmp_path / "marks", mark("aweber"))
+    (tmp_path / "canvas.csv").write_text("Student,ID,SIS User ID,SIS Login ID,Section\nanna,9,,aweber,\nben,8,,ben,\n")
+    told = "anna, aweber are one student of canvas.csv: `grade withdraw week13 ID` takes back what is not to count"
+    words = ["export", "week13", "--to", "out.csv", "--roster", "canvas.csv"]
+    assert told in grade(tmp_path, "status", "week13", "--roster", "canvas.csv")
+    assert told in grade(tmp_path, *words)
+    assert f"week13: {told}" in grade(tmp_path, "export", "--to", "out.csv", "--roster", "canvas.csv")
+    left = "2 students left out (one student of the roster under two names, so the points of neither): anna; aweber"
+    assert left in grade(tmp_path, *words, "--format", "canvas")
+    assert "aweber" not in (tmp_path / "out.csv").read_text()
+    shutil.rmtree(tmp_path / "marks" / "week13" / "aweber")
+    assert "one student" not in grade(tmp_path, *words, "--format", "canvas", "--automatic")
+    assert "aweber" in (tmp_path / "out.csv").read_text()
+
+
+def test_two_names_of_one_line_of_moodles_worksheet(tmp_path):
+    marks.write(tmp_path / "marks", mark("Anna Weber"))
+    marks.write(tmp_path / "marks", mark("Anna Weber_801"))
+    (tmp_path / "moodle.csv").write_text(
+        "Identifier,Full name,Email address,Grade,Maximum grade\nParticipant 801,Anna Weber,a@x.edu,,100.00\n"
+    )
+    words = ("export", "week13", "--to", "out.csv", "--roster", "moodle.csv", "--format", "moodle", "--zeros")
+    said = grade(tmp_path, *words)
+    assert "Anna Weber, Anna Weber_801 are one student of moodle.csv" in said
+    assert "so the points of neither): Anna Weber; Anna Weber_801" in said
+    assert [row["Grade"] for row in csv.DictReader((tmp_path / "out.csv").open())] == [""]
+
+
+def test_whose_only_hand_in_was_withdrawn_is_named_wherever_it_is_missing(classroom):
+    """90 of 90 became a zero, and nobody said why."""
+    download(classroom / "x.zip", WEEKS["week13"], "hugo")
+    grade(classroom, "collect", "week13", "--from", "x.zip", "--received", LONG_AGO)
+    told = "everything of hugo was withdrawn: week13 is missing then, and a zero by --zeros; `grade withdraw week13 ID"
+    assert "withdrawn" not in grade(classroom, "status", "week13")
+    grade(classroom, "withdraw", "week13", "hugo")
+    assert told in grade(classroom, "status", "week13")
+    assert told in grade(classroom, "export", "week13", "--to", "out.csv", "--zeros", "--anyway")
+    assert f"week13: {told}" in grade(classroom, "export", "--to", "out.csv", "--zeros", "--anyway")
+    grade(classroom, "withdraw", "week13", "hugo", "--undo")
+    assert "withdrawn" not in grade(classroom, "status", "week13")
+
+
+def test_a_task_beside_a_seed_is_refused(classroom):
+    download(classroom / "x.zip", WEEKS["week13"], "anna")
+    grade(classroom, "collect", "week13", "--from", "x.zip", "--received", "2026-11-20T18:00+01:00")
+    words = ("run", "week13", "--student", "anna", "--seed", "1", "--task", "13.4")
+    assert "--seed shows every task" in grade(classroom, *words, status=2)

@@ -159,7 +159,8 @@ def _understated(data: bytes) -> bytes:
 
 def test_a_bomb_inside_an_archive_inside_an_archive(folder, read, monkeypatch):
     limits(monkeypatch, MAX_FILE=MB, MAX_TOTAL=2 * MB)
-    inner = zipped({"ring.py": "mine", "deeper.zip": zipped({"cost.py": "too deep"})})
+    deepest = zipped({"timing.py": "too deep"})
+    inner = zipped({"ring.py": "mine", "deeper.zip": zipped({"cost.py": "deep", "deepest.zip": deepest})})
     put(folder / "eve.zip", zipped({"inner.zip": inner, "fat.zip": bytes(30 * MB)}))
     tracemalloc.start()
     submission = read()
@@ -167,8 +168,9 @@ def test_a_bomb_inside_an_archive_inside_an_archive(folder, read, monkeypatch):
     tracemalloc.stop()
     assert peak < 15 * MB  # fat.zip is 30
     assert submission.files["inner.zip/ring.py"] == b"mine"
-    assert "inner.zip/deeper.zip/cost.py" not in submission.files
-    assert any("deeper.zip was not opened" in note for note in submission.notes)
+    assert submission.files["inner.zip/deeper.zip/cost.py"] == b"deep"
+    assert "inner.zip/deeper.zip/deepest.zip/timing.py" not in submission.files
+    assert any("deepest.zip was not opened" in note for note in submission.notes)
     assert "is too much" in submission.left_out["fat.zip"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
+from grading.gradebook.commands import load as load_all
 from grading.gradebook.course import SAMPLE
 from grading.gradebook.items import Item, expanded, items, read
 from grading.gradebook.load import load
@@ -119,6 +120,9 @@ def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     assert not [given for tasks in all_by_hand(other.root, week).values() for given in tasks.values() if given.comments]
     assert all(scores(other, name)["task-91-2"][1] is None for name in chosen)
     first = {name: all_by_hand(course.root, week)[name]["91.2"].points for name in chosen}
+    monkeypatch.chdir(source)
+    with pytest.raises(LabError, match="is the second marker's course directory: `grade second week91 --to"):
+        load_all("week91", marks, marks, tmp_path / "second", None)
     # Nobody has marked anything there, or one of three: that is no agreement.
     half = agreement(week, course.root, other.root, RULES)
     assert (half.sample, half.both, half.open, half.lost) == (3, 0, ([], chosen), [])
