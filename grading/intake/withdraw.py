@@ -109,14 +109,12 @@ def only_withdrawn(
     submissions: Path, week: Week, students: Iterable[str], roster: Roster | None, rules: Rules
 ) -> list[str]:
     """A sentence on students of the roster of whom everything was taken back: they are as if nothing had come."""
-    here = set(students)
-    gone = sorted({one.student for one in read_withdrawn(submissions / week.name)} - here)
-    lines = {id(find(one, roster, rules)[0]) for one in here} if roster is not None else set()
-    theirs = [
-        one
-        for one in gone
-        if roster is not None and (line := find(one, roster, rules)[0]) is not None and id(line) not in lines
-    ]
+    if roster is None:
+        return []
+    gone = sorted({one.student for one in read_withdrawn(submissions / week.name)})
+    lines = {id(find(one, roster, rules)[0]) for one in students}
+    found = {one: find(one, roster, rules)[0] for one in gone}
+    theirs = [one for one, line in found.items() if line is not None and id(line) not in lines]
     if not theirs:
         return []
     return [

@@ -395,6 +395,11 @@ def test_whose_only_hand_in_was_withdrawn_is_named_wherever_it_is_missing(classr
     assert f"week13: {told}" in grade(classroom, "export", "--to", "out.csv", "--zeros", "--anyway")
     grade(classroom, "withdraw", "week13", "hugo", "--undo")
     assert "withdrawn" not in grade(classroom, "status", "week13")
+    (classroom / "roster.csv").write_text(
+        "Student,ID,SIS User ID,SIS Login ID,Section\nanna,1,,hugo,\nBen Carter,2,,ben,\nstranger,3,,stranger,\n"
+    )
+    grade(classroom, "withdraw", "week13", "hugo")
+    assert "withdrawn" not in grade(classroom, "status", "week13"), "under her other name she is here"
 
 
 def test_a_task_beside_a_seed_is_refused(classroom):
