@@ -135,6 +135,6 @@ def in_one_kernel(way: Way, device: torch.device) -> Way:
 @functools.cache
 def compiled(way: Way, compiler: str = "inductor") -> Way:
     """The kernels of `way`, each of which reads and writes the tensor, as one. Nothing is fused with what comes before
-    or after, so the values stay those of eager mode. The first tensor decides the tiles, also for other processes through
+    or after, so the values stay those of eager mode. The first tensor decides the tiles, also for other processes, by
     the compiler's cache on disk: after a small one a large one takes more than twice as long (H200)."""
     return torch.compile(way, backend=compiler, dynamic=True)
