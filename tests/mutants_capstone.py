@@ -126,7 +126,7 @@ ASSEMBLE = [
         "C.1",
         "fp8",
         "AgreedProduct.backward",
-        "linear.unscaled((dy8_MN.t() @ x8_MK).to(ctx.master), s_dy, s_x)",
+        "casts.unscaled((dy8_MN.t() @ x8_MK).to(ctx.master), s_dy, s_x)",
         "(dy_MN.t() @ x8_MK).to(ctx.master) / s_x",
         ("test_agreed_product",),
     ),
