@@ -41,6 +41,7 @@ print(most - base, anonymous() - base)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is Linux's")
 def test_freed_tensors_do_not_count_wherever_malloc_had_put_them():
     """A correct ShardedAdamW was told to hold twice its part, in one of two sandboxes."""
