@@ -232,7 +232,8 @@ def _store(
     book.db.flush()
     penalty = round((1 - factor) * sheet.score, 6) if factor < 1 else None
     if sheet.late_submission_penalty != penalty:
-        differs.append(f"the late penalty from {_points(sheet.late_submission_penalty)} to {_points(penalty)}")
+        left = None if penalty is None else number(sheet.score) - number(sheet.score - penalty)  # adds up as it is told
+        differs.append(f"the late penalty from {_points(sheet.late_submission_penalty)} to {_points(left)}")
     changed |= _set(sheet, late_submission_penalty=penalty)
     if answers_changed and any(task.kind == "written" and _given(grades[task.cell]) for task in graded_tasks(week)):
         look.append("a written answer changed after it was graded by hand: look at it again")

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from grading.intake.extras import MAX_MODULE, lay_extras
 from grading.intake.load import Submission
+from grading.intake.mistaken import another_week
 from grading.intake.names import other_week, shown, some
 from grading.intake.notebook import Notebook, read_notebook
 from grading.intake.released import Released, released_week
@@ -82,6 +83,8 @@ def arrange(submission: Submission, week: Week) -> Package:
         package.notes.append(
             f"There is a notebook, but none of the modules that are graded: {', '.join(released.modules.values())}."
         )
+    if not package.used and (other := another_week(submission, week)[0]):
+        package.notes.append(f"The files look like {other}'s: were they meant for {other}?")
     if root is not None:
         files, notes = lay_extras(submission, released, root, set(package.used.values()), week)
         package.files.update(files)

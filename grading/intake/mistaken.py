@@ -36,19 +36,29 @@ def _another(found: Sequence[Entry], week: Week) -> tuple[str, int]:
     """(the week whose modules more hand-ins of a source hold than this week's, "" if there is none; how many hold this
     week's). Weeks have modules of one name, and a whole student tree holds all of every week: the larger share of a
     week's own tells."""
-    weeks = {one.name: _modules(one) for one in find_weeks() if one.package != week.package}
-    mine, theirs, ours = _modules(week), Counter[str](), 0
+    theirs, ours = Counter[str](), 0
     for entry in found[:LOOKED_AT]:
         read = load(entry, week)
-        names = {os.path.basename(path) for path in (*read.files, *read.left_out)}
-        own = len(names & mine) / len(mine)
-        best = max(weeks, key=lambda name: len(names & weeks[name]) / len(weeks[name]), default="")
-        if best and len(names & weeks[best]) / len(weeks[best]) > own:
-            theirs[best] += 1
+        other, own = another_week(read, week)
+        if other:
+            theirs[other] += 1
         elif own:
             ours += 1
     other, many = theirs.most_common(1)[0] if theirs else ("", 0)
     return (other, ours) if many > ours else ("", ours)
+
+
+def another_week(read: Submission, week: Week) -> tuple[str, bool]:
+    """(the week of whose modules this hand-in holds a larger share than of this week's, "" if there is none; whether it
+    holds any of this week's)."""
+    names = {os.path.basename(path) for path in (*read.files, *read.left_out)}
+
+    def share(one: Week) -> float:
+        return len(names & _modules(one)) / len(_modules(one))
+
+    own = share(week)
+    best = max((one for one in find_weeks() if one.package != week.package), key=share, default=None)
+    return (best.name if best and share(best) > own else ""), own > 0
 
 
 def _is_feedback(read: Submission) -> bool:

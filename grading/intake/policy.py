@@ -143,6 +143,10 @@ class Rules(Config):
         """Moodle's name and number of a student in the week that is known, by attempt."""
         return self._numbers.get(student, {})
 
+    def everybody(self) -> list[str]:
+        """All of Moodle's names with numbers in the week that is known."""
+        return [participant for theirs in self._numbers.values() for participant in theirs.values()]
+
     def is_another(self, participant: str, student: str) -> bool:
         """Whether a participant is known to be another student than this one, in the week that is known."""
         owners = {self.id_of(who) for who, theirs in self._numbers.items() if participant in theirs.values()}

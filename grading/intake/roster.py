@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from grading.intake.names import clean, shown, some
@@ -56,6 +57,14 @@ class Roster:
     lines: list[Line] = field(default_factory=list)
     possible: dict[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def numbers(self) -> dict[str, set[str]]:
+        """Moodle's numbers by full name; of other systems none. Not before all lines are there."""
+        numbers: dict[str, set[str]] = {}
+        for line in self.lines if self.system == MOODLE else ():
+            numbers.setdefault(line.name, set()).add(line.cells["Identifier"].strip().rpartition(" ")[2])
+        return numbers
+
 
 @dataclass(frozen=True)
 class Absent:
@@ -82,7 +91,7 @@ def read(path: Path) -> Roster:
             f"there is no roster {path}: put it there, or name another one with --roster or by [roster] in course.toml"
         ) from None
     except UnicodeDecodeError:
-        raise LabError(f"{path} is not in UTF-8: in Excel, Save As, CSV UTF-8 (Comma delimited)") from None
+        raise LabError(f"{path} is not in UTF-8: in Excel, Save As, CSV UTF-8") from None
     except (OSError, ValueError, csv.Error) as error:
         raise LabError(f"{path} cannot be read as CSV ({type(error).__name__}: {error})") from None
     rows = [row for row in rows if any(cell.strip() for cell in row)]
@@ -138,7 +147,7 @@ def _candidates(student: str, roster: Roster, rules: Rules) -> Iterator[list[Lin
     if roster.system == MOODLE:
         for name in names:
             yield _with(name, roster, *MOODLE_NAMES[:2])
-            yield _numbered(name, roster)
+            yield _numbered(name, roster, rules)
         for name in names:
             lines = _with(name, roster, "Full name")
             yield [line for line in lines if not rules.is_another(_participant(line), student)]
@@ -160,13 +169,28 @@ def _with(wanted: str, roster: Roster, *columns: str) -> list[Line]:
     ]
 
 
-def _numbered(participant: str, roster: Roster) -> list[Line]:
+def _numbered(participant: str, roster: Roster, rules: Rules) -> list[Line]:
     """The lines of a number of Moodle's, "Max Meier_500". In another assignment's worksheet it may be somebody else's:
-    then the name tells."""
+    then the name tells, "Group A-Max Meier" too, which is how Moodle names what a group hands in. A name that the
+    worksheet does not have says nothing: the number decides, unless the numbers are another assignment's."""
     name, _, number = participant.rpartition("_")
     lines = _with(f"Participant {number}", roster, "Identifier")
-    called = _with(name, roster, "Full name") if lines else []
-    return [line for line in lines if not called or line in called]
+    if not lines:
+        return []
+    called = [line for line in roster.lines if line.name and (name == line.name or name.endswith(f"-{line.name}"))]
+    if called:
+        return [line for line in lines if line in called]
+    return [] if _of_another_assignment(roster, rules) else lines
+
+
+def _of_another_assignment(roster: Roster, rules: Rules) -> bool:
+    """Whether somebody has another number in the worksheet than in the downloads of the week that is known."""
+    for participant in rules.everybody():
+        name, _, number = participant.rpartition("_")
+        theirs = roster.numbers.get(name)
+        if theirs and number not in theirs:
+            return True
+    return False
 
 
 def _participant(line: Line) -> str:

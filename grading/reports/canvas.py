@@ -79,7 +79,7 @@ def export(
     taken: set[int] = set()
     double = {student for those in twice([s.student for s in standings], roster, rules) for student in those}
     for s in standings:
-        grade = (round(s.factor * s.automatic, 2) if s.settled else None) if automatic_only else s.total
+        grade = (number(s.factor * s.automatic) if s.settled else None) if automatic_only else s.total
         who, why = (_line(s.student), "") if roster is None else _found(s.student, roster, rules)
         if s.student in double:
             why = UNDER_TWO_NAMES

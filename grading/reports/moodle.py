@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-GRADE, MAXIMUM = "Grade", "Maximum grade"
+GRADE, MAXIMUM = "Grade", "maximum grade"  # the latter in any case: Moodle's versions differ
 
 
 def export(
@@ -44,9 +45,10 @@ def export(
             "download it from the assignment (Grading action, Download grading worksheet)"
         )
     points = number(week.points("auto", "written"))
+    maximum = next((column for column in roster.columns if column.lower() == MAXIMUM), "")
     for line in roster.lines:
-        most = line.cells.get(MAXIMUM, "").replace(",", ".").strip()
-        if most and float(most) != points:
+        most = line.cells.get(maximum, "").replace(",", ".").strip()
+        if most and not re.fullmatch(rf"{re.escape(str(points))}(\.0*)?", most):
             raise LabError(
                 f"{roster.path}: the assignment's maximum grade in Moodle is {most}, and {week.name} has {points} "
                 "points: set it there, and download the worksheet again"

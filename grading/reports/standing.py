@@ -69,6 +69,15 @@ class Standing:
         return task["kind"] == "auto" and given is not None and given.points is not None
 
     @property
+    def in_place(self) -> list[str]:
+        """What people decided in place of the checks, "13.6: 18, the checks give 8.75"."""
+        return [
+            f"{t['id']}: {number(self.by_hand[t['id']].points or 0)}, the checks give {number(t['points'])}"
+            for t in self.mark.tasks
+            if self.overruled(t)
+        ]
+
+    @property
     def settled(self) -> bool:
         """The automatic part is decided, by the grader or by a person after it failed, or counts nothing."""
         return self.factor == 0 or not any(self.doubtful(task) for task in self.mark.tasks)
@@ -131,7 +140,7 @@ class Standing:
         """Everything, after the late rule. None as long as a person still has to decide something, or to look again."""
         if self.looked_at_again or not self.settled or self.ungraded:
             return None
-        return round(self.factor * (self.automatic + self.given), 2)
+        return number(self.factor * (self.automatic + self.given))
 
     @property
     def state(self) -> str:

@@ -118,6 +118,8 @@ def status(
             "as handed in right after the deadline, else as in time"
         )
     result.told += Pending(gone=waits.gone).told(week)
+    if decided := [f"{s.student} {task}" for s in found for task in s.in_place]:
+        result.told.append(f"Points by hand in place of the checks': {'; '.join(decided)}")
     if due := rules.deadlines.get(week.name):  # sources have zones of their own: one column, one zone
         for row in result.rows:
             if row.received and row.received.tzinfo:

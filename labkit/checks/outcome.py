@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -153,6 +154,7 @@ def points(cases: Sequence[CaseResult]) -> Fraction:
 
 
 def number(value: Fraction | float) -> int | float:
-    """Points as people write them: 6, 1.5, 3.33."""
-    rounded = round(float(value), 2)
+    """Points as people write them: 6, 1.5, 3.33. Half a hundredth is rounded up, as by hand: 77.175 is 77.18, though
+    the float next to it lies a little below."""
+    rounded = float(Decimal(f"{float(value):.9f}").quantize(Decimal("0.01"), ROUND_HALF_UP))
     return int(rounded) if rounded == int(rounded) else rounded

@@ -179,6 +179,15 @@ def test_lateness_is_nbgraders_penalty_and_follows_points_given_by_hand(course, 
     assert penalty(course) == 0
 
 
+def test_what_a_changed_penalty_is_told_to_be_adds_up(course, week, marks):
+    """Of 6.06 points a quarter is 1.515: the total is 4.55, as `grade status` rounds it, and so 1.51 are lost."""
+    put_marks(marks, mark("anna", received="2026-10-07T12:30:00+02:00"))
+    load(course, week, marks, rules=LATE)
+    by_hand(course, "anna", "task-91-2", points=0.06)
+    (told,) = (s for s in load(course, week, marks, rules=LATE).sentences() if "penalty" in s)
+    assert told == "anna: the late penalty from 1.5 to 1.51" and penalty(course) == 1.515
+
+
 def test_deadlines_and_extensions_are_nbgraders_too(course, week, marks):
     put_marks(marks, mark("anna", received="2026-10-07T12:30:00+02:00"), mark("ben"))
     load(

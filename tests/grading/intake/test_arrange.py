@@ -302,6 +302,16 @@ def test_a_notebook_alone(folder, arranged):
     ]
 
 
+def test_another_weeks_files_are_told(folder, arranged):
+    """One student's alone: of a whole source `grade collect` says so."""
+    (other,) = (week for week in find_weeks() if week.name == "week14")
+    modules = {module.split(".")[-1] for task in other.tasks if task.kind == "auto" for module in task.modules}
+    put_all(folder / "anna", {**{f"{module}.py": "x = 1" for module in modules}, "lab.ipynb": LAB["lab.ipynb"]})
+    assert "The files look like week14's: were they meant for week14?" in arranged().notes
+    put_all(folder / "anna", {"ring.py": MINE["ring.py"]})
+    assert not [note for note in arranged().notes if "look like" in note], "it holds one of this week's"
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"{}", b"[]", b'{"cells": 3}', b"\xff\xfe", b"[" * 200_000, b'{"cells": ' + b"9" * 10_000 + b"}", b"null"],

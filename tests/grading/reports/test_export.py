@@ -11,6 +11,7 @@ from grading.marks import UNSANDBOXED, write
 from grading.reports.by_hand import ByHand
 from grading.reports.export import dumps, export, harmless, table
 from grading.reports.standing import Standing, standings
+from labkit.checks.outcome import number
 from labkit.checks.verdict import FAULT
 from tests.grading.reports.aclass import AWKWARD, mark, spoil
 from tests.grading.reports.looking import original, read_table
@@ -66,7 +67,27 @@ def test_columns_are_the_tasks_and_numbers_are_no_text(week, tmp_path):
     assert float(row["total"]) == pytest.approx(0.9 * (automatic + 15.5), abs=0.005)
     assert (row["attempt"], row["attempts"], row["late factor"], row["rule"]) == ("3", "2", "0.9", "late, so 10 % less")
     assert row["state"] == "complete" and row["possible"] == "100" and row["isolation"] == "bubblewrap"
+    assert row["decided by a person"] == ""
     assert b'"anna",3,2,' in raw and b",15.5," in raw
+
+
+def test_points_in_place_of_the_checks_are_named(week, tmp_path):
+    """Automatic points that a person decided look like the others: only the sentence tells them apart."""
+    made = mark("anna", "13.5 GB/s")
+    (task,) = (task for task in made.tasks if task["id"] == "13.5")
+    by_hand = {"13.5": ByHand("13.5", task["possible"]), "13.7": ByHand("13.7", 9)}
+    path = export(week, [Standing(made, [1], by_hand=by_hand)], tmp_path / "all.csv")
+    row = read_table(path)[0]
+    decided = f"13.5: {task['possible']}, the checks give {task['points']}"
+    assert row["automatic"] == "80" and row["decided by a person"] == decided
+
+
+def test_half_a_hundredth_is_rounded_up_as_it_is_by_hand(week):
+    """(70.75 + 15) x 0.9 is 77.175, and the float below it made 77.17 of it."""
+    made = mark("anna")
+    made.tasks[0]["points"] -= 9.25
+    total = Standing(made, [1], 0.9, by_hand={"13.7": ByHand("13.7", 15)}).total
+    assert total == 77.18 and [number(x) for x in (0.125, 8.575, 1.005, 2 / 3, 2.004999)] == [0.13, 8.58, 1.01, 0.67, 2]
 
 
 def test_what_is_not_decided_is_empty_and_the_state_says_why(week):

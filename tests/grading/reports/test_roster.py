@@ -98,6 +98,13 @@ def test_moodle_gets_its_worksheet_back_with_grades_and_nothing_else_changed(wee
     assert written.lines == 0 and "several of the roster" in written.told[0]
     with pytest.raises(LabError, match="maximum grade in Moodle is 50"):
         moodle.export(week, [], tmp_path / "m.csv", read(tmp_path, WORKSHEET.replace("100.00", "50")), Rules())
+    for most in ("50.00", "1000.00", "100.50", "Not satisfactory"):  # the last: of a scale
+        other = WORKSHEET.replace("100.00", most).replace("Maximum grade", "Maximum Grade")  # as some versions write it
+        with pytest.raises(LabError, match=f"maximum grade in Moodle is {most}"):
+            moodle.export(week, [], tmp_path / "m.csv", read(tmp_path, other), Rules())
+    for most in ("100", "100.0", '"100,00"'):
+        other = WORKSHEET.replace("100.00", most).replace("Maximum grade", "Maximum Grade")
+        assert moodle.export(week, [], tmp_path / "m.csv", read(tmp_path, other), Rules()).lines == 0
 
 
 def test_a_worksheet_of_another_assignment_is_told(week, tmp_path):
@@ -114,6 +121,37 @@ def test_a_worksheet_of_another_assignment_is_told(week, tmp_path):
     assert told(701) == [
         f"{sheet} has other numbers than what was collected of week13 (Anna Meier): is it this assignment's worksheet?"
     ]
+
+
+GROUPS = """Identifier,Full name,Grade
+Participant 601,Anna Meier,
+Participant 602,Ben Carter,
+Participant 616,Nina Doppel,
+Participant 617,Olga Muster,
+"""
+
+
+@pytest.mark.parametrize(
+    "of, found",
+    [
+        # This assignment's numbers: by number, whatever the group's name does to the student's.
+        (["Group A-Olga Muster_617", "Nina Doppel_616"], {"Group A-Olga Muster": "617", "Nina Doppel": "616"}),
+        # Another assignment's: 601 is Anna here, who handed in nothing.
+        (["Group A-Olga Muster_601", "Nina Doppel_603"], {"Group A-Olga Muster": None, "Nina Doppel": "616"}),
+        (["Group A-Olga Muster_601"], {"Group A-Olga Muster": None}),
+        # A name that the worksheet does not have, with its number, beside one whose number is wrong; then alone.
+        (["Olga M._601", "Nina Doppel_603"], {"Olga M.": None, "Nina Doppel": "616"}),
+        (["Olga M._617", "Nina Doppel_616"], {"Olga M.": "617", "Nina Doppel": "616"}),
+        (["Participant_602"], {"Participant": "602"}),
+    ],
+)
+def test_a_number_of_another_assignment_is_nobodys(tmp_path, of, found):
+    """Two students who handed in nothing got a group's points, and its members zeros."""
+    who, rules = read(tmp_path, GROUPS), Rules().knowing({one.rpartition("_")[0]: {1: one} for one in of})
+    for student, number in found.items():
+        line, why = roster.find(student, who, rules)
+        assert (line and line.cells["Identifier"].removeprefix("Participant ")) == number
+        assert bool(why) == (number is None)
 
 
 def test_the_term_knows_a_student_by_the_rosters_line(week, tmp_path):
