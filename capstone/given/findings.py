@@ -1,8 +1,8 @@
 """The numbers that results/README.md quotes, taken from the records there when `lab results` writes it.
 
 The example of C.5: `laptop`, the run; beside it `torch` (parts = "torch"), `fp32` (nothing rounded), `bf16`, and
-`first`, which was stopped. `GPU`: both ways on an H100, named "mine-fp8" and so on; `LONG`: the run there. Times in
-seconds.
+`first`, which was stopped. `GPU`: both ways on an H100, named "mine-fp8" and so on; `LONG`: the run there; `AGAIN`: its
+first steps once more, with BF16's beside them. Times in seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from labkit.record.read import RunData, read_run
 EXAMPLE = Path(__file__).parents[1] / "results" / "2026-11-23-laptop"
 GPU = EXAMPLE.with_name("2026-11-24-h100")
 LONG = EXAMPLE.with_name("2026-11-24-h100-run")
+AGAIN = EXAMPLE.with_name("2026-11-25-h100-run")
 RUN = "laptop"
 BESIDE = 200  # steps that were trained in other ways too
 BLOCKS, RANKS = 4, 2  # of the decoder; of every run here
@@ -306,6 +307,65 @@ def foretold_and_found() -> str:
         [f"held-out loss, step {last:,}", f"{foretold_loss(last):.2f}", "", f"{long_heldout():.2f}"],
     ]
     return markdown_table(["", "predicted", "trial", "the run"], rows)
+
+
+# ---- once more, with one kernel that divides
+
+
+@cache
+def again() -> RunData:
+    return read_run(AGAIN / "c5")
+
+
+def again_beside() -> dict[str, Any]:
+    """What was put beside it by hand: the predictions, the trial, BF16."""
+    return again().run["beside"]
+
+
+def again_step() -> float:
+    return median(seconds for _, seconds in again().series("seconds"))
+
+
+def again_spread() -> tuple[float, float]:
+    """The tenth and the ninetieth percentile of its steps."""
+    times = sorted(seconds for _, seconds in again().series("seconds"))
+    return times[len(times) // 10], times[9 * len(times) // 10]
+
+
+def dividing_ms() -> float:
+    """In which both scales are divided out of each result, in a step: of its kernels the longest."""
+    return again_beside()["trial"][0]["longest"][0]["ms"]
+
+
+def against_bf16(step: int) -> float:
+    """By how many per cent FP8's held-out loss lies above BF16's."""
+    return 100 * (dict(again().series("heldout"))[step] / again_beside()["bf16"]["heldout"][str(step)] - 1)
+
+
+def held_beside() -> str:
+    """Held-out losses of FP8 and BF16."""
+    here, there = dict(again().series("heldout")), again_beside()["bf16"]["heldout"]
+    steps = range(200, max(here) + 1, 200)
+    rows = [
+        ["FP8", *(f"{here[step]:.3f}" for step in steps)],
+        ["BF16", *(f"{there[str(step)]:.3f}" for step in steps)],
+        ["FP8 against BF16, %", *(f"{against_bf16(step):+.1f}" for step in steps)],
+    ]
+    return markdown_table(["step", *map(str, steps)], rows)
+
+
+def foretold_again() -> str:
+    """What was predicted for it, and what came."""
+    told, one, bf16 = again_beside()["predictions"], again_beside()["trial"][0], again_beside()["bf16"]
+    peak = max(line["memory"]["peak_bytes"] for line in again().steps) / 2**30
+    foreseen_step = sum(part[1] for part in told["seconds"])
+    rows = [
+        ["a step, s", f"{foreseen_step:.2f}", f"{one['seconds']:.2f}", f"{again_step():.2f}", f"{bf16['seconds']:.2f}"],
+        ["dividing scales out, ms", f"{1e3 * told['seconds'][2][1]:.0f}", f"{dividing_ms():.0f}", "", "none"],
+        ["kernels busy, s", "", f"{one['busy_seconds']:.2f}", "", ""],
+        ["memory, GiB", str(told["gib"]), "", f"{peak:.1f}", f"{bf16['peak_bytes'] / 2**30:.1f}"],
+    ]
+    return markdown_table(["", "predicted", "trial", "the run", "BF16"], rows)
 
 
 def drawn_long(folder: Path) -> Picture:

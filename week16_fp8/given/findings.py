@@ -248,7 +248,8 @@ def against(one: str, many: str, arm: str) -> float:
 def clocks(run: str, arm: str) -> list[float]:
     """Mean MHz of each GPU while this arm kept all four busy."""
     began, ended = (read(f"{run}/speed/{arm}").run[key][11:19] for key in ("started", "finished"))
-    rows = list(csv.DictReader((RESULTS / run.partition("/")[0] / "clocks.csv").read_text().splitlines()))
+    every = csv.DictReader((RESULTS / "2026-11-22-h200-scaling-clocks.csv").read_text().splitlines())
+    rows = [row for row in every if row["host"] == run.partition("/")[0]]
     busy = [
         row
         for row in rows
