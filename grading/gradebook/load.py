@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -132,7 +132,15 @@ def _one(
     received = _received(course, week, student, mark)
     with _transaction(book):
         is_new, is_changed, look, said, differs = _store(
-            book, week, student, mark, factor, received, extension, answers_changed=bool(now and read and now != read)
+            book,
+            week,
+            student,
+            mark,
+            factor,
+            received,
+            extension,
+            answers_changed=bool(now and read and now != read),
+            full=rules.full_points.get(week.name, ()),
         )
     first_page.has_come(course, week, student, received)
     is_changed |= _put(place, json.dumps(shown, indent=1, ensure_ascii=False) + "\n")
@@ -172,9 +180,11 @@ def _store(
     extension: timedelta | None,
     *,
     answers_changed: bool,
+    full: Collection[str] = (),
 ) -> tuple[bool, bool, list[str], list[str], list[str]]:
-    """Bring one student's rows up to date. Returns whether they are new, whether anything changed, sentences on what a
-    human must look at again, other sentences, and what changed from what to what."""
+    """Bring one student's rows up to date; of the tasks `full` all points are there. Returns whether they are new,
+    whether anything changed, sentences on what a human must look at again, other sentences, and what changed from what
+    to what."""
     from nbgrader.api import Comment, Grade, MissingEntry
 
     look: list[str] = []
@@ -207,7 +217,9 @@ def _store(
                 f"{task.id} has {number(grade.manual_score)} points by hand, of {number(task.points)}: look again"
             )
         if task.kind == "written":
-            if by_hand and answers_changed:
+            if task.id in full:
+                changed |= _set(grade, auto_score=float(task.points), needs_manual_grade=False)
+            elif by_hand and answers_changed:
                 changed |= _set(grade, needs_manual_grade=True)
             elif by_hand and grade.needs_manual_grade:
                 look.append(STILL.format(task.id))
@@ -216,7 +228,7 @@ def _store(
                 changed |= _set(grade, auto_score=0.0 if nothing else None, needs_manual_grade=not nothing)
             continue
         entry = None if view.fault_of(task, mark) else view.entry_of(task, mark)
-        points = float(entry["points"]) if entry else None
+        points = float(task.points) if task.id in full else float(entry["points"]) if entry else None
         moved = grade.auto_score != points
         if by_hand and moved:
             (said if points is None else look).append(

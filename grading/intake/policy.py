@@ -23,11 +23,15 @@
     [ids]                                   # what an LMS calls a student -> the course's id (see `grade collect`)
     "doejane_4567" = "anna"
 
+    [full_points]                           # of these tasks everybody who handed in has all points: cancelled, or wrong
+    week13 = ["13.4"]
+
     [comments]                              # sentences for markers: #units in formgrader's comment stands for this one
     units = "State the unit of every number."
 
 The factor that lateness leaves holds for all points of the attempt that counts, also for those given by hand.
-"best" compares automatic points after that factor; of equals the later one counts, for its written answers.
+"best" compares automatic points after that factor, without those of [full_points]. Of equals the later one counts, for
+its written answers.
 "last" takes the one handed in last, however late. Where nothing tells when an attempt was handed in, it is in time.
 """
 
@@ -78,6 +82,7 @@ class Rules(Config):
     deadlines: dict[str, datetime] = Field(default={})
     extensions: dict[str, dict[str, datetime]] = Field(default={})
     ids: dict[str, str] = Field(default={})
+    full_points: dict[str, list[str]] = Field(default={})
     comments: dict[str, str] = Field(default={})
     _numbers: dict[str, dict[int, str]] = PrivateAttr(default={})  # student -> attempt -> participant: see `knowing`
 
@@ -187,13 +192,21 @@ def load_rules(path: str | Path, weeks: Iterable[Week]) -> Rules:
         rules = load_toml(path, Rules)
     except LabError as error:
         raise LabError(f"{error}{_hint(path, str(error))}") from None
+    weeks = list(weeks)
     names = [week.name for week in weeks]
-    tables = {"deadlines": rules.deadlines}
+    tables: dict[str, Iterable[str]] = {"deadlines": rules.deadlines, "full_points": rules.full_points}
     tables |= {f"extensions.{student}": own for student, own in rules.extensions.items()}
     for table, entries in tables.items():
         for week in entries:
             if week not in names:
                 raise LabError(f"{path}: in [{table}], there is no week {week!r}{nearest(week, names)}")
+    tasks = {week.name: [task.id for task in week.tasks if task.kind != "stretch"] for week in weeks}
+    for week, ids in rules.full_points.items():
+        for id in ids:
+            if id not in tasks[week]:
+                raise LabError(
+                    f"{path}: in [full_points], {week} has no task {id!r} with points{nearest(id, tasks[week])}"
+                )
     if rules.roster.file:
         rules = rules.model_copy(update={"roster": Roster(file=str(Path(path).parent / rules.roster.file))})
     return rules
@@ -247,7 +260,8 @@ def final(marks: Sequence[Mark], rules: Rules) -> Final:
     if rules.attempts.policy == "last":
         chosen = max(range(len(in_order)), key=lambda n: (costs[n][0] > 0, n))
     else:
-        chosen = max(range(len(in_order)), key=lambda n: (in_order[n].points * costs[n][0], costs[n][0], n))
+        worth = [_compared(mark, rules) for mark in in_order]
+        chosen = max(range(len(in_order)), key=lambda n: (worth[n] * costs[n][0], costs[n][0], n))
     mark, (factor, told) = in_order[chosen], costs[chosen]
     said = [told] if told else []
     if len(in_order) > 1:
@@ -266,6 +280,12 @@ def final(marks: Sequence[Mark], rules: Rules) -> Final:
     if unsure and rules.attempts.policy == "best" and len(in_order) > 1:
         said.append(f"Attempt {', '.join(map(str, unsure))} could not be graded to its end, so this may change.")
     return Final(mark, factor, " ".join(said))
+
+
+def _compared(mark: Mark, rules: Rules) -> float:
+    """The automatic points that tell one attempt from another."""
+    full = rules.full_points.get(mark.assignment, ())
+    return mark.points - sum(task["points"] for task in mark.tasks if task["kind"] == "auto" and task["id"] in full)
 
 
 def lateness(mark: Mark, rules: Rules) -> tuple[float, str]:

@@ -18,6 +18,8 @@ from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
 
+FULL = "Everybody who handed in has all points of this task."
+
 
 @dataclass
 class Standing:
@@ -181,7 +183,19 @@ def standings(week: Week, folder: Path, course: Path, rules: Rules = DEFAULTS) -
     out = []
     for student, attempts in sorted(students.items()):
         mark, factor, sentence = final(attempts, rules)
-        out.append(Standing(mark, [one.attempt for one in attempts], factor, sentence, given.get(student, {})))
+        by_hand = given.get(student, {}) | _full(mark, given.get(student, {}), rules)
+        out.append(Standing(mark, [one.attempt for one in attempts], factor, sentence, by_hand))
+    return out
+
+
+def _full(mark: marks.Mark, given: dict[str, ByHand], rules: Rules) -> dict[str, ByHand]:
+    """What [full_points] gives, as if a person gave it; what one gave is left out but for extra points and comments."""
+    out = {}
+    for task in mark.tasks:
+        if task["id"] in rules.full_points.get(mark.assignment, ()):
+            own = given.get(task["id"]) or ByHand(task["id"])
+            comments = [*own.comments, FULL]
+            out[task["id"]] = ByHand(task["id"], task["possible"], own.extra, comments=comments)
     return out
 
 

@@ -118,7 +118,10 @@ def status(
             "as handed in right after the deadline, else as in time"
         )
     result.told += Pending(gone=waits.gone).told(week)
-    if decided := [f"{s.student} {task}" for s in found for task in s.in_place]:
+    full = rules.full_points.get(week.name, [])
+    if full:
+        result.told.append(f"Everybody who handed in has all points of {page.join(full)}: [full_points] in course.toml")
+    if decided := [f"{s.student} {task}" for s in found for task in s.in_place if task.partition(":")[0] not in full]:
         result.told.append(f"Points by hand in place of the checks': {'; '.join(decided)}")
     if due := rules.deadlines.get(week.name):  # sources have zones of their own: one column, one zone
         for row in result.rows:

@@ -179,6 +179,21 @@ def test_lateness_is_nbgraders_penalty_and_follows_points_given_by_hand(course, 
     assert penalty(course) == 0
 
 
+def test_all_points_of_a_cancelled_task_are_in_the_gradebook(course, week, marks):
+    put_marks(marks, mark("anna", {"91.1": 1}), mark("ben"))
+    load(course, week, marks)
+    by_hand(course, "ben", "task-91-2", points=1.5)
+    full = Rules(full_points={"week91": ["91.1", "91.2"]})
+    report = load(course, week, marks, rules=full)
+    most = {task.id: task.points for task in week.tasks}
+    assert scores(course, "anna")["task-91-1"] == (most["91.1"], None, False)
+    assert scores(course, "anna")["task-91-2"] == (most["91.2"], None, False), "nobody has to grade it"
+    assert scores(course, "ben")["task-91-2"][1] == 1.5, "what a person gave stays"
+    assert f"anna: 91.1 from 1 to {most['91.1']}" in report.sentences()
+    load(course, week, marks)
+    assert scores(course, "anna")["task-91-1"] == (1, None, False) and scores(course, "anna")["task-91-2"] == OPEN
+
+
 def test_what_a_changed_penalty_is_told_to_be_adds_up(course, week, marks):
     """Of 6.06 points a quarter is 1.515: the total is 4.55, as `grade status` rounds it, and so 1.51 are lost."""
     put_marks(marks, mark("anna", received="2026-10-07T12:30:00+02:00"))

@@ -9,6 +9,7 @@ import pytest
 
 from grading.intake.policy import Final, Rules, final, find_rules, load_rules
 from grading.marks import Mark
+from labkit.checks.tasks import find_weeks
 from labkit.errors import LabError
 
 DUE = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
@@ -251,3 +252,34 @@ def test_another_slip_gets_no_advice_that_is_not_its_own(rules):
     with pytest.raises(LabError) as refused:
         rules(text="[attempts\npolicy = 'last'")
     assert "needs quotes" not in str(refused.value) and "offset" not in str(refused.value)
+
+
+def test_a_cancelled_task_does_not_choose_the_attempt(rules):
+    """All have its points: who lost them in the better attempt must not fall back to a worse one."""
+
+    def two(attempt, cancelled, other):
+        made = mark(attempt, cancelled + other)
+        made.tasks = [
+            {"id": "91.1", "kind": "auto", "points": cancelled},
+            {"id": "91.3", "kind": "auto", "points": other},
+        ]
+        return made
+
+    first, second = two(1, 6, 1), two(2, 0, 3)
+    cancelled = rules().model_copy(update={"full_points": {"week91": ["91.1"]}})
+    assert final([first, second], rules()).mark is first and final([first, second], cancelled).mark is second
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ('week13 = ["13.44"]', "week13 has no task '13.44' with points"),
+        ('week13 = ["13.8"]', "week13 has no task '13.8' with points"),  # a stretch task
+        ('week31 = ["13.4"]', "in [full_points], there is no week 'week31'"),
+        ('week13 = "13.4"', "full_points"),
+    ],
+)
+def test_full_points_of_what_is_not_there_are_refused(tmp_path, line, said):
+    (tmp_path / "course.toml").write_text(f"[full_points]\n{line}\n")
+    with pytest.raises(LabError, match=re.escape(said)):
+        load_rules(tmp_path / "course.toml", find_weeks())

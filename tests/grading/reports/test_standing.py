@@ -12,7 +12,9 @@ from grading.intake.policy import Rules
 from grading.marks import write
 from grading.reports.by_hand import ByHand, all_by_hand
 from grading.reports.commands import again
+from grading.reports.feedback import feedback
 from grading.reports.standing import Standing, standings
+from grading.reports.status import status
 from labkit.checks.tasks import find_week, find_weeks
 from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
@@ -52,6 +54,35 @@ def test_the_course_s_rules_choose_and_take_off(week, tmp_path):
     assert (anna.mark.attempt, anna.factor) == (1, 0.75) and "25 % of the points are taken off" in anna.rule
     anna.by_hand["13.7"] = ByHand("13.7", 20)
     assert anna.total == 75
+
+
+def test_of_a_cancelled_task_everybody_who_handed_in_has_all_points(week, tmp_path):
+    """The wrong answer, the right one, the hole, the grader's own failure, the written one that nobody has graded."""
+    faulty = spoil(mark("dora", complete=False), "test_all_reduce_op[mean]", FAULT, "the check itself failed")
+    for made in (mark("anna", "13.4 NaN"), mark("ben"), mark("cleo", blank=("13.4",)), faulty, mark("eva")):
+        write(tmp_path, made)
+    rules = Rules(full_points={"week13": ["13.4", "13.7"]})
+    assert {s.student: s.total for s in standings(week, tmp_path, tmp_path)} == dict.fromkeys(
+        ["anna", "ben", "cleo", "dora", "eva"]
+    )
+    here = {s.student: s for s in standings(week, tmp_path, tmp_path, rules)}
+    assert [here[name].total for name in here] == [100] * 5
+    (task,) = (task for task in here["anna"].mark.tasks if task["id"] == "13.4")
+    assert task["points"] < task["possible"] == here["anna"].points(task), "the mark itself stays"
+    page = feedback(week, here["anna"])
+    assert "decided by a person" in page and page.count("Everybody who handed in has all points of this task.") == 2
+    found = status(week, tmp_path / "none", tmp_path, tmp_path, rules, datetime(2026, 12, 1, tzinfo=UTC))
+    (told,) = (one for one in found.told if "all points" in one)
+    assert told == "Everybody who handed in has all points of 13.4 and 13.7: [full_points] in course.toml"
+    assert not [one for one in found.told if "in place of the checks" in one], "not once for each student"
+
+
+def test_points_by_hand_do_not_weigh_less_than_all_of_them(week, tmp_path, monkeypatch):
+    write(tmp_path, mark("anna"))
+    own = ByHand("13.7", 3, extra=1, again=True, comments=["Why?"])
+    monkeypatch.setattr("grading.reports.standing.all_by_hand", lambda course, week: {"anna": {"13.7": own}})
+    (anna,) = standings(week, tmp_path, tmp_path, Rules(full_points={"week13": ["13.7"]}))
+    assert anna.total == 101 and anna.state == "complete" and anna.by_hand["13.7"].comments[0] == "Why?"
 
 
 def test_no_marks_is_one_sentence(week, tmp_path):
