@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from grading.intake import Submission, arrange, find_submissions, load
+from grading.intake.mistaken import another_week
 from grading.intake.released import released_week
 from labkit.checks.markers import strip
 from labkit.checks.tasks import find_weeks
@@ -300,6 +301,15 @@ def test_a_notebook_alone(folder, arranged):
         "There is a notebook, but none of the modules that are graded: ring.py, cost.py, stretch/tree.py.",
         "anna.ipynb is taken as the notebook.",
     ]
+
+
+def test_a_module_that_two_weeks_have_makes_no_hand_in_the_others():
+    """Weeks 14 and 15 both have an overlap.py: the larger share of a week's own tells."""
+    (week,) = (week for week in find_weeks() if week.name == "week15")
+    modules = {module.split(".")[-1] for task in week.tasks if task.kind == "auto" for module in task.modules}
+    assert "overlap" in modules
+    read = Submission.of("anna", {f"{module}.py": b"x = 1" for module in modules})
+    assert another_week(read, week) == ("", True)
 
 
 def test_another_weeks_files_are_told(folder, arranged):

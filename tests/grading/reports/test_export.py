@@ -87,7 +87,13 @@ def test_half_a_hundredth_is_rounded_up_as_it_is_by_hand(week):
     made = mark("anna")
     made.tasks[0]["points"] -= 9.25
     total = Standing(made, [1], 0.9, by_hand={"13.7": ByHand("13.7", 15)}).total
-    assert total == 77.18 and [number(x) for x in (0.125, 8.575, 1.005, 2 / 3, 2.004999)] == [0.13, 8.58, 1.01, 0.67, 2]
+    assert total == 77.18 and [number(x) for x in (0.125, 0.9 * 1.65, 1.005, 2 / 3, 2.004999)] == [
+        0.13,
+        1.49,
+        1.01,
+        0.67,
+        2,
+    ]
 
 
 def test_what_is_not_decided_is_empty_and_the_state_says_why(week):

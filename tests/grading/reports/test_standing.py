@@ -77,6 +77,16 @@ def test_of_a_cancelled_task_everybody_who_handed_in_has_all_points(week, tmp_pa
     assert not [one for one in found.told if "in place of the checks" in one], "not once for each student"
 
 
+def test_status_names_the_automatic_points_that_a_person_gave(week, tmp_path, monkeypatch):
+    write(tmp_path, mark("anna"))
+    own = {"anna": {"13.5": ByHand("13.5", 2), "13.7": ByHand("13.7", 9)}}
+    monkeypatch.setattr("grading.reports.standing.all_by_hand", lambda course, week: own)
+    found = status(week, tmp_path / "none", tmp_path, tmp_path, Rules(), datetime(2026, 12, 1, tzinfo=UTC))
+    (task,) = (task for task in mark("anna").tasks if task["id"] == "13.5")
+    told = f"Points by hand in place of the checks': anna 13.5: 2, the checks give {task['points']}"
+    assert told in found.told, "13.7 is a person's to give"
+
+
 def test_points_by_hand_do_not_weigh_less_than_all_of_them(week, tmp_path, monkeypatch):
     write(tmp_path, mark("anna"))
     own = ByHand("13.7", 3, extra=1, again=True, comments=["Why?"])
