@@ -345,6 +345,8 @@ def _term(
     anyway: bool,
 ) -> None:
     """The table of all weeks that have marks."""
+    from datetime import UTC, datetime
+
     from grading import marks as marking
     from grading.intake.policy import find_rules
     from grading.intake.roster import of_rules, strangers
@@ -376,6 +378,8 @@ def _term(
         elif bare := waiting(week, submissions, marks).new:
             waits = count(len(bare), "hand-in is", "hand-ins are")
             without.append(f"{week.name} has no column: {waits} not graded yet")
+        elif week.name in rules.deadlines and rules.deadlines[week.name] < datetime.now(UTC):
+            without.append(f"{week.name} has no column: its deadline has passed, and nothing of it is here")
     if not parts:
         raise LabError(f"there are no marks in {marks}: run `grade run WEEK` first")
     made = term.table(parts, who, rules, zeros=zeros)

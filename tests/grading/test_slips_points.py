@@ -338,12 +338,17 @@ def test_the_term_has_each_student_by_the_name_in_ids_and_tells_what_is_not_in_i
     marks.write(classroom / "marks", mark("Ben Carter", assignment="week14"))
     for name in ("week13", "week16"):
         collect([download(classroom / "x.zip", WEEKS[name], "anna")], WEEKS[name], classroom / "submitted", DEFAULTS)
+    rules = classroom / "course.toml"
+    more = f"week14 = {LONG_AGO}\nweek15 = {LONG_AGO}\ncapstone = 2099-01-01T00:00:00Z\n"
+    rules.write_text(rules.read_text().replace("[roster]", f"{more}[roster]"))
     assert "may be somebody's" in grade(classroom, "export", "--to", "term.csv", "--zeros", status=2), "the stranger's"
     said = grade(classroom, "export", "--to", "term.csv", "--zeros", "--anyway")
     table = list(csv.reader(io.StringIO((classroom / "term.csv").read_text("utf-8-sig"))))
     assert [line[0] for line in table[1:]] == ["Ben Carter", "anna", "hugo", "stranger"]
     assert "Not in the roster, with a line of their own: stranger" in said
     assert "week16 has no column: 1 hand-in is not graded yet" in said and "week13 has no column" not in said
+    assert "week15 has no column: its deadline has passed, and nothing of it is here" in said
+    assert "week14 has no column" not in said and "capstone has no column" not in said
 
 
 def test_a_roster_that_is_not_there_is_no_matter_of_encodings(classroom):
