@@ -6,8 +6,9 @@ the course's own text. Further modules of the student's come along where they sh
 Students hand in all kinds of layouts, so the modules are looked for:
 
     root        the folder of the submission in which most of the week's modules are: "", "week13_allreduce/", deeper
-    a module    counts under its own name only; the copy in the root is used, unless it is still the unfinished one that
-                the course handed out and another copy is not. Which copy is used is told wherever there was a choice
+    a module    counts under its own name only, stretch/tree.py also as a loose tree.py; the copy in the root is used,
+                unless it is still the unfinished one that the course handed out and another copy is not. Which copy is
+                used is told wherever there was a choice
 
 A module that is missing, renamed or unreadable is replaced by the course's, with its holes, so that nothing else breaks
 with it; `missing` says why what depends on it earns nothing. One that cannot be imported is replaced where it runs, in
@@ -96,17 +97,23 @@ def arrange(submission: Submission, week: Week) -> Package:
 
 
 def _copies(submission: Submission, path: str, released: Released, week: Week) -> list[_Copy]:
-    """All files of the submission that could be this module."""
-    found = []
-    for name in (*submission.files, *submission.left_out):
-        prefix = name[: -len(path)] if name == path or name.endswith(f"/{path}") else None
-        if prefix is None or _elsewhere(prefix, path, released.names, week):
-            continue
-        data = submission.files.get(name, b"")
-        fault = submission.left_out.get(name, "") or _unreadable(data)
-        worked = name in submission.files and _plain(data) != _plain(released.files[path])
-        found.append(_Copy(name, prefix, data, fault, worked))
-    return found
+    """All files of the submission that could be this module. One of a folder of the week's, stretch/tree.py, may lie
+    without it where nothing else of the week is called so: platforms take loose files, and no folders."""
+    bare = path.rpartition("/")[2]
+    others = {name.rpartition("/")[2] for name in released.names if name != path}
+    for wanted in (path,) if bare == path or bare in others else (path, bare):
+        found = []
+        for name in (*submission.files, *submission.left_out):
+            prefix = name[: -len(wanted)] if name == wanted or name.endswith(f"/{wanted}") else None
+            if prefix is None or _elsewhere(prefix, wanted, released.names, week):
+                continue
+            data = submission.files.get(name, b"")
+            fault = submission.left_out.get(name, "") or _unreadable(data)
+            worked = name in submission.files and _plain(data) != _plain(released.files[path])
+            found.append(_Copy(name, prefix, data, fault, worked))
+        if found:
+            return found
+    return []
 
 
 def _elsewhere(prefix: str, path: str, names: Iterable[str], week: Week) -> bool:

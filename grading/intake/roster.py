@@ -100,7 +100,7 @@ def read(path: Path) -> Roster:
     columns = [name.strip() for name in rows[0]]
     if "Student" in columns and "ID" in columns:
         system, names = CANVAS, list(CANVAS_NAMES)
-    elif "Identifier" in columns and "Full name" in columns:
+    elif "Identifier" in columns and ("Full name" in columns or "Grade" in columns):  # no names under blind marking
         system, names = MOODLE, list(MOODLE_NAMES)
     elif "student" in columns:
         system, names = LIST, ["student"]
@@ -177,10 +177,17 @@ def _numbered(participant: str, roster: Roster, rules: Rules) -> list[Line]:
     lines = _with(f"Participant {number}", roster, "Identifier")
     if not lines:
         return []
-    called = [line for line in roster.lines if line.name and (name == line.name or name.endswith(f"-{line.name}"))]
-    if called:
+    called = [line for line in roster.lines if line.name and (name == line.name or _in_group(name, line))]
+    if len(called) == 1:
         return [line for line in lines if line in called]
+    lines = [line for line in lines if line in called] if called else lines
     return [] if _of_another_assignment(roster, rules) else lines
+
+
+def _in_group(name: str, line: Line) -> bool:
+    """Whether Moodle calls this line's student so in what a group handed in. Its worksheet has the group, or not."""
+    group = line.cells.get("Group", "").strip()
+    return name == f"{group}-{line.name}" if group else name.endswith(f"-{line.name}")
 
 
 def _of_another_assignment(roster: Roster, rules: Rules) -> bool:
@@ -214,7 +221,9 @@ def id_of(line: Line, roster: Roster, rules: Rules) -> str:
             if re.fullmatch(rf".*_{re.escape(number)}", name):
                 return rules.id_of(name)
         return line.cells.get("SIS Login ID", "").strip() or line.cells["Student"].strip() or number
-    return line.cells["Full name"].strip() if roster.system == MOODLE and line.cells["Full name"] else line.names[0]
+    if roster.system == MOODLE:
+        return line.name or f"Participant{_participant(line)}"
+    return line.names[0]
 
 
 def absent(week: str, students: Iterable[str], roster: Roster, rules: Rules, now: datetime) -> list[Absent]:

@@ -257,7 +257,7 @@ def export(
     """Write the class's points as CSV, or as the file that Canvas or Moodle imports. Without a WEEK: the whole term."""
     from grading.intake.names import printable
     from grading.intake.roster import unknown_ids
-    from grading.reports import canvas, moodle
+    from grading.reports import canvas, changed, moodle
     from grading.reports import export as table
     from grading.reports.page import count
 
@@ -283,6 +283,7 @@ def export(
         _sure_of_zeros(given, everybody, who, rules)
     if format is Format.moodle and who is None:
         raise typer.BadParameter("--format moodle needs Moodle's grading worksheet: --roster FILE")
+    before = changed.read(to)
     if format is not Format.csv:
         if format is Format.moodle and who is not None:
             written, way = (
@@ -306,7 +307,9 @@ def export(
                 way += f", into the column {written.column!r} of {who.path.name}"
             elif who is not None:
                 way += f", as a new assignment: {who.path.name} has no column of this title (--assignment)"
-        for sentence in (*written.told, *_told(gone, given, bare), *_may_come(given, found, rules), *waits.told(found)):
+        late = _may_come(given, found, rules)
+        differs = changed.told(before, changed.read(to))
+        for sentence in (*written.told, *_told(gone, given, bare), *late, *waits.told(found), *differs):
             typer.echo(printable(sentence))
         typer.echo(
             f"{written.lines} of {len(here) + len(given)} students are in {to}; in {format.value.capitalize()}: {way}"
@@ -315,6 +318,8 @@ def export(
     table.export(found, here, to, absent=gone, zeros=zeros)
     for sentence in (*_told(gone, given, bare), *_may_come(given, found, rules), *waits.told(found), *again(here)):
         typer.echo(sentence)
+    for sentence in changed.told(before, changed.read(to)):
+        typer.echo(printable(sentence))
     open_, rows = sum(s.total is None for s in here), len(here) + len(gone)
     typer.echo(
         f"{count(rows, 'student is', 'students are')} in {to}"
@@ -348,9 +353,10 @@ def _term(
     from datetime import UTC, datetime
 
     from grading import marks as marking
+    from grading.intake.names import printable
     from grading.intake.policy import find_rules
     from grading.intake.roster import of_rules, strangers
-    from grading.reports import term
+    from grading.reports import changed, term
     from grading.reports.canvas import names
     from grading.reports.page import count
     from labkit.checks.tasks import find_weeks
@@ -382,8 +388,9 @@ def _term(
             without.append(f"{week.name} has no column: its deadline has passed, and nothing of it is here")
     if not parts:
         raise LabError(f"there are no marks in {marks}: run `grade run WEEK` first")
-    made = term.table(parts, who, rules, zeros=zeros)
+    made, before = term.table(parts, who, rules, zeros=zeros), changed.read(to)
     term.write(made, to)
+    behind += [printable(sentence) for sentence in changed.told(before, changed.read(to))]
     typer.echo(f"{count(len(made.rows) - 1, 'student')} and {count(len(parts), 'week')} are in {to}")
     if made.open:
         typer.echo(f"{made.open} have no total yet: the last column tells which week is open, and why")
@@ -518,7 +525,7 @@ def _sure_of_zeros(given: list, students: list[str], who: Roster | None, rules: 
         raise LabError(
             f"a zero may be somebody's who handed in: {some([student for student, _ in unknown])} is not found in "
             f"{who.path.name}, and 0 points would go to {some(list(map(str, given)))}. [ids] in course.toml says who "
-            "it is; --anyway if nobody of the roster"
+            "it is; `grade withdraw` takes out who left the class; --anyway if nobody of the roster"
         )
 
 

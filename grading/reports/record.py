@@ -68,10 +68,10 @@ def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[
         )
         lines += ["", f"{one['id']} {one['title']}: {came}"]
         given = standing.by_hand.get(one["id"])
-        if given is not None and given.points is not None:
-            lines.append(
-                f"    by hand: {number(given.points)}" + (f" and {number(given.extra)}" if given.extra else "")
-            )
+        if given is not None and (given.points is not None or given.extra):
+            points = "" if given.points is None else f"{number(given.points)}"
+            extra = f"{number(given.extra)} extra" if given.extra else ""
+            lines.append(f"    by hand: {' and '.join(filter(None, (points, extra)))}")
         lines += [f"    a person wrote: {page.visible(comment)}" for comment in (given.comments if given else ())]
         if one["id"] in standing.mark.unanswered:
             lines.append("    nothing was handed in")

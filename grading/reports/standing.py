@@ -66,15 +66,15 @@ class Standing:
         return task["id"] in self.mark.unanswered and (given is None or given.points is None)
 
     def overruled(self, task: dict[str, Any]) -> bool:
-        """A person gave an automatic task its points."""
+        """A person gave an automatic task its points, or extra ones."""
         given = self.by_hand.get(task["id"])
-        return task["kind"] == "auto" and given is not None and given.points is not None
+        return task["kind"] == "auto" and given is not None and (given.points is not None or given.extra != 0)
 
     @property
     def in_place(self) -> list[str]:
-        """What people decided in place of the checks, "13.6: 18, the checks give 8.75"."""
+        """What people decided in place of the checks, "13.6: 18, the checks give 8.75", extra points included."""
         return [
-            f"{t['id']}: {number(self.by_hand[t['id']].points or 0)}, the checks give {number(t['points'])}"
+            f"{t['id']}: {number(self.points(t) or 0)}, the checks give {number(t['points'])}"
             for t in self.mark.tasks
             if self.overruled(t)
         ]
@@ -104,7 +104,7 @@ class Standing:
         return [
             id
             for id, given in self.by_hand.items()
-            if given.points is not None
+            if (given.points is not None or given.extra)
             and (
                 (given.of is not None and given.of not in ((self.mark.attempt, s) for s in (self.mark.submission, "")))
                 or (given.automatic is not None and id in worth and given.automatic != worth[id])

@@ -187,12 +187,23 @@ def test_a_file_of_the_course_is_not_named_as_alike(folder, arranged):
 
 
 def test_a_moved_module_is_named(folder, arranged):
-    put_all(folder / "anna", {"ring.py": RING, "cost.py": COST, "tree.py": TREE})
+    put_all(folder / "anna", {"ring.py": RING, "cost.py": COST, "more/my_tree.py": TREE})
     package = arranged()
     assert package.missing == {
-        "stretch.tree": "There is no stretch/tree.py in this hand-in. tree.py looks like it: a "
+        "stretch.tree": "There is no stretch/tree.py in this hand-in. more/my_tree.py looks like it: a "
         "file counts under its own name only."
     }
+
+
+def test_a_file_that_lost_its_folder_counts(folder, arranged):
+    """Canvas gives loose files back without their folders, and the stretch tasks were lost without a word."""
+    put_all(folder / "anna", {"ring.py": RING, "cost.py": COST, "tree.py": TREE})
+    package = arranged()
+    assert (
+        package.missing == {} and package.used["stretch.tree"] == "tree.py" and at(package, "stretch/tree.py") == TREE
+    )
+    put_all(folder / "anna", {"stretch/tree.py": TREE + "# whole\n", "tree.py": "x = 1\n"})
+    assert at(arranged(), "stretch/tree.py") == TREE + "# whole\n", "the one in its place goes first"
 
 
 @pytest.mark.parametrize(

@@ -231,3 +231,24 @@ def test_the_column_of_canvas_that_is_filled_is_told(grade):
     words = ("export", "week13", "--to", "c.csv", "--format", "canvas", "--automatic", "--roster", "r.csv")
     assert "Grades, Import, into the column 'Week 13 (113)' of r.csv" in grade(*words).output
     assert "as a new assignment: r.csv has no column of this title" in grade(*words, "--assignment", "Lab").output
+
+
+@pytest.mark.parametrize(
+    "words, name", [(("--format", "canvas", "--automatic", "--roster", "r.csv"), "A"), ((), "anna")]
+)
+def test_a_second_export_tells_what_changed(grade, words, name):
+    """Points by hand and extensions change a total without a word of `grade run`."""
+    Path("r.csv").write_text("Student,ID,SIS Login ID,Section\nA,1,anna,\nB,2,ben,\n")
+    command = ("export", "week13", "--to", "c.csv", *words)
+    write(Path("marks"), mark("anna", "13.5 GB/s", unanswered=["13.7"]))
+    assert "Changed since" not in grade(*command).output and "Changed since" not in grade(*command).output
+    before = mark("anna", "13.5 GB/s").points
+    write(Path("marks"), mark("anna", unanswered=["13.7"]))
+    assert f"Changed since the file that was there: {name} {before:g} -> 80\n" in grade(*command).output
+
+
+def test_the_term_tells_what_changed(grade):
+    write(Path("marks"), mark("anna", "13.5 GB/s", unanswered=["13.7"]))
+    assert "Changed since" not in grade("export", "--to", "t.csv").output
+    write(Path("marks"), mark("anna", unanswered=["13.7"]))
+    assert "Changed since the file that was there: anna " in grade("export", "--to", "t.csv").output

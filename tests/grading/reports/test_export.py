@@ -82,6 +82,19 @@ def test_points_in_place_of_the_checks_are_named(week, tmp_path):
     assert row["automatic"] == "80" and row["decided by a person"] == decided
 
 
+@pytest.mark.parametrize("points", [None, 4])
+def test_extra_points_of_an_automatic_task_are_named_and_asked_for_again(week, tmp_path, points):
+    """Formgrader's box "extra credit" went around every question: 101 of 100 stood as complete, of an older attempt."""
+    made = mark("anna", "13.5 GB/s", attempt=2)
+    (task,) = (task for task in made.tasks if task["id"] == "13.5")
+    given = ByHand("13.5", points, extra=5, of=(2, made.submission), automatic=task["points"])
+    here = Standing(made, [1, 2], by_hand={"13.5": given, "13.7": ByHand("13.7", 20)})
+    whole = number((task["points"] if points is None else points) + 5)
+    assert here.in_place == [f"13.5: {whole}, the checks give {task['points']}"] and here.total is not None
+    given.of = (1, "another")
+    assert here.total is None and here.before == ["13.5"], "it was given for the first attempt"
+
+
 def test_half_a_hundredth_is_rounded_up_as_it_is_by_hand(week):
     """(70.75 + 15) x 0.9 is 77.175, and the float below it made 77.17 of it."""
     made = mark("anna")

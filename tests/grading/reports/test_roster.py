@@ -128,6 +128,8 @@ Participant 601,Anna Meier,
 Participant 602,Ben Carter,
 Participant 616,Nina Doppel,
 Participant 617,Olga Muster,
+Participant 618,Max Meier,
+Participant 619,Max Meier,
 """
 
 
@@ -143,6 +145,9 @@ Participant 617,Olga Muster,
         (["Olga M._601", "Nina Doppel_603"], {"Olga M.": None, "Nina Doppel": "616"}),
         (["Olga M._617", "Nina Doppel_616"], {"Olga M.": "617", "Nina Doppel": "616"}),
         (["Participant_602"], {"Participant": "602"}),
+        # Two of one name in groups: the number tells, in this assignment's worksheet alone.
+        (["Group A-Max Meier_618", "Group B-Max Meier_619"], {"Group A-Max Meier": "618", "Group B-Max Meier": "619"}),
+        (["Group A-Max Meier_618", "Nina Doppel_603"], {"Group A-Max Meier": None}),
     ],
 )
 def test_a_number_of_another_assignment_is_nobodys(tmp_path, of, found):
@@ -152,6 +157,28 @@ def test_a_number_of_another_assignment_is_nobodys(tmp_path, of, found):
         line, why = roster.find(student, who, rules)
         assert (line and line.cells["Identifier"].removeprefix("Participant ")) == number
         assert bool(why) == (number is None)
+
+
+def test_a_group_that_the_worksheet_names_otherwise_is_nobodys(tmp_path):
+    """Two of one name, in two groups, and a worksheet in which their numbers are exchanged."""
+    text = (
+        "Identifier,Full name,Group,Grade\nParticipant 618,Max Meier,Group {},\nParticipant 619,Max Meier,Group {},\n"
+    )
+    of = ["Group A-Max Meier_618", "Group B-Max Meier_619"]
+    rules = Rules().knowing({one.rpartition("_")[0]: {1: one} for one in of})
+    for groups, found in (("AB", ["618", "619"]), ("BA", [None, None])):
+        who = read(tmp_path, text.format(*groups))
+        lines = [roster.find(one.rpartition("_")[0], who, rules)[0] for one in of]
+        assert [line and line.cells["Identifier"].removeprefix("Participant ") for line in lines] == found
+
+
+def test_a_worksheet_of_blind_marking_has_no_names(week, tmp_path):
+    text = "Identifier,Status,Grade,Maximum grade\nParticipant 501,Submitted,,100\nParticipant 502,,,100\n"
+    who, rules = read(tmp_path, text), Rules().knowing({"Participant": {1: "Participant_501"}})
+    gone = roster.absent("week13", ["Participant"], who, rules, NOW)
+    assert [str(one) for one in gone] == ["Participant_502"]
+    written = moodle.export(week, [done("Participant", 7)], tmp_path / "m.csv", who, rules, zeros=gone)
+    assert written.lines == 2 and "Participant 501,Submitted,87,100" in (tmp_path / "m.csv").read_text()
 
 
 def test_the_term_knows_a_student_by_the_rosters_line(week, tmp_path):
