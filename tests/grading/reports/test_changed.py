@@ -28,9 +28,10 @@ def tables(tmp_path, form, *pairs):
 @pytest.mark.parametrize("form, names", [(MOODLE, ["Max Meier"] * 2), (CANVAS, ["M, Max"] * 2), (OWN, ["max", "mia"])])
 def test_whose_total_changed(tmp_path, form, names):
     """Two of one name are two; 70 and 70.00 are the same points."""
-    before, same, after = tables(tmp_path, form, (70, ""), ("70.00", ""), (70, 96))
+    before, same, after, first = tables(tmp_path, form, (70, ""), ("70.00", ""), (70, 96), (80, ""))
     assert changed.told(before, same) == []
     assert changed.told(before, after) == [f"Changed since the file that was there: {names[1]} none -> 96"]
+    assert changed.told(before, first) == [f"Changed since the file that was there: {names[0]} 70 -> 80"]
     assert changed.told(after, before) == [f"Changed since the file that was there: {names[1]} 96 -> none"]
 
 
