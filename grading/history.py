@@ -177,6 +177,9 @@ def sentences(change: Change, short: bool = False) -> Iterator[str]:
                 f"{len(task.cases)} cases pass"
             )
             continue
+        if task.after is None and task.before == 0 and not task.cases:  # a stretch task, which a whole run leaves out
+            yield f"{change.student}, attempt {change.attempt}: {task.id} is judged no more until `--task {task.id}`"
+            continue
         yield (
             f"{change.student}, attempt {change.attempt}: {task.id} from {_points(task.before)} to "
             f"{_points(task.after)} ({change.why or 'graded anew'})"

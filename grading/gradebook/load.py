@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Files = Callable[[Mark], Mapping[str, bytes]]
 STILL = "{} still has points by hand of before: look at them again"
+_AGAINST = "{} keeps the {} points given by hand here, and [full_points] gives everybody {}: type them in formgrader"
 PATIENCE = 30  # seconds to wait for formgrader's own write to end
 
 
@@ -217,6 +218,7 @@ def _store(
                 f"{task.id} has {number(grade.manual_score)} points by hand, of {number(task.points)}: look again"
             )
         if task.kind == "written":
+            before = grade.auto_score
             if task.id in full:
                 changed |= _set(grade, auto_score=float(task.points), needs_manual_grade=False)
             elif by_hand and answers_changed:
@@ -226,11 +228,19 @@ def _store(
             elif not by_hand:  # nothing to read: formgrader asks nobody, and takes points from whoever gives some
                 nothing = task.id in mark.unanswered or factor == 0
                 changed |= _set(grade, auto_score=0.0 if nothing else None, needs_manual_grade=not nothing)
+            elif before is not None:  # what everybody had
+                changed |= _set(grade, auto_score=None)
+            if grade.auto_score != before and not by_hand:
+                differs.append(f"{task.id} from {_points(before)} to {_points(grade.auto_score)}")
+            if task.id in full and by_hand:
+                look.append(_AGAINST.format(task.id, number(grade.manual_score), number(task.points)))
             continue
         entry = None if view.fault_of(task, mark) else view.entry_of(task, mark)
         points = float(task.points) if task.id in full else float(entry["points"]) if entry else None
         moved = grade.auto_score != points
-        if by_hand and moved:
+        if by_hand and task.id in full:
+            look.append(_AGAINST.format(task.id, number(grade.manual_score), number(task.points)))
+        elif by_hand and moved:
             (said if points is None else look).append(
                 f"{task.id} keeps the {count(number(grade.manual_score), 'point')} given by hand; the automatic ones "
                 f"are now {'open' if points is None else f'{number(points)}: look again'}"

@@ -76,7 +76,7 @@ class Standing:
         return [
             f"{t['id']}: {number(self.points(t) or 0)}, the checks give {number(t['points'])}"
             for t in self.mark.tasks
-            if self.overruled(t)
+            if self.overruled(t) and self.points(t) != number(t["points"])
         ]
 
     @property

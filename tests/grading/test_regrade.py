@@ -190,3 +190,14 @@ def test_a_damaged_line_is_told(course):  # noqa: F811  the fixture
     path.write_text(json.dumps({"when": 3}) + "\n")
     with pytest.raises(LabError, match="take the broken line out"):
         history.of(course[2], "week91", "anna")
+
+
+def test_a_stretch_task_that_a_whole_run_leaves_out_is_no_loss_of_points():
+    """It stood as "from 0 to none", though all its cases had passed."""
+    old, new = made("anna"), made("anna")
+    old.tasks = [
+        *old.tasks,
+        {"id": "13.13", "title": "race", "kind": "stretch", "points": 0, "possible": 0, "cases": []},
+    ]
+    (told,) = history.sentences(history.compare(old, new))
+    assert told == "anna, attempt 1: 13.13 is judged no more until `--task 13.13`"

@@ -189,8 +189,17 @@ def test_all_points_of_a_cancelled_task_are_in_the_gradebook(course, week, marks
     assert scores(course, "anna")["task-91-1"] == (most["91.1"], None, False)
     assert scores(course, "anna")["task-91-2"] == (most["91.2"], None, False), "nobody has to grade it"
     assert scores(course, "ben")["task-91-2"][1] == 1.5, "what a person gave stays"
-    assert f"anna: 91.1 from 1 to {most['91.1']}" in report.sentences()
-    load(course, week, marks)
+    said = f"91.1 from 1 to {most['91.1']}, 91.2 from none to {most['91.2']}"
+    assert f"anna: {said}" in report.sentences()
+    against = (
+        "ben: 91.2 keeps the 1.5 points given by hand here, and [full_points] gives everybody "
+        f"{most['91.2']}: type them in formgrader"
+    )
+    assert report.human == [against] == load(course, week, marks, rules=full).human, "as long as they differ"
+    by_hand(course, "ben", "task-91-1", points=1)
+    assert any(s.startswith("ben: 91.1 keeps the 1 points given") for s in load(course, week, marks, rules=full).human)
+    gone = load(course, week, marks)
+    assert f"anna: 91.1 from {most['91.1']} to 1, 91.2 from {most['91.2']} to none" in gone.sentences()
     assert scores(course, "anna")["task-91-1"] == (1, None, False) and scores(course, "anna")["task-91-2"] == OPEN
 
 

@@ -80,6 +80,8 @@ def test_points_in_place_of_the_checks_are_named(week, tmp_path):
     row = read_table(path)[0]
     decided = f"13.5: {task['possible']}, the checks give {task['points']}"
     assert row["automatic"] == "80" and row["decided by a person"] == decided
+    by_hand["13.5"].points = task["points"]
+    assert Standing(made, [1], by_hand=by_hand).in_place == [], "the same points are nothing else"
 
 
 @pytest.mark.parametrize("points", [None, 4])
