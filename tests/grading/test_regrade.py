@@ -201,3 +201,5 @@ def test_a_stretch_task_that_a_whole_run_leaves_out_is_no_loss_of_points():
     ]
     (told,) = history.sentences(history.compare(old, new))
     assert told == "anna, attempt 1: 13.13 is judged no more until `--task 13.13`"
+    old.tasks[-1]["points"] = 2
+    assert next(history.sentences(history.compare(old, new))).startswith("anna, attempt 1: 13.13 from 2 to none")

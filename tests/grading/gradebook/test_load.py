@@ -199,6 +199,7 @@ def test_all_points_of_a_cancelled_task_are_in_the_gradebook(course, week, marks
     by_hand(course, "ben", "task-91-1", points=1)
     assert any(s.startswith("ben: 91.1 keeps the 1 points given") for s in load(course, week, marks, rules=full).human)
     gone = load(course, week, marks)
+    assert scores(course, "ben")["task-91-2"] == (None, 1.5, False), "what everybody had is not left there"
     assert f"anna: 91.1 from {most['91.1']} to 1, 91.2 from {most['91.2']} to none" in gone.sentences()
     assert scores(course, "anna")["task-91-1"] == (1, None, False) and scores(course, "anna")["task-91-2"] == OPEN
 
