@@ -21,16 +21,17 @@ import subprocess
 import sys
 import time
 import tomllib
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from labkit.checks.outside import OWN_STORE
 from labkit.errors import LabError
 from labkit.record.files import replace_file
 from labkit.record.read import parse
 
 ASKED = ("power.draw", "clocks.sm", "memory.used", "utilization.gpu")  # W, MHz, MiB, per cent
-OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # without it gloo's ranks cannot be started anew
 
 
 def done(run: Path) -> int:
@@ -44,10 +45,11 @@ def done(run: Path) -> int:
 
 def rank_of(agent: int) -> int | None:
     """The process of torchrun's only rank; None while there is none."""
-    for task in Path(f"/proc/{agent}/task").glob("*/children"):
-        for child in task.read_text().split():
-            if b"capstone.train" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return int(child)
+    with suppress(OSError):  # a process that ends while it is looked at
+        for task in Path(f"/proc/{agent}/task").glob("*/children"):
+            for child in task.read_text().split():
+                if b"capstone.train" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
     return None
 
 
@@ -62,8 +64,12 @@ def readings() -> list[float] | None:
 
 
 def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str, Any]:
-    """Train, pause, go on, kill, and wait for the end; what happened. LabError if torchrun gives up."""
-    steps = tomllib.loads(config.read_text(encoding="utf-8"))["steps"]
+    """Train, pause, go on, kill, and wait for the end; what happened. LabError if torchrun gives up, or the run
+    ends before both."""
+    try:
+        steps = int(tomllib.loads(config.read_text(encoding="utf-8"))["steps"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LabError(f"{config} tells no number of steps ({type(error).__name__}: {error})") from None
     words = ["--standalone", "--nproc-per-node", "1", "--max-restarts", "3"]
     words += ["-m", "capstone.train", str(config), "--out", str(out)]
     has_gpu = shutil.which("nvidia-smi") is not None
@@ -91,8 +97,9 @@ def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str,
             elif (
                 "paused" in told and "killed" not in told and done(out) >= kill * steps and (rank := rank_of(agent.pid))
             ):
-                os.kill(rank, signal.SIGKILL)
-                note("killed")
+                with suppress(ProcessLookupError):
+                    os.kill(rank, signal.SIGKILL)
+                    note("killed")
             if has_gpu and time.monotonic() > read_at + 5 and (found := readings()):
                 told["gpu"].append(found)
                 read_at = time.monotonic()
@@ -105,6 +112,8 @@ def interrupted(config: Path, out: Path, pause: float, kill: float) -> dict[str,
         raise LabError(
             f"torchrun ended with status {agent.returncode} at step {done(out)} of {steps}: see its words above"
         )
+    if "killed" not in told:
+        raise LabError(f"the run was over at step {done(out)}, before it was paused and killed: take a longer one")
     return told
 
 

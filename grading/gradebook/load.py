@@ -232,14 +232,15 @@ def _store(
                 changed |= _set(grade, auto_score=None)
             if grade.auto_score != before and not by_hand:
                 differs.append(f"{task.id} from {_points(before)} to {_points(grade.auto_score)}")
-            if task.id in full and by_hand:
+            if task.id in full and by_hand and grade.manual_score != task.points:
                 look.append(_AGAINST.format(task.id, number(grade.manual_score), number(task.points)))
             continue
         entry = None if view.fault_of(task, mark) else view.entry_of(task, mark)
         points = float(task.points) if task.id in full else float(entry["points"]) if entry else None
         moved = grade.auto_score != points
         if by_hand and task.id in full:
-            look.append(_AGAINST.format(task.id, number(grade.manual_score), number(task.points)))
+            if grade.manual_score != task.points:
+                look.append(_AGAINST.format(task.id, number(grade.manual_score), number(task.points)))
         elif by_hand and moved:
             (said if points is None else look).append(
                 f"{task.id} keeps the {count(number(grade.manual_score), 'point')} given by hand; the automatic ones "

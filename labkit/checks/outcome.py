@@ -3,10 +3,10 @@ else."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -156,5 +156,5 @@ def points(cases: Sequence[CaseResult]) -> Fraction:
 def number(value: Fraction | float) -> int | float:
     """Points as people write them: 6, 1.5, 3.33. Half a hundredth is rounded up, as by hand: 77.175 is 77.18, though
     the float next to it lies a little below."""
-    rounded = float(Decimal(f"{float(value):.9f}").quantize(Decimal("0.01"), ROUND_HALF_UP))
+    rounded = math.copysign(math.floor(100 * abs(float(value)) + 0.5 + 1e-7) / 100, value)
     return int(rounded) if rounded == int(rounded) else rounded

@@ -198,6 +198,10 @@ def test_all_points_of_a_cancelled_task_are_in_the_gradebook(course, week, marks
     assert report.human == [against] == load(course, week, marks, rules=full).human, "as long as they differ"
     by_hand(course, "ben", "task-91-1", points=1)
     assert any(s.startswith("ben: 91.1 keeps the 1 points given") for s in load(course, week, marks, rules=full).human)
+    for cell, id in (("task-91-1", "91.1"), ("task-91-2", "91.2")):
+        by_hand(course, "ben", cell, points=most[id])
+    assert not load(course, week, marks, rules=full).human, "typed as it is asked for"
+    by_hand(course, "ben", "task-91-2", points=1.5)
     gone = load(course, week, marks)
     assert scores(course, "ben")["task-91-2"] == (None, 1.5, False), "what everybody had is not left there"
     assert f"anna: 91.1 from {most['91.1']} to 1, 91.2 from {most['91.2']} to none" in gone.sentences()

@@ -111,6 +111,10 @@ def test_half_a_hundredth_is_rounded_up_as_it_is_by_hand(week):
     ]
 
 
+def test_a_slip_of_thirty_digits_in_formgrader_is_a_number_too():
+    assert number(1e30) == 1e30 and number(-0.125) == -0.13 and number(0.0) == 0
+
+
 def test_what_is_not_decided_is_empty_and_the_state_says_why(week):
     faulty = spoil(mark("b", complete=False), "test_algbw", FAULT, "the check itself failed")
     made = [
