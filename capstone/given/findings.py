@@ -1,8 +1,8 @@
 """The numbers that results/README.md quotes, taken from the records there when `lab results` writes it.
 
 The example of C.5: `laptop`, the run; beside it `torch` (parts = "torch"), `fp32` (nothing rounded), `bf16`, and
-`first`, which was stopped. `GPU`: both ways on an H100, named "mine-fp8" and so on; `LONG`: the run there; `AGAIN`: its
-first steps once more, with BF16's beside them. Times in seconds.
+`first`, which was stopped. `GPU`: both ways on an H100, named "mine-fp8" and so on; `LONG`: the run there, with
+what ran before and beside it. Times in seconds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from labkit.record.read import RunData, read_run
 
 EXAMPLE = Path(__file__).parents[1] / "results" / "2026-11-23-laptop"
 GPU = EXAMPLE.with_name("2026-11-24-h100")
-LONG = EXAMPLE.with_name("2026-11-24-h100-run")
-AGAIN = EXAMPLE.with_name("2026-11-25-h100-run")
+LONG = EXAMPLE.with_name("2026-11-25-h100-whole")
 RUN = "laptop"
 BESIDE = 200  # steps that were trained in other ways too
 BLOCKS, RANKS = 4, 2  # of the decoder; of every run here
@@ -216,21 +215,14 @@ def long() -> RunData:
     return read_run(LONG / "c5")
 
 
-@cache
+def put_beside() -> dict[str, Any]:
+    """What was put beside it by hand: predictions, times, the GPU's power, the same twice, BF16 twice."""
+    return long().run["beside"]
+
+
 def foretold() -> dict[str, Any]:
     """What was written before it."""
-    return long().run["beside"]["predictions"]
-
-
-def trial(precision: str, micro_batches: int) -> dict[str, Any]:
-    """Eight steps, before it."""
-    wanted = (precision, micro_batches)
-    return next(one for one in long().run["beside"]["trial"] if (one["precision"], one["accumulation"]) == wanted)
-
-
-def scales_ms() -> float:
-    """In which FP8's two scales are divided out of each result, in a step: its longest kernel. BF16 has none."""
-    return trial("fp8", 1)["longest"][0]["ms"]
+    return put_beside()["predictions"]
 
 
 def long_step() -> float:
@@ -242,10 +234,11 @@ def long_rate() -> float:
 
 
 def foretold_step() -> float:
-    return sum(part[1] for part in foretold()["seconds"])
+    return foretold()["seconds"][0][1]
 
 
-def foretold_loss(step: int) -> float:
+def fitted(step: int) -> float:
+    """The held-out loss that the power law tells: it was fitted to the 1,229 steps before."""
     fit, millions = foretold()["fit"], step * long().steps[0]["tokens"] / 1e6
     return fit["E"] + fit["B"] * millions ** -fit["exponent"]
 
@@ -261,21 +254,22 @@ def trained(last: int) -> float:
     return mean(loss for step, loss in long().series("loss") if last - 50 < step <= last)
 
 
-def slower_rate(step: int) -> float:
-    """Held out, of BF16 at a third of the learning rate: the record that the prediction was fitted to."""
-    return dict(read_run(LONG.parents[2] / "week16_fp8/results/2026-11-22-h200-whole/arms/bf16").series("heldout"))[
-        step
-    ]
+def readings(step: int) -> float:
+    """How often the text had been read."""
+    return step * long().steps[0]["tokens"] / long().run["corpus"]["tokens"]["train"]
 
 
 def events(kind: str) -> list[dict[str, Any]]:
     return [event for event in long().events if event["kind"] == kind]
 
 
+def seconds_between(begin: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
+
+
 def recovery() -> float:
     """From the kill until a new process had read the checkpoint."""
-    killed = datetime.fromisoformat(long().run["beside"]["killed"])
-    return (datetime.fromisoformat(events("resume")[1]["time"]) - killed).total_seconds()
+    return seconds_between(put_beside()["times"]["killed"], events("resume")[1]["time"])
 
 
 def done_again() -> int:
@@ -283,96 +277,118 @@ def done_again() -> int:
     return events("resume")[1]["dropped_steps"]
 
 
+def long_minutes() -> float:
+    """From the command until the last checkpoint was written."""
+    return seconds_between(put_beside()["times"]["began"], events("checkpoint")[-1]["time"]) / 60
+
+
 def joules() -> float:
     """A million tokens, at the watts that the GPU reported while it worked."""
-    return long().run["beside"]["power"]["watts"] * 1e6 / long_rate()
+    return put_beside()["power"]["watts"] * 1e6 / long_rate()
 
 
-def trials() -> str:
-    """Which number of micro-batches, and what a step waits for."""
-    rows = []
-    for one in long().run["beside"]["trial"]:
-        gib = f"{one['peak_bytes'] / 2**30:.1f}"
-        times = f"{one['seconds']:.3f}", f"{one['busy_seconds']:.3f}"
-        rows.append([one["precision"].upper(), str(one["accumulation"]), *times, f"{one['kernels']:,}", gib])
-    return markdown_table(["", "micro-batches", "s a step", "kernels busy, s", "kernels", "GiB"], rows)
+def first() -> dict[str, Any]:
+    """The 1,229 steps of the same configuration, on another H100."""
+    return put_beside()["first"]
+
+
+def bf16_step() -> float:
+    return put_beside()["bf16"][0]["seconds"]
 
 
 def foretold_and_found() -> str:
     last = max(dict(long().series("heldout")))
     peak = max(line["memory"]["peak_bytes"] for line in long().steps) / 2**30
     rows = [
-        ["a step, s", f"{foretold_step():.2f}", f"{trial('fp8', 1)['seconds']:.2f}", f"{long_step():.2f}"],
-        ["memory, GiB", str(foretold()["gib"]), f"{trial('fp8', 1)['peak_bytes'] / 2**30:.1f}", f"{peak:.1f}"],
-        [f"held-out loss, step {last:,}", f"{foretold_loss(last):.2f}", "", f"{long_heldout():.2f}"],
+        ["a step, s", f"{foretold_step():.2f}", f"{long_step():.2f}"],
+        ["minutes, the pause and the kill included", f"{foretold()['minutes']:.1f}", f"{long_minutes():.1f}"],
+        ["memory, GiB", str(foretold()["gib"]), f"{peak:.1f}"],
+        ["seconds from the kill until it went on", str(foretold()["recovery_seconds"]), f"{recovery():.0f}"],
+        [f"held-out loss, step {last:,}", f"{foretold()['heldout']:.2f}", f"{long_heldout():.2f}"],
+        ["training loss there", f"{foretold()['training']:.2f}", f"{trained(last):.2f}"],
+        ["largest difference from the same run before, %", "0.5", f"{max(map(abs, apart('fp8'))):.1f}"],
     ]
-    return markdown_table(["", "predicted", "trial", "the run"], rows)
+    return markdown_table(["", "predicted", "the run"], rows)
 
 
-# ---- once more, with one kernel that divides
+# ---- the same twice
 
 
-@cache
-def again() -> RunData:
-    return read_run(AGAIN / "c5")
+def held_twice(precision: str) -> tuple[dict[int, float], dict[int, float]]:
+    """The held-out losses of the two runs in a precision, by step."""
+    if precision == "fp8":
+        return {int(step): loss for step, loss in first()["heldout"].items()}, dict(long().series("heldout"))
+    one, two = ({int(step): loss for step, loss in run["heldout"].items()} for run in put_beside()["bf16"])
+    return one, two
 
 
-def again_beside() -> dict[str, Any]:
-    """What was put beside it by hand: the predictions, the trial, BF16."""
-    return again().run["beside"]
-
-
-def again_step() -> float:
-    return median(seconds for _, seconds in again().series("seconds"))
-
-
-def again_spread() -> tuple[float, float]:
-    """The tenth and the ninetieth percentile of its steps."""
-    times = sorted(seconds for _, seconds in again().series("seconds"))
-    return times[len(times) // 10], times[9 * len(times) // 10]
-
-
-def dividing_ms() -> float:
-    """In which both scales are divided out of each result, in a step: of its kernels the longest."""
-    return again_beside()["trial"][0]["longest"][0]["ms"]
+def apart(precision: str) -> list[float]:
+    """By how many per cent the second run's held-out loss lies above the first's, from step 200 on."""
+    one, two = held_twice(precision)
+    return [100 * (two[step] / one[step] - 1) for step in sorted(one.keys() & two.keys()) if step >= 200]
 
 
 def against_bf16(step: int) -> float:
-    """By how many per cent FP8's held-out loss lies above BF16's."""
-    return 100 * (dict(again().series("heldout"))[step] / again_beside()["bf16"]["heldout"][str(step)] - 1)
+    """By how many per cent the mean of FP8's held-out losses lies above the mean of BF16's."""
+    fp8, bf16 = (mean(held[step] for held in held_twice(which) if step in held) for which in ("fp8", "bf16"))
+    return 100 * (fp8 / bf16 - 1)
 
 
-def held_beside() -> str:
-    """Held-out losses of FP8 and BF16."""
-    here, there = dict(again().series("heldout")), again_beside()["bf16"]["heldout"]
-    steps = range(200, max(here) + 1, 200)
-    rows = [
-        ["FP8", *(f"{here[step]:.3f}" for step in steps)],
-        ["BF16", *(f"{there[str(step)]:.3f}" for step in steps)],
-        ["FP8 against BF16, %", *(f"{against_bf16(step):+.1f}" for step in steps)],
-    ]
+def whole_against_bf16(step: int) -> float:
+    """The whole run's alone, against BF16's longer one: what was predicted."""
+    return 100 * (long_heldout(step) / held_twice("bf16")[0][step] - 1)
+
+
+def twice() -> str:
+    """Held-out losses of both runs in both precisions, up to BF16's last."""
+    steps = range(200, max(held_twice("bf16")[0]) + 1, 200)
+    rows = []
+    for precision, name in (("fp8", "FP8"), ("bf16", "BF16")):
+        for held, which in zip(held_twice(precision), ("before", "the run") if precision == "fp8" else ("1", "2")):
+            rows.append([f"{name}, {which}", *(f"{held[step]:.3f}" if step in held else "" for step in steps)])
     return markdown_table(["step", *map(str, steps)], rows)
 
 
-def foretold_again() -> str:
-    """What was predicted for it, and what came."""
-    told, one, bf16 = again_beside()["predictions"], again_beside()["trial"][0], again_beside()["bf16"]
-    peak = max(line["memory"]["peak_bytes"] for line in again().steps) / 2**30
-    foreseen_step = sum(part[1] for part in told["seconds"])
-    rows = [
-        ["a step, s", f"{foreseen_step:.2f}", f"{one['seconds']:.2f}", f"{again_step():.2f}", f"{bf16['seconds']:.2f}"],
-        ["dividing scales out, ms", f"{1e3 * told['seconds'][2][1]:.0f}", f"{dividing_ms():.0f}", "", "none"],
-        ["kernels busy, s", "", f"{one['busy_seconds']:.2f}", "", ""],
-        ["memory, GiB", str(told["gib"]), "", f"{peak:.1f}", f"{bf16['peak_bytes'] / 2**30:.1f}"],
-    ]
-    return markdown_table(["", "predicted", "trial", "the run", "BF16"], rows)
+# ---- an earlier run, of another vocabulary: what was tried before it
+
+
+def earlier() -> dict[str, Any]:
+    return put_beside()["earlier"]
+
+
+def trial(precision: str, micro_batches: int) -> dict[str, Any]:
+    """Eight steps, before it."""
+    wanted = (precision, micro_batches)
+    return next(one for one in earlier()["trial"] if (one["precision"], one["accumulation"]) == wanted)
+
+
+def trials() -> str:
+    """Which number of micro-batches, and what a step waits for."""
+    rows = []
+    for one in [*earlier()["trial"], first()["trial"][0] | {"new": ", one kernel divides"}]:
+        gib = f"{one['peak_bytes'] / 2**30:.1f}"
+        times = f"{one['seconds']:.3f}", f"{one['busy_seconds']:.3f}"
+        name = one["precision"].upper() + one.get("new", "")
+        rows.append([name, str(one["accumulation"]), *times, f"{one['kernels']:,}", gib])
+    return markdown_table(["", "micro-batches", "s a step", "kernels busy, s", "kernels", "GiB"], rows)
+
+
+def scales_ms(one: dict[str, Any]) -> float:
+    """In which FP8's two scales are divided out of each result, in a step: its longest kernel. BF16 has none."""
+    return one["longest"][0]["ms"]
+
+
+def earlier_missed() -> float:
+    """By how much its loss at step 2,000 lay below the prediction."""
+    told, millions = earlier()["predictions"]["fit"], 2000 * long().steps[0]["tokens"] / 1e6
+    return told["E"] + told["B"] * millions ** -told["exponent"] - earlier()["heldout"]["2000"]
 
 
 def drawn_long(folder: Path) -> Picture:
     """Losses over the steps, with the curve that was predicted, the pause and the kill."""
     train, held = long().series("loss"), long().series("heldout")
     last, shown = train[-1][0], [(step, loss) for step, loss in train if loss < 5]
-    line = [(step, foretold_loss(step)) for step in range(100, last + 1, 20)]
+    line, end = [(step, fitted(step)) for step in range(100, last + 1, 20)], foretold()["heldout"]
     with look() as figure:
         fig = figure(WIDTH, 3.2)
         ax = fig.subplots()
@@ -385,15 +401,15 @@ def drawn_long(folder: Path) -> Picture:
         ax.set_xlabel("step of 65,536 tokens")
         ax.set_ylabel("loss")
         ax.set_xlim(0, last)
-        ax.set_ylim(1, 5)
+        ax.set_ylim(0.8, 5)
         fig.subplots_adjust(left=0.08, right=0.78, bottom=0.16, top=0.95)
-        ends = [(last, foretold_loss(last), "predicted", INK), (last, held[-1][1], "held out", CANDIDATES[0])]
+        ends = [(last, fitted(last), "fitted before", INK), (last, held[-1][1], "held out", CANDIDATES[0])]
         label_ends(ax, [*ends, (last, trained(last), "training", MUTED)])
         alt = (
-            f"Training loss and held-out loss over {last:,} steps on one H100, and the curve that was predicted for "
-            f"the latter. It was to reach {foretold_loss(last):.2f} and reached {held[-1][1]:.2f}; the training loss "
-            f"lies at {trained(last):.2f}. Dotted lines mark where the run was paused and where its rank was killed; "
-            "the curves show nothing there."
+            f"Training loss and held-out loss over {last:,} steps on one H100, and the power law fitted to the 1,229 "
+            f"steps before. The held-out loss was to reach {end:.2f} and reached {held[-1][1]:.2f}; from step 2,600 on "
+            f"it hardly falls. The training loss falls to {trained(last):.2f}. Dotted lines mark where the run was "
+            "paused and where its rank was killed; the curves show nothing there."
         )
         return save(fig, folder, "h100-loss", "The run on one H100", alt)
 

@@ -38,6 +38,7 @@ from labkit.errors import LabError
 ANSWER = 3.0  # seconds that the others get to send their evidence
 LEAVE = 2.0  # seconds after the report before they leave, so that it is printed first
 RECENT = 2000  # events of each ledger that travel on failure
+PIECE = 4 << 20  # bytes of one message to the store, which hangs up on more than 8 MiB
 
 
 def _say(text: str) -> None:
@@ -140,17 +141,17 @@ class _Job:
         except (Exception, SystemExit) as error:
             self._report(FAILED, error)  # raises RanksFailed, or never returns
         self.state = "returned"
-        self.store.set(f"value/{self.rank}", data)  # type: ignore[arg-type]  # it takes bytes as well
+        self._put(f"value/{self.rank}", data)
         keys = [f"value/{r}" for r in range(self.size)]
         while not self.store.check(keys):  # others still run; the watch ends us if one of them fails
             time.sleep(0.01)
         self.over.set()
         watch.join()
-        values, ledgers = zip(*(unpack(self.store.get(key)) for key in keys))
+        values, ledgers = zip(*(unpack(self._get(key)) for key in keys))
         self._meet("left")
         if self.rank == 0:
             for key in keys:
-                self.store.delete_key(key)
+                self._delete(key)
         results = Results(values, [*map(Ledger.from_json, ledgers)])
         refuse_wrong(results.ledgers, "torchrun")
         return results
@@ -162,6 +163,23 @@ class _Job:
             raise LabError(
                 f"the return value cannot be sent to the other ranks ({error}): return plain values and tensors"
             ) from None
+
+    def _put(self, key: str, data: bytes) -> None:
+        """In pieces, and how many under the key itself, last: the key is there when all of them are. A ledger of a long
+        run alone is 20 MB."""
+        pieces = range(0, len(data), PIECE)
+        for number, start in enumerate(pieces):
+            piece = data[start : start + PIECE]
+            self.store.set(f"{key}/{number}", piece)  # type: ignore[arg-type]  # it takes bytes as well
+        self.store.set(key, str(len(pieces)))
+
+    def _get(self, key: str) -> bytes:
+        return b"".join(self.store.get(f"{key}/{number}") for number in range(int(self.store.get(key))))
+
+    def _delete(self, key: str) -> None:
+        for number in range(int(self.store.get(key))):
+            self.store.delete_key(f"{key}/{number}")
+        self.store.delete_key(key)
 
     def _meet(self, name: str) -> None:
         """All ranks pass here together."""

@@ -32,11 +32,14 @@ class Pace:
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.first: tuple[float, int] | None = None  # when the first step was seen, and its number
+        self.newest = 0
 
     def left(self, now: float, step: int) -> float | None:
         """Seconds until the last step, told that `step` is done at time `now`. None at the first step that is seen: it
-        may have compiled, and would tell a hundred times too much."""
-        self.first = self.first or (now, step)
+        may have compiled, and would tell a hundred times too much; and none after it went back to a checkpoint."""
+        if self.first is None or step < self.newest:
+            self.first = now, step
+        self.newest = step
         begun, at = self.first
         return (self.steps - step) * (now - begun) / (step - at) if step > at else None
 

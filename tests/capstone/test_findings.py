@@ -30,3 +30,19 @@ def test_the_words_about_what_was_wrong():
     assert 1.8 < quiet() / quiet("bf16") < 2.2, "BF16 halves it"
     assert 0.4 < findings.step("first") / findings.foreseen("first") < 0.6, "the step took half of that"
     assert read(RUN).series("loss")[-1][1] < findings.heldout() < findings.predicted()["heldout"]
+
+
+def test_the_run_on_a_gpu_is_whole_and_was_paused_and_killed():
+    steps = [line["step"] for line in findings.long().steps]
+    assert steps == list(range(1, findings.long().config["steps"] + 1)) and findings.long().status == "finished"
+    kinds = [event["kind"] for event in findings.long().events]
+    assert kinds.count("paused") == 1 and kinds.count("resume") == 3, "gone on with, killed, and ended at its end"
+    assert findings.events("resume")[2]["step"] == steps[-1] + 1, "which had nothing left to do"
+
+
+def test_fp8_lies_no_farther_from_bf16_than_a_second_run_does():
+    assert findings.first()["steps"] == len(findings.first()["losses"]) and findings.long().config["steps"] == 3450
+    for step in range(200, 601, 100):
+        assert abs(findings.against_bf16(step)) < max(map(abs, findings.apart("fp8")))
+    assert max(map(abs, findings.apart("fp8"))) < max(map(abs, findings.apart("bf16")))
+    assert abs(findings.fitted(2600) / findings.long_heldout(2600) - 1) < 0.005, "until there the power law holds"

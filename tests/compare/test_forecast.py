@@ -35,6 +35,12 @@ def test_the_first_step_tells_nothing_and_later_ones_by_the_clock():
     assert pace.left(now=80.0, step=20) == 80 * 3  # evaluations are on the clock too
 
 
+def test_after_a_step_back_to_a_checkpoint_only_what_came_since_counts():
+    pace = Pace(steps=100)
+    told = [pace.left(now, step) for now, step in ((50.0, 60), (60.0, 62), (75.0, 40), (95.0, 50), (115.0, 70))]
+    assert told == [None, 38 * 5, None, 50 * 2, 30 * 40 / 30]  # at step 70 the second step back is long ago
+
+
 @pytest.mark.parametrize(
     "seconds, words",
     [(3, "about 10 s left"), (41, "about 50 s left"), (61, "about 2 min left"), (240, "about 4 min left")],
