@@ -1,32 +1,38 @@
 """Written tasks to which nothing was handed in: nobody has to read them, and they earn nothing until a person says so.
 
 Careful on one side only: whatever might be an answer is left to a person. There is none if every cell of the task is
-absent or stands as it was handed out, the notebook can be read and has no text cell besides the course's own, no
-prediction is on record, and no other document lies beside it, nor an archive that nobody opened.
+absent or stands as it was handed out, the notebook can be read and has no text cell and no comment besides the course's
+own, no prediction and no run is on record, and nothing lies beside it but code, what tools leave, and the course's own.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from grading.gradebook import inert
 from grading.gradebook.cells import read_notebook, task_of
 from grading.gradebook.view import handed_in, notebook_of, places
 from labkit.checks.tasks import Week
 
-# What an answer may be written in, beside the notebook.
+# In a run's folder, which is told as such, these may be answers.
 DOCUMENTS = (".md", ".txt", ".pdf", ".doc", ".docx", ".odt", ".html", ".tex", ".rtf", ".png", ".jpg", ".jpeg")
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
+# Elsewhere everything may be, a photograph of any kind too, but for code, its settings, and what is made of it.
+CODE = (".py", ".pyi", ".pyc", ".pyo", ".so", ".c", ".h", ".cpp", ".cu", ".sh", ".toml", ".cfg", ".ini", ".lock", ".yml")
+TOOLS = ("/pyvenv.cfg", "/PKG-INFO", "/METADATA")  # in a folder that a tool made: an environment, or about a package
+OF_RUN = ("run.json", "steps.jsonl", "events.jsonl")
 RECORD = "predictions.jsonl"
 
 
 def unanswered(week: Week, files: Mapping[str, bytes]) -> list[str]:
     """Ids of the written tasks to which these files (path -> bytes) hold nothing."""
     written = [task for task in week.tasks if task.kind == "written"]
-    if not written or not week.notebook.exists() or any(_may_answer(path, data, week) for path, data in files.items()):
+    if not written or not week.notebook.exists() or _possible(week, files) or runs(week, files):
         return []
     course = read_notebook(week.notebook)
     ours = {cell["id"]: cell for cell in course["cells"] if cell.get("id")}
@@ -34,6 +40,7 @@ def unanswered(week: Week, files: Mapping[str, bytes]) -> list[str]:
     if trouble and (theirs or _unreadable(files, notebook_of(week, files))):
         return []  # what is behind was not looked at, or nothing was
     known = {_words(cell.get("source")) for cell in course["cells"]} | {""}
+    remarks = {remark for cell in course["cells"] for remark in _remarks(cell)}
     answered: set[str] = set()
     for cell, id in zip(theirs, places(week, course, theirs)):
         words = _words(cell.get("source"))
@@ -41,14 +48,15 @@ def unanswered(week: Week, files: Mapping[str, bytes]) -> list[str]:
         if task is not None and task.kind == "written":
             if words not in (_words(ours[id]["source"]), ""):
                 answered.add(task.id)
-        elif words not in known and cell.get("cell_type") != "code":
+        elif not _remarks(cell) <= remarks if cell.get("cell_type") == "code" else words not in known:
             return []
     return [task.id for task in written if task.id not in answered]
 
 
 def _unreadable(files: Mapping[str, bytes], path: str | None) -> bool:
-    """Whether a notebook was handed in whose cells cannot be read: cut off, or with git's marks of a conflict."""
-    if path is None or not files[path].strip():
+    """Whether a notebook was handed in whose cells cannot be read: cut off, empty, or with git's marks of a
+    conflict."""
+    if path is None:
         return False
     try:
         return not isinstance(json.loads(files[path])["cells"], list)
@@ -62,8 +70,7 @@ def documents(week: Week, files: Mapping[str, bytes]) -> list[str]:
     if not any(task.kind == "written" for task in week.tasks):
         return []
     shown = notebook_of(week, files)
-    others = {p: data for p, data in files.items() if p != shown and not p.lower().endswith(RECORD)}
-    return sorted(p for p, data in others.items() if _may_answer(p, data, week))
+    return sorted(p for p in _possible(week, files) if p != shown and not p.lower().endswith(RECORD))
 
 
 def runs(week: Week, files: Mapping[str, bytes]) -> list[str]:
@@ -74,25 +81,46 @@ def runs(week: Week, files: Mapping[str, bytes]) -> list[str]:
     return sorted(folder or "the folder itself" for folder, _, name in folders if name == "run.json")
 
 
-def _may_answer(path: str, data: bytes, week: Week) -> bool:
-    """Whether a file might hold an answer: a document that is not called as one of the course's, an archive, a record
-    of predictions, or another notebook."""
+def _possible(week: Week, files: Mapping[str, bytes]) -> list[str]:
+    """Paths of files that might hold an answer: whatever is not known to hold none. A week's notebook is none of them,
+    another is."""
+    made = tuple(_folder(path) for path in files if path.endswith(TOOLS))
+    of_runs = tuple(_folder(path) for path in files if path.endswith("/run.json"))
+    found = []
+    for path, data in files.items():
+        kinds = (*DOCUMENTS, *ARCHIVES, RECORD, ".ipynb") if path.startswith(of_runs) else ("",)
+        if data.strip() and not path.startswith(made) and path.lower().endswith(kinds):
+            found += [path] if _may_answer(path, week) else []
+    return found
+
+
+def _may_answer(path: str, week: Week) -> bool:
+    """By its name: not called as one of the course's files, and no code."""
     *folders, name = path.lower().split("/")
     if name == RECORD:
-        return bool(data.strip())
+        return True
     if name.endswith(".ipynb"):
         return name != week.notebook.name.lower()
-    if name.endswith(ARCHIVES):
-        return bool(data)
-    return name.endswith(DOCUMENTS) and "labkit" not in folders and name not in _own(week.folder.parent)
+    return not name.endswith(CODE) and name not in OF_RUN and "labkit" not in folders and name not in _own(week.folder.parent)
+
+
+def _folder(path: str) -> str:
+    """ "runs/first/" of "runs/first/run.json"; "" at the top."""
+    return path[: path.rfind("/") + 1]
 
 
 @cache
 def _own(course: Path) -> frozenset[str]:
-    """Names of the course's own documents, which students may hand in along with their work."""
+    """Names of the course's own files, which students may hand in along with their work."""
     places = (course, *course.glob("week*"), *course.glob("capstone*"), course / "docs", course / "results")
     found = (path for place in places for path in (place.rglob("*") if place != course else place.iterdir()))
-    return frozenset({"agents.md", *(path.name.lower() for path in found if path.suffix.lower() in DOCUMENTS)})
+    return frozenset({"agents.md", *(path.name.lower() for path in found if path.is_file())})
+
+
+def _remarks(cell: Mapping[str, Any]) -> set[str]:
+    """The comments of a code cell: somebody may have written the answer there."""
+    source = inert.plain(cell.get("source")) if cell.get("cell_type") == "code" else ""
+    return {_words(found) for found in re.findall(r"#[# ]*(\w.*)", source)}
 
 
 def _words(source: object) -> str:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from grading.intake.extras import MAX_MODULE, lay_extras
 from grading.intake.load import Submission
 from grading.intake.mistaken import another_week
-from grading.intake.names import other_week, shown, some
+from grading.intake.names import is_notebook, other_week, shown, some
 from grading.intake.notebook import Notebook, read_notebook
 from grading.intake.released import Released, released_week
 from labkit.checks.remote import COURSE, TEXT
@@ -80,7 +80,7 @@ def arrange(submission: Submission, week: Week) -> Package:
     root = _root(copies, week)
     for module in released.modules:
         _choose(package, submission, module, copies[module], root, released, week)
-    if not package.used and any(name.lower().endswith(".ipynb") for name in submission.files):
+    if not package.used and any(is_notebook(name) for name in submission.files):
         package.notes.append(
             f"There is a notebook, but none of the modules that are graded: {', '.join(released.modules.values())}."
         )
@@ -197,6 +197,9 @@ def _choose(
     package.files[f"{week.package}/{path}"] = best.data
     package.course[f"{COURSE}/{week.package}/{path.removesuffix('.py')}{TEXT}"] = released.files[path]
     package.used[module] = best.path
+    like = "" if best.worked else _lookalike(path, submission.files, released) or ""
+    if like.endswith(".py") and _plain(submission.files[like]) != _plain(released.files[path]):
+        package.notes.append(f"{shown(best.path)} stands as it was handed out. {_looks_like_it(like)}")
     others = [c.path for c in copies if c is not best and (c.fault or _plain(c.data) != _plain(best.data))]
     if others:
         package.notes.append(f"There is more than one {path}: {shown(best.path)} is used, and not {some(others)}.")
@@ -211,7 +214,11 @@ def _why_missing(path: str, copies: list[_Copy], like: str) -> str:
     if copies:
         return f"{shown(copies[0].path)} {copies[0].fault}."
     sentence = f"There is no {path} {NOWHERE}"
-    return f"{sentence} {shown(like)} looks like it: a file counts under its own name only." if like else sentence
+    return f"{sentence} {_looks_like_it(like)}" if like else sentence
+
+
+def _looks_like_it(like: str) -> str:
+    return f"{shown(like)} looks like it: a file counts under its own name only."
 
 
 def _lookalike(path: str, names: Iterable[str], released: Released) -> str | None:
@@ -251,7 +258,7 @@ def _record(submission: Submission, week: Week) -> list[str]:
     if any(last == RECORD and submission.files[name].strip() for name, last in there.items()):
         return []
     like = next((name for name, last in there.items() if last != RECORD and "predictions" in last.lower()), None)
-    told = f" {shown(like)} looks like it: a file counts under its own name only." if like else ""
+    told = f" {_looks_like_it(like)}" if like else ""
     what = "is empty" if RECORD in there.values() else "is not in this hand-in"
     return [f"{RECORD} {what}: without it no prediction is on record.{told}"]
 
@@ -284,7 +291,7 @@ def _notebooks(files: Mapping[str, bytes], root: str, week: Week) -> list[tuple[
     names = [
         name
         for name in files
-        if name.lower().endswith(".ipynb") and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)
+        if is_notebook(name) and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)
     ]
     names.sort(key=lambda name: (name.rsplit("/", 1)[-1] != wanted, not name.startswith(root), name.count("/"), name))
     return [(name, read_notebook(files[name], name)) for name in names[:MAX_NOTEBOOKS]]

@@ -162,6 +162,7 @@ def _collect(
     digests = told_apart(digests, found.notes, report.root, week, rules)
     report.notes += found.notes
     everybody, gone = len(digests), list[tuple[Entry, Receipt]]()
+    older: list[Receipt] = []
     ids: dict[str, set[str]] = {}
     called: dict[str, set[str]] = {}
     for receipt in read_receipts(report.root, week.name):
@@ -188,6 +189,8 @@ def _collect(
             if known:
                 report.known += 1
                 gone += [(entry, one) for one in back if one.digest == digest][-1:]
+                if timed == GIVEN and theirs and digest not in (theirs[-1].digest, *(one.digest for one in back)):
+                    older += theirs[-1:]
                 _number(theirs, digest, entry.participant)
                 if students and timed == GIVEN and any(one.digest == digest for one in theirs):
                     _retime(theirs, digest, received, report)
@@ -238,6 +241,7 @@ def _collect(
     progress("keeping", len(digests), len(digests))
     report.withdrawn += len(gone)
     report.notes += _stay_back(gone, everybody, source, week, given)
+    report.notes += [] if students else _read_again(older, source, week, given)
     if not before and not students:
         ended = [*ended, whole.hexdigest()]
         write_marker(report.root, week.name, ended)
@@ -294,6 +298,20 @@ def _stay_back(
         words += ["--received", given.isoformat() if given and not one else "TIME"]
         told += f", and then `{shlex.join(words)}` gives {f'one of {them}' if one else them} another time"
     return [told]
+
+
+def _read_again(newer: list[Receipt], source: Path, week: Week, given: datetime | None) -> list[str]:
+    """A sentence on whose newer attempts are here than what a source gives that was collected before: an old download,
+    or a new one in which they put their earlier files back."""
+    late = sorted({one.student for one in newer if given and one.received and one.received < given})
+    if not late or given is None:
+        return []
+    words = ["grade", "collect", week.name, "--from", str(source), *(word for one in late for word in ("--student", one))]
+    return [
+        f"{source} gives what was collected before, and newer attempts of {some(late)} stay the last. If they put their "
+        f"earlier files back by {given.isoformat(' ', 'minutes')}: "
+        f"`{shlex.join([*words, '--received', given.isoformat()])}`"
+    ]
 
 
 def _retime(theirs: list[Receipt], digest: str, received: datetime | None, report: Report) -> None:

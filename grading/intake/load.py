@@ -19,7 +19,7 @@ from typing import IO
 
 from grading.intake.contents import FOLDER, LINK, ODD, BadArchive, Walked, members, open_plain, walk
 from grading.intake.find import ARCHIVES, Entry, find_submissions
-from grading.intake.names import clean, harmless, noise, shown, some
+from grading.intake.names import clean, harmless, is_notebook, noise, shown, some
 from grading.intake.renames import apply
 from labkit.checks.tasks import Week
 
@@ -186,7 +186,7 @@ def _later(walked: Walked, top: int) -> Callable[[int], bytes]:
 def _worth(listed: _Listed) -> tuple:
     """Code first, then notebooks, then the rest; what lies higher before what lies deep."""
     name = listed.path.lower()
-    return (0 if name.endswith(".py") else 1 if name.endswith(".ipynb") else 2, listed.path.count("/"), listed.path)
+    return (0 if name.endswith(".py") else 1 if is_notebook(name) else 2, listed.path.count("/"), listed.path)
 
 
 def _read(result: Submission, listed: dict[str, _Listed]) -> None:

@@ -163,6 +163,11 @@ def harmless(name: str) -> str | None:
     return None
 
 
+def is_notebook(name: str) -> bool:
+    """Whether a path is called as a notebook is, or as browsers call one that they save: lab.ipynb.json."""
+    return name.lower().endswith((".ipynb", ".ipynb.json", ".ipynb.txt"))
+
+
 def noise(name: str) -> bool:
     """Whether a path is what systems and tools leave about: caches, hidden files, editors' copies."""
     return any(

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from grading.intake.names import is_notebook
 from grading.reports.page import count, one_line
 
 MOST = 12  # pictures on one page
@@ -75,7 +76,7 @@ def own_pictures(files: Mapping[str, bytes], notebook: str = "lab.ipynb") -> tup
 
 def _candidates(files: Mapping[str, bytes], notebook: str, left: dict[str, int]) -> Iterator[tuple[bytes, str]]:
     notebooks = sorted(
-        (path for path in files if path.endswith(".ipynb")),
+        (path for path in files if is_notebook(path)),
         key=lambda path: (PurePosixPath(path).name != notebook, path),
     )
     for path in notebooks:

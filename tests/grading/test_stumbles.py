@@ -131,6 +131,71 @@ def test_a_folder_is_called_as_the_student_is_and_comes_back(name):
         assert folder == name, "a person can read it"
 
 
+def blank_of(week):
+    from grading.gradebook.cells import read_notebook
+
+    return json.dumps(read_notebook(week.notebook)).encode()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["answer.pages", "IMG_2041.HEIC", "clocks.webp", "work/sketch.svg", "talk.pptx", "clocks.xlsx", "answer"]
+    + ["times.csv", "times.json", "clip.mp4", "runs/first/answer.pdf", "lab.ipynb.json", "pyvenv/answer.heic"],
+)
+def test_whatever_lies_beside_an_untouched_notebook_is_told_and_waits(week, name):
+    files = {"lab.ipynb": blank_of(week), "runs/first/run.json": b"", name: b"my answer"}
+    assert documents(week, files) == [name] and unanswered(week, {name: b"my answer"}) == []
+
+
+def test_code_what_tools_leave_and_the_courses_own_files_are_no_answers(week):
+    names = ["helper.py", "work/mine.toml", "Makefile", "docs/students.md", "labkit/py.typed", "empty.heic"]
+    made = ["venv/pyvenv.cfg", "venv/bin/activate", "labs.egg-info/PKG-INFO", "labs.egg-info/SOURCES.txt"]
+    run = ["runs/first/run.json", "runs/first/steps.jsonl", "runs/first/checkpoints/2/rank-0", "runs/first/run.log"]
+    files = {"lab.ipynb": blank_of(week)} | {name: b"" if "empty" in name else b"x" for name in (*names, *made)}
+    assert documents(week, files) == [] and unanswered(week, files) == ["13.7"]
+    files |= dict.fromkeys(run, b"x")
+    assert documents(week, files) == [] and unanswered(week, files) == [], "a run's folder is told as such, and waits"
+
+
+def test_an_answer_in_a_comment_waits(week):
+    notebook = json.loads(blank_of(week))
+    code = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code" and not cell["id"].startswith("task"))
+    own = code["source"]
+    quiet = (own, f"{own}\nx = 1", f"#\n{own}", own.replace("50e9 ", "60e9 "))
+    for source in (*quiet, f"# 1, 30 and 442 us\n{own}", f"{own}\nx = 1  # since the ring sends less"):
+        code["source"], waits = source, source not in quiet
+        assert (unanswered(week, {"lab.ipynb": json.dumps(notebook).encode()}) == []) is waits, source
+
+
+def test_a_notebook_that_a_browser_called_json_is_the_notebook(week):
+    package = arrange(Submission.of("anna", {"lab.ipynb.json": blank_of(week)}), week)
+    assert package.notebook is not None and "lab.ipynb.json is taken as the notebook." in package.notes
+    other = arrange(Submission.of("anna", {"lab.ipynb.json": b"{}", "lab.ipynb": blank_of(week)}), week)
+    assert other.notebook.path == "lab.ipynb"
+
+
+def test_work_beside_an_untouched_module_is_told_and_may_take_its_place(tmp_path, week):
+    from grading.intake.released import released_week
+
+    untouched = released_week(week).files["cost_model.py"]
+    files = {"cost_model.py": untouched, "cost_model (1).py": untouched.replace(b"raise", b"return None or")}
+    told = "cost_model.py stands as it was handed out. cost_model (1).py looks like it: a file counts under its own name"
+    assert any(note.startswith(told) for note in arrange(Submission.of("anna", files), week).notes)
+    for other in ({**files, "cost_model (1).py": untouched + b"\n"}, {**files, "cost_model.py": b"x = 1"}):
+        assert not any("stands as" in note for note in arrange(Submission.of("anna", other), week).notes)
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(f"bert/work/{name}", data)
+        archive.writestr("bert/work/timing (1).py", files["cost_model (1).py"])
+        archive.writestr("bert/work/timing.py", "def time_collective(): pass\n")
+    collect([tmp_path / "in.zip"], week, tmp_path / "submitted", DEFAULTS)
+    with pytest.raises(LabError, match="holds a work/timing.py already"):
+        rename(tmp_path / "submitted", week, "bert", "work/timing (1).py", "work/timing.py")
+    rename(tmp_path / "submitted", week, "bert", "work/cost_model (1).py", "work/cost_model.py")
+    package = arrange(loaded(tmp_path / "submitted", week), week)
+    assert package.files["week13_allreduce/cost_model.py"] == files["cost_model (1).py"]
+
+
 @pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
 def test_an_empty_hand_in_waits_for_nobody_in_any_week(week):
     notebook = json.loads(week.notebook.read_text())
@@ -144,10 +209,9 @@ def test_an_empty_hand_in_waits_for_nobody_in_any_week(week):
     assert unanswered(week, {**blank, "predictions.jsonl": b"{}\n"}) == []
     torn = blank["lab.ipynb"][:-200]
     conflict = b"<<<<<<< HEAD\n" + blank["lab.ipynb"]
-    for broken in (torn, conflict, b'{"cells": "none"}', b"[]"):
+    for broken in (torn, conflict, b'{"cells": "none"}', b"[]", b"", b" \n"):
         assert unanswered(week, {"lab.ipynb": broken}) == [], "nobody could read it: a person has to"
-    for empty in (b"", b" \n", b'{"cells": []}'):
-        assert unanswered(week, {"lab.ipynb": empty}) == written
+    assert unanswered(week, {"lab.ipynb": b'{"cells": []}'}) == written
     assert unanswered(week, {"week13.tar.gz": b"x"}) == unanswered(week, {"all.zip": b"x"}) == []
     assert documents(week, {**blank, "work.7z": b"x"}) == (["work.7z"] if written else [])
     beside = {"answer.md": b"On my laptop", "work/notes.txt": b"x", "work/predictions.jsonl": b"{}\n", "plot.py": b""}

@@ -317,6 +317,22 @@ def test_downloads_that_tell_no_time(tmp_path, gather, kept):
     assert [files["ring.py"] for files in kept().values()] == [b"A", b"B", b"C", b"B", b"the same"]
 
 
+def test_whose_newer_attempt_stays_the_last_when_an_old_download_is_read_again_is_told(tmp_path, gather):
+    """Earlier files that were put back look the same as an old download that is read by mistake."""
+    names = [f"{name}_{n}_assignsubmission_file_/ring.py" for n, name in enumerate(("Jane Doe", "Li Wei"))]
+    first = put(tmp_path / "first.zip", zipped(dict.fromkeys(names, "A")))
+    second = put(tmp_path / "second.zip", zipped({names[0]: "B", names[1]: "A"}))
+    later = [DUE + timedelta(days=days) for days in range(3)]
+    assert not any("put their earlier" in n for n in (*gather(first, given=later[0]).notes, *gather(second, given=later[1]).notes))
+    (told,) = (note for note in gather(first, given=later[2]).notes if "put their earlier" in note)
+    assert "newer attempts of Jane Doe stay" in told and "Li Wei" not in told
+    assert f"--from {first} --student 'Jane Doe' --received {later[2].isoformat()}`" in told
+    for given in (later[0], later[1]):  # no later than what came since: an old download, for certain
+        assert not any("put their earlier" in note for note in gather(first, given=given).notes)
+    report = gather(first, given=later[2], students=["Jane Doe"])
+    assert not any("put their earlier" in note for note in report.notes) and report.timed
+
+
 @pytest.mark.parametrize(
     "student, name, other",
     [
