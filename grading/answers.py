@@ -23,7 +23,23 @@ from labkit.checks.tasks import Week
 DOCUMENTS = (".md", ".txt", ".pdf", ".doc", ".docx", ".odt", ".html", ".tex", ".rtf", ".png", ".jpg", ".jpeg")
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 # Elsewhere everything may be, a photograph of any kind too, but for code, its settings, and what is made of it.
-CODE = (".py", ".pyi", ".pyc", ".pyo", ".so", ".c", ".h", ".cpp", ".cu", ".sh", ".toml", ".cfg", ".ini", ".lock", ".yml")
+CODE = (
+    ".py",
+    ".pyi",
+    ".pyc",
+    ".pyo",
+    ".so",
+    ".c",
+    ".h",
+    ".cpp",
+    ".cu",
+    ".sh",
+    ".toml",
+    ".cfg",
+    ".ini",
+    ".lock",
+    ".yml",
+)
 TOOLS = ("/pyvenv.cfg", "/PKG-INFO", "/METADATA")  # in a folder that a tool made: an environment, or about a package
 OF_RUN = ("run.json", "steps.jsonl", "events.jsonl")
 RECORD = "predictions.jsonl"
@@ -101,7 +117,12 @@ def _may_answer(path: str, week: Week) -> bool:
         return True
     if name.endswith(".ipynb"):
         return name != week.notebook.name.lower()
-    return not name.endswith(CODE) and name not in OF_RUN and "labkit" not in folders and name not in _own(week.folder.parent)
+    return (
+        not name.endswith(CODE)
+        and name not in OF_RUN
+        and "labkit" not in folders
+        and name not in _own(week.folder.parent)
+    )
 
 
 def _folder(path: str) -> str:

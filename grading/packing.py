@@ -43,6 +43,7 @@ def feedback(
     from grading.here import not_the_students
     from grading.intake.names import some
     from grading.intake.namesakes import of_week
+    from grading.intake.pending import entries_of
     from grading.intake.policy import find_rules
     from grading.reports import page
     from grading.reports.commands import again, class_of, waiting
@@ -53,7 +54,8 @@ def feedback(
     not_the_students(to)
     found, here = class_of(week, marks, gradebook, course)
     rules = of_week(find_rules(course, find_weeks()), submissions, found)
-    packed = pack(found, here, pages, like, to, rules)
+    groups = {entry.student: entry.group for entry in entries_of(submissions, found) if entry.group}
+    packed = pack(found, here, pages, like, to, rules, groups)
     older = [
         one.student
         for one in here

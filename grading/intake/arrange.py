@@ -289,9 +289,7 @@ def _notebooks(files: Mapping[str, bytes], root: str, week: Week) -> list[tuple[
     """(path, the notebook or why it cannot be read), those called as the week's first."""
     wanted = week.notebook.name
     names = [
-        name
-        for name in files
-        if is_notebook(name) and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)
+        name for name in files if is_notebook(name) and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)
     ]
     names.sort(key=lambda name: (name.rsplit("/", 1)[-1] != wanted, not name.startswith(root), name.count("/"), name))
     return [(name, read_notebook(files[name], name)) for name in names[:MAX_NOTEBOOKS]]

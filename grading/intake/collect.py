@@ -25,6 +25,7 @@ from pathlib import Path
 from grading.files import locked, put
 from grading.intake import roster
 from grading.intake.find import Entry, Found
+from grading.intake.groups import by_member
 from grading.intake.mistaken import refuse_another_weeks
 from grading.intake.names import clean, is_exchange_name, shown, some
 from grading.intake.namesakes import told_apart
@@ -83,23 +84,29 @@ def collect(
     *,
     given: datetime | None = None,
     students: Sequence[str] = (),
+    worksheet: Path | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
     """Put every attempt of the sources that is not known yet below `to`/week13.
 
     given     the time by which everything new in the sources was handed in, where they do not tell it themselves
     students  only these, by the course's ids, or EVERYBODY; () is all. `given` then holds for their known attempts too
+    worksheet  Moodle's, which tells who is in a group; None: the roster of the rules
 
     LabError for what is no source, a target that is something else, busy or full, an id that fits no folder's name, and
     late marks without a deadline, and hand-ins of another week (not for `students`: one may have mistaken the week)."""
     to = Path(to)
     report = Report(to / week.name)
+    known = roster.read(worksheet) if worksheet else None
+    with contextlib.suppress(LabError):  # a roster that cannot be read is told elsewhere, and stops nothing
+        known = known or roster.of_rules(rules)
     try:
         with _locked(report.root, week) as ended:
             for source in map(Path, sources):
                 if source.resolve() in (to.resolve(), report.root.resolve()):
                     raise LabError(f"{source} is where attempts are kept: collect from where they come from")
-                with opened(source, week, to / f".collect-{week.name}") as found:
+                with opened(source, week, to / f".collect-{week.name}") as whole:
+                    found = by_member(whole, known)
                     _timed_or_refuse(found, source, week, rules, given)
                     if not students:
                         refuse_another_weeks(found, source, week)
@@ -112,9 +119,6 @@ def collect(
                     "course.toml. --student ID --received TIME tells one's time"
                 )
             here = [unquoted(path.name) for path in report.root.iterdir() if path.is_dir()]
-            known = None
-            with contextlib.suppress(LabError):  # a roster that cannot be read is told elsewhere, and stops nothing
-                known = roster.of_rules(rules)
             report.notes += roster.extends_nobody(here, week, rules, known)
     except OSError as error:
         why = error.strerror or type(error).__name__
@@ -231,6 +235,7 @@ def _collect(
                         folder / f"{number}.zip",
                         entry.student,
                         entry.participant,
+                        entry.group,
                     ),
                 )
             )
@@ -306,10 +311,17 @@ def _read_again(newer: list[Receipt], source: Path, week: Week, given: datetime 
     late = sorted({one.student for one in newer if given and one.received and one.received < given})
     if not late or given is None:
         return []
-    words = ["grade", "collect", week.name, "--from", str(source), *(word for one in late for word in ("--student", one))]
+    words = [
+        "grade",
+        "collect",
+        week.name,
+        "--from",
+        str(source),
+        *(word for one in late for word in ("--student", one)),
+    ]
     return [
-        f"{source} gives what was collected before, and newer attempts of {some(late)} stay the last. If they put their "
-        f"earlier files back by {given.isoformat(' ', 'minutes')}: "
+        f"{source} gives what was collected before, and newer attempts of {some(late)} stay the last. If they put "
+        f"their earlier files back by {given.isoformat(' ', 'minutes')}: "
         f"`{shlex.join([*words, '--received', given.isoformat()])}`"
     ]
 

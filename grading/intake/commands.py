@@ -61,6 +61,12 @@ def collect(
             metavar="ID", help="Only this student, '*' for all; --received then also times what is known. Repeatable."
         ),
     ] = None,
+    roster: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Moodle's grading worksheet: who is in which group. Default: what \\[roster] names."
+        ),
+    ] = None,
 ) -> None:
     """Collect what was handed in: every attempt is kept, as it came. Collecting again only adds what is new.
 
@@ -82,7 +88,9 @@ def collect(
     console, errors = Console(), Console(stderr=True)
     new = not to.exists()
     with _shown(errors) as progress:
-        report = run(sources, found, to, rules, given=given, students=student or (), progress=progress)
+        report = run(
+            sources, found, to, rules, given=given, students=student or (), worksheet=roster, progress=progress
+        )
     if new:
         beside = "" if course or Path(FILE).exists() else f", where no {FILE} is"
         report.notes.append(f"{to} is made, in {to.absolute().parent}{beside}")

@@ -63,6 +63,7 @@ class Entry:
     notes      sentences for the student; `attention`: for the instructor
     renamed    (path, name under which it counts): see renames.py
     participant  Moodle's name and number of the student, "" of other systems: see namesakes.py
+    group      Moodle's name and number of the group that handed it in; "" of one's own: see groups.py
     """
 
     student: str
@@ -77,6 +78,7 @@ class Entry:
     timed: str = ""
     renamed: tuple[tuple[str, str], ...] = ()
     participant: str = ""
+    group: str = ""
 
 
 class Found(list):
@@ -169,6 +171,7 @@ def _of_receipts(root: Path, week: Week) -> Found:
             timed=MARKED if r.timed == MARKED else "",
             renamed=tuple(read_names(r.path).items()),
             participant=r.participant,
+            group=r.group,
         )
         for r in read_receipts(root, week.name)
     ]

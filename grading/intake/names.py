@@ -3,7 +3,8 @@ files tell: nbgrader's exchange, the bulk downloads of Canvas and Moodle.
 
     nbgrader   STUDENT+ASSIGNMENT+TIMESTAMP[+RANDOM]/      the exchange's inbound/ folder (exchange/default/submit.py)
     Canvas     NAME[_LATE]_USER_ATTACHMENT_FILE            lib/content_zipper.rb; anonymous: [LATE_]anon_ID_...
-    Moodle     NAME_NUMBER_assignsubmission_PLUGIN_[FILE]  mod/assign: a folder for each student, or one file each
+    Moodle     NAME_NUMBER_assignsubmission_PLUGIN_[FILE]  mod/assign: a folder for each student, or one file each; of
+                                                           all without a group, "Default group", no number
 
 Names are a student's to choose, in part: they are read and shown, and never used as a path.
 """
@@ -32,6 +33,7 @@ _WHO = r"(?P<student>(?:(?!LATE_)\w+?_)?)(?P<late>LATE_)?(?P<user>\d+|anon_[^\W_
 _CANVAS = re.compile(_WHO + r"_(?P<attachment>\d+)_(?P<file>.+)")
 _CANVAS_TEXT = re.compile(_WHO + r"__?(?P<file>(?:text|link)\.html)")
 _MOODLE = re.compile(r"(?P<student>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(?:_(?P<file>.*))?", re.DOTALL)
+_MOODLE_REST = re.compile(r"(?P<student>.+?)_assignsubmission_[a-z]+(?:_(?P<file>.+))?", re.DOTALL)
 _MOODLES = re.compile(r"(?=_\d+_assignsubmission_)")  # with a lookahead: two of them may share a letter
 _AGAIN = re.compile(r"-\d{1,2}(?=\.[^.]+$)")  # what Canvas puts into the name of a file that is handed in again
 
@@ -52,7 +54,7 @@ class Named:
     @property
     def participant(self) -> str:
         """Moodle's name and number, "Max Meier_500": see namesakes.py. "" of other systems."""
-        return f"{self.student}_{self.number}" if self.system == "Moodle" else ""
+        return f"{self.student}_{self.number}" if self.system == "Moodle" and self.number else ""
 
 
 def exchange_name(name: str, assignments: tuple[str, ...]) -> Named | None:
@@ -81,6 +83,8 @@ def lms_name(name: str) -> Named | None:
     found = _MOODLE.fullmatch(name)
     if found:
         return Named("Moodle", found["student"].strip(), found["file"] or "", found["number"])
+    if found := _MOODLE_REST.fullmatch(name):
+        return Named("Moodle", found["student"].strip(), found["file"] or "")
     found = _CANVAS.fullmatch(name) or _CANVAS_TEXT.fullmatch(name)
     if not found:
         return None

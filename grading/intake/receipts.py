@@ -44,6 +44,7 @@ class Receipt:
     left_out    path -> why it was not collected, as the end of a sentence
     called      what the source called the student, as [ids] may name it
     participant  Moodle's name and number of the student, which tell two of one name apart; "" of other systems
+    group       the group that handed it in, as Moodle's download calls it: see groups.py; "" of one's own
     path        where the attempt lies
     """
 
@@ -62,6 +63,7 @@ class Receipt:
     path: Path = Path()
     called: str = ""
     participant: str = ""
+    group: str = ""
 
 
 def folder_of(root: Path, student: str) -> Path:

@@ -31,6 +31,9 @@ MOODLE_NAMES = ("Identifier", "Email address", "Full name")
 TEST_STUDENT = "Student, Test"  # Canvas' own, nobody's: of a course in which "Student View" was used once
 NAMED = ("Student", "Full name")  # columns of people's names: Canvas', Moodle's
 NOT_THERE = "not in the roster"  # why nobody is found
+A_GROUP = "a group of the roster"
+UNNAMED = "Participant"  # what Moodle calls everybody under blind marking
+_FILE = re.compile(r"""^\s+|[\x00-\x1f\x7f&<>"`|':\\/]|\.\.+|\s+$""")  # left out of a file's name (Moodle's PARAM_FILE)
 
 
 @dataclass
@@ -137,6 +140,8 @@ def find(student: str, roster: Roster, rules: Rules) -> tuple[Line | None, str]:
         if len(found) == 1:
             return found[0], ""
         several = several or len(found) > 1
+    if any(members(name, roster) for name in rules.called(student)):
+        return None, A_GROUP
     return None, "several of the roster are called so" if several else NOT_THERE
 
 
@@ -150,7 +155,7 @@ def _candidates(student: str, roster: Roster, rules: Rules) -> Iterator[list[Lin
             yield _numbered(name, roster, rules)
         for name in names:
             lines = _with(name, roster, "Full name")
-            yield [line for line in lines if not rules.is_another(_participant(line), student)]
+            yield [line for line in lines if not rules.is_another(participant_of(line), student)]
         return
     for name in names:
         if roster.system == CANVAS:
@@ -171,8 +176,9 @@ def _with(wanted: str, roster: Roster, *columns: str) -> list[Line]:
 
 def _numbered(participant: str, roster: Roster, rules: Rules) -> list[Line]:
     """The lines of a number of Moodle's, "Max Meier_500". In another assignment's worksheet it may be somebody else's:
-    then the name tells, "Group A-Max Meier" too, which is how Moodle names what a group hands in. A name that the
-    worksheet does not have says nothing: the number decides, unless the numbers are another assignment's."""
+    then the name tells, "Group A-Max Meier" too, which is how Moodle named what a group hands in. A name that the
+    worksheet does not have says nothing: the number decides, if another name and its number show that the worksheet is
+    this assignment's, or if marking is blind. It may be a group's number, too."""
     name, _, number = participant.rpartition("_")
     lines = _with(f"Participant {number}", roster, "Identifier")
     if not lines:
@@ -180,7 +186,10 @@ def _numbered(participant: str, roster: Roster, rules: Rules) -> list[Line]:
     called = [line for line in roster.lines if line.name and (name == line.name or _in_group(name, line))]
     if len(called) == 1:
         return [line for line in lines if line in called]
-    lines = [line for line in lines if line in called] if called else lines
+    if called:
+        lines = [line for line in lines if line in called]
+    elif members(name, roster) or not (name == UNNAMED or not any(roster.numbers) or _confirmed(roster, rules)):
+        return []
     return [] if _of_another_assignment(roster, rules) else lines
 
 
@@ -188,6 +197,12 @@ def _in_group(name: str, line: Line) -> bool:
     """Whether Moodle calls this line's student so in what a group handed in. Its worksheet has the group, or not."""
     group = line.cells.get("Group", "").strip()
     return name == f"{group}-{line.name}" if group else name.endswith(f"-{line.name}")
+
+
+def _confirmed(roster: Roster, rules: Rules) -> bool:
+    """Whether somebody has the same number in the worksheet and in the downloads of the week that is known."""
+    apart = (one.rpartition("_") for one in rules.everybody())
+    return any(number in roster.numbers.get(name, ()) for name, _, number in apart)
 
 
 def _of_another_assignment(roster: Roster, rules: Rules) -> bool:
@@ -200,16 +215,26 @@ def _of_another_assignment(roster: Roster, rules: Rules) -> bool:
     return False
 
 
-def _participant(line: Line) -> str:
-    """How Moodle's download calls the one of this line, "Max Meier_500"."""
-    return f"{line.name}_{line.cells['Identifier'].strip().rpartition(' ')[2]}"
+def participant_of(line: Line) -> str:
+    """How Moodle's download calls the one of this line, "Max Meier_500"; "Participant_500" where it has no names."""
+    return f"{line.name or UNNAMED}_{line.cells['Identifier'].strip().rpartition(' ')[2]}"
+
+
+def members(group: str, roster: Roster) -> list[Line]:
+    """The lines of Moodle's worksheet whose group's folder is called so, which is what a file's name leaves of the
+    group's. Nobody, if that is somebody's name."""
+    if roster.system != MOODLE or group in roster.numbers:
+        return []
+    return [
+        line for line in roster.lines if _FILE.sub("", line.cells.get("Group", "").replace("_", " ")) == group != ""
+    ]
 
 
 def id_of(line: Line, roster: Roster, rules: Rules) -> str:
     """Our id of somebody from whom nothing is here: what [ids] says, else what `grade collect` would call them. Of
     several of one name in Moodle it is name and number."""
-    called = [_participant(one) for one in _with(line.name, roster, "Full name")]  # nobody, but in Moodle's
-    own = [_participant(line)] if len(called) > 1 else []
+    called = [participant_of(one) for one in _with(line.name, roster, "Full name")]  # nobody, but in Moodle's
+    own = [participant_of(line)] if len(called) > 1 else []
     for name in (*own, *line.names):
         if rules.id_of(name) != name and (rules.id_of(name) in own or rules.id_of(name) not in called):
             return rules.id_of(name)
@@ -222,7 +247,7 @@ def id_of(line: Line, roster: Roster, rules: Rules) -> str:
                 return rules.id_of(name)
         return line.cells.get("SIS Login ID", "").strip() or line.cells["Student"].strip() or number
     if roster.system == MOODLE:
-        return line.name or f"Participant{_participant(line)}"
+        return line.name or participant_of(line)
     return line.names[0]
 
 
@@ -333,8 +358,10 @@ def outside(students: Iterable[str], roster: Roster | None, rules: Rules) -> lis
     """Sentences on those who handed in and are not in the roster, if there is one."""
     if roster is None:
         return []
+    again = f"`grade withdraw` takes it back, and `grade collect` with --roster {roster.path} gives it to each member"
+    then = {A_GROUP: again}
     return [
-        f"{shown(student, 60)} handed in and is {why}: [ids] in course.toml says who it is"
+        f"{shown(student, 60)} handed in and is {why}: {then.get(why, '[ids] in course.toml says who it is')}"
         for student, why in strangers(sorted(set(students)), roster, rules)
     ]
 

@@ -6,7 +6,8 @@ hand-ins. Nothing has to be remembered between the two.
     Moodle   NAME_NUMBER_assignsubmission_file/week13.html     the download's folder, our page in it. The assignment:
              Grading action, Upload multiple feedback files in a zip (mod/assign/feedback/file/importziplib.php, 4.5:
              NAME_NUMBER_PLUGINTYPE_PLUGIN, then the file's own name). Before 4.1 the folder's name ends in "_", and
-             an upload without it is not understood: the folder is called as in the download
+             an upload without it is not understood: the folder is called as in the download. Where that has a group's
+             folder, a member's is called so with the member's name and number: the upload knows no groups
     Canvas   NAME_USER_ATTACHMENT_week13.html                  a file of the download, with our name behind its numbers.
              The assignment: Re-upload submissions (app/models/assignment.rb, infer_comment_context_from_filename: the
              first two numbers are a user and an attachment of theirs; what comes back is a comment's attachment)
@@ -18,9 +19,10 @@ import io
 import re
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from grading.files import put
 from grading.intake.contents import BadArchive, members
@@ -35,7 +37,7 @@ from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
 _CANVAS = re.compile(r"(?P<head>(?:[^\d_]\w*?_)?(?:LATE_)?\d+_\d+)_.+")
-_MOODLE = re.compile(r"(?P<head>.+?_\d+_assignsubmission_[a-z]+_?)(?P<file>.*)", re.S)
+_MOODLE = re.compile(r"(?P<head>.+?_assignsubmission_[a-z]+_?)(?P<file>.*)", re.S)
 
 
 @dataclass
@@ -49,13 +51,20 @@ class Packed:
 
 
 def pack(
-    week: Week, standings: Sequence[Standing], feedback: Path, like: Sequence[Path], to: Path, rules: Rules
+    week: Week,
+    standings: Sequence[Standing],
+    feedback: Path,
+    like: Sequence[Path],
+    to: Path,
+    rules: Rules,
+    groups: Mapping[str, str] = MappingProxyType({}),
 ) -> Packed:
     """Pack the pages that `grade feedback` wrote.
 
     feedback    its folder
     like        the platform's own bulk downloads of this assignment, which tell the names
     rules       the course's, which know who has which number in this week
+    groups      of whom a group handed it in, its name in the download
 
     LabError for what is no download of Canvas or Moodle, for one of each, and for another week's."""
     named: dict[str, tuple[str, str]] = {}
@@ -81,6 +90,8 @@ def pack(
         for standing in standings:
             written = path_of(feedback, week, standing.student)
             place = _place(standing, named, participants, rules)
+            if place is None and standing.student in groups:
+                place = _of_member(standing, groups[standing.student], named | participants, rules)
             if not written.is_file():
                 without.append(standing.student)
             elif place is None:
@@ -116,6 +127,18 @@ def _place(
         return named.get(standing.student)
     mine = [theirs.get(standing.mark.attempt, ""), *reversed(theirs.values())]
     return next((participants[one] for one in mine if one in participants), None)
+
+
+def _of_member(
+    standing: Standing, group: str, places: dict[str, tuple[str, str]], rules: Rules
+) -> tuple[str, str] | None:
+    """Where a member's page goes: where the group's would, with their own name and number in place of its."""
+    own = next(reversed(rules.participants(standing.student).values()), "")
+    if not own or group not in places:
+        return None
+    system, to = places[group]
+    escaped = [name.replace("{", "{{").replace("}", "}}") for name in (group, own)]
+    return (system, escaped[1] + to.removeprefix(escaped[0])) if to.startswith(escaped[0]) else None
 
 
 def _names(source: Path, rules: Rules) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[str, str]]]:

@@ -76,8 +76,7 @@ def own_pictures(files: Mapping[str, bytes], notebook: str = "lab.ipynb") -> tup
 
 def _candidates(files: Mapping[str, bytes], notebook: str, left: dict[str, int]) -> Iterator[tuple[bytes, str]]:
     notebooks = sorted(
-        (path for path in files if is_notebook(path)),
-        key=lambda path: (PurePosixPath(path).name != notebook, path),
+        (path for path in files if is_notebook(path)), key=lambda path: (PurePosixPath(path).name != notebook, path)
     )
     for path in notebooks:
         yield from _of_notebook(files[path], PurePosixPath(path).name, left)

@@ -139,8 +139,10 @@ def blank_of(week):
 
 @pytest.mark.parametrize(
     "name",
-    ["answer.pages", "IMG_2041.HEIC", "clocks.webp", "work/sketch.svg", "talk.pptx", "clocks.xlsx", "answer"]
-    + ["times.csv", "times.json", "clip.mp4", "runs/first/answer.pdf", "lab.ipynb.json", "pyvenv/answer.heic"],
+    [
+        *("answer.pages", "IMG_2041.HEIC", "clocks.webp", "work/sketch.svg", "talk.pptx", "clocks.xlsx", "answer"),
+        *("times.csv", "times.json", "clip.mp4", "runs/first/answer.pdf", "lab.ipynb.json", "pyvenv/answer.heic"),
+    ],
 )
 def test_whatever_lies_beside_an_untouched_notebook_is_told_and_waits(week, name):
     files = {"lab.ipynb": blank_of(week), "runs/first/run.json": b"", name: b"my answer"}
@@ -179,7 +181,9 @@ def test_work_beside_an_untouched_module_is_told_and_may_take_its_place(tmp_path
 
     untouched = released_week(week).files["cost_model.py"]
     files = {"cost_model.py": untouched, "cost_model (1).py": untouched.replace(b"raise", b"return None or")}
-    told = "cost_model.py stands as it was handed out. cost_model (1).py looks like it: a file counts under its own name"
+    told = (
+        "cost_model.py stands as it was handed out. cost_model (1).py looks like it: a file counts under its own name"
+    )
     assert any(note.startswith(told) for note in arrange(Submission.of("anna", files), week).notes)
     for other in ({**files, "cost_model (1).py": untouched + b"\n"}, {**files, "cost_model.py": b"x = 1"}):
         assert not any("stands as" in note for note in arrange(Submission.of("anna", other), week).notes)

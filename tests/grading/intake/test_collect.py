@@ -323,7 +323,9 @@ def test_whose_newer_attempt_stays_the_last_when_an_old_download_is_read_again_i
     first = put(tmp_path / "first.zip", zipped(dict.fromkeys(names, "A")))
     second = put(tmp_path / "second.zip", zipped({names[0]: "B", names[1]: "A"}))
     later = [DUE + timedelta(days=days) for days in range(3)]
-    assert not any("put their earlier" in n for n in (*gather(first, given=later[0]).notes, *gather(second, given=later[1]).notes))
+    assert not any(
+        "put their earlier" in n for n in (*gather(first, given=later[0]).notes, *gather(second, given=later[1]).notes)
+    )
     (told,) = (note for note in gather(first, given=later[2]).notes if "put their earlier" in note)
     assert "newer attempts of Jane Doe stay" in told and "Li Wei" not in told
     assert f"--from {first} --student 'Jane Doe' --received {later[2].isoformat()}`" in told

@@ -145,6 +145,9 @@ Participant 619,Max Meier,
         (["Olga M._601", "Nina Doppel_603"], {"Olga M.": None, "Nina Doppel": "616"}),
         (["Olga M._617", "Nina Doppel_616"], {"Olga M.": "617", "Nina Doppel": "616"}),
         (["Participant_602"], {"Participant": "602"}),
+        # Since Moodle 4.1 a group has one folder, with the group's number: 601 is Anna's.
+        (["Group A_601", "Group B_55"], {"Group A": None, "Group B": None}),
+        (["Olga M._617"], {"Olga M.": None}),
         # Two of one name in groups: the number tells, in this assignment's worksheet alone.
         (["Group A-Max Meier_618", "Group B-Max Meier_619"], {"Group A-Max Meier": "618", "Group B-Max Meier": "619"}),
         (["Group A-Max Meier_618", "Nina Doppel_603"], {"Group A-Max Meier": None}),
@@ -157,6 +160,29 @@ def test_a_number_of_another_assignment_is_nobodys(tmp_path, of, found):
         line, why = roster.find(student, who, rules)
         assert (line and line.cells["Identifier"].removeprefix("Participant ")) == number
         assert bool(why) == (number is None)
+
+
+def test_a_groups_folder_is_nobodys_and_the_way_to_its_members_is_told(tmp_path):
+    text = "Identifier,Full name,Group,Grade\n" + "".join(
+        f"Participant {number},{name},{group},\n"
+        for number, name, group in (
+            (77, "Anna Meier", "Team_1: blue"),
+            (78, "Ben Carter", "Team_1: blue"),
+            (79, "Cem", "Cem"),
+        )
+    )
+    who = read(tmp_path, text)
+    of = {"Team 1 blue": {1: "Team 1 blue_77"}, "Cem": {1: "Cem_79"}, "Anna Meier": {1: "Anna Meier_77"}}
+    rules = Rules().knowing(of)
+    assert roster.find("Team 1 blue", who, rules) == (None, roster.A_GROUP), "77 is Anna's, as others' numbers show"
+    assert roster.find("Cem", who, rules)[0].cells["Identifier"] == "Participant 79", (
+        "a person, and so is the group called"
+    )
+    assert [line.name for line in roster.members("Team 1 blue", who)] == ["Anna Meier", "Ben Carter"]
+    assert roster.members("Team", who) == roster.members("", who) == roster.members("Cem", who) == []
+    (told,) = roster.outside(of, who, rules)
+    assert told.startswith("Team 1 blue handed in and is a group of the roster: `grade withdraw` takes it back")
+    assert f"`grade collect` with --roster {who.path} gives it to each member" in told
 
 
 def test_a_group_that_the_worksheet_names_otherwise_is_nobodys(tmp_path):
@@ -254,11 +280,11 @@ def download(path, names):
     return path
 
 
-def packed(week, tmp_path, names, students, rules=RULES):
+def packed(week, tmp_path, names, students, rules=RULES, groups=None):
     here = [done(student) for student in students]
     list(write_pages(week, here, tmp_path / "feedback", lambda standing: {}))
     like = [download(tmp_path / "download.zip", names)]
-    found = handback.pack(week, here, tmp_path / "feedback", like, tmp_path / "up.zip", rules)
+    found = handback.pack(week, here, tmp_path / "feedback", like, tmp_path / "up.zip", rules, groups or {})
     with zipfile.ZipFile(tmp_path / "up.zip") as archive:
         return found, {name: archive.read(name) for name in archive.namelist()}
 
@@ -297,6 +323,28 @@ def test_a_moodle_before_4_1_finds_them_by_the_names_it_gave(week, tmp_path):
     _, files = packed(week, tmp_path, [flat], ["Bo Li"])
     assert list(files) == ["Bo Li_904_assignsubmission_file_week13.html"]
     assert all(len(name.split("/")[0].split("_", 4)) == 5 for name in files) and as_moodle(*files)[0] == 904
+
+
+def test_a_groups_page_goes_to_each_member_under_their_own_number(week, tmp_path):
+    """In the group's folder it would go to whoever has the group's number as a participant."""
+    numbers = {"Anna Meier": "Anna Meier_901", "Bo Li": "Bo Li_77", "Cem": "Cem_905", "Eve": "Eve_906"}
+    rules = Rules().knowing({name: {1: one} for name, one in numbers.items()})
+    names = [f"{name}_assignsubmission_file/lab.ipynb" for name in ("Group {A}_77", "Default group", "Eve_906")]
+    groups = {"Anna Meier": "Group {A}_77", "Bo Li": "Group {A}_77", "Cem": "Default group", "Zoe": "Group B_78"}
+    found, files = packed(week, tmp_path, names, [*numbers, "Zoe"], rules, groups)
+    assert {as_moodle(name)[0]: name.partition("_")[0] for name in files} == {
+        901: "Anna Meier",
+        77: "Bo Li",
+        905: "Cem",
+        906: "Eve",
+    }
+    for name, data in files.items():
+        assert data == path_of(tmp_path / "feedback", week, name.partition("_")[0]).read_bytes()
+    assert found.told == ["Zoe is not in the download"]
+    flat = ["Group {A}_77_assignsubmission_file_lab.ipynb"]
+    assert list(packed(week, tmp_path, flat, ["Bo Li"], rules, groups)[1]) == [
+        "Bo Li_77_assignsubmission_file_week13.html"
+    ]
 
 
 def test_canvas_finds_every_student_of_the_packed_feedback(week, tmp_path):

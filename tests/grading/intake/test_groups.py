@@ -1,0 +1,101 @@
+"""What a group hands in through Moodle, which gives one folder for the group."""
+
+from __future__ import annotations
+
+import pytest
+
+from grading.intake import roster
+from grading.intake.collect import collect
+from grading.intake.find import find_submissions
+from grading.intake.load import load
+from grading.intake.names import lms_name
+from grading.intake.policy import Rules
+from labkit.errors import LabError
+from tests.grading.aclassroom import grade
+from tests.grading.intake.handed_in import put, zipped
+
+SHEET = """Identifier,Full name,Group,Grade
+Participant 501,Anna Meier,Group A,
+Participant 502,Ben Carter,Group A,
+Participant 503,Max Meier,Group A,
+Participant 504,Max Meier,Group B,
+Participant 505,Cem Öz,Default group,
+"""
+
+
+@pytest.fixture
+def sheet(tmp_path):
+    (tmp_path / "sheet.csv").write_text(SHEET)
+    return tmp_path / "sheet.csv"
+
+
+def download(to, **files):
+    """One of Moodle 4.1 or later: 502 is the group's number in the course, and Ben's in the assignment."""
+    names = {"a": "Group A_502", "b": "Group B_78", "none": "Default group", "other": "Group C_79"}
+    return put(to, zipped({f"{names[of]}_assignsubmission_file/ring.py": text for of, text in files.items()}))
+
+
+def kept(tmp_path, week):
+    return {(e.student, e.attempt): load(e, week).files["ring.py"] for e in find_submissions(tmp_path / "kept", week)}
+
+
+def test_each_member_has_handed_in_what_the_group_did(tmp_path, week, sheet):
+    first = download(tmp_path / "first.zip", a="A", b="B", none="N", other="C")
+    report = collect([first], week, tmp_path / "kept", Rules(), worksheet=sheet)
+    anna, ben, cem, max_a, max_b = "Anna Meier", "Ben Carter", "Cem Öz", "Max Meier_503", "Max Meier_504"
+    first_of = {anna: b"A", ben: b"A", max_a: b"A", max_b: b"B", cem: b"N", "Group C": b"C"}
+    assert kept(tmp_path, week) == {(name, 1): text for name, text in first_of.items()}
+    assert f"Group A is a group of sheet.csv: what it handed in is kept for {anna}, {ben}, {max_a}" in report.notes
+    numbers = {entry.student: entry.participant for entry in find_submissions(tmp_path / "kept", week)}
+    assert (numbers[ben], numbers[max_a], numbers[cem]) == ("Ben Carter_502", "Max Meier_503", "Cem Öz_505")
+    groups = {entry.student: entry.group for entry in find_submissions(tmp_path / "kept", week)}
+    assert (groups[ben], groups[cem], groups["Group C"]) == ("Group A_502", "Default group", "")
+    assert not collect([first], week, tmp_path / "kept", Rules(), worksheet=sheet).added
+    second = download(tmp_path / "second.zip", a="A2", b="B", none="N", other="C")
+    added = collect([second], week, tmp_path / "kept", Rules(), worksheet=sheet).added
+    assert sorted((one.student, one.attempt) for one in added) == [(anna, 2), (ben, 2), (max_a, 2)]
+    who, rules = roster.read(sheet), Rules().knowing({name: {1: numbers[name]} for name in first_of})
+    found = {name: roster.find(name, who, rules)[0] for name in first_of}
+    assert {line and line.cells["Identifier"] for line in found.values()} == {
+        *(f"Participant {n}" for n in range(501, 506)),
+        None,
+    }
+
+
+def test_the_roster_of_the_course_may_be_that_worksheet_and_one_student_is_collected_alone(tmp_path, week, sheet):
+    rules = Rules(roster={"file": str(sheet)})
+    collect([download(tmp_path / "all.zip", a="A", b="B")], week, tmp_path / "kept", rules, students=["Ben Carter"])
+    assert kept(tmp_path, week) == {("Ben Carter", 1): b"A"}
+    with pytest.raises(LabError, match="there is no roster"):
+        collect([tmp_path / "all.zip"], week, tmp_path / "kept", rules, worksheet=tmp_path / "none.csv")
+
+
+def test_the_command_takes_the_worksheet_and_tells_the_way_where_it_was_not_given(tmp_path, sheet):
+    (tmp_path / "course.toml").write_text(
+        f'[deadlines]\nweek13 = 2026-11-13T23:59:00+01:00\n[roster]\nfile = "{sheet}"\n'
+    )
+    words = ("collect", "week13", "--from", "all.zip", "--received", "2026-11-13T10:00:00+01:00")
+    download(tmp_path / "all.zip", a="x = 1")
+    assert "kept for Anna Meier, Ben Carter, Max Meier_503" in grade(tmp_path, *words)
+    (tmp_path / "course.toml").write_text("[deadlines]\nweek13 = 2026-11-13T23:59:00+01:00\n")
+    said = grade(tmp_path, *words, "--to", "again", "--roster", "sheet.csv")
+    assert "kept for Anna Meier, Ben Carter, Max Meier_503" in said
+    assert "a group of" not in grade(tmp_path, *words, "--to", "alone")
+
+
+def test_without_a_worksheet_it_is_kept_under_the_groups_name(tmp_path, week):
+    collect([download(tmp_path / "all.zip", a="A", none="N")], week, tmp_path / "kept", Rules())
+    assert kept(tmp_path, week) == {("Group A", 1): b"A", ("Default group", 1): b"N"}
+
+
+@pytest.mark.parametrize(
+    "name, student, number, participant",
+    [
+        ("Group A_77_assignsubmission_file", "Group A", "77", "Group A_77"),
+        ("Default group_assignsubmission_file", "Default group", "", ""),
+        ("Jane Doe_12_assignsubmission_file_", "Jane Doe", "12", "Jane Doe_12"),
+    ],
+)
+def test_moodles_names_with_and_without_a_number(name, student, number, participant):
+    named = lms_name(name)
+    assert (named.system, named.student, named.number, named.participant) == ("Moodle", student, number, participant)
