@@ -37,6 +37,7 @@ def similar(
     part. Nothing is run, and no mark is changed.
     """
     import importlib.util
+    from dataclasses import replace
 
     from rich.console import Console
     from rich.text import Text
@@ -57,8 +58,9 @@ def similar(
     def here():
         refuse_other_weeks(submissions, found)
         for folder, year in ((submissions, ""), *(_year(one, found.name) for one in earlier or ())):
-            for entry in find_submissions(folder, found):
-                yield load(entry, found), year
+            for entry in find_submissions(folder, found):  # of a group's members none has copied from another
+                whose = entry.group.rpartition("_")[0] or entry.group or entry.student
+                yield load(replace(entry, student=whose), found), year
 
     with console.status("reading ...") as status:
         pairs, works, unread = compare.compare(
