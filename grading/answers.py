@@ -17,6 +17,7 @@ from typing import Any
 from grading.gradebook import inert
 from grading.gradebook.cells import read_notebook, task_of
 from grading.gradebook.view import handed_in, notebook_of, places
+from grading.intake.arrange import of_another_week
 from labkit.checks.tasks import Week
 
 # In a run's folder, which is told as such, these may be answers.
@@ -90,11 +91,13 @@ def documents(week: Week, files: Mapping[str, bytes]) -> list[str]:
 
 
 def runs(week: Week, files: Mapping[str, bytes]) -> list[str]:
-    """Folders that hold the record of a run, which a written task may ask for; none in a week without written tasks."""
+    """Folders that hold the record of a run, which a written task may ask for, but for the course's own; none in a week
+    without written tasks."""
     if not any(task.kind == "written" for task in week.tasks):
         return []
-    folders = (path.rpartition("/") for path in files)
-    return sorted(folder or "the folder itself" for folder, _, name in folders if name == "run.json")
+    found = (folder for folder, _, name in (path.rpartition("/") for path in files) if name == "run.json")
+    ours = tuple(f"/{folder}" for folder in _own_runs(week.folder.parent))
+    return sorted(folder or "the folder itself" for folder in found if not f"/{folder}".endswith(ours))
 
 
 def _possible(week: Week, files: Mapping[str, bytes]) -> list[str]:
@@ -105,14 +108,16 @@ def _possible(week: Week, files: Mapping[str, bytes]) -> list[str]:
     found = []
     for path, data in files.items():
         kinds = (*DOCUMENTS, *ARCHIVES, RECORD, ".ipynb") if path.startswith(of_runs) else ("",)
-        if data.strip() and not path.startswith(made) and path.lower().endswith(kinds):
-            found += [path] if _may_answer(path, week) else []
+        if data.strip() and not path.startswith(made) and path.lower().endswith(kinds) and _may_answer(path, week):
+            found.append(path)
     return found
 
 
 def _may_answer(path: str, week: Week) -> bool:
-    """By its name: not called as one of the course's files, and no code."""
+    """By its name: of this week, not called as one of the course's files, and no code."""
     *folders, name = path.lower().split("/")
+    if of_another_week(path, week):
+        return False
     if name == RECORD:
         return True
     if name.endswith(".ipynb"):
@@ -136,6 +141,13 @@ def _own(course: Path) -> frozenset[str]:
     places = (course, *course.glob("week*"), *course.glob("capstone*"), course / "docs", course / "results")
     found = (path for place in places for path in (place.rglob("*") if place != course else place.iterdir()))
     return frozenset({"agents.md", *(path.name.lower() for path in found if path.is_file())})
+
+
+@cache
+def _own_runs(course: Path) -> frozenset[str]:
+    """The folders of the course's own records, from its root."""
+    found = (path.parent for folder in (course, *course.glob("week*")) for path in folder.glob("results/**/run.json"))
+    return frozenset(folder.relative_to(course).as_posix() for folder in found)
 
 
 def _remarks(cell: Mapping[str, Any]) -> set[str]:

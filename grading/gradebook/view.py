@@ -16,12 +16,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grading.gradebook import inert, verdicts
 from grading.gradebook.cells import FORMAT, check_cell, graded_tasks, task_of, written_cell
-from grading.intake.arrange import notebook_path
+from grading.intake.arrange import notebook_path, of_another_week
 from grading.marks import UNSANDBOXED, Mark
 from labkit.checks.tasks import Task, Week
 from labkit.checks.verdict import FAULT
@@ -98,7 +98,7 @@ def handed_in(week: Week, files: Mapping[str, bytes]) -> tuple[list[dict[str, An
 
 def notebook_of(week: Week, files: Mapping[str, bytes]) -> str | None:
     """The path of the student's notebook: of the week's name, else the one under another name that grading takes."""
-    return _find(files, week.notebook.name) or notebook_path(files, week)
+    return _find(files, week.notebook.name, week) or notebook_path(files, week)
 
 
 def answers_digest(week: Week, course: dict[str, Any], files: Mapping[str, bytes]) -> str:
@@ -189,7 +189,7 @@ def code_of(week: Week, task: Task, files: Mapping[str, bytes]) -> str:
     parts = [f"# {task.id} {task.title}"]
     for module in task.modules:
         names = {name.rpartition(".")[2] for name in task.functions if name.rpartition(".")[0] == module}
-        path = _find(files, module.replace(".", "/") + ".py")
+        path = _find(files, module.replace(".", "/") + ".py", week)
         if path is None:
             parts.append(f"# {module}.py is not there" if files else "")
             continue
@@ -236,7 +236,7 @@ def _written(
             same = source.strip() == cell["source"].strip()
             words = "as it was handed out" if same else f"{len(source.split())} words"
             lines.append(f"{cell['id']}: " + (source.strip() if cell["cell_type"] == "code" else words))
-    path = _find(files, "predictions.jsonl")
+    path = _find(files, "predictions.jsonl", week)
     if path is not None:
         record = inert.plain(files[path][:20_000].decode("utf-8", errors="replace")).rstrip()
         lines += ["", "predictions.jsonl, with the time of each:", record]
@@ -276,7 +276,9 @@ def _shown(text: str, id: str, source: str) -> dict[str, Any]:
     }
 
 
-def _find(files: Mapping[str, bytes], name: str) -> str | None:
-    """The handed-in file with this name: the one nearest to the top, whatever folder it was packed in."""
-    fits = [path for path in files if path == name or path.endswith(f"/{name}")]
+def _find(files: Iterable[str], name: str, week: Week) -> str | None:
+    """The handed-in file with this name: the one nearest to the top, whatever folder it was packed in, but for another
+    week's. Students hand in whole trees."""
+    named = (path for path in files if path == name or path.endswith(f"/{name}"))
+    fits = [path for path in named if not of_another_week(path, week)]
     return min(fits, key=lambda path: (path.count("/"), path), default=None)

@@ -254,7 +254,8 @@ def _record(submission: Submission, week: Week) -> list[str]:
     """What is to be said of the predictions: the written task gives points for them, and a person looks for them."""
     if not week.notebook.exists() or RECORDS not in week.notebook.read_text(encoding="utf-8"):
         return []
-    there = {name: name.rsplit("/", 1)[-1] for name in submission.files}
+    own = (name for name in submission.files if not of_another_week(name, week))
+    there = {name: name.rsplit("/", 1)[-1] for name in own}
     if any(last == RECORD and submission.files[name].strip() for name, last in there.items()):
         return []
     like = next((name for name, last in there.items() if last != RECORD and "predictions" in last.lower()), None)
@@ -288,11 +289,14 @@ def notebook_path(files: Mapping[str, bytes], week: Week) -> str | None:
 def _notebooks(files: Mapping[str, bytes], root: str, week: Week) -> list[tuple[str, Notebook | str]]:
     """(path, the notebook or why it cannot be read), those called as the week's first."""
     wanted = week.notebook.name
-    names = [
-        name for name in files if is_notebook(name) and not _elsewhere(name.rpartition("/")[0] + "/", wanted, (), week)
-    ]
+    names = [name for name in files if is_notebook(name) and not of_another_week(name, week)]
     names.sort(key=lambda name: (name.rsplit("/", 1)[-1] != wanted, not name.startswith(root), name.count("/"), name))
     return [(name, read_notebook(files[name], name)) for name in names[:MAX_NOTEBOOKS]]
+
+
+def of_another_week(path: str, week: Week) -> bool:
+    """Whether a file lies in another week's folder, or in one of the library's: of a whole tree that was handed in."""
+    return _elsewhere(path.rpartition("/")[0] + "/", path.rpartition("/")[2], (), week)
 
 
 def _answered(notebook: Notebook, week: Week) -> int:

@@ -201,6 +201,25 @@ def test_work_beside_an_untouched_module_is_told_and_may_take_its_place(tmp_path
 
 
 @pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
+def test_of_a_whole_tree_the_weeks_own_notebook_and_predictions_are_shown(week):
+    """Each week's notebook is called lab.ipynb: formgrader showed that of the first folder by name."""
+    from grading.gradebook.view import notebook_of
+
+    files = {f"tree/{one.package}/lab.ipynb": blank_of(one) for one in WEEKS}
+    files |= {f"tree/{one.package}/{name}": b"x" for one in WEEKS for name in ("predictions.jsonl", "answer.pdf")}
+    assert notebook_of(week, files) == f"tree/{week.package}/lab.ipynb"
+    assert documents(week, files) == [f"tree/{week.package}/answer.pdf"]
+    others = {path: data for path, data in files.items() if week.package not in path.split("/")}
+    written = [task.id for task in week.tasks if task.kind == "written"]
+    assert documents(week, others) == [] and unanswered(week, others) == written
+    blank = {**others, f"tree/{week.package}/lab.ipynb": blank_of(week)}
+    assert unanswered(week, blank) == written and unanswered(week, {**blank, "note.pdf": b"x"}) == []
+    own = [note for note in arrange(Submission.of("anna", files), week).notes if note.startswith("predictions.jsonl")]
+    told = [note for note in arrange(Submission.of("anna", blank), week).notes if note.startswith("predictions.jsonl")]
+    assert not own and len(told) == ("on_record(" in week.notebook.read_text())
+
+
+@pytest.mark.parametrize("week", WEEKS, ids=lambda week: week.name)
 def test_an_empty_hand_in_waits_for_nobody_in_any_week(week):
     notebook = json.loads(week.notebook.read_text())
     written = [task.id for task in week.tasks if task.kind == "written"]
@@ -222,6 +241,10 @@ def test_an_empty_hand_in_waits_for_nobody_in_any_week(week):
     assert documents(week, {**blank, **beside}) == ["answer.md", "work/notes.txt"] and documents(week, blank) == []
     record = {"runs/mine/run.json": b"{}", "runs/mine/steps.jsonl": b"", "run.json": b"{}", "other/torun.json": b"{}"}
     assert runs(week, {**blank, **record}) == ["runs/mine", "the folder itself"] and runs(week, blank) == []
+    ours = next(ROOT.glob("week16_fp8/results/*/run.json")).parent.relative_to(ROOT).as_posix()
+    whole = {**blank, f"tree/{ours}/run.json": b"{}", "results/mine/run.json": b"{}"}
+    assert runs(week, whole) == ["results/mine"], "the course's own records come along with a whole tree"
+    assert unanswered(week, {**blank, f"{ours}/run.json": b"{}"}) == written
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown" and "rite your answer here" in "".join(cell["source"]):
             cell["source"] = ["On my laptop the ring wins from 3 MiB on."]

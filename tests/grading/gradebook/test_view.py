@@ -171,6 +171,13 @@ def test_a_notebook_under_another_name_is_shown_as_it_is_taken(build, week):
     assert "No lab.ipynb was handed in" in everything(build({"other.ipynb": b'{"cells": []}'}))
 
 
+def test_of_a_whole_tree_nothing_of_another_week_is_shown(build):
+    own = {f"tree/mine/{name}": data for name, data in handed("Because of it.", "4.5").items()}
+    other = {"lab.ipynb": b'{"cells": []}', "predictions.jsonl": b"FOREIGN", "parts.py": b"def foreign(): FOREIGN"}
+    told = everything(build({**own, **{f"week92_b/{name}": data for name, data in other.items()}}))
+    assert told == everything(build(own)) and "Because of it." in told
+
+
 def test_what_is_there_of_the_written_task_is_told(build):
     there = cell(build(handed("Because of it.", "4.5")), "task-91-2-there")["outputs"][0]["text"]
     assert 'task-91-2-prediction-1: guess = on_record("prediction 1", seconds=4.5)' in there
