@@ -18,6 +18,7 @@ from grading.gradebook import inert
 from grading.gradebook.cells import read_notebook, task_of
 from grading.gradebook.view import handed_in, notebook_of, places
 from grading.intake.arrange import of_another_week
+from grading.intake.names import is_notebook
 from labkit.checks.tasks import Week
 
 # In a run's folder, which is told as such, these may be answers.
@@ -95,9 +96,18 @@ def runs(week: Week, files: Mapping[str, bytes]) -> list[str]:
     without written tasks."""
     if not any(task.kind == "written" for task in week.tasks):
         return []
-    found = (folder for folder, _, name in (path.rpartition("/") for path in files) if name == "run.json")
+    own = (path.rpartition("/") for path in files if not of_another_week(path, week))
+    found = (folder for folder, _, name in own if name == "run.json")
     ours = tuple(f"/{folder}" for folder in _own_runs(week.folder.parent))
     return sorted(folder or "the folder itself" for folder in found if not f"/{folder}".endswith(ours))
+
+
+def is_theirs(path: str, week: Week) -> bool:
+    """Whether a file is a notebook of this week's, or is called as none of the course's: a whole tree has more."""
+    *folders, name = path.lower().split("/")
+    if of_another_week(path, week):
+        return False
+    return is_notebook(name) or ("labkit" not in folders and name not in _own(week.folder.parent))
 
 
 def _possible(week: Week, files: Mapping[str, bytes]) -> list[str]:
@@ -115,19 +125,10 @@ def _possible(week: Week, files: Mapping[str, bytes]) -> list[str]:
 
 def _may_answer(path: str, week: Week) -> bool:
     """By its name: of this week, not called as one of the course's files, and no code."""
-    *folders, name = path.lower().split("/")
-    if of_another_week(path, week):
-        return False
-    if name == RECORD:
+    name = path.lower().rpartition("/")[2]
+    if name == RECORD and not of_another_week(path, week):
         return True
-    if name.endswith(".ipynb"):
-        return name != week.notebook.name.lower()
-    return (
-        not name.endswith(CODE)
-        and name not in OF_RUN
-        and "labkit" not in folders
-        and name not in _own(week.folder.parent)
-    )
+    return is_theirs(path, week) and name != week.notebook.name.lower() and not name.endswith((*CODE, *OF_RUN))
 
 
 def _folder(path: str) -> str:

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from grading.answers import is_theirs
 from grading.intake.load import handed_in
 from grading.marks import quoted
 from grading.reports import page
@@ -44,7 +45,8 @@ def write_pages(
     printed     whether to show what the student's code printed at a failed case
     """
     for standing in standings:
-        text = feedback(week, standing, own_pictures(files(standing), week.notebook.name), printed=printed)
+        theirs = {path: data for path, data in files(standing).items() if is_theirs(path, week)}
+        text = feedback(week, standing, own_pictures(theirs, week.notebook.name), printed=printed)
         yield page.write(path_of(to, week, standing.student), text)
 
 

@@ -214,6 +214,13 @@ def test_of_a_whole_tree_the_weeks_own_notebook_and_predictions_are_shown(week):
     assert documents(week, others) == [] and unanswered(week, others) == written
     blank = {**others, f"tree/{week.package}/lab.ipynb": blank_of(week)}
     assert unanswered(week, blank) == written and unanswered(week, {**blank, "note.pdf": b"x"}) == []
+    from grading.reports import feedback as pages
+
+    theirs = dict.fromkeys([*files, f"{week.package}/mine.png", f"{week.package}/runs/a/run.json"], b"x")
+    assert runs(week, {**theirs, "week99_x/runs/b/run.json": b""}) == [f"{week.package}/runs/a"]
+    theirs |= dict.fromkeys(["docs/images/chunk-grid.png", "labkit/a.png", "week99_x/a.png"], b"x")
+    named = {path for path in theirs if path.endswith((".png", ".ipynb")) and pages.is_theirs(path, week)}
+    assert named == {f"tree/{week.package}/lab.ipynb", f"{week.package}/mine.png"}
     own = [note for note in arrange(Submission.of("anna", files), week).notes if note.startswith("predictions.jsonl")]
     told = [note for note in arrange(Submission.of("anna", blank), week).notes if note.startswith("predictions.jsonl")]
     assert not own and len(told) == ("on_record(" in week.notebook.read_text())

@@ -211,6 +211,13 @@ def test_pictures_are_in_the_page_as_data(week):
     assert_one_harmless_file(page)
 
 
+def test_of_a_whole_tree_the_students_own_pictures_alone_are_shown(week, tmp_path):
+    names = ("mine.png", "week14_fsdp/results/a.png", "docs/images/chunk-grid.png")
+    files = {name: png(4 + n, 4) for n, name in enumerate(names)}
+    (path,) = write_pages(week, [stand()], tmp_path, lambda standing: files)
+    assert [image["alt"] for image in Tags(path.read_text()).all("img")] == ["Your picture 1: the file mine.png."]
+
+
 def test_one_folder_for_each_student_whatever_they_are_called(week, tmp_path):
     for name in (*AWKWARD, "a/../../b"):
         write(tmp_path / "marks", mark(name))
