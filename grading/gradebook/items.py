@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from grading.gradebook.cells import read_notebook, rubric
-from grading.intake.names import count
+from grading.intake.names import count, shown
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Task, Week
 from labkit.errors import LabError
 
 _LINE = re.compile(r"\s*(?P<item>\d{1,2})\s*[:=]\s*(?P<points>\d+(?:[.,]\d+)?)(?P<rest>(?:\s.*)?)")
+_BEGIN = re.compile(r"\s*\d{1,2}\s*[:=]\s*\d")
 _CODE = re.compile(r"#(?P<code>[A-Za-z][\w-]*)")
 
 
@@ -78,7 +79,7 @@ def read(comments: Iterable[str], rubric_items: Iterable[Item], known: Mapping[s
 
     known   code -> sentence, of course.toml's [comments]"""
     by_number = {item.number: item for item in rubric_items}
-    marking = Marking()
+    marking, comments = Marking(), list(comments)
     for line in (line for comment in comments for line in comment.splitlines()):
         found = _LINE.fullmatch(line)
         place, rest = (int(found["item"]), found["rest"].strip()) if found else (0, line.strip())
@@ -99,9 +100,20 @@ def read(comments: Iterable[str], rubric_items: Iterable[Item], known: Mapping[s
             marking.words.setdefault(place if place in by_number else 0, []).append(rest)
     if not marking.points:
         return None
-    for place in sorted(set(by_number) - set(marking.points)):
-        marking.faults.append(f"item {place}, {by_number[place].title}, has no points")
+    if missing := sorted(set(by_number) - set(marking.points)):
+        marking.faults += [f"item {place}, {by_number[place].title}, has no points" for place in missing]
+        marking.faults += crowded(comments)
     return marking
+
+
+def crowded(comments: Iterable[str]) -> list[str]:
+    """Sentences on lines that begin as an item does and are none, `1: 5; 2: 9` or `1: 5/8`."""
+    lines = [line for comment in comments for line in comment.splitlines() if not _LINE.fullmatch(line)]
+    return [
+        f"`{shown(line.strip(), 40)}` is no item: one item a line, and a space before words"
+        for line in lines
+        if _BEGIN.match(line)
+    ]
 
 
 def unknown_codes(text: str, known: Mapping[str, str]) -> list[str]:

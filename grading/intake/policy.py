@@ -26,6 +26,9 @@
     [full_points]                           # of these tasks everybody who handed in has all points: cancelled, or wrong
     week13 = ["13.4"]
 
+    [excused]                               # joined late, or was ill: the week is neither a zero nor possible points
+    week13 = ["Jonas Joiner"]               # ids
+
     [comments]                              # sentences for markers: #units in formgrader's comment stands for this one
     units = "State the unit of every number."
 
@@ -53,6 +56,7 @@ from labkit.errors import LabError
 from labkit.strict import Config, load_toml, nearest, require
 
 FILE = "course.toml"
+EXCUSED = "excused"  # the state of those whom [excused] names
 EXAMPLE = "week13 = 2026-11-20T23:59:00+01:00"
 
 
@@ -83,6 +87,7 @@ class Rules(Config):
     extensions: dict[str, dict[str, datetime]] = Field(default={})
     ids: dict[str, str] = Field(default={})
     full_points: dict[str, list[str]] = Field(default={})
+    excused: dict[str, list[str]] = Field(default={})
     comments: dict[str, str] = Field(default={})
     _numbers: dict[str, dict[int, str]] = PrivateAttr(default={})  # student -> attempt -> participant: see `knowing`
 
@@ -119,7 +124,7 @@ class Rules(Config):
             return None
         last, whose = self.deadlines[week], ""
         for student, weeks in self.extensions.items():
-            if weeks.get(week, last) > last:
+            if weeks.get(week, last) > last and not self.is_excused(student, week):
                 last, whose = weeks[week], student
         return last + timedelta(minutes=self.late.grace_minutes, days=self.late.closes_after_days or 0), whose
 
@@ -132,6 +137,11 @@ class Rules(Config):
             seen.add(id)
             id = table[id]
         return id
+
+    def is_excused(self, student: str, week: str) -> bool:
+        """Whether [excused] names a student for a week, by any name that [ids] has. grading.intake.excused knows the
+        roster's names as well."""
+        return self.id_of(student) in map(self.id_of, self.excused.get(week, ()))
 
     def called(self, student: str) -> list[str]:
         """All names of a student, the given one first: the course's id, and what learning platforms call them."""
@@ -194,7 +204,11 @@ def load_rules(path: str | Path, weeks: Iterable[Week]) -> Rules:
         raise LabError(f"{error}{_hint(path, str(error))}") from None
     weeks = list(weeks)
     names = [week.name for week in weeks]
-    tables: dict[str, Iterable[str]] = {"deadlines": rules.deadlines, "full_points": rules.full_points}
+    tables: dict[str, Iterable[str]] = {
+        "deadlines": rules.deadlines,
+        "full_points": rules.full_points,
+        "excused": rules.excused,
+    }
     tables |= {f"extensions.{student}": own for student, own in rules.extensions.items()}
     for table, entries in tables.items():
         for week in entries:

@@ -7,6 +7,8 @@ assignment, called "Title (number)" or by its title; the second line holds "Poin
   - any other column would become a new assignment: there is none, and where the roster has the week's column, its title
     is taken letter by letter, with the number;
   - an empty cell takes a grade away that is there: who has no total yet gets no line at all, and Canvas leaves them be;
+  - "EX" in place of a grade excuses a student;
+  - a column to which Canvas gives other points than the week has is refused: 72 of 80 would be 72 of 100 there;
   - Canvas finds a student by ID, its own number, then by the SIS columns, then by name. Only Canvas knows the first:
     `roster`, its exported gradebook, gives it. Without, our id is put down as the SIS login;
   - decimals have a point, and no thousands are set apart: Canvas takes the last "." or "," for the decimal sign.
@@ -30,6 +32,7 @@ from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
 
 STUDENT, ID, USER, LOGIN, SECTION = "Student", "ID", "SIS User ID", "SIS Login ID", "Section"
+EX = "EX"  # excused: lib/gradebook_importer.rb takes it in any case
 COLUMNS = (STUDENT, ID, USER, LOGIN, SECTION)
 
 
@@ -54,6 +57,7 @@ def export(
     roster: Roster | None = None,
     rules: Rules = DEFAULTS,
     zeros: Sequence[Absent] = (),
+    excused: Sequence[str] = (),
     automatic_only: bool = False,
     told: Sequence[str] = (),
 ) -> Written:
@@ -64,46 +68,55 @@ def export(
     roster          Canvas' exported gradebook: students are found in it by ID, SIS id, login or name
     rules           [ids] tells what Canvas calls a student
     zeros           who handed nothing in, and gets a zero
+    excused         who is excused and has no mark
     automatic_only  the automatic points alone, after the late rule, before anything is graded by hand
     told            what else is to be said
 
-    LabError if several columns of the roster may be meant
+    LabError if several columns of the roster may be meant, or the one that is has other points in Canvas
     """
     if roster is not None and roster.system != CANVAS:
         raise LabError(
             f"{roster.path} is not Canvas' gradebook: its first line must name the columns {STUDENT} and {ID}; "
             "export it in Canvas by Grades, Export, Export Entire Gradebook"
         )
+    column = _column(week, assignment, roster) if roster is not None else ""
+    points = number(week.points("auto") if automatic_only else week.points("auto", "written"))
+    there = roster.possible.get(column, "").replace(",", ".").strip() if roster is not None else ""
+    if roster is not None and there.replace(".", "", 1).isdigit() and float(there) != points:
+        raise LabError(
+            f"{roster.path}: {column!r} has {there} points possible in Canvas, and here are {points} of {week.name}: "
+            "set it there, and export the gradebook again, or name another column with --assignment"
+        )
     rows: list[list[Any]] = []
     left: dict[str, list[str]] = {}
     taken: set[int] = set()
     double = {student for those in twice([s.student for s in standings], roster, rules) for student in those}
+    grades: list[tuple[str, float | str | None, str]] = []
     for s in standings:
-        grade = (number(s.factor * s.automatic) if s.settled else None) if automatic_only else s.total
-        who, why = (_line(s.student), "") if roster is None else _found(s.student, roster, rules)
-        if s.student in double:
+        own = (number(s.factor * s.automatic) if s.settled else None) if automatic_only else s.total
+        grades.append((s.student, EX if s.excused else own, s.state))
+    for student, grade, state in (*grades, *((student, EX, "") for student in excused)):
+        who, why = (_line(student), "") if roster is None else _found(student, roster, rules)
+        if student in double:
             why = UNDER_TWO_NAMES
         elif grade is None:
-            why = s.state
+            why = state
         elif who is not None and who[ID] == "" and any(harmless(cell) != cell for cell in who.values()):
             why = "the id begins like a spreadsheet's formula, so it cannot stand in the file as it is: give --roster"
         if why or who is None or grade is None:
-            left.setdefault(why, []).append(s.student)
+            left.setdefault(why, []).append(student)
         else:
             taken.add(id(who))
-            rows.append([*_cells(who), number(grade)])
+            rows.append([*_cells(who), grade])
     for one in zeros:
         who = _found(one.student, roster, rules)[0] if roster is not None else None
         if who is not None and id(who) not in taken:
             taken.add(id(who))
             rows.append([*_cells(who), 0])
-    column = _column(week, assignment, roster) if roster is not None else ""
     title = column or assignment or f"{week.name}: {week.title}"
     plain = _bare(title)
     other = next((o.name for o in find_weeks() if o.name != week.name and re.search(_spoken(o), plain)), "")
-    points = week.points("auto") if automatic_only else week.points("auto", "written")
-    text = dumps([[*COLUMNS, title], ["    Points Possible", None, None, None, None, number(points)], *rows])
-    there = roster.possible.get(column, "").strip() if roster is not None else ""
+    text = dumps([[*COLUMNS, title], ["    Points Possible", None, None, None, None, points], *rows])
     return Written(
         page.write(to, text),
         len(rows),
@@ -111,11 +124,6 @@ def export(
             *(f"{page.count(len(who), 'student')} left out ({why}): {names(who)}" for why, who in left.items()),
             *([f"{title!r} speaks of {other}, and here are points of {week.name}: check it first"] if other else []),
             *told,
-            *(
-                [f"{column!r} has {there} points in Canvas, and here are {number(points)}: set it there first"]
-                if there.replace(".", "", 1).isdigit() and float(there) != points
-                else []
-            ),
         ],
         column,
     )

@@ -9,6 +9,7 @@ import csv
 import io
 from pathlib import Path
 
+from grading.intake.policy import EXCUSED
 from labkit.checks.outcome import number
 
 WHO = ("Identifier", "ID", "student")  # of these columns the first that a table has tells one line from another
@@ -37,7 +38,7 @@ def told(
 ) -> list[str]:
     """A sentence on whose total changed, "ben 70 -> 80", who is new and who is gone; none for tables of other
     columns."""
-    if not before[0] or before[0] != after[0]:
+    if not before[0] or _columns(before[0]) != _columns(after[0]):
         return []
     was, now = before[1], after[1]
     moved = [
@@ -47,6 +48,11 @@ def told(
     ]
     more = f"; and {len(moved) - TOLD} more" if len(moved) > TOLD else ""
     return [f"Changed since the file that was there: {'; '.join(moved[:TOLD])}{more}"] if moved else []
+
+
+def _columns(columns: list[str]) -> list[str]:
+    """Those that a table always has: the term's has one more if somebody is excused."""
+    return [name for name in columns if name != EXCUSED]
 
 
 def _points(lines: dict[str, tuple[str, str]], line: str) -> str:

@@ -271,10 +271,10 @@ def export(
         return
     found, here = class_of(week, marks, gradebook, course)
     waits = waiting(found, submissions, marks)
-    bare = waits.new
-    rules, who, gone = _missing(found, here, submissions, course, roster, bare)
-    everybody = [*(one.student for one in here), *bare]
-    for sentence in (*unknown_ids(who, rules), *_to_mend(everybody, submissions, found, who, rules)):
+    everybody = [*(one.student for one in here), *waits.new]
+    rules, who, gone, away = _missing(found, here, submissions, course, roster, waits.new)
+    bare = [student for student in waits.new if student not in away]
+    for sentence in (*unknown_ids(who, rules), *_to_mend(everybody, marks, submissions, found, who, rules)):
         typer.echo(sentence)
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:
@@ -284,6 +284,7 @@ def export(
     if format is Format.moodle and who is None:
         raise typer.BadParameter("--format moodle needs Moodle's grading worksheet: --roster FILE")
     before = changed.read(to)
+    out = sorted([*(one.student for one in here if one.excused), *away])
     if format is not Format.csv:
         if format is Format.moodle and who is not None:
             written, way = (
@@ -299,6 +300,7 @@ def export(
                 roster=who,
                 rules=rules,
                 zeros=given,
+                excused=away,
                 automatic_only=automatic,
                 told=[] if automatic else again(here),
             )
@@ -309,18 +311,19 @@ def export(
                 way += f", as a new assignment: {who.path.name} has no column of this title (--assignment)"
         late = _may_come(given, found, rules)
         differs = changed.told(before, changed.read(to))
-        for sentence in (*written.told, *_told(gone, given, bare), *late, *waits.told(found), *differs):
+        for sentence in (*written.told, *_told(gone, given, bare, out), *late, *waits.told(found), *differs):
             typer.echo(printable(sentence))
         typer.echo(
-            f"{written.lines} of {len(here) + len(given)} students are in {to}; in {format.value.capitalize()}: {way}"
+            f"{written.lines} of {len(here) + len(given) + len(away)} students are in {to}; "
+            f"in {format.value.capitalize()}: {way}"
         )
         return
-    table.export(found, here, to, absent=gone, zeros=zeros)
-    for sentence in (*_told(gone, given, bare), *_may_come(given, found, rules), *waits.told(found), *again(here)):
+    table.export(found, here, to, absent=gone, excused=away, zeros=zeros)
+    for sentence in (*_told(gone, given, bare, out), *_may_come(given, found, rules), *waits.told(found), *again(here)):
         typer.echo(sentence)
     for sentence in changed.told(before, changed.read(to)):
         typer.echo(printable(sentence))
-    open_, rows = sum(s.total is None for s in here), len(here) + len(gone)
+    open_, rows = sum(s.total is None and not s.excused for s in here), len(here) + len(gone) + len(away)
     typer.echo(
         f"{count(rows, 'student is', 'students are')} in {to}"
         + (f"; {open_} have no total yet, their state says why" if open_ else "")
@@ -372,9 +375,9 @@ def _term(
         if (marks / week.name).is_dir() and any(marking.all_marks(marks, week.name)):
             found, here = class_of(week.name, marks, gradebook, course)
             waits = waiting(found, submissions, marks)
-            own, _, gone = _missing(found, here, submissions, course, roster, waits.new)
+            own, _, gone, _ = _missing(found, here, submissions, course, roster, waits.new)
             everybody = [*(one.student for one in here), *waits.new]
-            told = (*waits.told(found), *again(here), *_to_mend(everybody, submissions, found, who, own))
+            told = (*waits.told(found), *again(here), *_to_mend(everybody, marks, submissions, found, who, own))
             behind += [f"{found.name}: {sentence}" for sentence in told]
             if zeros and not anyway:
                 _sure_of_zeros([a for a in gone if a.over], everybody, who, own)
@@ -394,6 +397,8 @@ def _term(
     typer.echo(f"{count(len(made.rows) - 1, 'student')} and {count(len(parts), 'week')} are in {to}")
     if made.open:
         typer.echo(f"{made.open} have no total yet: the last column tells which week is open, and why")
+    if made.excused:
+        typer.echo(f"Excused, and out of `total` and `possible`: {names(made.excused)}")
     strange = set[str]()
     if who is not None:
         for part in parts:
@@ -488,10 +493,11 @@ def class_of(week: str, marks: Path, gradebook: Path | None, course: Path | None
 def _missing(
     week, here: list, submissions: Path, course: Path | None, roster: Path | None, bare: list[str] | None = None
 ) -> tuple:
-    """(the course's rules, which know who is who in this week, the roster or None, who of it handed nothing in).
-    `bare`: whose hand-in has no mark yet."""
+    """(the course's rules, which know who is who in this week, the roster or None, who of it handed nothing in, who is
+    excused and has no mark). `bare`: whose hand-in has no mark yet. Those of `here` who are excused are so then."""
     from datetime import UTC, datetime
 
+    from grading.intake.excused import Excused
     from grading.intake.namesakes import of_week
     from grading.intake.policy import find_rules
     from grading.intake.roster import absent, of_rules
@@ -500,16 +506,25 @@ def _missing(
     rules = of_week(find_rules(course, find_weeks()), submissions, week)
     who = of_rules(rules, roster)
     students = [*(s.student for s in here), *(bare or ())]
-    return rules, who, absent(week.name, students, who, rules, datetime.now(UTC)) if who is not None else []
+    gone = absent(week.name, students, who, rules, datetime.now(UTC)) if who is not None else []
+    excused = Excused(week.name, rules, who)
+    for one in here:
+        if one.student in excused:
+            one.excuse()
+    away = [student for student in (*(bare or ()), *(one.student for one in gone)) if student in excused]
+    away += excused.elsewhere([*students, *away])
+    return rules, who, [one for one in gone if one.student not in away], sorted(away)
 
 
-def _to_mend(students: list[str], submissions: Path, week, who: Roster | None, rules: Rules) -> list[str]:
-    """Sentences on what makes points other than they look: extensions, names and withdrawals."""
+def _to_mend(students: list[str], marks: Path, submissions: Path, week, who: Roster | None, rules: Rules) -> list[str]:
+    """Sentences on what makes points other than they look: extensions, excuses, names and withdrawals."""
+    from grading.intake.excused import Excused
     from grading.intake.roster import under_two_names, without_effect
     from grading.intake.withdraw import only_withdrawn
 
     return [
         *without_effect(students, week, who, rules),
+        *Excused(week.name, rules, who).slips(students, marks, submissions),
         *under_two_names(students, week, who, rules),
         *only_withdrawn(submissions, week, students, who, rules),
     ]
@@ -540,8 +555,8 @@ def _may_come(given: list, week, rules: Rules) -> list[str]:
     return [f"{week.name} can be handed in late until {until.isoformat(' ', 'minutes')}: these zeros may change"]
 
 
-def _told(gone: list, given: list, bare: list[str]) -> list[str]:
-    """Sentences on who handed nothing in, and on `bare`: whose hand-in is not graded yet."""
+def _told(gone: list, given: list, bare: list[str], out: list[str]) -> list[str]:
+    """Sentences on who handed nothing in, on `bare`, whose hand-in is not graded yet, and on `out`: who is excused."""
     from grading.reports.canvas import names
     from grading.reports.page import count
 
@@ -557,6 +572,11 @@ def _told(gone: list, given: list, bare: list[str]) -> list[str]:
         *(
             [f"{count(len(bare), 'hand-in is', 'hand-ins are')} not graded yet, and no zero: {names(bare)}"]
             if bare
+            else []
+        ),
+        *(
+            [f"{count(len(out), 'student is', 'students are')} excused, no points and no zero: {names(out)}"]
+            if out
             else []
         ),
     ]

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from grading.intake.policy import EXCUSED
 from grading.intake.roster import Absent
 from grading.reports import page
 from grading.reports.standing import Standing
@@ -25,18 +26,30 @@ _FORMULA = re.compile(r"'*\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|'*[\t\r\n\0]")
 
 
 def export(
-    week: Week, standings: Sequence[Standing], to: Path, *, absent: Sequence[Absent] = (), zeros: bool = False
+    week: Week,
+    standings: Sequence[Standing],
+    to: Path,
+    *,
+    absent: Sequence[Absent] = (),
+    excused: Sequence[str] = (),
+    zeros: bool = False,
 ) -> Path:
     """Write the class's table. With a byte order mark: Excel reads accents wrongly without."""
-    return page.write(to, dumps(table(week, standings, absent=absent, zeros=zeros)), bom=True)
+    return page.write(to, dumps(table(week, standings, absent=absent, excused=excused, zeros=zeros)), bom=True)
 
 
 def table(
-    week: Week, standings: Sequence[Standing], *, absent: Sequence[Absent] = (), zeros: bool = False
+    week: Week,
+    standings: Sequence[Standing],
+    *,
+    absent: Sequence[Absent] = (),
+    excused: Sequence[str] = (),
+    zeros: bool = False,
 ) -> list[list[Any]]:
     """Header and rows. A number is a number; what is not decided is an empty cell, and `state` says why.
 
-    absent  who handed nothing in; with `zeros` those whose deadline has passed have a total of 0"""
+    absent   who handed nothing in; with `zeros` those whose deadline has passed have a total of 0
+    excused  who is excused and has no mark: neither a total, nor points that are possible"""
     tasks = [task for task in week.tasks if task.kind != "stretch"]
     head = [
         "student",
@@ -70,8 +83,8 @@ def table(
                 "; ".join(s.in_place) or None,
                 given,
                 number(s.factor),
-                s.total,
-                number(week.points("auto", "written")),
+                None if s.excused else s.total,
+                None if s.excused else number(week.points("auto", "written")),
                 s.state,
                 s.rule,
                 s.mark.isolation,
@@ -87,6 +100,9 @@ def table(
         row["state"] = "missing" if one.over else "not handed in yet"
         if zeros and one.over:
             row["total"] = 0
+        rows.append([row.get(column) for column in head])
+    for student in excused:
+        row = {"student": student, "state": EXCUSED}
         rows.append([row.get(column) for column in head])
     return [head, *rows]
 

@@ -98,7 +98,8 @@ def _in_rules(places: Places, student: str, path: Path) -> Rules:
     except LabError as error:
         places.unread.append(str(error))
         return Rules()
-    if len(rules.called(student)) > 1 or student in rules.extensions:
+    excused = any(rules.is_excused(student, week) for week in rules.excused)
+    if len(rules.called(student)) > 1 or student in rules.extensions or excused:
         places.told.append(f"{path} names this student: take the lines out")
     return rules
 

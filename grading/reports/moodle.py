@@ -58,7 +58,9 @@ def export(
     double = {student for those in twice([s.student for s in standings], roster, rules) for student in those}
     for s in standings:
         own, why = find(s.student, roster, rules)
-        if s.student in double:
+        if s.excused:
+            left.setdefault("excused: a grade that Moodle has already stays", []).append(s.student)
+        elif s.student in double:
             left.setdefault(UNDER_TWO_NAMES, []).append(s.student)
         elif own is None or s.total is None:
             left.setdefault(why or s.state, []).append(s.student)

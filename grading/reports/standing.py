@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from grading import marks
-from grading.intake.policy import DEFAULTS, Rules, final
+from grading.intake.policy import DEFAULTS, EXCUSED, Rules, final
 from grading.reports.by_hand import ByHand, all_by_hand
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT
 from labkit.errors import LabError
 
+NOT_COUNTED = "Excused from this week: its points do not count."
 FULL = "Everybody who handed in has all points of this task."
 
 
@@ -28,6 +29,7 @@ class Standing:
     mark        of the attempt that counts; attempts: the numbers of all of them
     factor      what the late rule leaves, 1.0 if in time; rule: the sentence that says why
     by_hand     task id -> points and comments that people gave
+    excused     the week does not count for the student; the points stay on record
     """
 
     mark: marks.Mark
@@ -35,6 +37,7 @@ class Standing:
     factor: float = 1.0
     rule: str = ""
     by_hand: dict[str, ByHand] = field(default_factory=dict)
+    excused: bool = False
 
     @property
     def student(self) -> str:
@@ -147,6 +150,8 @@ class Standing:
     @property
     def state(self) -> str:
         """One phrase for a table."""
+        if self.excused:
+            return EXCUSED
         if not self.settled:
             return "a human must look"
         if self.ungraded:
@@ -158,6 +163,11 @@ class Standing:
         if self.before:
             return "by hand: of before `grade load`"
         return "to be looked at again by hand" if self.again else "complete"
+
+    def excuse(self) -> None:
+        """The week does not count for the student, who reads so."""
+        if not self.excused:
+            self.excused, self.rule = True, " ".join(filter(None, (self.rule, NOT_COUNTED)))
 
     @property
     def unsandboxed(self) -> bool:
@@ -185,6 +195,8 @@ def standings(week: Week, folder: Path, course: Path, rules: Rules = DEFAULTS) -
         mark, factor, sentence = final(attempts, rules)
         by_hand = given.get(student, {}) | _full(mark, given.get(student, {}), rules)
         out.append(Standing(mark, [one.attempt for one in attempts], factor, sentence, by_hand))
+        if rules.is_excused(student, week.name):
+            out[-1].excuse()
     return out
 
 

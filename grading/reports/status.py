@@ -13,10 +13,11 @@ from rich.text import Text
 
 from grading import marks as marking
 from grading.intake import roster
+from grading.intake.excused import Excused
 from grading.intake.names import some
 from grading.intake.namesakes import in_week
 from grading.intake.pending import Pending, entries_of, pending
-from grading.intake.policy import Rules
+from grading.intake.policy import EXCUSED, Rules
 from grading.intake.receipts import MARKED
 from grading.intake.withdraw import only_withdrawn
 from grading.reports import page
@@ -70,7 +71,7 @@ class Status:
     @property
     def waiting(self) -> int:
         """For a person: graded in part, or in doubt."""
-        return sum(row.standing is not None and row.state != "complete" for row in self.rows)
+        return sum(row.standing is not None and row.state not in ("complete", EXCUSED) for row in self.rows)
 
     @property
     def graded(self) -> int:
@@ -128,15 +129,18 @@ def status(
             if row.received and row.received.tzinfo:
                 row.received = row.received.astimezone(due.tzinfo)
     within = in_week(rules, entries)
-    _absent(result, within, now, given)
-    here = [row.student for row in result.rows if row.state not in (MISSING, NOT_YET)]
-    result.told += only_withdrawn(submissions, week, here, roster.of_rules(within, given), within)
+    here = [row.student for row in result.rows]
+    who = roster.of_rules(within, given)
+    _absent(result, within, now, who)
+    excused = Excused(week.name, within, who)
+    _excuse(result, excused)
+    result.told += excused.slips(here, marks, submissions)
+    result.told += only_withdrawn(submissions, week, here, who, within)
     return result
 
 
-def _absent(result: Status, rules: Rules, now: datetime, given: Path | None) -> None:
+def _absent(result: Status, rules: Rules, now: datetime, who: roster.Roster | None) -> None:
     """Those of the roster from whom nothing is here, and those who are not in it."""
-    who = roster.of_rules(rules, given)
     if who is None:
         result.told.append("No roster is named, so nobody can be missing: [roster] in course.toml, or --roster FILE")
         result.told += roster.extends_nobody([row.student for row in result.rows], result.week, rules)
@@ -149,6 +153,19 @@ def _absent(result: Status, rules: Rules, now: datetime, given: Path | None) -> 
         result.rows.append(Row(one.student, 0, None, False, MISSING if one.over else NOT_YET))
     result.rows.sort(key=lambda row: row.student)
     result.told += roster.outside(here, who, rules)
+
+
+def _excuse(result: Status, excused: Excused) -> None:
+    """Who is excused is so whatever came, or did not."""
+    for row in result.rows:
+        if row.student in excused:
+            row.state = EXCUSED
+            if row.standing is not None:
+                row.standing.excuse()
+    others = excused.elsewhere([row.student for row in result.rows])
+    result.rows = sorted(
+        [*result.rows, *(Row(student, 0, None, False, EXCUSED) for student in others)], key=lambda row: row.student
+    )
 
 
 def show(result: Status, console: Console) -> None:
@@ -175,7 +192,9 @@ def summary(result: Status) -> str:
     yet = result.count(NOT_YET)
     return (
         f"{result.week.name}: {result.come} handed in, {result.graded} graded, {result.waiting} wait for a person, "
-        f"{result.late} late, {gone} missing" + (f", {yet} not handed in yet" if yet else "")
+        f"{result.late} late, {gone} missing"
+        + (f", {yet} not handed in yet" if yet else "")
+        + (f", {out} excused" if (out := result.count(EXCUSED)) else "")
     )
 
 
@@ -190,7 +209,7 @@ def _cells(row: Row) -> Sequence[str]:
         points = [
             f"{number(s.automatic)} / {number(possible(s.mark.tasks, 'auto'))}",
             "" if not written else "–" if s.ungraded else f"{number(s.given)} / {number(written)}",
-            "" if s.total is None else f"{number(s.total)}",
+            "" if s.total is None or s.excused else f"{number(s.total)}",
         ]
     return [
         page.one_line(row.student, 40),
@@ -198,7 +217,7 @@ def _cells(row: Row) -> Sequence[str]:
         time,
         "late" if row.late else "",
         *points,
-        f"{row.state}, too late" if row.late and s is not None and s.factor == 0 else row.state,
+        f"{row.state}, too late" if row.late and s is not None and s.factor == 0 and not s.excused else row.state,
     ]
 
 

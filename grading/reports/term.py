@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grading.intake.policy import Rules
+from grading.intake.excused import Excused
+from grading.intake.policy import EXCUSED, Rules
 from grading.intake.roster import Absent, Line, Roster, find, id_of
 from grading.reports import page
 from grading.reports.export import dumps
@@ -42,10 +43,12 @@ class Part:
 
 @dataclass
 class Term:
-    """The table: header and rows, and how many students have a week without a total."""
+    """The table: header and rows, how many students have a week without a total, and who is excused from which weeks,
+    "anna (week13)"."""
 
     rows: list[list[Any]] = field(default_factory=list)
     open: int = 0
+    excused: list[str] = field(default_factory=list)
 
 
 def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: bool = False) -> Term:
@@ -54,7 +57,9 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
     who    None: there is no roster. Else its columns that name people to an office (`NAMES`, `NUMBERS`) come along
     zeros  0 where nothing was handed in and the deadline has passed; else that is an open week
 
-    `total` is empty as long as a week is open; `open` says which, and why. What is left empty is never a 0."""
+    `total` is empty as long as a week is open; `open` says which, and why. What is left empty is never a 0. A week from
+    which a student is excused counts neither in `total` nor in `possible`; the column `excused`, which is there if
+    anybody is, names it."""
     extra = [name for name in (*NAMES, *NUMBERS) if who is not None and name in who.columns]
     lines: dict[str | int, Line] = dict(enumerate(who.lines)) if who is not None else {}
     places = {id(line): place for place, line in lines.items()}
@@ -78,10 +83,19 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
             for place in named[gone.student]:  # several may be called so: one who handed in has a cell already
                 cells[place].setdefault(part.week.name, zero)
     names = [f"{part.week.name} ({part.possible})" for part in parts]
-    made = Term([["student", *(NAMES.get(name, name) for name in extra), *names, "total", "possible", "open"]])
+    made = Term([["student", *(NAMES.get(name, name) for name in extra), *names, "total", "possible", EXCUSED, "open"]])
+    freed = {part.week.name: Excused(part.week.name, part.rules or rules, who) for part in parts}
     for place in sorted(cells, key=lambda place: called[place]):
-        theirs = [cells[place].get(part.week.name, (None, MISSING)) for part in parts]
-        why = [f"{part.week.name} {state}" for part, (points, state) in zip(parts, theirs) if points is None]
+        weeks = cells[place]
+        out = [name for name, them in freed.items() if called[place] in them]
+        weeks |= dict.fromkeys(out, (None, EXCUSED))
+        theirs = [weeks.get(part.week.name, (None, MISSING)) for part in parts]
+        counted = [part for part in parts if part.week.name not in out]
+        why = [
+            f"{part.week.name} {state}"
+            for part, (points, state) in zip(parts, theirs)
+            if points is None and part in counted
+        ]
         made.open += bool(why)
         own = lines[place].cells if place in lines else {}
         made.rows.append(
@@ -89,11 +103,15 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
                 called[place],
                 *(own.get(name, "") for name in extra),
                 *(None if points is None else number(points) for points, _ in theirs),
-                None if why else number(sum(points or 0 for points, _ in theirs)),
-                number(sum(part.possible for part in parts)),
+                None if why or not counted else number(sum(points or 0 for points, _ in theirs)),
+                number(sum(part.possible for part in counted)),
+                "; ".join(out),
                 "; ".join(why),
             ]
         )
+        made.excused += [f"{called[place]} ({', '.join(out)})"] if out else []
+    if not made.excused:
+        made.rows = [[*row[:-2], row[-1]] for row in made.rows]
     return made
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from grading.gradebook.course import Course, gradebook_id
-from grading.gradebook.items import Item, Marking, items, read, unknown_codes
+from grading.gradebook.items import Item, Marking, crowded, items, read, unknown_codes
 from grading.intake.policy import Rules
 from grading.reports.by_hand import all_by_hand
 from grading.reports.page import count
@@ -71,7 +71,8 @@ def apply(course: Course, week: Week, rules: Rules, *, items_decide: bool = Fals
                 continue
             faults = unknown_codes("\n".join(given.comments), rules.comments)
             if given.comments and given.points is None:
-                faults.insert(0, "no points, and no line of the comment begins with an item, as `1: 4` does")
+                none = ["no line of the comment begins with an item, as `1: 4` does"]
+                faults.insert(0, f"no points, and {'; '.join(crowded(given.comments) or none)}")
             if faults:
                 result.told.append(f"{student}, {id}: {'; '.join(faults)}")
     for task in written(week):

@@ -273,6 +273,34 @@ def test_a_cancelled_task_does_not_choose_the_attempt(rules):
 @pytest.mark.parametrize(
     "line, said",
     [
+        ('week31 = ["anna"]', "in [excused], there is no week 'week31'"),
+        ('week13 = "anna"', "in [excused], week13 must be a list"),
+        ("week13 = [13]", "in [excused"),
+    ],
+)
+def test_excused_of_what_is_not_there_is_refused(tmp_path, line, said):
+    (tmp_path / "course.toml").write_text(f"[excused]\n{line}\n")
+    with pytest.raises(LabError, match=re.escape(said)):
+        load_rules(tmp_path / "course.toml", find_weeks())
+
+
+def test_an_excused_students_extension_keeps_nothing_closed():
+    def closes(*names):
+        rules = Rules(
+            deadlines={"week13": datetime(2026, 11, 20, tzinfo=UTC)},
+            extensions={"doejane_4567": {"week13": datetime(2026, 12, 20, tzinfo=UTC)}},
+            ids={"doejane_4567": "Zoë"},
+            excused={"week13": list(names)},
+        )
+        return rules.closes("week13")
+
+    assert closes("anna") == (datetime(2026, 12, 20, tzinfo=UTC), "doejane_4567")
+    assert closes("Zoe\u0308") == (datetime(2026, 11, 20, tzinfo=UTC), ""), "by any name, in any form of its letters"
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
         ('week13 = ["13.44"]', "week13 has no task '13.44' with points"),
         ('week13 = ["13.8"]', "week13 has no task '13.8' with points"),  # a stretch task
         ('week31 = ["13.4"]', "in [full_points], there is no week 'week31'"),

@@ -118,14 +118,25 @@ def test_a_column_that_is_there_is_filled_and_not_made_once_more(week, tmp_path,
     assert as_canvas(written.path)[0] == title and written.column == (title if there else "") and written.told == []
 
 
-def test_a_column_that_may_be_another_ones_is_asked_for_and_other_points_are_told(week, tmp_path):
+def test_a_column_that_may_be_another_ones_is_asked_for_and_other_points_are_refused(week, tmp_path):
     """A quiz of the same week would lose its grades."""
     (tmp_path / "r.csv").write_text("Student,ID,Section,Week 13 quiz (8)\nPoints Possible,,,10\nA,anna,,\n")
     roster = read_roster(tmp_path / "r.csv")
     with pytest.raises(LabError, match=r"'Week 13 quiz \(8\)', which may be week13 or not: .*--assignment"):
         export(week, [done("anna")], tmp_path / "c.csv", roster=roster)
-    written = export(week, [done("anna")], tmp_path / "c.csv", roster=roster, assignment="Week 13 quiz (8)")
-    assert written.told == ["'Week 13 quiz (8)' has 10 points in Canvas, and here are 100: set it there first"]
+    for most, number in (("10", "10"), ("1000", "1000"), ("100.5", "100.5"), ('"80,0"', "80.0")):
+        (tmp_path / "r.csv").write_text(f"Student,ID,Section,Week 13 quiz (8)\nPoints Possible,,,{most}\nA,anna,,\n")
+        roster = read_roster(tmp_path / "r.csv")
+        with pytest.raises(
+            LabError, match=rf"'Week 13 quiz \(8\)' has {number} points possible in Canvas, and here are 100"
+        ):
+            export(week, [done("anna")], tmp_path / "c.csv", roster=roster, assignment="Week 13 quiz (8)")
+    assert not (tmp_path / "c.csv").exists()
+    for most in ("100", "100.0", '"100,00"', "", "(read only)"):
+        (tmp_path / "r.csv").write_text(f"Student,ID,Section,Week 13 quiz (8)\nPoints Possible,,,{most}\nA,anna,,\n")
+        roster = read_roster(tmp_path / "r.csv")
+        written = export(week, [done("anna")], tmp_path / "c.csv", roster=roster, assignment="Week 13 quiz (8)")
+        assert written.lines == 1 and written.told == []
 
 
 def test_nobody_gets_another_one_s_grade(week, tmp_path):

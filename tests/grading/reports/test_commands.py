@@ -252,3 +252,57 @@ def test_the_term_tells_what_changed(grade):
     assert "Changed since" not in grade("export", "--to", "t.csv").output
     write(Path("marks"), mark("anna", unanswered=["13.7"]))
     assert "Changed since the file that was there: anna " in grade("export", "--to", "t.csv").output
+
+
+def test_who_is_excused_is_so_in_every_export(grade):
+    """One of them handed in, one's hand-in has no mark, one handed in nothing, one is nobody."""
+    write(Path("marks"), mark("anna", unanswered=["13.7"]))
+    Path("submitted/cleo/week13").mkdir(parents=True)
+    Path("submitted/cleo/week13/collectives.py").write_text("x = 1\n")
+    Path("r.csv").write_text("anna\nben\ncleo\ndora\njonas\n")
+    text = '[deadlines]\nweek13 = 2026-01-01T00:00:00Z\n[roster]\nfile = "r.csv"\n[extensions.jonas]\n'
+    text += "week13 = 2999-01-01T00:00:00Z\n"
+    Path("course.toml").write_text(text)
+    with pytest.raises(LabError, match="can be handed in until 2999"):
+        grade("feedback", "week13", "--to", "pages")
+    Path("course.toml").write_text(f'{text}[excused]\nweek13 = ["ben", "cleo", "jonas", "joans"]\n')
+    assert grade("feedback", "week13", "--to", "pages").exit_code == 0, (
+        "an excused one's extension keeps nothing closed"
+    )
+    said = grade("export", "week13", "--to", "export.csv", "--zeros").output
+    assert "1 student handed nothing in, 0 points: dora\n" in said and "not graded yet" not in said
+    assert "4 students are excused, no points and no zero: ben; cleo; joans; jonas\n" in said
+    slip = "[excused] in course.toml, week13, speaks of joans, who is not in r.csv, the marks or the hand-ins: "
+    assert f"{slip}did you mean jonas?\n" in said and "no total yet" not in said and "6 students are in" in said
+    rows = {row["student"]: (row["total"], row["possible"], row["state"]) for row in read_table(Path("export.csv"))}
+    free = ("", "", "excused")
+    assert rows == {
+        "anna": ("80", "100", "complete"),
+        "dora": ("0", "100", "missing"),
+        **dict.fromkeys(("ben", "cleo", "joans", "jonas"), free),
+    }
+    said = grade("export", "--to", "t.csv", "--zeros").output
+    assert "Excused, and out of `total` and `possible`: ben (week13); cleo (week13); jonas (week13)\n" in said
+    assert slip in said and "no total yet" not in said
+    assert [(row["student"], row["possible"]) for row in read_table(Path("t.csv"))] == [
+        ("anna", "100"),
+        ("ben", "0"),
+        ("cleo", "0"),
+        ("dora", "100"),
+        ("jonas", "0"),
+    ]
+    Path("canvas.csv").write_text(
+        "Student,ID,SIS Login ID,Section\nA,1,anna,\nB,2,ben,\nC,3,cleo,\nD,4,dora,\nJ,5,jonas,\n"
+    )
+    words = ("export", "week13", "--to", "c.csv", "--format", "canvas", "--zeros", "--roster", "canvas.csv", "--anyway")
+    course = Path("course.toml").read_text()
+    Path("course.toml").write_text(course.replace('"ben"', '"B"'))  # the roster's name of him
+    assert "5 of 6 students are in c.csv" in (said := grade(*words).output)
+    assert "1 student left out (not in the roster): joans\n" in said
+    grades = {row["Student"]: row["week13: All-reduce"] for row in read_table(Path("c.csv"))}
+    assert grades == {"    Points Possible": "100", "A": "80", "B": "EX", "C": "EX", "J": "EX", "D": "0"}
+    Path("course.toml").write_text(text)
+    said = grade(*words).output
+    assert "1 hand-in is not graded yet, and no zero: cleo\n" in said and "excused" not in said
+    grade("export", "--to", "t.csv", "--zeros")
+    assert "excused" not in Path("t.csv").read_text()

@@ -233,6 +233,9 @@ def test_the_rules_tell_what_a_platform_calls_them_and_are_left_to_a_person(week
     assert [p.path.name for p in places.found if p.what == "what was handed in"] == ["doe_4567_89_a.py"]
     assert places.told == [f"{root / 'course.toml'} names this student: take the lines out"]
     assert places_of("ann", week, root).told and not places_of("..", week, root).told
+    put(root / "course.toml", '[excused]\nweek13 = ["ben"]\n')
+    assert places_of("ben", week, root).told[:1] == [f"{root / 'course.toml'} names this student: take the lines out"]
+    assert not places_of("anna", week, root).told
     put(root / "course.toml", "[deadline]\n")
     assert places_of("anna", week, root).unread and len(places_of("anna", week, root).found) == 4
 

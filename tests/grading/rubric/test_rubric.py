@@ -7,7 +7,7 @@ import typer
 
 from grading.gradebook.commands import load as load_all
 from grading.gradebook.course import SAMPLE
-from grading.gradebook.items import Item, expanded, items, read
+from grading.gradebook.items import Item, crowded, expanded, items, read
 from grading.gradebook.load import load
 from grading.intake.policy import Rules
 from grading.reports.by_hand import all_by_hand
@@ -60,6 +60,15 @@ def test_what_cannot_be_meant_is_told(comment, fault):
     assert any(fault in sentence for sentence in read([comment], RUBRIC, RULES.comments).faults)
 
 
+@pytest.mark.parametrize("line", ["1: 3; 2: 1", "1: 3, 2: 1", "1: 3/4"])
+def test_several_items_in_one_line_are_no_item_and_told_as_such(line):
+    assert read([line], RUBRIC, {}) is None
+    told = [f"`{line}` is no item: one item a line, and a space before words"]
+    assert crowded(["Well written.", line, "2: 1 and words"]) == told
+    assert told[0] in read(iter([f"2: 1\n{line}"]), RUBRIC, {}).faults, "its item is missing, and why"
+    assert read([f"1: 3\n2: 1\n{line}"], RUBRIC, {}).faults == [], "words, where no item is missing"
+
+
 def test_items_become_formgraders_points_and_nothing_typed_is_written_over(
     course, week, source, marks, monkeypatch, capsys
 ):
@@ -80,6 +89,10 @@ def test_items_become_formgraders_points_and_nothing_typed_is_written_over(
     assert done.told[-1] == (
         "emil, 91.2: no points, and no line of the comment begins with an item, as `1: 4` does; "
         "#nosuch is in no [comments] of course.toml"
+    )
+    by_hand(course, "emil", "task-91-2", comment="1: 3; 2: 2")
+    assert apply(course, week, RULES).told[-1] == (
+        "emil, 91.2: no points, and `1: 3; 2: 2` is no item: one item a line, and a space before words"
     )
     by_hand(course, "dora", "task-91-2", points=4, comment="Fine. #units #unitz")
     assert "dora, 91.2: #unitz is in no [comments] of course.toml" in apply(course, week, RULES).told
