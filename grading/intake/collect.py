@@ -91,22 +91,20 @@ def collect(
 
     given     the time by which everything new in the sources was handed in, where they do not tell it themselves
     students  only these, by the course's ids, or EVERYBODY; () is all. `given` then holds for their known attempts too
-    worksheet  Moodle's, which tells who is in a group; None: the roster of the rules
+    worksheet  Moodle's of this assignment, which tells who is in a group: another one has other groups and numbers
 
     LabError for what is no source, a target that is something else, busy or full, an id that fits no folder's name, and
     late marks without a deadline, and hand-ins of another week (not for `students`: one may have mistaken the week)."""
     to = Path(to)
     report = Report(to / week.name)
-    known = roster.read(worksheet) if worksheet else None
-    with contextlib.suppress(LabError):  # a roster that cannot be read is told elsewhere, and stops nothing
-        known = known or roster.of_rules(rules)
+    sheet = roster.read(worksheet) if worksheet else None
     try:
         with _locked(report.root, week) as ended:
             for source in map(Path, sources):
                 if source.resolve() in (to.resolve(), report.root.resolve()):
                     raise LabError(f"{source} is where attempts are kept: collect from where they come from")
                 with opened(source, week, to / f".collect-{week.name}") as whole:
-                    found = by_member(whole, known)
+                    found = by_member(whole, sheet)
                     _timed_or_refuse(found, source, week, rules, given)
                     if not students:
                         refuse_another_weeks(found, source, week)
@@ -119,6 +117,9 @@ def collect(
                     "course.toml. --student ID --received TIME tells one's time"
                 )
             here = [unquoted(path.name) for path in report.root.iterdir() if path.is_dir()]
+            known = None
+            with contextlib.suppress(LabError):  # a roster that cannot be read is told elsewhere, and stops nothing
+                known = roster.of_rules(rules)
             report.notes += roster.extends_nobody(here, week, rules, known)
     except OSError as error:
         why = error.strerror or type(error).__name__

@@ -63,9 +63,7 @@ def collect(
     ] = None,
     roster: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Moodle's grading worksheet: who is in which group. Default: what \\[roster] names."
-        ),
+        typer.Option(metavar="FILE", help="The grading worksheet of this assignment in Moodle: who is in which group."),
     ] = None,
 ) -> None:
     """Collect what was handed in: every attempt is kept, as it came. Collecting again only adds what is new.

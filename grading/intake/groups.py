@@ -4,7 +4,7 @@
     before       GROUP-NAME_NUMBER_assignsubmission_file_     one for each member (mod/assign/locallib.php)
 
 A group's id is no participant's number, and may be the same as somebody's. Who is in a group stands in the column Group
-of the assignment's grading worksheet.
+of this assignment's grading worksheet; another assignment has other numbers, and may have other groups.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import replace
 from grading.intake.find import Entry, Found
 from grading.intake.names import shown, some
 from grading.intake.roster import Line, Roster, members, participant_of
+
+NOTHING = "No submission"  # how Moodle's Status begins of whom nothing is there
 
 
 def by_member(found: Found, roster: Roster | None) -> Found:
@@ -34,6 +36,10 @@ def by_member(found: Found, roster: Roster | None) -> Found:
         if theirs:
             who = some([one.student for one in theirs], 12)
             notes.append(f"{shown(group)} is a group of {roster.path.name}: what it handed in is kept for {who}")
+            if all(line.cells.get("Status", "").startswith(NOTHING) for line in lines):
+                notes.append(
+                    f"{roster.path.name} says that nobody of {shown(group)} handed in: is it this assignment's?"
+                )
     return Found(sorted(entries, key=lambda one: (one.student, one.attempt)), notes, found.without)
 
 

@@ -62,25 +62,34 @@ def test_each_member_has_handed_in_what_the_group_did(tmp_path, week, sheet):
     }
 
 
-def test_the_roster_of_the_course_may_be_that_worksheet_and_one_student_is_collected_alone(tmp_path, week, sheet):
-    rules = Rules(roster={"file": str(sheet)})
-    collect([download(tmp_path / "all.zip", a="A", b="B")], week, tmp_path / "kept", rules, students=["Ben Carter"])
+def test_one_member_is_collected_alone_and_a_worksheet_that_is_not_there_is_refused(tmp_path, week, sheet):
+    words = [download(tmp_path / "all.zip", a="A", b="B")], week, tmp_path / "kept", Rules()
+    collect(*words, students=["Ben Carter"], worksheet=sheet)
     assert kept(tmp_path, week) == {("Ben Carter", 1): b"A"}
     with pytest.raises(LabError, match="there is no roster"):
-        collect([tmp_path / "all.zip"], week, tmp_path / "kept", rules, worksheet=tmp_path / "none.csv")
+        collect(*words, worksheet=tmp_path / "none.csv")
 
 
-def test_the_command_takes_the_worksheet_and_tells_the_way_where_it_was_not_given(tmp_path, sheet):
-    (tmp_path / "course.toml").write_text(
-        f'[deadlines]\nweek13 = 2026-11-13T23:59:00+01:00\n[roster]\nfile = "{sheet}"\n'
+def test_a_worksheet_that_knows_of_no_hand_in_may_be_another_assignments(tmp_path, week, sheet):
+    with_status = (
+        SHEET.replace("Group,", "Group,Status,").replace(" A,", " A,No submission,").replace(" B,", " B,Submitted,")
     )
+    sheet.write_text(with_status)
+    download(tmp_path / "all.zip", a="A", b="B")
+    notes = collect([tmp_path / "all.zip"], week, tmp_path / "kept", Rules(), worksheet=sheet).notes
+    assert [note for note in notes if "is it this assignment" in note] == [
+        "sheet.csv says that nobody of Group A handed in: is it this assignment's?"
+    ]
+
+
+def test_the_command_takes_the_worksheet_and_the_courses_roster_is_another_assignments(tmp_path, sheet):
+    deadline = "[deadlines]\nweek13 = 2026-11-13T23:59:00+01:00\n"
+    (tmp_path / "course.toml").write_text(f'{deadline}[roster]\nfile = "{sheet}"\n')
     words = ("collect", "week13", "--from", "all.zip", "--received", "2026-11-13T10:00:00+01:00")
     download(tmp_path / "all.zip", a="x = 1")
-    assert "kept for Anna Meier, Ben Carter, Max Meier_503" in grade(tmp_path, *words)
-    (tmp_path / "course.toml").write_text("[deadlines]\nweek13 = 2026-11-13T23:59:00+01:00\n")
-    said = grade(tmp_path, *words, "--to", "again", "--roster", "sheet.csv")
-    assert "kept for Anna Meier, Ben Carter, Max Meier_503" in said
-    assert "a group of" not in grade(tmp_path, *words, "--to", "alone")
+    said = grade(tmp_path, *words, "--to", "alone")
+    assert "Group A handed in and is a group of the roster: `grade withdraw` takes it back" in said
+    assert "kept for Anna Meier, Ben Carter, Max Meier_503" in grade(tmp_path, *words, "--roster", "sheet.csv")
 
 
 def test_without_a_worksheet_it_is_kept_under_the_groups_name(tmp_path, week):
