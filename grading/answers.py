@@ -7,6 +7,7 @@ own, no prediction and no run is on record, and nothing lies beside it but code,
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Mapping
@@ -42,7 +43,7 @@ CODE = (
     ".lock",
     ".yml",
 )
-TOOLS = ("/pyvenv.cfg", "/PKG-INFO", "/METADATA")  # in a folder that a tool made: an environment, or about a package
+ABOUT = (".egg-info", ".dist-info")  # how a folder is called that tells of a package
 OF_RUN = ("run.json", "steps.jsonl", "events.jsonl")
 RECORD = "predictions.jsonl"
 
@@ -111,24 +112,32 @@ def is_theirs(path: str, week: Week) -> bool:
 
 
 def _possible(week: Week, files: Mapping[str, bytes]) -> list[str]:
-    """Paths of files that might hold an answer: whatever is not known to hold none. A week's notebook is none of them,
-    another is."""
-    made = tuple(_folder(path) for path in files if path.endswith(TOOLS))
-    of_runs = tuple(_folder(path) for path in files if path.endswith("/run.json"))
+    """Paths of files that might hold an answer: whatever is not known to hold none. The notebook that is shown is
+    none of them, another is."""
+    made = tuple(_folder(path) for path in files if path.endswith(("/run.json", "/pyvenv.cfg")))
+    shown = notebook_of(week, files)
     found = []
     for path, data in files.items():
-        kinds = (*DOCUMENTS, *ARCHIVES, RECORD, ".ipynb") if path.startswith(of_runs) else ("",)
-        if data.strip() and not path.startswith(made) and path.lower().endswith(kinds) and _may_answer(path, week):
-            found.append(path)
+        kinds = (*DOCUMENTS, *ARCHIVES, RECORD, ".ipynb") if path.startswith(made) else ("",)
+        if _name(path) == week.notebook.name.lower():  # its cells are looked at; another one may have others
+            other = path != shown and data != files.get(shown or "") and not of_another_week(path, week)
+        else:
+            other = path.lower().endswith(kinds) and _may_answer(path, week)
+        found += [path] if other and data.strip() else []
     return found
 
 
 def _may_answer(path: str, week: Week) -> bool:
     """By its name: of this week, not called as one of the course's files, and no code."""
-    name = path.lower().rpartition("/")[2]
+    name, folders = _name(path), path.lower().split("/")[:-1]
     if name == RECORD and not of_another_week(path, week):
         return True
-    return is_theirs(path, week) and name != week.notebook.name.lower() and not name.endswith((*CODE, *OF_RUN))
+    made = name.endswith((*CODE, *OF_RUN)) or any(folder.endswith(ABOUT) for folder in folders)
+    return is_theirs(path, week) and not made
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2].lower()
 
 
 def _folder(path: str) -> str:
@@ -152,9 +161,21 @@ def _own_runs(course: Path) -> frozenset[str]:
 
 
 def _remarks(cell: Mapping[str, Any]) -> set[str]:
-    """The comments of a code cell: somebody may have written the answer there."""
-    source = inert.plain(cell.get("source")) if cell.get("cell_type") == "code" else ""
-    return {_words(found) for found in re.findall(r"#[# ]*(\w.*)", source)}
+    """What a code cell holds in words, since somebody may have written the answer there: its comments, its strings of
+    several words, and all of what is no code."""
+    if cell.get("cell_type") != "code":
+        return set()
+    source = inert.plain(cell.get("source"))
+    code = "\n".join(line for line in source.splitlines() if not line.lstrip().startswith(("%", "!", "?")))
+    try:
+        parsed = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {_words(source)}
+    strings = (
+        node.value for node in ast.walk(parsed) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    said = [*re.findall(r"#[^\w\n]*(\w.*)", code), *(text for text in strings if re.search(r"\w\W+\w", text))]
+    return {_words(text) for text in said}
 
 
 def _words(source: object) -> str:

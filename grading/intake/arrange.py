@@ -109,7 +109,7 @@ def _copies(submission: Submission, path: str, released: Released, week: Week) -
                 continue
             data = submission.files.get(name, b"")
             fault = submission.left_out.get(name, "") or _unreadable(data)
-            worked = name in submission.files and _plain(data) != _plain(released.files[path])
+            worked = name in submission.files and plain(data) != plain(released.files[path])
             found.append(_Copy(name, prefix, data, fault, worked))
         if found:
             return found
@@ -127,7 +127,7 @@ def _elsewhere(prefix: str, path: str, names: Iterable[str], week: Week) -> bool
     return any("/".join([*folders[depth:], path]) in names for depth in range(len(folders)))
 
 
-def _plain(data: bytes) -> bytes:
+def plain(data: bytes) -> bytes:
     """Without what editors change by themselves: a byte order mark, line ends, blanks at the end."""
     return data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").rstrip()
 
@@ -198,14 +198,16 @@ def _choose(
     package.course[f"{COURSE}/{week.package}/{path.removesuffix('.py')}{TEXT}"] = released.files[path]
     package.used[module] = best.path
     like = "" if best.worked else _lookalike(path, submission.files, released) or ""
-    if like.endswith(".py") and _plain(submission.files[like]) != _plain(released.files[path]):
+    text = submission.files.get(like, b"")
+    if _share(path, text, released) > HALF and plain(text) != plain(released.files[path]):
         package.notes.append(f"{shown(best.path)} stands as it was handed out. {_looks_like_it(like)}")
-    others = [c.path for c in copies if c is not best and (c.fault or _plain(c.data) != _plain(best.data))]
+    others = [c.path for c in copies if c is not best and (c.fault or plain(c.data) != plain(best.data))]
     if others:
         package.notes.append(f"There is more than one {path}: {shown(best.path)} is used, and not {some(others)}.")
 
 
 _DEFINES = re.compile(rb"^(?:async )?(?:def|class) (\w+)", re.M)
+HALF = 0.5  # of what a module defines: a file that does more is meant for it
 MAX_SCANNED = 1 << 20  # bytes of a file that are looked at for its functions
 NOWHERE = "in this hand-in."  # the end of the sentence, if nothing looks like the file
 
@@ -239,15 +241,20 @@ def _lookalike(path: str, names: Iterable[str], released: Released) -> str | Non
 
 def _defines(path: str, files: Mapping[str, bytes], released: Released) -> str:
     """The file of another name that defines most of what the module does, "topologie final.py"; "" if none does."""
-    wanted = set(_DEFINES.findall(released.files[path]))
-    best, most = "", 0.5
+    best, most = "", HALF
     for name, data in files.items():
         known = any(f"/{name}".endswith(f"/{own}") for own in released.names)
-        if not known and name.lower().endswith(".py") and wanted:
-            share = len(wanted & set(_DEFINES.findall(data[:MAX_SCANNED]))) / len(wanted)
+        if not known and name.lower().endswith(".py"):
+            share = _share(path, data, released)
             if share > most:
                 best, most = name, share
     return best
+
+
+def _share(path: str, data: bytes, released: Released) -> float:
+    """Of what a module defines, how much a file does."""
+    wanted = set(_DEFINES.findall(released.files[path]))
+    return len(wanted & set(_DEFINES.findall(data[:MAX_SCANNED]))) / len(wanted) if wanted else 0.0
 
 
 def _record(submission: Submission, week: Week) -> list[str]:

@@ -83,11 +83,10 @@ def lms_name(name: str) -> Named | None:
     found = _MOODLE.fullmatch(name)
     if found:
         return Named("Moodle", found["student"].strip(), found["file"] or "", found["number"])
-    if found := _MOODLE_REST.fullmatch(name):
-        return Named("Moodle", found["student"].strip(), found["file"] or "")
     found = _CANVAS.fullmatch(name) or _CANVAS_TEXT.fullmatch(name)
     if not found:
-        return None
+        rest = _MOODLE_REST.fullmatch(name)
+        return Named("Moodle", rest["student"].strip(), rest["file"] or "") if rest else None
     student = found["student"].rstrip("_")
     order = int(found["attachment"][:18]) if "attachment" in found.groupdict() else 0
     return Named(

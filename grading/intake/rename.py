@@ -6,6 +6,7 @@ import difflib
 from dataclasses import replace
 from pathlib import Path
 
+from grading.intake.arrange import plain
 from grading.intake.find import find_submissions
 from grading.intake.load import load
 from grading.intake.names import harmless, shown
@@ -63,8 +64,8 @@ def rename(
     ):
         raise LabError(f"{week.name} reads no file {shown(new)}{nearest(new, known)}")
     others = {name: to for name, to in names.items() if name != old}
-    ours = next((path for path in released.modules.values() if f"/{new}".endswith(f"/{path}")), "")
-    untouched = new in files and bool(ours) and files[new].split() == released.files[ours].split()
+    handed_out = [plain(released.files[own]) for own in released.modules.values() if Path(own).name == Path(new).name]
+    untouched = new in files and plain(files[new]) in handed_out
     if new in others.values() or (new in files and new not in others and not untouched):
         raise LabError(f"{where} holds a {shown(new)} already, and that one counts")
     write_names(entry.path, {**others, old: new})

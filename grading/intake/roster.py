@@ -33,7 +33,7 @@ NAMED = ("Student", "Full name")  # columns of people's names: Canvas', Moodle's
 NOT_THERE = "not in the roster"  # why nobody is found
 A_GROUP = "a group of the roster"
 UNNAMED = "Participant"  # what Moodle calls everybody under blind marking
-_FILE = re.compile(r"""^\s+|[\x00-\x1f\x7f&<>"`|':\\/]|\.\.+|\s+$""")  # left out of a file's name (Moodle's PARAM_FILE)
+_CUT = re.compile(r"""[\x00-\x1f\x7f&<>"`|':\\/]|\.\.+""")
 
 
 @dataclass
@@ -45,8 +45,8 @@ class Line:
 
     @property
     def name(self) -> str:
-        """What people call them; "" where the roster does not tell."""
-        return next((self.cells[column].strip() for column in NAMED if column in self.cells), "")
+        """What people call them, of Moodle's as its downloads write it; "" where the roster does not tell."""
+        return next((_cell(self, column) for column in NAMED if column in self.cells), "")
 
 
 @dataclass
@@ -125,8 +125,21 @@ def read(path: Path) -> Roster:
             continue
         own = tuple(name for column in names if (name := cells.get(column, "").strip()))
         if own:
-            roster.lines.append(Line(cells, own))
+            line = Line(cells, own)
+            line.names = tuple(dict.fromkeys([*own, *([line.name] if system == MOODLE and line.name else [])]))
+            roster.lines.append(line)
     return roster
+
+
+def _cell(line: Line, column: str) -> str:
+    """What stands there; a full name or a group of Moodle's as its downloads write it, which lack some signs."""
+    text = line.cells.get(column, "").strip()
+    return _file_name(text) if column in ("Full name", "Group") else text
+
+
+def _file_name(name: str) -> str:
+    """What Moodle leaves of a name in a file's: "Kate OBrien" of "Kate O'Brien" (clean_filename, PARAM_FILE)."""
+    return _CUT.sub("", clean(name).replace("_", " ")).strip()
 
 
 def _sign(head: str) -> str:
@@ -155,7 +168,8 @@ def _candidates(student: str, roster: Roster, rules: Rules) -> Iterator[list[Lin
             yield _numbered(name, roster, rules)
         for name in names:
             lines = _with(name, roster, "Full name")
-            yield [line for line in lines if not rules.is_another(participant_of(line), student)]
+            own = (student, _file_name(student))
+            yield [line for line in lines if not all(rules.is_another(participant_of(line), one) for one in own)]
         return
     for name in names:
         if roster.system == CANVAS:
@@ -168,10 +182,12 @@ def _candidates(student: str, roster: Roster, rules: Rules) -> Iterator[list[Lin
 def _with(wanted: str, roster: Roster, *columns: str) -> list[Line]:
     """The lines in which one of these columns holds it."""
     return [
-        line
-        for line in roster.lines
-        if wanted and any(line.cells.get(column, "").strip() == wanted.strip() for column in columns)
+        line for line in roster.lines if any(_cell(line, column) == _wanted(wanted, column) != "" for column in columns)
     ]
+
+
+def _wanted(name: str, column: str) -> str:
+    return _file_name(name) if column == "Full name" else name.strip()
 
 
 def _numbered(participant: str, roster: Roster, rules: Rules) -> list[Line]:
@@ -195,7 +211,7 @@ def _numbered(participant: str, roster: Roster, rules: Rules) -> list[Line]:
 
 def _in_group(name: str, line: Line) -> bool:
     """Whether Moodle calls this line's student so in what a group handed in. Its worksheet has the group, or not."""
-    group = line.cells.get("Group", "").strip()
+    group = _cell(line, "Group")
     return name == f"{group}-{line.name}" if group else name.endswith(f"-{line.name}")
 
 
@@ -225,9 +241,9 @@ def members(group: str, roster: Roster) -> list[Line]:
     group's. Nobody, if that is somebody's name."""
     if roster.system != MOODLE or group in roster.numbers:
         return []
-    return [
-        line for line in roster.lines if _FILE.sub("", line.cells.get("Group", "").replace("_", " ")) == group != ""
-    ]
+    found = [line for line in roster.lines if _cell(line, "Group") == group != ""]
+    several = len({line.cells["Group"].strip() for line in found}) > 1  # Team 1 and Team_1: nobody can tell
+    return [] if several else found
 
 
 def id_of(line: Line, roster: Roster, rules: Rules) -> str:

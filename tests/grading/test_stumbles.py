@@ -152,6 +152,7 @@ def test_whatever_lies_beside_an_untouched_notebook_is_told_and_waits(week, name
 def test_code_what_tools_leave_and_the_courses_own_files_are_no_answers(week):
     names = ["helper.py", "work/mine.toml", "Makefile", "docs/students.md", "labkit/py.typed", "empty.heic"]
     made = ["venv/pyvenv.cfg", "venv/bin/activate", "labs.egg-info/PKG-INFO", "labs.egg-info/SOURCES.txt"]
+    assert documents(week, {"work/pyvenv.cfg": b"x", "work/answer.pdf": b"x"}) == ["work/answer.pdf"], "made in place"
     run = ["runs/first/run.json", "runs/first/steps.jsonl", "runs/first/checkpoints/2/rank-0", "runs/first/run.log"]
     files = {"lab.ipynb": blank_of(week)} | {name: b"" if "empty" in name else b"x" for name in (*names, *made)}
     assert documents(week, files) == [] and unanswered(week, files) == ["13.7"]
@@ -164,9 +165,35 @@ def test_an_answer_in_a_comment_waits(week):
     code = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code" and not cell["id"].startswith("task"))
     own = code["source"]
     quiet = (own, f"{own}\nx = 1", f"#\n{own}", own.replace("50e9 ", "60e9 "))
-    for source in (*quiet, f"# 1, 30 and 442 us\n{own}", f"{own}\nx = 1  # since the ring sends less"):
+    quiet += (f"{own}\nx = 'ring'", f"%%time\n{own}")
+    told = [
+        "# 1, 30 and 442 us",
+        "# - the ring",
+        "#\t(a) the ring",
+        "# \u201cThe ring\u201d",
+        "x = 1  # the ring sends less",
+    ]
+    told += [
+        '"""The ring sends less."""',
+        "print('the ring sends less')",
+        "The ring sends less.",
+        "x = f'the ring {1}'",
+    ]
+    for source in (*quiet, *(f"{text}\n{own}" for text in told), *(f"{own}\n{text}" for text in told)):
         code["source"], waits = source, source not in quiet
         assert (unanswered(week, {"lab.ipynb": json.dumps(notebook).encode()}) == []) is waits, source
+
+
+def test_an_answered_notebook_beside_an_untouched_one_waits(week):
+    """The one nearest to the top is shown, and is as it was handed out."""
+    blank = blank_of(week)
+    answered = blank.replace(b"Write your answer here", b"30 us")
+    assert answered != blank
+    for other in ("work/lab.ipynb", "week13_allreduce/lab.ipynb", "work/LAB.ipynb"):
+        files = {"lab.ipynb": blank, other: answered}
+        assert documents(week, files) == [other] and unanswered(week, files) == []
+        assert documents(week, {**files, other: blank}) == [] and unanswered(week, {**files, other: blank}) == ["13.7"]
+    assert documents(week, {"lab.ipynb": blank, "week14_fsdp/lab.ipynb": answered}) == []
 
 
 def test_a_notebook_that_a_browser_called_json_is_the_notebook(week):
@@ -185,11 +212,12 @@ def test_work_beside_an_untouched_module_is_told_and_may_take_its_place(tmp_path
         "cost_model.py stands as it was handed out. cost_model (1).py looks like it: a file counts under its own name"
     )
     assert any(note.startswith(told) for note in arrange(Submission.of("anna", files), week).notes)
-    for other in ({**files, "cost_model (1).py": untouched + b"\n"}, {**files, "cost_model.py": b"x = 1"}):
+    plots = {"cost_model.py": untouched, "plot_cost_model.py": b"def plot(): pass", "test_cost_model.py": b"x = 1"}
+    for other in ({**files, "cost_model (1).py": untouched + b"\n"}, {**files, "cost_model.py": b"x = 1"}, plots):
         assert not any("stands as" in note for note in arrange(Submission.of("anna", other), week).notes)
     with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
         for name, data in files.items():
-            archive.writestr(f"bert/work/{name}", data)
+            archive.writestr(f"bert/work/{name}", (b"\xef\xbb\xbf" if name == "cost_model.py" else b"") + data)
         archive.writestr("bert/work/timing (1).py", files["cost_model (1).py"])
         archive.writestr("bert/work/timing.py", "def time_collective(): pass\n")
     collect([tmp_path / "in.zip"], week, tmp_path / "submitted", DEFAULTS)

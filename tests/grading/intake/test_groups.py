@@ -97,11 +97,46 @@ def test_without_a_worksheet_it_is_kept_under_the_groups_name(tmp_path, week):
     assert kept(tmp_path, week) == {("Group A", 1): b"A", ("Default group", 1): b"N"}
 
 
+def test_a_canvas_students_file_of_such_a_name_is_canvas_still():
+    named = lms_name("roemax_66_92_x_assignsubmission_file_ring.py")
+    assert (named.system, named.student, named.number) == ("Canvas", "roemax_66", "66")
+
+
+def test_names_are_as_moodle_writes_them_in_its_downloads(tmp_path, week):
+    """So that one student is one, alone in a week and in a group in another; and so that the upload is understood."""
+    sheet = tmp_path / "sheet.csv"
+    rows = [
+        (501, "Kate O'Brien", "G: 1"),
+        (502, "Anna_Maria / Meier", "G: 1"),
+        (503, "Cem O\u0308z", "G 2"),
+        (504, "X", "G_2"),
+    ]
+    sheet.write_text("Identifier,Full name,Group\n" + "".join(f"Participant {n},{name},{g}\n" for n, name, g in rows))
+    archive = zipped({f"{name}_assignsubmission_file/ring.py": name for name in ("G 1_70", "G 2_71")})
+    report = collect([put(tmp_path / "a.zip", archive)], week, tmp_path / "kept", Rules(), worksheet=sheet)
+    found = {one.student: one.participant for one in report.added}
+    assert found == {"Kate OBrien": "Kate OBrien_501", "Anna Maria  Meier": "Anna Maria  Meier_502", "G 2": "G 2_71"}, (
+        "G 2 may be either of two groups"
+    )
+    who = roster.read(sheet)
+    rules = Rules().knowing({name: {1: participant} for name, participant in found.items()})
+    for name, number in (
+        ("Kate OBrien", 501),
+        ("Kate O'Brien", 501),
+        ("Anna Maria  Meier", 502),
+        ("C\u00eam", None),
+        ("Cem \u00d6z", 503),
+    ):
+        line = roster.find(name, who, rules)[0]
+        assert (line and line.cells["Identifier"]) == (number and f"Participant {number}"), name
+
+
 @pytest.mark.parametrize(
     "name, student, number, participant",
     [
         ("Group A_77_assignsubmission_file", "Group A", "77", "Group A_77"),
         ("Default group_assignsubmission_file", "Default group", "", ""),
+        ("Default group_assignsubmission_file_lab.ipynb", "Default group", "", ""),
         ("Jane Doe_12_assignsubmission_file_", "Jane Doe", "12", "Jane Doe_12"),
     ],
 )
