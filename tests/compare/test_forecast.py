@@ -33,6 +33,7 @@ def test_the_first_step_tells_nothing_and_later_ones_by_the_clock():
         pace.left(now=50.0, step=10) is None
     )  # it may have compiled; of a resumed run, what was before does not count
     assert pace.left(now=80.0, step=20) == 80 * 3  # evaluations are on the clock too
+    assert pace.left(now=80.0, step=20) == 80 * 3, "told twice is no step back"
 
 
 def test_after_a_step_back_to_a_checkpoint_only_what_came_since_counts():

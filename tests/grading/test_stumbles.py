@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from grading import marks
 from grading.answers import documents, runs, unanswered
+from grading.gradebook.view import MOST_CELLS
 from grading.gradescope import pack as gradescope
 from grading.intake.arrange import arrange
 from grading.intake.collect import collect
@@ -26,6 +28,7 @@ from grading.reports.by_hand import ByHand
 from grading.reports.export import table as csv_table
 from grading.reports.feedback import feedback
 from grading.reports.overview import overview
+from grading.reports.pictures import own_pictures
 from grading.reports.standing import Standing
 from grading.run import Report
 from grading.table import class_table
@@ -33,6 +36,7 @@ from labkit.checks.tasks import find_weeks, load_week
 from labkit.checks.verdict import NO_RESULT
 from labkit.errors import LabError
 from tests.grading.reports.aclass import AWKWARD, mark, scored
+from tests.grading.reports.pngs import png
 
 ROOT = Path(__file__).resolve().parents[2]
 WEEKS = find_weeks(ROOT)
@@ -142,6 +146,7 @@ def blank_of(week):
     [
         *("answer.pages", "IMG_2041.HEIC", "clocks.webp", "work/sketch.svg", "talk.pptx", "clocks.xlsx", "answer"),
         *("times.csv", "times.json", "clip.mp4", "runs/first/answer.pdf", "lab.ipynb.json", "pyvenv/answer.heic"),
+        *("runs/first/ANSWER.ZIP", "runs/first/mine.ipynb", "runs/first.heic", "runs/second/answer.heic"),
     ],
 )
 def test_whatever_lies_beside_an_untouched_notebook_is_told_and_waits(week, name):
@@ -151,13 +156,17 @@ def test_whatever_lies_beside_an_untouched_notebook_is_told_and_waits(week, name
 
 def test_code_what_tools_leave_and_the_courses_own_files_are_no_answers(week):
     names = ["helper.py", "work/mine.toml", "Makefile", "docs/students.md", "labkit/py.typed", "empty.heic"]
+    names += ["steps.jsonl"]
     made = ["venv/pyvenv.cfg", "venv/bin/activate", "labs.egg-info/PKG-INFO", "labs.egg-info/SOURCES.txt"]
+    made += ["labs-1.0.dist-info/METADATA", "labs-1.0.dist-info/top_level.txt"]
     assert documents(week, {"work/pyvenv.cfg": b"x", "work/answer.pdf": b"x"}) == ["work/answer.pdf"], "made in place"
     run = ["runs/first/run.json", "runs/first/steps.jsonl", "runs/first/checkpoints/2/rank-0", "runs/first/run.log"]
-    files = {"lab.ipynb": blank_of(week)} | {name: b"" if "empty" in name else b"x" for name in (*names, *made)}
+    files = {"lab.ipynb": blank_of(week)} | {name: b" \n" if "empty" in name else b"x" for name in (*names, *made)}
     assert documents(week, files) == [] and unanswered(week, files) == ["13.7"]
     files |= dict.fromkeys(run, b"x")
     assert documents(week, files) == [] and unanswered(week, files) == [], "a run's folder is told as such, and waits"
+    for top in ("run.json", "pyvenv.cfg"):  # all lies beside them: no folder of a run, or of a tool
+        assert "answer.heic" in documents(week, {top: b"x", "answer.heic": b"x"})
 
 
 def test_an_answer_in_a_comment_waits(week):
@@ -197,8 +206,14 @@ def test_an_answered_notebook_beside_an_untouched_one_waits(week):
 
 
 def test_a_notebook_that_a_browser_called_json_is_the_notebook(week):
-    package = arrange(Submission.of("anna", {"lab.ipynb.json": blank_of(week)}), week)
-    assert package.notebook is not None and "lab.ipynb.json is taken as the notebook." in package.notes
+    picture = {"output_type": "display_data", "metadata": {}, "data": {"image/png": base64.b64encode(png()).decode()}}
+    drawn = json.loads(blank_of(week))
+    next(cell for cell in drawn["cells"] if cell["cell_type"] == "code")["outputs"] = [picture]
+    for name in ("lab.ipynb.json", "lab.ipynb.txt", "LAB.IPYNB"):
+        package = arrange(Submission.of("anna", {name: blank_of(week)}), week)
+        assert package.notebook is not None and f"{name} is taken as the notebook." in package.notes
+        assert any(note.startswith("There is a notebook, but none of the modules") for note in package.notes)
+        assert len(own_pictures({name: json.dumps(drawn).encode()})[0]) == 1
     other = arrange(Submission.of("anna", {"lab.ipynb.json": b"{}", "lab.ipynb": blank_of(week)}), week)
     assert other.notebook.path == "lab.ipynb"
 
@@ -212,9 +227,11 @@ def test_work_beside_an_untouched_module_is_told_and_may_take_its_place(tmp_path
         "cost_model.py stands as it was handed out. cost_model (1).py looks like it: a file counts under its own name"
     )
     assert any(note.startswith(told) for note in arrange(Submission.of("anna", files), week).notes)
+    text = {"cost_model.py": untouched, "cost_model.md": b"The model of costs"}
     plots = {"cost_model.py": untouched, "plot_cost_model.py": b"def plot(): pass", "test_cost_model.py": b"x = 1"}
-    for other in ({**files, "cost_model (1).py": untouched + b"\n"}, {**files, "cost_model.py": b"x = 1"}, plots):
+    for other in ({**files, "cost_model (1).py": untouched + b"\n"}, {**files, "cost_model.py": b"x = 1"}, text, plots):
         assert not any("stands as" in note for note in arrange(Submission.of("anna", other), week).notes)
+    files["cost_model.py"] = untouched.replace(b"\n", b"\r\n")  # as an editor on Windows leaves it
     with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
         for name, data in files.items():
             archive.writestr(f"bert/work/{name}", (b"\xef\xbb\xbf" if name == "cost_model.py" else b"") + data)
@@ -270,6 +287,8 @@ def test_an_empty_hand_in_waits_for_nobody_in_any_week(week):
     for broken in (torn, conflict, b'{"cells": "none"}', b"[]", b"", b" \n"):
         assert unanswered(week, {"lab.ipynb": broken}) == [], "nobody could read it: a person has to"
     assert unanswered(week, {"lab.ipynb": b'{"cells": []}'}) == written
+    many = [{"cell_type": "code", "source": ""}] * (MOST_CELLS + 1)
+    assert unanswered(week, {"lab.ipynb": json.dumps({"cells": many}).encode()}) == [], "not all were looked at"
     assert unanswered(week, {"week13.tar.gz": b"x"}) == unanswered(week, {"all.zip": b"x"}) == []
     assert documents(week, {**blank, "work.7z": b"x"}) == (["work.7z"] if written else [])
     beside = {"answer.md": b"On my laptop", "work/notes.txt": b"x", "work/predictions.jsonl": b"{}\n", "plot.py": b""}

@@ -14,6 +14,7 @@ from grading.intake import find_submissions, load
 from grading.intake.collect import collect
 from grading.intake.policy import Rules
 from grading.intake.receipts import read_receipts
+from grading.intake.withdraw import withdraw
 from labkit.errors import LabError
 from tests.grading.intake.handed_in import MINE, PACKAGE, RING, put, put_all, zipped
 
@@ -317,7 +318,7 @@ def test_downloads_that_tell_no_time(tmp_path, gather, kept):
     assert [files["ring.py"] for files in kept().values()] == [b"A", b"B", b"C", b"B", b"the same"]
 
 
-def test_whose_newer_attempt_stays_the_last_when_an_old_download_is_read_again_is_told(tmp_path, gather):
+def test_whose_newer_attempt_stays_the_last_when_an_old_download_is_read_again_is_told(tmp_path, gather, week):
     """Earlier files that were put back look the same as an old download that is read by mistake."""
     names = [f"{name}_{n}_assignsubmission_file_/ring.py" for n, name in enumerate(("Jane Doe", "Li Wei"))]
     first = put(tmp_path / "first.zip", zipped(dict.fromkeys(names, "A")))
@@ -333,6 +334,17 @@ def test_whose_newer_attempt_stays_the_last_when_an_old_download_is_read_again_i
         assert not any("put their earlier" in note for note in gather(first, given=given).notes)
     report = gather(first, given=later[2], students=["Jane Doe"])
     assert not any("put their earlier" in note for note in report.notes) and report.timed
+    withdraw(tmp_path / "kept", tmp_path / "marks", week, RULES, student="Jane Doe", attempt=1)
+    told = gather(first, given=later[2]).notes
+    assert any("withdrawn before" in note for note in told), "what was withdrawn is told as such, and once"
+    assert not any("put their earlier" in note for note in told)
+    (live := tmp_path / "live").mkdir()
+    live.chmod(0o777)
+    for text in "ABA":  # put there by students themselves: when, the folder tells
+        put_all(live / "anna", {"ring.py": text})
+        report = gather(live, given=datetime.now(UTC) + timedelta(days=9), to="other")
+        assert not any("put their earlier" in note for note in report.notes)
+    assert report.known == 1
 
 
 @pytest.mark.parametrize(

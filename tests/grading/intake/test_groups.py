@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import pytest
 
+from grading import marks
 from grading.intake import roster
 from grading.intake.collect import collect
 from grading.intake.find import find_submissions
 from grading.intake.load import load
 from grading.intake.names import lms_name
 from grading.intake.policy import Rules
+from grading.reports.feedback import path_of
 from labkit.errors import LabError
-from tests.grading.aclassroom import grade
+from tests.grading.aclassroom import WEEKS, grade
 from tests.grading.intake.handed_in import put, zipped
+from tests.grading.reports.aclass import mark
 
 SHEET = """Identifier,Full name,Group,Grade
 Participant 501,Anna Meier,Group A,
@@ -41,7 +46,10 @@ def kept(tmp_path, week):
 
 def test_each_member_has_handed_in_what_the_group_did(tmp_path, week, sheet):
     first = download(tmp_path / "first.zip", a="A", b="B", none="N", other="C")
+    with zipfile.ZipFile(first, "a") as archive:
+        archive.writestr("readme.txt", "x")
     report = collect([first], week, tmp_path / "kept", Rules(), worksheet=sheet)
+    assert any("readme.txt" in note and "passed over" in note for note in report.notes)
     anna, ben, cem, max_a, max_b = "Anna Meier", "Ben Carter", "Cem Öz", "Max Meier_503", "Max Meier_504"
     first_of = {anna: b"A", ben: b"A", max_a: b"A", max_b: b"B", cem: b"N", "Group C": b"C"}
     assert kept(tmp_path, week) == {(name, 1): text for name, text in first_of.items()}
@@ -66,6 +74,10 @@ def test_one_member_is_collected_alone_and_a_worksheet_that_is_not_there_is_refu
     words = [download(tmp_path / "all.zip", a="A", b="B")], week, tmp_path / "kept", Rules()
     collect(*words, students=["Ben Carter"], worksheet=sheet)
     assert kept(tmp_path, week) == {("Ben Carter", 1): b"A"}
+    other = put(tmp_path / "other.csv", "Identifier,Full name,Group\nParticipant 1,Zoe,Group A\n")
+    of_other = Rules(roster={"file": str(other)})
+    added = collect([tmp_path / "all.zip"], week, tmp_path / "new", of_other, worksheet=sheet).added
+    assert "Zoe" not in {one.student for one in added} and len(added) == 4, "this assignment's, not the course's roster"
     with pytest.raises(LabError, match="there is no roster"):
         collect(*words, worksheet=tmp_path / "none.csv")
 
@@ -90,6 +102,13 @@ def test_the_command_takes_the_worksheet_and_the_courses_roster_is_another_assig
     said = grade(tmp_path, *words, "--to", "alone")
     assert "Group A handed in and is a group of the roster: `grade withdraw` takes it back" in said
     assert "kept for Anna Meier, Ben Carter, Max Meier_503" in grade(tmp_path, *words, "--roster", "sheet.csv")
+    marks.write(tmp_path / "marks", mark("Ben Carter"))
+    page = path_of(tmp_path / "feedback", WEEKS["week13"], "Ben Carter")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("page of Ben")
+    grade(tmp_path, "pack", "feedback", "week13", "--like", "all.zip", "--to", "up.zip", status=1)
+    with zipfile.ZipFile(tmp_path / "up.zip") as archive:
+        assert archive.namelist() == ["Ben Carter_502_assignsubmission_file/week13.html"]
 
 
 def test_without_a_worksheet_it_is_kept_under_the_groups_name(tmp_path, week):

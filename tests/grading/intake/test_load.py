@@ -177,11 +177,12 @@ def test_a_bomb_inside_an_archive_inside_an_archive(folder, read, monkeypatch):
 def test_code_comes_before_everything_else(folder, read, monkeypatch):
     limits(monkeypatch, MAX_FILES=3)
     put_all(folder / "eve", {**{f"a{n}.png": "x" for n in range(20)}, "z/ring.py": "mine", "lab.ipynb": "{}"})
+    put(folder / "eve/lab.ipynb.json", "{}")
     submission = read()
-    assert set(submission.files) == {"z/ring.py", "lab.ipynb", "a0.png"}
-    assert len(submission.left_out) == 19
+    assert set(submission.files) == {"z/ring.py", "lab.ipynb", "lab.ipynb.json"}
+    assert len(submission.left_out) == 20
     (note,) = submission.notes
-    assert "a1.png, a10.png" in note and "and 14 more; each is too much" in note
+    assert "a1.png, a10.png" in note and "and 15 more; each is too much" in note
 
 
 def test_an_endless_folder_is_not_read_to_its_end(folder, read, monkeypatch):

@@ -166,9 +166,10 @@ def test_a_groups_folder_is_nobodys_and_the_way_to_its_members_is_told(tmp_path)
     text = "Identifier,Full name,Group,Grade\n" + "".join(
         f"Participant {number},{name},{group},\n"
         for number, name, group in (
-            (77, "Anna Meier", "Team_1: blue"),
-            (78, "Ben Carter", "Team_1: blue"),
+            (77, "Anna Meier", "Team_1: ..blue"),
+            (78, "Ben Carter", "Team_1: ..blue"),
             (79, "Cem", "Cem"),
+            (80, "Dora", ""),
         )
     )
     who = read(tmp_path, text)
@@ -183,6 +184,8 @@ def test_a_groups_folder_is_nobodys_and_the_way_to_its_members_is_told(tmp_path)
     (told,) = roster.outside(of, who, rules)
     assert told.startswith("Team 1 blue handed in and is a group of the roster: `grade withdraw` takes it back")
     assert f"`grade collect` with --roster {who.path} gives it to each member" in told
+    blind = read(tmp_path, "Identifier,Group,Grade\nParticipant 77,,\n")
+    assert roster.find("Anna Meier", blind, rules)[0].cells["Identifier"] == "Participant 77", "no name is there"
 
 
 def test_a_group_that_the_worksheet_names_otherwise_is_nobodys(tmp_path):
@@ -327,20 +330,21 @@ def test_a_moodle_before_4_1_finds_them_by_the_names_it_gave(week, tmp_path):
 
 def test_a_groups_page_goes_to_each_member_under_their_own_number(week, tmp_path):
     """In the group's folder it would go to whoever has the group's number as a participant."""
-    numbers = {"Anna Meier": "Anna Meier_901", "Bo Li": "Bo Li_77", "Cem": "Cem_905", "Eve": "Eve_906"}
-    rules = Rules().knowing({name: {1: one} for name, one in numbers.items()})
+    numbers = {"Anna Meier": "Anna Meier_901", "Bo Li": "Bo Li_77", "Cem {C}": "Cem {C}_905", "Eve": "Eve_906"}
+    rules = Rules().knowing({name: {1: "Bo_1" if name == "Bo Li" else one, 2: one} for name, one in numbers.items()})
     names = [f"{name}_assignsubmission_file/lab.ipynb" for name in ("Group {A}_77", "Default group", "Eve_906")]
-    groups = {"Anna Meier": "Group {A}_77", "Bo Li": "Group {A}_77", "Cem": "Default group", "Zoe": "Group B_78"}
-    found, files = packed(week, tmp_path, names, [*numbers, "Zoe"], rules, groups)
+    groups = {"Anna Meier": "Group {A}_77", "Bo Li": "Group {A}_77", "Cem {C}": "Default group", "Zoe": "Group B_78"}
+    groups |= {"Eve": "Group B_78", "Kim": "Default group"}  # Eve handed it in alone, later; of Kim no number is known
+    found, files = packed(week, tmp_path, names, [*numbers, "Zoe", "Kim"], rules, groups)
     assert {as_moodle(name)[0]: name.partition("_")[0] for name in files} == {
         901: "Anna Meier",
         77: "Bo Li",
-        905: "Cem",
+        905: "Cem {C}",
         906: "Eve",
     }
     for name, data in files.items():
         assert data == path_of(tmp_path / "feedback", week, name.partition("_")[0]).read_bytes()
-    assert found.told == ["Zoe is not in the download"]
+    assert found.told == ["Zoe is not in the download", "Kim is not in the download"]
     flat = ["Group {A}_77_assignsubmission_file_lab.ipynb"]
     assert list(packed(week, tmp_path, flat, ["Bo Li"], rules, groups)[1]) == [
         "Bo Li_77_assignsubmission_file_week13.html"

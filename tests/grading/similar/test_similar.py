@@ -81,17 +81,18 @@ def test_the_command_reads_every_attempt(tmp_path):
 def test_a_group_is_one_and_its_members_are_no_pair(tmp_path):
     import zipfile
 
-    sheet = "Identifier,Full name,Group\nParticipant 1,Anna,Team\nParticipant 2,Ben,Team\nParticipant 3,Cem,Other\n"
+    sheet = "Identifier,Full name,Group\nParticipant 1,Anna,Team\nParticipant 2,Ben,Team\n"
+    sheet += "Participant 3,Cem,Default group\nParticipant 4,Dora,Default group\n"
     (tmp_path / "sheet.csv").write_text(sheet)
     (tmp_path / "course.toml").write_text("[deadlines]\nweek13 = 2026-11-13T23:59:00+01:00\n")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        for group, files in (("Team_70", student(1)), ("Other_71", renamed(student(1)))):
+        for group, files in (("Team_70", student(1)), ("Default group", renamed(student(1)))):
             for name, data in files.items():
                 archive.writestr(f"{group}_assignsubmission_file/{name}", data)
     times = ("--received", "2026-11-13T10:00:00+01:00")
     grade(tmp_path, "collect", "week13", "--from", "all.zip", *times, "--roster", "sheet.csv")
     said = grade(tmp_path, "similar", "week13", "--to", "page.html")
-    assert "1 pair of 3 hand-ins" in said and "Team" in said and "Other" in said and "Anna" not in said
+    assert "1 pair of 3 hand-ins" in said and "Team" in said and "Default group" in said and "Anna" not in said
 
 
 def test_handing_in_often_makes_no_habit_and_no_pairs_of_ones_own(week):
