@@ -244,6 +244,7 @@ def _about(entry: Entry, digest: str, week: Week, settings: Settings) -> dict[st
     """What a mark says of the attempt and of how it is judged, whatever comes of it."""
     return {
         "student": entry.student,
+        "group": entry.group,
         "assignment": week.name,
         "attempt": entry.attempt,
         "received": received(entry),

@@ -48,6 +48,7 @@ class Mark:
                 {"collectives.py": "collectives (1).py"}
     unanswered  ids of written tasks to which nothing was handed in: no notebook, or its cells as they were handed out
     tasks       as Outcome.to_json gives them: id, title, kind, cell, points, possible, cases
+    group       the group that handed it in: one person's points are the others', see reports/together.py
     seconds     wall clock; core_seconds: of all its processes and the judge
     """
 
@@ -73,6 +74,7 @@ class Mark:
     core_seconds: float = 0.0
     finished: str = ""
     version: int = VERSION
+    group: str = ""
 
     @property
     def cases(self) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ def feedback(
     from grading.intake.namesakes import of_week
     from grading.intake.pending import entries_of
     from grading.intake.policy import find_rules
+    from grading.intake.roster import of_rules, strangers
     from grading.reports import page
     from grading.reports.commands import again, class_of, waiting
     from grading.reports.feedback import path_of, stamp
@@ -55,7 +56,9 @@ def feedback(
     found, here = class_of(week, marks, gradebook, course)
     rules = of_week(find_rules(course, find_weeks()), submissions, found)
     groups = {entry.student: entry.group for entry in entries_of(submissions, found) if entry.group}
-    packed = pack(found, here, pages, like, to, rules, groups)
+    who = of_rules(rules)
+    unknown = {one for one, _ in strangers([one.student for one in here], who, rules)} if who is not None else set()
+    packed = pack(found, here, pages, like, to, rules, groups, unknown)
     older = [
         one.student
         for one in here

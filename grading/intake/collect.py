@@ -25,7 +25,7 @@ from pathlib import Path
 from grading.files import locked, put
 from grading.intake import roster
 from grading.intake.find import Entry, Found
-from grading.intake.groups import by_member
+from grading.intake.groups import by_member, group_name
 from grading.intake.mistaken import refuse_another_weeks
 from grading.intake.names import clean, is_exchange_name, shown, some
 from grading.intake.namesakes import told_apart
@@ -98,6 +98,7 @@ def collect(
     to = Path(to)
     report = Report(to / week.name)
     sheet = roster.read(worksheet) if worksheet else None
+    groups = set[str]()
     try:
         with _locked(report.root, week) as ended:
             for source in map(Path, sources):
@@ -108,6 +109,7 @@ def collect(
                     _timed_or_refuse(found, source, week, rules, given)
                     if not students:
                         refuse_another_weeks(found, source, week)
+                    groups |= {group_name(entry.group) for entry in found if entry.group}
                     ended = _collect(found, source, week, rules, given, students, ended, report, progress)
             report.notes += _long_ago(given, week, rules, report)
             report.notes += _not_the_last(week, rules, report)
@@ -117,6 +119,11 @@ def collect(
                     "course.toml. --student ID --received TIME tells one's time"
                 )
             here = [unquoted(path.name) for path in report.root.iterdir() if path.is_dir()]
+            for group in sorted(groups & {one for one in here if receipts_in(folder_of(report.root, one))}):
+                report.notes.append(
+                    f"{shown(group)} was collected before under the group's own name: "
+                    f"`{shlex.join(['grade', 'withdraw', week.name, group])}` takes that back"
+                )
             known = None
             with contextlib.suppress(LabError):  # a roster that cannot be read is told elsewhere, and stops nothing
                 known = roster.of_rules(rules)
@@ -170,7 +177,10 @@ def _collect(
     older: list[Receipt] = []
     ids: dict[str, set[str]] = {}
     called: dict[str, set[str]] = {}
+    first: dict[tuple[str, str], Receipt] = {}
     for receipt in read_receipts(report.root, week.name):
+        if receipt.group:
+            first.setdefault((receipt.group, receipt.digest), receipt)
         ids.setdefault(receipt.called, set()).add(receipt.student)
         if receipt.called and receipt.called != receipt.student:
             called.setdefault(receipt.student, set()).add(receipt.called)
@@ -184,6 +194,8 @@ def _collect(
             folder = folder_of(report.root, student)
             theirs, back = receipts_in(folder), receipts_in(folder / WITHDRAWN)
             received, timed = _time(entry, week, rules, given, sure=bool(students) and EVERYBODY not in students)
+            if entry.group and not students and (of := first.get((entry.group, digest))):
+                received, timed = of.received, of.timed  # who is new in the group has it since the others have
             report.marked += given is not None and timed == GIVEN and received != given and entry.late is not None
             known = _known(theirs, entry, digest, received, timed, before) or any(one.digest == digest for one in back)
             if entry.received and received != entry.received and (students or not known):

@@ -43,6 +43,12 @@ def by_member(found: Found, roster: Roster | None) -> Found:
     return Found(sorted(entries, key=lambda one: (one.student, one.attempt)), notes, found.without)
 
 
+def group_name(group: str) -> str:
+    """ "Group A" of "Group A_4711"."""
+    name, _, id = group.rpartition("_")
+    return name if id.isdigit() else group
+
+
 def _called(line: Line, roster: Roster) -> str:
     """As `grade collect` calls them: two of one name by name and number."""
     alone = sum(line.name == one.name for one in roster.lines) == 1

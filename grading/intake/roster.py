@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import html
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -197,8 +198,8 @@ def _numbered(participant: str, roster: Roster, rules: Rules) -> list[Line]:
     this assignment's, or if marking is blind. It may be a group's number, too."""
     name, _, number = participant.rpartition("_")
     lines = _with(f"Participant {number}", roster, "Identifier")
-    if not lines:
-        return []
+    if not lines or (name and lines[0].name == name):  # no two assignments have the same number
+        return lines
     called = [line for line in roster.lines if line.name and (name == line.name or _in_group(name, line))]
     if len(called) == 1:
         return [line for line in lines if line in called]
@@ -236,12 +237,18 @@ def participant_of(line: Line) -> str:
     return f"{line.name or UNNAMED}_{line.cells['Identifier'].strip().rpartition(' ')[2]}"
 
 
+def _folders(line: Line) -> tuple[str, str]:
+    """How the folder of this line's group may be called: "Mo & Di" is "Mo  Di", or "Mo amp; Di" (format_string)."""
+    group = line.cells.get("Group", "")
+    return _file_name(group), _file_name(html.escape(group, quote=False))
+
+
 def members(group: str, roster: Roster) -> list[Line]:
     """The lines of Moodle's worksheet whose group's folder is called so, which is what a file's name leaves of the
     group's. Nobody, if that is somebody's name."""
     if roster.system != MOODLE or group in roster.numbers:
         return []
-    found = [line for line in roster.lines if _cell(line, "Group") == group != ""]
+    found = [line for line in roster.lines if group and group in _folders(line)]
     several = len({line.cells["Group"].strip() for line in found}) > 1  # Team 1 and Team_1: nobody can tell
     return [] if several else found
 

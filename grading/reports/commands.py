@@ -260,6 +260,7 @@ def export(
     from grading.reports import canvas, changed, moodle
     from grading.reports import export as table
     from grading.reports.page import count
+    from grading.reports.together import unequal
 
     _refuse_roster(to, course, roster)
     if format is not Format.canvas and (assignment or automatic):
@@ -274,7 +275,8 @@ def export(
     everybody = [*(one.student for one in here), *waits.new]
     rules, who, gone, away = _missing(found, here, submissions, course, roster, waits.new)
     bare = [student for student in waits.new if student not in away]
-    for sentence in (*unknown_ids(who, rules), *_to_mend(everybody, marks, submissions, found, who, rules)):
+    differ = unequal(here)
+    for sentence in (*unknown_ids(who, rules), *_to_mend(everybody, marks, submissions, found, who, rules), *differ):
         typer.echo(sentence)
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:

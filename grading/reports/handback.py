@@ -19,7 +19,7 @@ import io
 import re
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -58,6 +58,7 @@ def pack(
     to: Path,
     rules: Rules,
     groups: Mapping[str, str] = MappingProxyType({}),
+    strangers: Collection[str] = (),
 ) -> Packed:
     """Pack the pages that `grade feedback` wrote.
 
@@ -65,6 +66,7 @@ def pack(
     like        the platform's own bulk downloads of this assignment, which tell the names
     rules       the course's, which know who has which number in this week
     groups      of whom a group handed it in, its name in the download
+    strangers   who is not in the roster: a group, say, whose number in Moodle is somebody else's as a participant
 
     LabError for what is no download of Canvas or Moodle, for one of each, and for another week's."""
     named: dict[str, tuple[str, str]] = {}
@@ -84,12 +86,15 @@ def pack(
         with tempfile.TemporaryDirectory() as scratch, opened(source, week, Path(scratch) / "download") as handed_in:
             refuse_another_weeks(handed_in, source, week, f"nothing was packed: give the download of {week.name}")
     packed = Packed(to, systems.pop())
-    without, unknown = [], []
+    without, unknown, unknown_here = [], [], list[str]()
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
         for standing in standings:
             written = path_of(feedback, week, standing.student)
             place = _place(standing, named, participants, rules)
+            if packed.system == "Moodle" and standing.student in strangers:
+                unknown_here.append(standing.student)
+                continue
             if place is None and standing.student in groups:
                 place = _of_member(standing, groups[standing.student], named | participants, rules)
             if not written.is_file():
@@ -105,7 +110,12 @@ def pack(
         )
     to.parent.mkdir(parents=True, exist_ok=True)
     put(to, whole.getvalue(), 0o640)
-    for students, why in ((without, "has no page: run `grade feedback` again"), (unknown, "is not in the download")):
+    reasons = (
+        (without, "has no page: run `grade feedback` again"),
+        (unknown, "is not in the download"),
+        (unknown_here, "is not in the roster: whose page it is in Moodle is not known, and it is left out"),
+    )
+    for students, why in reasons:
         packed.told += [f"{page.one_line(student, 60)} {why}" for student in students]
     return packed
 

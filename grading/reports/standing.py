@@ -13,6 +13,7 @@ from typing import Any
 from grading import marks
 from grading.intake.policy import DEFAULTS, EXCUSED, Rules, final
 from grading.reports.by_hand import ByHand, all_by_hand
+from grading.reports.together import share
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT
@@ -197,6 +198,7 @@ def standings(week: Week, folder: Path, course: Path, rules: Rules = DEFAULTS) -
         out.append(Standing(mark, [one.attempt for one in attempts], factor, sentence, by_hand))
         if rules.is_excused(student, week.name):
             out[-1].excuse()
+    share(out)
     return out
 
 

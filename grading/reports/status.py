@@ -22,6 +22,7 @@ from grading.intake.receipts import MARKED
 from grading.intake.withdraw import only_withdrawn
 from grading.reports import page
 from grading.reports.standing import Standing, possible, standings
+from grading.reports.together import unequal
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -128,6 +129,7 @@ def status(
         for row in result.rows:
             if row.received and row.received.tzinfo:
                 row.received = row.received.astimezone(due.tzinfo)
+    result.told += unequal(found)
     within = in_week(rules, entries)
     here = [row.student for row in result.rows]
     who = roster.of_rules(within, given)

@@ -43,6 +43,7 @@ def similar(
     from rich.text import Text
 
     from grading.intake.find import find_submissions
+    from grading.intake.groups import group_name
     from grading.intake.load import load
     from grading.intake.pending import refuse_other_weeks
     from grading.reports.page import count
@@ -59,7 +60,7 @@ def similar(
         refuse_other_weeks(submissions, found)
         for folder, year in ((submissions, ""), *(_year(one, found.name) for one in earlier or ())):
             for entry in find_submissions(folder, found):  # of a group's members none has copied from another
-                whose = entry.group.rpartition("_")[0] or entry.group or entry.student
+                whose = group_name(entry.group) if entry.group else entry.student
                 yield load(replace(entry, student=whose), found), year
 
     with console.status("reading ...") as status:

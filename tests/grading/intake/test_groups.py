@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from datetime import UTC, datetime
 
 import pytest
 
@@ -111,6 +112,46 @@ def test_the_command_takes_the_worksheet_and_the_courses_roster_is_another_assig
         assert archive.namelist() == ["Ben Carter_502_assignsubmission_file/week13.html"]
 
 
+def test_who_is_new_in_a_group_has_its_hand_in_since_the_others_have(tmp_path, week, sheet):
+    """A member who was moved in Moodle after the deadline was late with what the group had handed in in time."""
+    friday, monday = (datetime(2026, 11, day, 20, tzinfo=UTC) for day in (13, 16))
+    archive = download(tmp_path / "all.zip", a="A", b="B")
+    collect([archive], week, tmp_path / "kept", Rules(), given=friday, worksheet=sheet)
+    sheet.write_text(SHEET.replace("Participant 502,Ben Carter,Group A", "Participant 502,Ben Carter,Group B"))
+    report = collect([archive], week, tmp_path / "kept", Rules(), given=monday, worksheet=sheet)
+    assert [(one.student, one.attempt, one.received) for one in report.added] == [("Ben Carter", 2, friday)]
+    other = download(tmp_path / "new.zip", a="A2", b="B")
+    added = collect([other], week, tmp_path / "kept", Rules(), given=monday, worksheet=sheet).added
+    assert {one.received for one in added} == {monday} and len(added) == 2
+
+
+def test_what_was_kept_under_the_groups_own_name_is_told(tmp_path, week, sheet):
+    archive = download(tmp_path / "all.zip", a="A", none="N")
+    assert not [n for n in collect([archive], week, tmp_path / "kept", Rules()).notes if "takes that back" in n]
+    notes = collect([archive], week, tmp_path / "kept", Rules(), worksheet=sheet).notes
+    told = [note for note in notes if "takes that back" in note]
+    assert [note.partition(" was collected before")[0] for note in told] == ["Default group", "Group A"]
+    assert "`grade withdraw week91 'Group A'`" in told[1]
+
+
+def test_a_groups_page_is_not_packed_under_the_groups_number(tmp_path, sheet):
+    deadline = "[deadlines]\nweek13 = 2026-11-13T23:59:00+01:00\n"
+    (tmp_path / "course.toml").write_text(f'{deadline}[roster]\nfile = "{sheet}"\n')
+    words = ("collect", "week13", "--from", "all.zip", "--received", "2026-11-13T10:00:00+01:00")
+    download(tmp_path / "all.zip", a="x = 1", b="x = 2")
+    grade(tmp_path, *words)
+    grade(tmp_path, *words, "--roster", "sheet.csv")
+    for name in ("Group A", "Ben Carter"):
+        marks.write(tmp_path / "marks", mark(name))
+        page = path_of(tmp_path / "feedback", WEEKS["week13"], name)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(f"page of {name}")
+    said = grade(tmp_path, "pack", "feedback", "week13", "--like", "all.zip", "--to", "up.zip", status=1)
+    with zipfile.ZipFile(tmp_path / "up.zip") as archive:
+        assert archive.namelist() == ["Ben Carter_502_assignsubmission_file/week13.html"]
+    assert "Group A is not in the roster: whose page it is in Moodle is not known, and it is left out" in said
+
+
 def test_without_a_worksheet_it_is_kept_under_the_groups_name(tmp_path, week):
     collect([download(tmp_path / "all.zip", a="A", none="N")], week, tmp_path / "kept", Rules())
     assert kept(tmp_path, week) == {("Group A", 1): b"A", ("Default group", 1): b"N"}
@@ -129,14 +170,18 @@ def test_names_are_as_moodle_writes_them_in_its_downloads(tmp_path, week):
         (502, "Anna_Maria / Meier", "G: 1"),
         (503, "Cem O\u0308z", "G 2"),
         (504, "X", "G_2"),
+        (505, "Di", "Mo & Di"),
     ]
     sheet.write_text("Identifier,Full name,Group\n" + "".join(f"Participant {n},{name},{g}\n" for n, name, g in rows))
-    archive = zipped({f"{name}_assignsubmission_file/ring.py": name for name in ("G 1_70", "G 2_71")})
+    archive = zipped({f"{name}_assignsubmission_file/ring.py": name for name in ("G 1_70", "G 2_71", "Mo amp; Di_72")})
     report = collect([put(tmp_path / "a.zip", archive)], week, tmp_path / "kept", Rules(), worksheet=sheet)
     found = {one.student: one.participant for one in report.added}
-    assert found == {"Kate OBrien": "Kate OBrien_501", "Anna Maria  Meier": "Anna Maria  Meier_502", "G 2": "G 2_71"}, (
-        "G 2 may be either of two groups"
-    )
+    assert found == {
+        "Kate OBrien": "Kate OBrien_501",
+        "Anna Maria  Meier": "Anna Maria  Meier_502",
+        "G 2": "G 2_71",
+        "Di": "Di_505",
+    }, "G 2 may be either of two groups"
     who = roster.read(sheet)
     rules = Rules().knowing({name: {1: participant} for name, participant in found.items()})
     for name, number in (

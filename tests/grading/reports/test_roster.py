@@ -162,6 +162,21 @@ def test_a_number_of_another_assignment_is_nobodys(tmp_path, of, found):
         assert bool(why) == (number is None)
 
 
+def test_two_of_one_name_are_found_by_the_number_of_either_week(tmp_path):
+    """[roster] is one week's worksheet, and [ids] has a line for each week. Moodle gives no number twice."""
+    text = "Identifier,Full name,Grade\nParticipant 501,Max Meier,\nParticipant 502,Max Meier,\nParticipant 503,Lea,\n"
+    who = read(tmp_path, text)
+    ids = {"Max Meier_501": "Max A", "Max Meier_502": "Max B", "Max Meier_701": "Max A", "Max Meier_702": "Max B"}
+    rules = Rules(ids=ids).knowing({"Max A": {1: "Max Meier_701"}, "Max B": {1: "Max Meier_702"}})
+    found = {name: roster.find(name, who, rules)[0] for name in ("Max A", "Max B")}
+    assert {name: line.cells["Identifier"] for name, line in found.items()} == {
+        "Max A": "Participant 501",
+        "Max B": "Participant 502",
+    }
+    assert [one.student for one in roster.absent("week14", ["Max A", "Max B"], who, rules, NOW)] == ["Lea"]
+    assert roster.unknown_ids(who, rules) == []
+
+
 def test_a_groups_folder_is_nobodys_and_the_way_to_its_members_is_told(tmp_path):
     text = "Identifier,Full name,Group,Grade\n" + "".join(
         f"Participant {number},{name},{group},\n"

@@ -1,0 +1,67 @@
+"""What a group handed in is marked once: the points that a person gave one member are the others' as well.
+
+Formgrader has a copy for each member. Who has points or comments of their own keeps them; where members differ, that is
+told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from grading.intake.groups import group_name
+from grading.marks import Mark
+from grading.reports.by_hand import ByHand
+from labkit.checks.outcome import number
+
+
+class Member(Protocol):
+    """A Standing (standing.py)."""
+
+    mark: Mark
+    by_hand: dict[str, ByHand]
+
+    @property
+    def student(self) -> str: ...
+
+    def points(self, task: dict[str, Any]) -> float | None: ...
+
+
+def share(standings: Sequence[Member]) -> None:
+    """Give members whose answer no person marked what another member of the same hand-in has, if all who have points
+    have the same."""
+    for theirs in _together(standings):
+        for id in [task["id"] for task in theirs[0].mark.tasks]:
+            given = [one.by_hand[id] for one in theirs if id in one.by_hand]
+            marked = [one for one in given if one.points is not None and not one.again]
+            if len({(one.points, one.extra) for one in marked}) != 1:
+                continue
+            for one in theirs:
+                own = one.by_hand.get(id)
+                if own is None or (own.points is None and not own.comments and not own.extra):
+                    of, automatic = (own.of, own.automatic) if own else (None, None)
+                    one.by_hand[id] = replace(marked[0], of=of, automatic=automatic)
+
+
+def unequal(standings: Sequence[Member]) -> list[str]:
+    """Sentences on groups of whose members some have other points than others, for the same hand-in."""
+    told = []
+    for theirs in _together(standings):
+        for task in theirs[0].mark.tasks:
+            points = {one.student: one.points(task) for one in theirs}
+            if len(set(points.values())) > 1:
+                each = "; ".join(f"{name} {'none yet' if n is None else number(n)}" for name, n in points.items())
+                told.append(
+                    f"{group_name(theirs[0].mark.group)} has different points for one hand-in, {task['id']}: {each}"
+                )
+    return told
+
+
+def _together(standings: Sequence[Member]) -> list[list[Member]]:
+    """Those who count by the same hand-in of one group."""
+    found: dict[tuple[str, str], list[Member]] = {}
+    for one in standings:
+        if one.mark.group:
+            found.setdefault((one.mark.group, one.mark.submission), []).append(one)
+    return [theirs for _, theirs in sorted(found.items()) if len(theirs) > 1]

@@ -1,0 +1,70 @@
+"""What a group handed in is marked once."""
+
+from __future__ import annotations
+
+import pytest
+
+from grading import marks
+from grading.reports import standing
+from grading.reports.by_hand import ByHand
+from grading.reports.standing import Standing, standings
+from grading.reports.together import share, unequal
+from labkit.checks.tasks import load_week
+from tests.grading.reports.aclass import mark
+from tests.grading.similar.variants import WEEK
+
+TASK = "13.7"
+
+
+@pytest.fixture(scope="module")
+def week():
+    return load_week(WEEK)
+
+
+def member(name, points=None, *, group="Group A_70", of="same", **more):
+    made = mark(name)
+    made.group, made.submission, made.unanswered = group, of, []
+    given = {TASK: ByHand(TASK, points, **more)} if points is not None or more else {}
+    return Standing(made, [1], by_hand=given)
+
+
+def totals(*members):
+    share(members)
+    return [one.by_hand[TASK].points if TASK in one.by_hand else None for one in members]
+
+
+def test_what_one_member_was_given_the_others_have_with_its_comments():
+    here = [member("anna", 7, comments=["Why?"]), member("ben"), member("cem", automatic=0.0)]
+    assert totals(*here) == [7, 7, 7] and here[1].by_hand[TASK].comments == ["Why?"]
+    assert here[0].by_hand[TASK] is not here[1].by_hand[TASK] and unequal(here) == []
+    assert here[1].total == here[0].total is not None
+
+
+@pytest.mark.parametrize(
+    "members, found",
+    [
+        ([member("anna", 7), member("ben", 5), member("cem")], [7, 5, None]),  # whose?
+        ([member("anna", 7), member("ben", comments=["Late to the talk."])], [7, None]),
+        ([member("anna", 7), member("ben", extra=1.0)], [7, None]),
+        ([member("anna", 7, again=True), member("ben")], [7, None]),
+        ([member("anna", 7), member("ben", of="another")], [7, None]),
+        ([member("anna", 7), member("ben", group="Group B_71")], [7, None]),
+        ([member("anna", 7, group=""), member("ben", group="")], [7, None]),  # a copy is no group
+        ([member("anna", 7), member("ben", 7), member("cem")], [7, 7, 7]),
+    ],
+)
+def test_whose_points_are_not_sure_stay_as_they_are(members, found):
+    assert totals(*members) == found
+
+
+def test_members_who_differ_are_told(week):
+    here = [member("anna", 7), member("ben", 5), member("cem")]
+    assert unequal(here) == ["Group A has different points for one hand-in, 13.7: anna 7; ben 5; cem none yet"]
+    assert unequal([member("anna", 7, group=""), member("ben", 5, group="")]) == []
+
+
+def test_the_class_is_read_so(week, tmp_path, monkeypatch):
+    for name in ("anna", "ben"):
+        marks.write(tmp_path / "marks", member(name).mark)
+    monkeypatch.setattr(standing, "all_by_hand", lambda course, week: {"anna": {TASK: ByHand(TASK, 7)}})
+    assert [one.by_hand[TASK].points for one in standings(week, tmp_path / "marks", tmp_path)] == [7, 7]
