@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grading import marks
+from grading import judge, marks
+from grading.intake.find import Entry
 from grading.reports import standing
 from grading.reports.by_hand import ByHand
 from grading.reports.standing import Standing, standings
@@ -61,6 +62,13 @@ def test_members_who_differ_are_told(week):
     here = [member("anna", 7), member("ben", 5), member("cem")]
     assert unequal(here) == ["Group A has different points for one hand-in, 13.7: anna 7; ben 5; cem none yet"]
     assert unequal([member("anna", 7, group=""), member("ben", 5, group="")]) == []
+
+
+def test_a_mark_tells_whose_group_handed_it_in(week, tmp_path):
+    entry = Entry("anna", 1, None, tmp_path, group="Group A_70")
+    made = judge.failed(entry, "x", week, judge.Settings(1), "the machine is overloaded")
+    marks.write(tmp_path, made)
+    assert marks.read(marks.path_of(tmp_path, "week13", "anna", 1)).group == "Group A_70"
 
 
 def test_the_class_is_read_so(week, tmp_path, monkeypatch):
