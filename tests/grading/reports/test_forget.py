@@ -298,6 +298,7 @@ class TestWithNbgrader:
         config.write_text(config.read_text().replace(str(template), str(tmp_path)))
         return open_course(tmp_path / "course"), find_week("week91", find_weeks(tmp_path / "source"))
 
+    @pytest.mark.thorough
     def test_rows_and_folders_go_and_the_others_stay(self, course, tmp_path):
         from tests.grading.gradebook.samples import rows
 

@@ -113,6 +113,7 @@ def test_items_become_formgraders_points_and_nothing_typed_is_written_over(
     assert scores(course, "anna")["task-91-2"][1] == 5, "a later load keeps them"
 
 
+@pytest.mark.thorough
 def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     course, week, source, marks, tmp_path, monkeypatch, capsys
 ):

@@ -176,6 +176,7 @@ def test_the_solutions_are_found_also_where_half_of_the_class_has_them(week):
     }
 
 
+@pytest.mark.thorough
 def test_what_was_handed_out_and_what_many_have_is_no_evidence(week):
     from grading.intake.released import released_week
 
@@ -185,6 +186,7 @@ def test_what_was_handed_out_and_what_many_have_is_no_evidence(week):
     assert compared(week, many)[0] == [], "forty who write alike were told so"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [
