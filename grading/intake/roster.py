@@ -382,11 +382,13 @@ def outside(students: Iterable[str], roster: Roster | None, rules: Rules) -> lis
     if roster is None:
         return []
     again = f"`grade withdraw` takes it back, and `grade collect` with --roster {roster.path} gives it to each member"
-    then = {A_GROUP: again}
-    return [
-        f"{shown(student, 60)} handed in and is {why}: {then.get(why, '[ids] in course.toml says who it is')}"
-        for student, why in strangers(sorted(set(students)), roster, rules)
-    ]
+    ids = "[ids] in course.toml says who it is"
+    moodles = f"{ids}; of a group of Moodle's the worksheet does, as --roster of `grade collect`"
+    told = []
+    for student, why in strangers(sorted(set(students)), roster, rules):
+        then = again if why == A_GROUP else moodles if rules.participants(student) else ids
+        told.append(f"{shown(student, 60)} handed in and is {why}: {then}")
+    return told
 
 
 def strangers(students: Sequence[str], roster: Roster, rules: Rules) -> list[tuple[str, str]]:

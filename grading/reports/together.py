@@ -25,6 +25,9 @@ class Member(Protocol):
     @property
     def student(self) -> str: ...
 
+    @property
+    def before(self) -> list[str]: ...
+
     def points(self, task: dict[str, Any]) -> float | None: ...
 
 
@@ -33,15 +36,21 @@ def share(standings: Sequence[Member]) -> None:
     have the same."""
     for theirs in _together(standings):
         for id in [task["id"] for task in theirs[0].mark.tasks]:
-            given = [one.by_hand[id] for one in theirs if id in one.by_hand]
-            marked = [one for one in given if one.points is not None and not one.again]
+            marked = [one.by_hand[id] for one in theirs if _is_of_this(one, id)]
             if len({(one.points, one.extra) for one in marked}) != 1:
                 continue
             for one in theirs:
                 own = one.by_hand.get(id)
                 if own is None or (own.points is None and not own.comments and not own.extra):
-                    of, automatic = (own.of, own.automatic) if own else (None, None)
-                    one.by_hand[id] = replace(marked[0], of=of, automatic=automatic)
+                    one.by_hand[id] = replace(marked[0], of=None, automatic=own.automatic if own else None)
+
+
+def _is_of_this(one: Member, id: str) -> bool:
+    """Whether a person gave points for what counts now, and not for what the group handed in before."""
+    given = one.by_hand.get(id)
+    if given is None or given.points is None or given.of is None:
+        return False
+    return not given.again and id not in one.before
 
 
 def unequal(standings: Sequence[Member]) -> list[str]:

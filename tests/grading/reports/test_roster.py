@@ -196,6 +196,9 @@ def test_a_groups_folder_is_nobodys_and_the_way_to_its_members_is_told(tmp_path)
     )
     assert [line.name for line in roster.members("Team 1 blue", who)] == ["Anna Meier", "Ben Carter"]
     assert roster.members("Team", who) == roster.members("", who) == roster.members("Cem", who) == []
+    (one,) = roster.outside(["Team 2"], who, Rules().knowing({"Team 2": {1: "Team 2_80"}}))
+    assert one.endswith("of a group of Moodle's the worksheet does, as --roster of `grade collect`")
+    assert roster.outside(["Team 2"], who, Rules())[0].endswith(": [ids] in course.toml says who it is")
     (told,) = roster.outside(of, who, rules)
     assert told.startswith("Team 1 blue handed in and is a group of the roster: `grade withdraw` takes it back")
     assert f"`grade collect` with --roster {who.path} gives it to each member" in told

@@ -25,7 +25,7 @@ def week():
 def member(name, points=None, *, group="Group A_70", of="same", **more):
     made = mark(name)
     made.group, made.submission, made.unanswered = group, of, []
-    given = {TASK: ByHand(TASK, points, **more)} if points is not None or more else {}
+    given = {TASK: ByHand(TASK, points, **{"of": (1, of), **more})} if points is not None or more else {}
     return Standing(made, [1], by_hand=given)
 
 
@@ -58,6 +58,14 @@ def test_whose_points_are_not_sure_stay_as_they_are(members, found):
     assert totals(*members) == found
 
 
+@pytest.mark.parametrize("of", [(1, "older"), (2, "same"), None])
+def test_points_of_an_earlier_hand_in_are_nobody_elses(of):
+    """The group handed in again, and nothing was loaded yet: the others were complete with the old answer's points."""
+    anna = member("anna", 7)
+    anna.by_hand[TASK] = ByHand(TASK, 7, of=of)
+    assert totals(anna, member("ben")) == [7, None]
+
+
 def test_members_who_differ_are_told(week):
     here = [member("anna", 7), member("ben", 5), member("cem")]
     assert unequal(here) == ["Group A has different points for one hand-in, 13.7: anna 7; ben 5; cem none yet"]
@@ -74,5 +82,5 @@ def test_a_mark_tells_whose_group_handed_it_in(week, tmp_path):
 def test_the_class_is_read_so(week, tmp_path, monkeypatch):
     for name in ("anna", "ben"):
         marks.write(tmp_path / "marks", member(name).mark)
-    monkeypatch.setattr(standing, "all_by_hand", lambda course, week: {"anna": {TASK: ByHand(TASK, 7)}})
+    monkeypatch.setattr(standing, "all_by_hand", lambda course, week: {"anna": {TASK: ByHand(TASK, 7, of=(1, "same"))}})
     assert [one.by_hand[TASK].points for one in standings(week, tmp_path / "marks", tmp_path)] == [7, 7]
