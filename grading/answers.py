@@ -26,22 +26,8 @@ from labkit.checks.tasks import Week
 DOCUMENTS = (".md", ".txt", ".pdf", ".doc", ".docx", ".odt", ".html", ".tex", ".rtf", ".png", ".jpg", ".jpeg")
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 # Elsewhere everything may be, a photograph of any kind too, but for code, its settings, and what is made of it.
-CODE = (
-    ".py",
-    ".pyi",
-    ".pyc",
-    ".pyo",
-    ".so",
-    ".c",
-    ".h",
-    ".cpp",
-    ".cu",
-    ".sh",
-    ".toml",
-    ".cfg",
-    ".ini",
-    ".lock",
-    ".yml",
+CODE = tuple(
+    [".py", ".pyi", ".pyc", ".pyo", ".so", ".c", ".h", ".cpp", ".cu", ".sh", ".toml", ".cfg", ".ini", ".lock", ".yml"]
 )
 ABOUT = (".egg-info", ".dist-info")  # how a folder is called that tells of a package
 OF_RUN = ("run.json", "steps.jsonl", "events.jsonl")

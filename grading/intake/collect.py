@@ -194,7 +194,8 @@ def _collect(
             folder = folder_of(report.root, student)
             theirs, back = receipts_in(folder), receipts_in(folder / WITHDRAWN)
             received, timed = _time(entry, week, rules, given, sure=bool(students) and EVERYBODY not in students)
-            if not students and (of := first.get((entry.group, digest))):
+            new = not students and all(one.group != entry.group for one in theirs)
+            if new and (of := first.get((entry.group, digest))):
                 received, timed = of.received, of.timed  # who is new in the group has it since the others have
             report.marked += given is not None and timed == GIVEN and received != given and entry.late is not None
             known = _known(theirs, entry, digest, received, timed, before) or any(one.digest == digest for one in back)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -123,6 +123,10 @@ def test_who_is_new_in_a_group_has_its_hand_in_since_the_others_have(tmp_path, w
     other = download(tmp_path / "new.zip", a="A2", b="B")
     added = collect([other], week, tmp_path / "kept", Rules(), given=monday, worksheet=sheet).added
     assert {one.received for one in added} == {monday} and len(added) == 2
+    back = download(tmp_path / "back.zip", a="A", b="B", none="N")  # the group put its first files back, late
+    tuesday = monday + timedelta(days=1)
+    added = collect([back], week, tmp_path / "kept", Rules(), given=tuesday, worksheet=sheet).added
+    assert {one.received for one in added} == {tuesday} and len(added) == 3
 
 
 def test_what_was_kept_under_the_groups_own_name_is_told(tmp_path, week, sheet):
