@@ -26,9 +26,8 @@ from labkit.checks.tasks import Week
 DOCUMENTS = (".md", ".txt", ".pdf", ".doc", ".docx", ".odt", ".html", ".tex", ".rtf", ".png", ".jpg", ".jpeg")
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 # Elsewhere everything may be, a photograph of any kind too, but for code, its settings, and what is made of it.
-CODE = tuple(
-    [".py", ".pyi", ".pyc", ".pyo", ".so", ".c", ".h", ".cpp", ".cu", ".sh", ".toml", ".cfg", ".ini", ".lock", ".yml"]
-)
+CODE = (".py", ".pyi", ".pyc", ".pyo", ".so", ".c", ".h", ".cpp", ".cu", ".sh")
+SETTINGS = (".toml", ".cfg", ".ini", ".lock", ".yml")
 ABOUT = (".egg-info", ".dist-info")  # how a folder is called that tells of a package
 OF_RUN = ("run.json", "steps.jsonl", "events.jsonl")
 RECORD = "predictions.jsonl"
@@ -118,7 +117,7 @@ def _may_answer(path: str, week: Week) -> bool:
     name, folders = _name(path), path.lower().split("/")[:-1]
     if name == RECORD and not of_another_week(path, week):
         return True
-    made = name.endswith((*CODE, *OF_RUN)) or any(folder.endswith(ABOUT) for folder in folders)
+    made = name.endswith((*CODE, *SETTINGS, *OF_RUN)) or any(folder.endswith(ABOUT) for folder in folders)
     return is_theirs(path, week) and not made
 
 
