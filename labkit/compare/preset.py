@@ -28,6 +28,7 @@ The loss is judged from repeated runs (labkit.compare.repeats), each from weight
     baseline = 4             runs of BF16
     candidate = 2            runs of each candidate; and `more` further ones if it is undecided after them
     more = 2
+    seed = 0                 another number, other draws: a comparison that owes nothing to the first
     judged = ["fp8"]         these candidates; any other is trained for its loss only if --arms names it. Default: all
     spread = { baseline = 0.064, candidate = 0.10, weight = 8 }    what records of this very training tell of one run's
                              standard deviation, in per cent, and for how many deviations they count
@@ -105,6 +106,7 @@ class Repeat(Config):
     baseline: int = Field(default=4, ge=2)
     candidate: int = Field(default=ALONE, ge=2)
     more: int = Field(default=ALONE, ge=0)
+    seed: int = Field(default=0, ge=0)
     judged: list[str] = Field(default_factory=list)
     spread: Records | None = None
 
@@ -248,7 +250,8 @@ def with_runs(preset: Preset, changed: Iterable[str] = ()) -> Preset:
     second: dict[str, ArmConfig] = {}
     for name, arm in preset.arms.items():
         runs_of_it = {"baseline": repeat.baseline, "candidate": repeat.candidate, "fine": repeat.candidate}
-        seed = 0 if arm.role == "baseline" else 1000  # BF16's and the candidates' draws are independent
+        # BF16's and the candidates' draws are independent, and so are those of another seed.
+        seed = 2000 * repeat.seed + (0 if arm.role == "baseline" else 1000)
         if arm.gate:
             first, second = {**first, **second}, {}
         for run in range(runs_of_it.get(arm.role, 1) + (repeat.more if arm.role == "candidate" else 0)):

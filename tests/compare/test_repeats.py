@@ -190,6 +190,16 @@ def test_every_run_is_an_arm_with_weights_of_its_own(tmp_path):
     assert all(config.replace(perturb_seed=7) == same for config in configs), "nothing else differs"
 
 
+def test_another_seed_draws_all_weights_anew(tmp_path):
+    """A comparison that is repeated with another seed owes nothing to the first; else it is the same comparison."""
+    draws = []
+    for seed in (0, 1, 2):
+        told = preset(tmp_path, TEXT, f"repeat.seed={seed}")
+        draws.append([arm.train["perturb_seed"] for arm in told.arms.values() if "perturb_seed" in arm.train])
+        assert told.repeat == preset(tmp_path).repeat.model_copy(update={"seed": seed}), "the same rule judges"
+    assert len({number for each in draws for number in each}) == 3 * 8 and [len(each) for each in draws] == [12] * 3
+
+
 def test_another_training_has_no_records(tmp_path):
     """The spread is that of the preset's own training: without it a candidate needs three runs."""
     other = preset(tmp_path, TEXT, "train.steps=50")
