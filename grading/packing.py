@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grading.reports.commands import Course, Gradebook, Marks, Submissions, Week
+from grading.reports.options import Course, Gradebook, Marks, Submissions, Week
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -47,9 +47,9 @@ def feedback(
     from grading.intake.policy import find_rules
     from grading.intake.roster import of_rules, strangers
     from grading.reports import page
-    from grading.reports.commands import again, class_of, waiting
     from grading.reports.feedback import path_of, stamp
     from grading.reports.handback import pack
+    from grading.reports.one_week import again, class_of, waiting
     from labkit.checks.tasks import find_weeks
 
     not_the_students(to)

@@ -21,8 +21,8 @@ from grading.intake.load import load
 from grading.intake.policy import DEFAULTS, Late, Rules, find_rules, refuse_while_open
 from grading.intake.rename import rename
 from grading.reports.by_hand import ByHand
-from grading.reports.commands import again
 from grading.reports.feedback import path_of, what_next
+from grading.reports.one_week import again
 from grading.reports.standing import Standing
 from grading.reports.status import status
 from labkit.checks.verdict import FAULT

@@ -11,7 +11,7 @@ import pytest
 from grading.intake.roster import read as read_roster
 from grading.reports.by_hand import ByHand
 from grading.reports.canvas import export
-from grading.reports.commands import again
+from grading.reports.one_week import again
 from grading.reports.standing import Standing
 from labkit.checks.verdict import FAULT
 from labkit.errors import LabError

@@ -11,8 +11,8 @@ import pytest
 from grading.intake.policy import Rules
 from grading.marks import write
 from grading.reports.by_hand import ByHand, all_by_hand
-from grading.reports.commands import again
 from grading.reports.feedback import feedback
+from grading.reports.one_week import again
 from grading.reports.standing import Standing, standings
 from grading.reports.status import status
 from labkit.checks.tasks import find_week, find_weeks
