@@ -174,10 +174,12 @@ def memory_by_category(model: Any, optimizer: Any, peak_bytes: int) -> dict[str,
     in BF16 or FP8, and the allocator's gaps between them."""
     import torch
 
+    from labkit.precision.base import pieces
+
     def local(tensor: Any) -> Any:
         return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
-    weights = sum(local(p).nbytes for p in model.parameters())
+    weights = sum(piece.nbytes for p in model.parameters() for piece in pieces(p).values())
     state = sum(local(t).nbytes for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor))
     gradients = sum(local(p).nbytes for p in model.parameters() if p.requires_grad)
     return {

@@ -101,6 +101,17 @@ def local_part(x: Tensor) -> Any:
     return x._local_tensor if isinstance(x, DTensor) else x
 
 
+def pieces(x: Tensor) -> dict[str, Tensor]:
+    """{what it is: an ordinary tensor}: this rank's part itself, as "", or what lies inside an FP8 tensor of a library.
+
+    Such a tensor is a wrapper around codes and scales, and tells the size of what it stands for, not its own."""
+    local = local_part(x)
+    inside = {
+        name.strip("_"): piece for name, piece in vars(local).items() if isinstance(piece, Tensor) and name != "grad"
+    }
+    return {"": local} if type(local) in (Tensor, nn.Parameter) or not inside else inside
+
+
 class Backend:
     """A precision backend. An instance serves one model: it remembers what it converted. Fresh ones: `get_backend`.
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from labkit.comm.group import Group
+from labkit.comm.mesh import Mesh
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights, perturb
 from labkit.parallel.shard import materialize
@@ -112,12 +113,14 @@ def open_record(run_dir: Path, config: TrainConfig, about: dict[str, Any]) -> Ru
     return record
 
 
-def build_model(config: TrainConfig, group: Group, backend: Backend) -> tuple[Transformer, ConversionReport]:
-    """The model of a config, converted, sharded and initialised, and what was converted."""
+def build_model(
+    config: TrainConfig, group: Group, backend: Backend, mesh: Mesh | None = None
+) -> tuple[Transformer, ConversionReport]:
+    """The model of a config, converted, sharded and initialised, and what was converted. mesh: as in `prepare`."""
     with torch.device("meta"):
         model = Transformer(config.resolved_model)
     rows, uneven = divmod(config.batch_size, group.size * config.accumulation)  # uneven: the loop says it
-    report = prepare(model, config, group, backend, tokens=None if uneven else rows * config.seq_len)
+    report = prepare(model, config, group, backend, tokens=None if uneven else rows * config.seq_len, mesh=mesh)
 
     def first_values(model: Transformer) -> None:
         init_weights(model, config.seed)

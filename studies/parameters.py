@@ -1,0 +1,207 @@
+"""What FP8 parameters save: bytes that a rank holds and sends in a step, by what they are, and its tokens/s.
+
+    python -m studies.parameters OUT.json                                            two GPUs, 1.14 B parameters
+    python -m studies.parameters OUT.json --device cpu --arms emulated,emulated-parameters --set 'model="tiny"' ...
+
+Each arm trains on fresh ranks. In the step after the warm-up the rank counts what it holds when the backward has ended:
+weights, gradients and AdamW's state, each by the type of its numbers. An FP8 tensor of Transformer Engine's is a
+wrapper that tells the size of what it stands for, so what lies inside it is counted, piece by piece. What it sends is
+in the ledger of its mesh. "rest" is what the device has given out beyond that; "peak" its most in that step.
+
+Then the checkpoint's round trip: weights in FP8, converted to ordinary ones and back (labkit.train.reformat). The loss
+of the step after each must be that of the run that was not converted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.comm.group import Group
+from labkit.comm.mesh import Mesh
+from labkit.comm.ranks import run_ranks
+from labkit.compare.preset import load_preset
+from labkit.errors import LabError
+from labkit.precision.base import pieces
+from labkit.precision.registry import get_backend
+from labkit.record import hardware, measure
+from labkit.record.clean import jsonable
+from labkit.record.run import now, versions
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
+from labkit.train.data.corpus import build_corpus
+from labkit.train.job import build_model, seed_generators, train_job
+from labkit.train.loop import Hook, Loop, train
+from labkit.train.reformat import reformat
+
+BLOCK = {"recipe": "block"}
+ARMS: dict[str, dict[str, Any]] = {
+    "bf16": {"backend": "bf16"},
+    "te-block": {"backend": "te", **BLOCK},
+    "te-block-parameters": {"backend": "te", **BLOCK, "fp8_parameters": True},
+    "emulated": {"backend": "emulated", **BLOCK},
+    "emulated-parameters": {"backend": "emulated", **BLOCK, "fp8_parameters": True},
+}
+WARMUP, COUNTED = 4, 8  # steps
+TRIP, AFTER = 4, 2  # steps before a checkpoint is converted, and after it
+
+
+class Holds(Hook):
+    """Counts what this rank holds and sends in step WARMUP + 1."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+        self.begin = 0
+
+    def before_step(self, loop: Loop) -> None:
+        if loop.step == WARMUP + 1:
+            measure.reset_peak(loop.group.device)
+            self.begin = len(loop.group.ledger.events)
+
+    def after_backward(self, loop: Loop) -> None:
+        if loop.step == WARMUP + 1:
+            self.found["held"] = held(loop.model, loop.optimizer)
+            if loop.group.device.type == "cuda":
+                total = torch.cuda.memory_allocated(loop.group.device)
+                self.found["rest"] = total - sum(self.found["held"].values())
+
+    def after_step(self, loop: Loop) -> None:
+        if loop.step == WARMUP + 1:
+            self.found["peak"] = int(loop._peak())
+            events = loop.group.ledger.events[self.begin :]
+            self.found["sent"] = summed((e.kind, e.bytes) for e in events if e.kind not in ("wait", "split"))
+
+    def on_end(self, loop: Loop) -> None:
+        step = median(loop.seconds[WARMUP + 1 :])
+        self.found["tokens_per_s"] = loop.config.batch_size * loop.config.seq_len / step
+
+
+def summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """{kind: bytes in all}."""
+    total: Counter[str] = Counter()
+    for kind, much in pairs:
+        total[kind] += much
+    return dict(total)
+
+
+def held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """{"weights, float32": bytes of this rank}, ... A memory that two of them share is counted once."""
+    found: Counter[str] = Counter()
+    seen: set[int] = set()
+
+    def count(what: str, tensor: Tensor) -> None:
+        for name, piece in pieces(tensor).items():
+            memory = piece.untyped_storage()
+            if memory.data_ptr() and memory.data_ptr() not in seen:
+                seen.add(memory.data_ptr())
+                kind = str(piece.dtype).removeprefix("torch.")
+                found[f"{what}, {kind}{f' ({name})' if name else ''}"] += memory.nbytes()
+
+    for parameter in model.parameters():
+        count("weights", parameter)
+        if parameter.grad is not None:
+            count("gradients", parameter.grad)
+    for state in optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.numel() > 1:
+                count({"exp_avg": "m", "exp_avg_sq": "v"}.get(key, key), value)
+    return dict(found)
+
+
+def arm(group: Group, settings: dict[str, Any]) -> dict[str, Any]:
+    """One arm on this rank: what it holds and sends, how fast it trains, its losses."""
+    config = strict_validate(TrainConfig, settings, "the study's training")
+    seed_generators(config.seed, group.rank)
+    corpus, backend, hook = build_corpus(config.data), get_backend(config.precision.backend), Holds()
+    mesh = Mesh(group, ledger=True, dp=group.size, tp=1)
+    model, report = build_model(config, group, backend, mesh)
+    result = train(group, config, corpus, model=model, hooks=[hook], backend=backend)
+    return {
+        **hook.found,
+        "losses": list(result.losses.values()),
+        "peak_of_all": result.peak_bytes,
+        "converted": len(report.converted),
+        "evidence": backend.evidence(model),
+    }
+
+
+def losses(group: Group, settings: dict[str, Any], folder: str) -> list[float]:
+    """The losses of the steps that this call trained, and of those before it."""
+    return list(train_job(group, settings, folder)["losses"].values())
+
+
+def round_trip(settings: dict[str, Any], size: int, device: str) -> dict[str, Any]:
+    """The loss of each of AFTER steps after a checkpoint: of the run itself, with its FP8 weights as ordinary ones, and
+    with those made FP8 again."""
+    more = {**settings, "checkpoint_every": TRIP, "keep_checkpoints": 9, "steps": TRIP + AFTER}
+    plain = {**more, "precision": {**settings["precision"], "fp8_parameters": False}}
+
+    def trained(config: dict[str, Any], folder: Path) -> list[float]:
+        found = run_ranks(losses, config, str(folder), size=size, device=device, timeout=None)[0]
+        return found[TRIP:]
+
+    with tempfile.TemporaryDirectory() as place:
+        one, two, three = (Path(place) / name for name in ("fp8", "bf16", "again"))
+        told = {"as it is": trained(more, one)}
+        first = one / "checkpoints" / f"step-{TRIP:08d}"
+        back = reformat(first, two, "bf16", weights="master")
+        reformat(back, three, "fp8")
+        told["converted to bf16, masters"] = trained(plain, two)
+        told["and to fp8 again"] = trained(more, three)
+        values = reformat(first, Path(place) / "values", "bf16")
+        told["converted to bf16, values"] = trained(plain, values.parent.parent)
+    return told
+
+
+def study(names: list[str], settings: list[str], size: int, device: str) -> dict[str, Any]:
+    """The record. LabError: an arm that does not exist, a setting that does not fit, an arm that fails."""
+    if unknown := [name for name in names if name not in ARMS]:
+        raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
+    preset = load_preset("h100", [f"speed.train.{setting}" for setting in settings])
+    whole = preset.speed_config(preset.baseline(), world=size).model_dump()
+    whole |= {"steps": WARMUP + COUNTED, "warmup_steps": 2}
+    out: dict[str, Any] = {
+        "kind": "fp8 parameters",
+        "date": now(),
+        "command": " ".join(
+            ["python -m studies.parameters OUT --arms", ",".join(names), *(f"--set {s}" for s in settings)]
+        ),
+        "hardware": hardware.describe(),
+        "versions": versions(),
+        "ranks": size,
+        "train": whole,
+        "arms": {},
+    }
+    for name in names:
+        own = {**whole, "precision": ARMS[name]}
+        out["arms"][name] = run_ranks(arm, own, size=size, device=device, timeout=None)[0]
+        print(f"{name}: {json.dumps(jsonable(out['arms'][name]))[:600]}", flush=True)
+    if (last := names[-1]).endswith("parameters"):
+        out["round trip"] = round_trip({**whole, "precision": ARMS[last]}, size, device)
+        print(json.dumps(out["round trip"]), flush=True)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m studies.parameters", description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--arms", default="bf16,te-block,te-block-parameters")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the training")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    asked = parser.parse_args()
+    found = study(asked.arms.split(","), asked.set, asked.ranks, asked.device)
+    asked.out.write_text(json.dumps(jsonable(found), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
