@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import marshal
+import re
 import signal
 import time
 from collections import Counter
@@ -60,6 +61,14 @@ def parts_of(week: Week) -> dict[tuple[str, ...], dict[str, str]]:
             modules = {module for other in below for module in other.modules}
             parts[functions] = _sources(week, modules, task.stands_on)
     return parts
+
+
+def theirs(text: str) -> str:
+    """The text with the course's files named as such; a path of the student's own that merely holds such a place, as
+    /home/me/course/, stays as it is."""
+    for place in references():
+        text = re.sub(rf"(?<![\w/.~-]){re.escape(place)}", THEIRS, text)
+    return text
 
 
 def _sources(week: Week, modules: set[str], keep: tuple[str, ...]) -> dict[str, str]:
@@ -222,9 +231,7 @@ class SandboxRunner:
         if end.autopsy is not None:
             reply = told(end.autopsy, SUBMISSION, end.ledgers, job.function if job.without else "")
             reply.verdict = end.verdict
-            for place in references():
-                reply.text = reply.text.replace(place, THEIRS)
-                reply.cause = tuple(cause.replace(place, THEIRS) for cause in reply.cause)
+            reply.text, reply.cause = theirs(reply.text), tuple(map(theirs, reply.cause))
             return reply
         if end.verdict == NOT_ATTEMPTED:
             return Reply(NOT_ATTEMPTED, text=not_attempted(end.text))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+from labkit.compare.repeats import interval
 from labkit.compare.statistic import ACCEPTED
 from labkit.compare.terminal import markdown_table
 from labkit.record import plotting as plot
@@ -105,3 +107,99 @@ def _rate(row: dict[str, Any], word: str) -> str:
     """ "98.1 (95 to 100)", per cent."""
     low, high = row["range"][word]
     return f"{100 * row[word]:.1f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+# ---- the same training on GPUs (studies.verdict.repeated)
+
+ARMS = {"bf16": "BF16", "te-current": "TE FP8 current", "te-delayed": "TE FP8 delayed", "week16": "week 16's linear"}
+ARMS |= {"fine": "all E5M2 (wrong)"}
+
+
+def repeats_picture(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
+    """Each run's gap from the mean of all BF16 runs, arm by arm, and the arm's mean."""
+    half = found["train"]["steps"] // 2
+    late = [at for at, step in enumerate(found["steps"]) if step > half]
+    ys: dict[str, list[float]] = {}
+    for _, kind, _, *losses in found["heldout"]:
+        ys.setdefault(kind, []).append(100 * sum(math.log(losses[at]) for at in late) / len(late))
+    middle = sum(ys["bf16"]) / len(ys["bf16"])
+    kinds = [kind for kind in ARMS if len(ys.get(kind, ())) > 1]
+    style = plot.styles({"a": "candidate"})["a"]
+    with plot.look() as figure:
+        fig = figure(plot.WIDTH, 0.46 * len(kinds) + 0.9)
+        ax = fig.subplots()
+        fig.subplots_adjust(left=0.25, right=0.98, top=0.9, bottom=0.17)
+        ax.axvspan(-ACCEPTED, ACCEPTED, color=plot.MUTED, alpha=0.12, linewidth=0)
+        ax.annotate("accepted ", (ACCEPTED, -0.45), ha="right", va="center", color=plot.MUTED, fontsize=8)
+        for row, kind in enumerate(kinds):
+            gaps = [y - middle for y in ys[kind]]
+            ax.plot(gaps, [row + 0.12] * len(gaps), "o", color=style.color, markersize=4.5, alpha=0.55, linewidth=0)
+            ax.plot([sum(gaps) / len(gaps)], [row - 0.16], marker="v", color=plot.INK, markersize=5, linewidth=0)
+        ax.axvline(0, color=plot.MUTED, linewidth=0.8)
+        ax.set_yticks(range(len(kinds)), [f"{ARMS[kind]}, {len(ys[kind])} runs" for kind in kinds])
+        ax.set_ylim(len(kinds) - 0.5, -0.7)
+        ax.set_xlabel("gap of the held-out loss from BF16's mean (%)")
+        ax.set_title("Every run of 124M parameters, 400 steps")
+        told = [
+            f"{ARMS[kind]} {min(ys[kind]) - middle:+.2f} to {max(ys[kind]) - middle:+.2f} percent" for kind in kinds
+        ]
+        alt = f"A dot for each run's gap from the mean of BF16. By arm: {plot.join(told)}."
+        note = "A dot is a run, a triangle the mean of an arm."
+        return plot.save(fig, folder, name, "Every run", alt, note)
+
+
+def repeats_table(found: dict[str, Any]) -> str:
+    """By arm: its runs, what the repetitions said, and how often a comparison drawn from all runs says each word."""
+    heads = ["arm", "runs", "gap %", "spread %", "repetitions", *(f"drawn: {word} %" for word in WORDS)]
+    rows = []
+    for row in sorted(
+        (row for row in found["kinds"] if row["kind"] in ARMS), key=lambda row: list(ARMS).index(row["kind"])
+    ):
+        told = [_rate(row["rates"], word) for word in WORDS] if "rates" in row else ["", "", ""]
+        gap = lies(found, row["kind"]) if row.get("error") else f"{row['gap']:+.2f}"
+        spread = f"{row['spread']:.2f}" if "spread" in row else ""
+        rows.append([ARMS[row["kind"]], str(row["runs"]), gap, spread, said(found, row["kind"]), *told])
+    return markdown_table(heads, rows)
+
+
+def row_of(found: dict[str, Any], kind: str) -> dict[str, Any]:
+    """What the record tells of an arm."""
+    return next(row for row in found["kinds"] if row["kind"] == kind)
+
+
+def lies(found: dict[str, Any], kind: str) -> str:
+    """ "+0.05 ± 0.03": an arm's gap from BF16 over all its runs, and its standard error; per cent."""
+    row = row_of(found, kind)
+    return f"{row['gap']:+.2f} ± {row['error']:.2f}"
+
+
+def odd(found: dict[str, Any], kind: str, word: str) -> dict[str, Any]:
+    """The repetition of an arm that did not come out as `word`; ValueError unless it is one."""
+    (one,) = (one for one in found["repetitions"] if one["kind"] == kind and one["word"] != word)
+    return one
+
+
+def said(found: dict[str, Any], kind: str) -> str:
+    """ "same 4 of 5, undecided 1 of 5"; "" for an arm that was not asked for."""
+    words = [one["word"] for one in found["repetitions"] if one["kind"] == kind]
+    return ", ".join(f"{word} {words.count(word)} of {len(words)}" for word in WORDS if word in words)
+
+
+def repetitions_table(found: dict[str, Any]) -> str:
+    """Every repetition, as Markdown."""
+    rows = [
+        [ARMS[one["kind"]], str(one["call"] + 1), str(one["base"] + 1), str(one["runs"]), one["word"], interval(one)]
+        for one in found["repetitions"]
+    ]
+    return markdown_table(["arm", "of call", "BF16 of call", "runs", "verdict", "gap and interval"], rows)
+
+
+def calls_table(found: dict[str, Any]) -> str:
+    """Where the runs come from, as Markdown."""
+    rows = []
+    for number, parts in enumerate(found["calls"]):
+        runs = [kind for at, kind, *_ in found["heldout"] if at == number]
+        told = ", ".join(f"{ARMS[kind]} {runs.count(kind)}" for kind in ARMS if kind in runs)
+        commands = "; ".join(f"`{part['command']}`" for part in parts)
+        rows.append([str(number + 1), str(parts[0]["started"])[:10], parts[0]["gpu"], told, commands])
+    return markdown_table(["call", "day", "GPU", "runs", "commands"], rows)

@@ -130,7 +130,7 @@ def test_the_recorded_rehearsal_says_what_the_code_says_today():
     """results/: the losses of every run, and the words that they were given."""
     kept = json.loads((ROOT / "results/2026-11-23-cpu-amp.json").read_text(encoding="utf-8"))
     arms = load_preset("amp-rehearsal")
-    assert kept["train"] == arms.train and kept["repeat"] == arms.repeat.model_dump()
+    assert kept["train"] == arms.train and Repeat(**kept["repeat"]) == arms.repeat
     runs = {name: dict(arm["heldout"]) for name, arm in kept["arms"].items()}
     told = repeats.judge(runs, arms, kept["verdict"]["candidates"])
     assert (told["word"], told["sentence"]) == (kept["verdict"]["word"], kept["verdict"]["sentence"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from grading.sandbox.runner import theirs
 from tests.grading.sandbox.verdicts import Boxed, differences
 from tests.mutants13 import MUTANTS
 
@@ -46,3 +47,10 @@ def test_the_reference_and_the_released_week(week13):
     outcome = week13.released()
     assert outcome.earned == 0
     assert {case.verdict for case in outcome.cases} == {"not attempted"}
+
+
+def test_the_courses_files_are_named_as_such_and_a_path_of_the_students_own_stays():
+    assert theirs("at /course/week13_allreduce/simple.py:7") == "at the course's own week13_allreduce/simple.py:7"
+    assert theirs("'/course/week13_allreduce/a.py'") == "'the course's own week13_allreduce/a.py'"
+    for own in ("/home/me/course/week13_allreduce/a.py", "../course/a.py", "~/course/a.py", "my-/course/a.py"):
+        assert theirs(f"no file '{own}'") == f"no file '{own}'"

@@ -1,0 +1,232 @@
+"""The verdict repeated on GPUs: comparisons of one training, judged each by itself, and drawn again from all runs.
+
+    python -m studies.verdict.repeated OUT FOLDER[,FOLDER...] ...      writes the record OUT, and prints what it says
+
+Each FOLDER is what `lab compare --part safety` left, `arms/` and all, on whatever GPU and day. Those with commas
+between them come from one GPU, one after another, and count as one call. The training is one: same model, data, order
+and steps; runs differ in precision and in the rounding error that their weights were moved by.
+
+**Repetitions** are what somebody who rents that GPU for that hour would be told. In the order in which they were
+trained, each takes the next two runs of a candidate of that call, and an undecided one the next two as well, as `lab
+compare` gives them; the call's first four BF16 runs are what they are held against. So no two repetitions share a
+candidate's run, and those of one call share its BF16. BF16 itself is asked for too: two runs of one call, held against
+the four of the next.
+
+**Rates** come from comparisons drawn from all runs, as in studies.verdict.operating, which also says how sure they are.
+The spread that records tell is the preset's. It was taken from earlier runs than the first folder's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.compare.preset import load_preset
+from labkit.compare.repeats import spread_of
+from labkit.compare.results import found_run, heldout_of, verdict_of
+from labkit.compare.statistic import Answer, Spread, answers, tail
+from labkit.errors import LabError
+from labkit.record.clean import jsonable
+from labkit.record.read import RunData, read_run
+from labkit.strict import strict_validate
+from labkit.train.config import TrainConfig
+from studies.verdict.operating import CHOSEN, DESIGNS, Scene, ranged, written
+
+BF16 = "bf16"
+ASKED = ("te-current", "fine")  # of every repetition: correct FP8, and FP8 that is a little wrong
+PRESET = "h100"  # whose spread is used
+FEW = 5  # runs; from fewer no rate is told
+FREE = {"perturb": 0.0, "perturb_seed": 0, "precision": None, "probe_every": 0, "checkpoint_every": 0}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training. call: number of its folder; kind: its arm without "-2"; held: {step: held-out loss}."""
+
+    call: int
+    kind: str
+    seed: int
+    held: dict[int, float]
+
+    @property
+    def y(self) -> float:
+        """100 x the mean logarithm over the second half."""
+        return tail(self.held, max(self.held) // 2 + 1)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """One candidate, judged once. call: where its runs come from; base: where the BF16 runs do."""
+
+    kind: str
+    base: int
+    call: int
+    answer: Answer
+
+
+def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, Any]]:
+    """The runs of one call that trained to the end, in the order in which they began, and the training that they share.
+    LabError: a folder that is no comparison or has no such run, or two trainings."""
+    found: list[tuple[str, Run]] = []
+    shared = None
+    for folder in folders:
+        about, before = read_run(folder).config.get("arms", {}), len(found)
+        for path in sorted((folder / "arms").iterdir() if (folder / "arms").is_dir() else ()):
+            name = path.name.partition(".")[0]
+            run = found_run(folder / "arms" / name)
+            if run is None or run.status != "finished":
+                continue
+            config, held = strict_validate(TrainConfig, run.config, str(path)), heldout_of(run)
+            if max(held, default=0) < config.steps:
+                continue  # a control that was rejected
+            training = jsonable({**config.model_dump(), **FREE})
+            if shared not in (None, training):
+                raise LabError(f"{path}: another training than that of the runs beside it")
+            shared, arm = training, about.get(name, {})
+            kind = BF16 if arm.get("role") == "twin" else arm.get("of") or name
+            found.append((str(run.run.get("started")), Run(call, kind, config.perturb_seed, held)))
+        if len(found) == before:
+            told = "give a folder that `lab compare` made, arms/ and all"
+            raise LabError(f"no arm of {folder} was trained to its end: {told}")
+    assert shared is not None
+    return [run for _, run in sorted(found, key=lambda each: each[0])], shared
+
+
+def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[Repetition]:
+    """Every comparison that the calls allow without using a candidate's run twice, in the order of the runs."""
+    out = []
+    for call, base in (quads := quads_of(runs)).items():
+        of = {kind: [run for run in runs if run.call == call and run.kind == kind] for kind in ASKED}
+        while any(len(own) >= 2 for own in of.values()):
+            first = _judge(base, {kind: own[:2] for kind, own in of.items()}, prior)
+            for kind, own in of.items():
+                if len(own) < 2:
+                    continue
+                answer, taken = first[kind], 2
+                if answer.word == "undecided" and len(own) >= 4:
+                    others = {other: kept[:2] for other, kept in of.items() if other != kind}
+                    answer, taken = _judge(base, {**others, kind: own[:4]}, prior)[kind], 4
+                out.append(Repetition(kind, call, call, answer))
+                of[kind] = own[taken:]
+    return [*out, *_of_bf16(quads, prior)]
+
+
+def quads_of(runs: Iterable[Run]) -> dict[int, list[Run]]:
+    """{call: its first four BF16 runs}, of the calls that have four."""
+    out: dict[int, list[Run]] = {}
+    for run in runs:
+        if run.kind == BF16:
+            out.setdefault(run.call, []).append(run)
+    return {call: own[:4] for call, own in out.items() if len(own) >= 4}
+
+
+def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
+    """All that is told of these calls, as plain values. LabError: as `runs_of`, or trainings that differ."""
+    runs: list[Run] = []
+    told_of, shared = [], None
+    for number, folders in enumerate(calls):
+        own, training = runs_of(folders, number)
+        if shared not in (None, training):
+            raise LabError(f"{folders[0]}: another training than that of {calls[0][0]}")
+        shared = training
+        runs += own
+        told_of.append([_told(read_run(folder)) for folder in folders])
+    told = load_preset(PRESET).repeat
+    prior = spread_of(told) if told else None
+    assert prior, "the preset tells a spread"
+    steps = sorted(runs[0].held)
+    ys = {kind: np.array([run.y for run in runs if run.kind == kind]) for kind in dict.fromkeys(r.kind for r in runs)}
+    rng, base = np.random.default_rng(seed), ys[BF16]
+    kinds = []
+    for kind, values in ys.items():
+        row: dict[str, Any] = {"kind": kind, "runs": len(values), "gap": float(values.mean() - base.mean())}
+        if len(values) >= FEW:
+            row["spread"] = float(np.std(values, ddof=1))
+            parts = [row["spread"] / len(values) ** 0.5, float(np.std(base, ddof=1)) / len(base) ** 0.5]
+            row["error"] = 0.0 if kind == BF16 else math.hypot(*parts)
+            companion = base if kind == BF16 else ys.get(ASKED[0], base)
+            scene = Scene(base, values, companion, (prior.baseline, prior.candidate))
+            row["rates"] = ranged(rng, DESIGNS[CHOSEN], scene)
+        kinds.append(row)
+    again = [
+        {
+            "kind": one.kind,
+            "base": one.base,
+            "call": one.call,
+            "runs": one.answer.runs,
+            "word": one.answer.word,
+            "value": one.answer.gap,
+        }
+        | {"low": one.answer.low, "high": one.answer.high}
+        for one in repetitions(runs, prior)
+    ]
+    return {
+        "kind": "verdict repeats",
+        "command": "python -m studies.verdict.repeated OUT "
+        + " ".join(",".join(folder.name for folder in folders) for folders in calls),
+        "calls": told_of,
+        "train": shared,
+        "records": [prior.baseline, prior.candidate],
+        "repetitions": again,
+        "kinds": kinds,
+        "steps": steps,
+        "heldout": [[one.call, one.kind, one.seed, *(round(one.held[s], 6) for s in steps)] for one in runs],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m studies.verdict.repeated", description="Repeated verdicts.")
+    parser.add_argument("out", type=Path, help="JSON: the verdicts, the rates, and the held-out losses")
+    parser.add_argument("calls", nargs="+", help="comparisons, as `lab compare` left them; of one call with commas")
+    asked = parser.parse_args()
+    found = study([list(map(Path, call.split(","))) for call in asked.calls])
+    for one in found["repetitions"]:
+        print(f"{one['kind']:<12} {one['word']:<10} {one['value']:+.2f} % [{one['low']:+.2f}, {one['high']:+.2f}]")
+    for row in found["kinds"]:
+        words = (
+            ", ".join(f"{word} {100 * row['rates'][word]:.1f}" for word in ("same", "undecided", "different"))
+            if "rates" in row
+            else ""
+        )
+        print(f"{row['kind']:<12} {row['runs']:>2} runs, gap {row['gap']:+.3f} % {words}")
+    asked.out.write_text(written(jsonable(found)), encoding="utf-8")
+
+
+# ---- parts
+
+
+def _judge(base: Sequence[Run], candidates: dict[str, list[Run]], prior: Spread | None) -> dict[str, Answer]:
+    given = {kind: [run.y for run in own] for kind, own in candidates.items()}
+    return answers([run.y for run in base], given, prior, looks=2)
+
+
+def _of_bf16(quads: dict[int, list[Run]], prior: Spread | None) -> list[Repetition]:
+    """BF16 as a candidate: of each call its first two runs, and all four if they are undecided, against the next call's
+    four. No run is a candidate twice."""
+    out, calls = [], list(quads)
+    for place, call in enumerate(calls if len(calls) > 1 else ()):
+        base, own = calls[(place + 1) % len(calls)], quads[call]
+        for taken in (own[:2], own):
+            answer = _judge(quads[base], {BF16: taken, ASKED[0]: []}, prior)[BF16]
+            if answer.word != "undecided":
+                break
+        out.append(Repetition(BF16, base, call, answer))
+    return out
+
+
+def _told(whole: RunData) -> dict[str, Any]:
+    """What a page says of a call: when, on what, with which versions, by which command, and what it answered."""
+    machine = whole.run.get("hardware") or {}
+    told = {key: whole.run.get(key) for key in ("started", "command", "versions")}
+    gpus = [gpu.get("name") for gpu in machine.get("gpus") or []]
+    return {**told, "gpu": gpus[0] if gpus else None, "said": verdict_of(whole).get("sentence")}
+
+
+if __name__ == "__main__":
+    main()
