@@ -64,7 +64,8 @@ def expectation(step: Step) -> str:
     takes = max(1.0, step.expected or 0.0)
     about = f"{takes:.0f} s" if takes < 90 else f"{takes / 60:.0f} minutes"
     many = count(step.total, "submission")
-    return f"{many} to grade: about {about} if each takes as long as the course's own solutions; a hang takes longer"
+    longer = "a hang or a busy machine takes longer"
+    return f"{many} to grade: about {about} if each takes as long as the course's own solutions; {longer}"
 
 
 def _lines(console: Console) -> Callable[[Step], None]:

@@ -24,8 +24,9 @@ from grading.files import put
 from grading.gradebook import first_page, view
 from grading.gradebook.cells import graded_tasks, read_notebook
 from grading.gradebook.course import Course, gradebook_id
+from grading.intake.groups import group_name
 from grading.intake.load import EMPTY, handed_in
-from grading.intake.names import count
+from grading.intake.names import count, some
 from grading.intake.policy import DEFAULTS, Final, Rules, final
 from grading.marks import UNSANDBOXED, Mark, all_marks
 from labkit.checks.outcome import number
@@ -77,7 +78,8 @@ def load(
 
     LabError for a broken mark (then nothing is loaded), a week that is not registered, and a course that another
     process is writing into."""
-    chosen = [final(list(group), rules) for _, group in groupby(all_marks(marks, week.name), key=lambda m: m.student)]
+    every = list(all_marks(marks, week.name))
+    chosen = [final(list(group), rules) for _, group in groupby(every, key=lambda m: m.student)]
     if not chosen:
         raise LabError(f"there are no marks of {week.name} in {marks}: run `grade run {week.name}` first")
     notebook, report = read_notebook(week.notebook), Report()
@@ -89,7 +91,47 @@ def load(
         for done, (student, one) in enumerate(zip(ids, chosen)):
             progress(done, len(chosen), one.mark.student)
             _one(course, book, week, notebook, student, one, rules, files(one.mark), report)
+        report.human += _left_behind(
+            book, week, every, {one.mark.student: (id, one.mark) for id, one in zip(ids, chosen)}
+        )
     return report
+
+
+def _left_behind(
+    book: Gradebook, week: Week, every: Sequence[Mark], chosen: Mapping[str, tuple[str, Mark]]
+) -> list[str]:
+    """Sentences on what a group handed in whose points were given at one member's copy, where another hand-in counts
+    for that member now: the others have no points any more. chosen: {student: (nbgrader's id, the mark that
+    counts)}."""
+    told = []
+    for student, (id, mark) in chosen.items():
+        before = {(one.group, one.submission) for one in every if one.student == student and one.group}
+        others = [
+            (name, theirs)
+            for name, (theirs, own) in chosen.items()
+            if name != student and own.submission != mark.submission and (own.group, own.submission) in before
+        ]
+        if not others:
+            continue
+        given = _by_hand(book, week, id)
+        lacking = set.intersection(*(set(given) - set(_by_hand(book, week, theirs)) for _, theirs in others))
+        for task, (points, asks) in given.items():
+            if asks and task in lacking:
+                who = some([name for name, _ in others])
+                told.append(
+                    f"{group_name(chosen[others[0][0]][1].group)}: {task} had its {count(number(points), 'point')} at "
+                    f"{student}'s copy, which holds another hand-in now: give them at the copy of {who}"
+                )
+    return told
+
+
+def _by_hand(book: Gradebook, week: Week, student: str) -> dict[str, tuple[float, bool]]:
+    """{written task: (points that a person gave, whether formgrader asks to look again)}."""
+    sheet = next(n for n in book.find_submission(week.name, student).notebooks if n.name == week.notebook.stem)
+    grades = {grade.name: grade for grade in sheet.grades}
+    tasks = [task for task in graded_tasks(week) if task.kind == "written" and task.cell in grades]
+    found = {task.id: grades[task.cell] for task in tasks if _given(grades[task.cell])}
+    return {id: (grade.manual_score, grade.needs_manual_grade) for id, grade in found.items()}
 
 
 def _fitting(chosen: Sequence[Final], report: Report) -> tuple[list[Final], list[str]]:

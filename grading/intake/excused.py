@@ -50,21 +50,22 @@ class Excused:
         ids = dict.fromkeys(self.rules.id_of(name) for name in self.names if self._why(name) == NOT_THERE)
         return [id for id in ids if id not in known]
 
-    def slips(self, here: Sequence[str], marks: Path, submissions: Path) -> list[str]:
-        """Sentences on names that excuse nobody. `here`: those of whom something of this week is here; the folders are
-        searched for other weeks'."""
+    def unknown(self, here: Sequence[str], marks: Path, submissions: Path) -> list[str]:
+        """Names that excuse nobody whom anything tells of. `here`: those of whom something of this week is here; the
+        folders are searched for other weeks'."""
         ids = {self.rules.id_of(student) for student in here}
         unknown = [name for name in self.names if self.rules.id_of(name) not in ids and self._why(name)]
-        if not unknown:
+        ids |= {self.rules.id_of(student) for student in (_of_any_week(marks, submissions) if unknown else ())}
+        return [name for name in unknown if self.rules.id_of(name) not in ids]
+
+    def slips(self, here: Sequence[str], marks: Path, submissions: Path) -> list[str]:
+        """Sentences on names that excuse nobody: see `unknown`."""
+        if not (unknown := self.unknown(here, marks, submissions)):
             return []
-        others = _of_any_week(marks, submissions)
-        ids |= {self.rules.id_of(student) for student in others}
         lines = self.who.lines if self.who is not None else []
-        called = [*here, *others, *(name for line in lines for name in line.names)]
+        called = [*here, *_of_any_week(marks, submissions), *(name for line in lines for name in line.names)]
         told = []
         for name in unknown:
-            if self.rules.id_of(name) in ids:
-                continue
             said = f"[excused] in course.toml, {self.week}, speaks of {shown(name, 60)}"
             if (why := self._why(name)) != NOT_THERE:
                 told.append(f"{said}, and {why}: name one as `grade status {self.week}` does")

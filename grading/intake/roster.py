@@ -178,6 +178,25 @@ def _candidates(student: str, roster: Roster, rules: Rules) -> Iterator[list[Lin
             number = re.fullmatch(r".*_(\d+)", name, re.S)
             yield _with(number[1] if number else "", roster, "ID")
         yield _with(name, roster, "Student" if roster.system == CANVAS else "student")
+    if roster.system == CANVAS:
+        for name in names:
+            yield [
+                line
+                for line in roster.lines
+                if _turned(line) == name.strip() != "" and not _is_anothers(line, student, rules)
+            ]
+
+
+def _turned(line: Line) -> str:
+    """The name of a line of Canvas' the other way round, as Moodle has it: "Anna Müller" of "Müller, Anna"."""
+    last, comma, first = line.name.partition(", ")
+    return f"{first.strip()} {last.strip()}" if comma else ""
+
+
+def _is_anothers(line: Line, student: str, rules: Rules) -> bool:
+    """Whether [ids] says that this line of Canvas' is another student than this one."""
+    number = re.compile(rf".*_{re.escape(line.cells['ID'].strip())}", re.S)
+    return any(number.fullmatch(name) and rules.id_of(name) != rules.id_of(student) for name in rules.ids)
 
 
 def _with(wanted: str, roster: Roster, *columns: str) -> list[Line]:
@@ -305,9 +324,12 @@ def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
     for id, names in lines.items():
         if len(names) > 1 and id in rules.ids.values():
             told.append(f"[ids] in course.toml calls {some(names)} of {roster.path.name} all {shown(id, 60)}: a slip?")
-    spoken = {**dict.fromkeys(rules.ids.values(), "[ids]"), **dict.fromkeys(rules.extensions, "[extensions]")}
-    for id, where in spoken.items():
-        if find(id, roster, rules)[1] == NOT_THERE:
+    for where, spoken in (("[ids]", rules.ids.values()), ("[extensions]", rules.extensions)):
+        strange = [id for id in dict.fromkeys(spoken) if find(id, roster, rules)[1] == NOT_THERE]
+        if len(strange) > 3:  # a worksheet of a part of the class
+            told.append(f"{where} in course.toml speaks of {some(strange)}, who are not in {roster.path.name}")
+            continue
+        for id in strange:
             close = difflib.get_close_matches(id, known, 1)
             told.append(
                 f"{where} in course.toml speaks of {shown(id, 60)}, who is not in {roster.path.name}"

@@ -89,7 +89,7 @@ def export(
     if zeros and who is None:
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
     if given and not anyway:
-        _sure_of_zeros(given, everybody, who, rules)
+        _sure_of_zeros(found.name, given, everybody, who, rules, marks, submissions)
     if format is Format.moodle and who is None:
         raise typer.BadParameter("--format moodle needs Moodle's grading worksheet: --roster FILE")
     before = changed.read(to)
@@ -189,7 +189,7 @@ def _term(
             told = (*waits.told(found), *again(here), *to_mend(everybody, marks, submissions, found, who, own))
             behind += [f"{found.name}: {sentence}" for sentence in told]
             if zeros and not anyway:
-                _sure_of_zeros([a for a in gone if a.over], everybody, who, own)
+                _sure_of_zeros(found.name, [a for a in gone if a.over], everybody, who, own, marks, submissions)
             if zeros:
                 behind += _may_come([one for one in gone if one.over], found, rules)
             parts.append(term.Part(found, here, gone, waits.new, own))
@@ -219,17 +219,30 @@ def _term(
         typer.echo(sentence)
 
 
-def _sure_of_zeros(given: list, students: list[str], who: Roster | None, rules: Rules) -> None:
-    """LabError if one of the zeros may be somebody's who handed in and is not found in the roster."""
+def _sure_of_zeros(
+    week: str, given: list, students: list[str], who: Roster | None, rules: Rules, marks: Path, submissions: Path
+) -> None:
+    """LabError if one of the zeros may be somebody's who is not found in the roster, and handed in or is excused."""
+    from grading.intake.excused import Excused
     from grading.intake.names import some
     from grading.intake.roster import strangers
     from labkit.errors import LabError
 
-    if given and who is not None and (unknown := strangers(sorted(set(students)), who, rules)):
+    if not given or who is None:
+        return
+    zeros = f"{who.path.name}, and 0 points of {week} would go to {some(list(map(str, given)))}"
+    if unknown := strangers(sorted(set(students)), who, rules):
         raise LabError(
             f"a zero may be somebody's who handed in: {some([student for student, _ in unknown])} is not found in "
-            f"{who.path.name}, and 0 points would go to {some(list(map(str, given)))}. [ids] in course.toml says who "
-            "it is; `grade withdraw` takes out who left the class; --anyway if nobody of the roster"
+            f"{zeros}. [ids] in course.toml says who it is; `grade withdraw` takes out who left the class; --anyway if "
+            "nobody of the roster"
+        )
+    excused = Excused(week, rules, who)
+    if lost := sorted({*excused.elsewhere([]), *excused.unknown(students, marks, submissions)}):
+        raise LabError(
+            f"a zero may be somebody's who is excused: {some(lost)} of [excused] is not found in {zeros}. Write in "
+            "[ids] of course.toml what this platform calls them, or [excused] with the roster's name; --anyway if "
+            "nobody of the roster"
         )
 
 

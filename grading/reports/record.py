@@ -25,10 +25,15 @@ from labkit.strict import nearest
 def show(
     week: Week, student: str, task: str | None, marks: Path, gradebook: Path, rules: Rules, console: Console
 ) -> None:
-    """Print it. LabError for a student without a mark, and a task that the week does not have."""
+    """Print it. LabError for a student without a mark who is not excused, and a task that the week does not have."""
     here = standings(week, marks, gradebook, rules)
     who = rules.among(student, [standing.student for standing in here])
     found = [standing for standing in here if standing.student == who]
+    excused = f"{page.one_line(who, 80)} is excused from {week.name} ([excused] in course.toml): no points and no zero"
+    if rules.is_excused(who, week.name):
+        console.print(Text(excused + ("" if found else "; nothing of theirs was graded")), soft_wrap=True)
+        if not found:
+            return
     if not found:
         raise LabError(
             f"there is no mark of {student!r} in {week.name}{nearest(student, [s.student for s in here][:30])}; "

@@ -48,6 +48,7 @@ class End:
 
     autopsy   for hangs and crashes: see labkit.comm.autopsy
     fatal     the sandbox is no longer usable
+    lost      seconds in which its ranks could not run, since others had the machine
     """
 
     verdict: str
@@ -57,6 +58,7 @@ class End:
     ledgers: list = field(default_factory=list)
     printed: str = ""
     fatal: bool = False
+    lost: float = 0.0
 
 
 class Ended(Exception):
@@ -98,6 +100,7 @@ class Call:
         self.growing = "watch" not in box.off
         self.past: deque[tuple[float, int]] = deque()  # (time, bytes held) of its looks, lately
         self.room = watch.Room()
+        self.lost = 0.0  # seconds up to the last look in which the ranks could not run
         self._ended()  # of those that ended while they were made, nobody will hear again
 
     def _weigher(self) -> Callable[[int], int]:
@@ -124,6 +127,7 @@ class Call:
             except BoxFailed as error:
                 end = End(FAULT, str(error), fatal=True)
             self._finish(end)
+            end.lost = self.lost
             return end
         finally:
             self.selector.close()
@@ -217,9 +221,10 @@ class Call:
 
     # -- time and limits --------------------------------------------------------------------------------------------
     def _able(self, spent: float) -> float:
-        """Seconds for which the ranks that still run, and the judge who carries their messages, could run, had they and
-        what they started not been in their own way."""
-        able = spent - lost(spent, [*map(times, self.mains), since(self.own, times(os.getpid()))])
+        """Seconds for which the ranks that still run could run, had they and what they started not been in their own
+        way. While the judge who carries their messages computes or waits for a processor, they could not."""
+        judge = 0.0, sum(since(self.own, times(os.getpid())))  # the more it looks, the longer it takes: nobody else's
+        able = spent - lost(spent, [*map(times, self.mains), judge])
         if "excuse" not in self.box.off:
             able = max(able, min(spent, self.room.each(len(self.mains))))
         return able
@@ -237,7 +242,9 @@ class Call:
         self.mains = watch.children(zygote)
         helpers, every = watch.running(pids, self.mains)
         self.looks, self.helpers = self.looks + 1, self.helpers + helpers
-        self.room.look(every)
+        self.room.look(every, pids)
+        spent = now - self.begin
+        self.lost = max(self.lost, min(spent, spent - self._able(spent)))
         if "watch" in self.box.off:
             return
         if len(pids) > MAX_PROCESSES:

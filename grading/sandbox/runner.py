@@ -173,7 +173,7 @@ class SandboxRunner:
     def run(self, job: Job) -> Reply:
         if self._since is None:
             return self._ran(job)
-        self._work(False)  # a call counts by the clock
+        self._work(False)  # a call counts by the clock, but for what others took
         try:
             return self._ran(job)
         finally:
@@ -204,7 +204,8 @@ class SandboxRunner:
         reply.printed = end.printed
         if "text" not in self.off:  # an exception's words, say: the student's
             reply.text, reply.cause = clean(reply.text, MAX_TEXT), tuple(clean(c, MAX_TEXT) for c in reply.cause)
-        self.used += time.monotonic() - arrived  # ending it and reading what came back are its own time as well
+        # Ending it and reading what came back are its own time as well; what others took of the machine is not.
+        self.used += time.monotonic() - arrived - end.lost
         return reply
 
     def _run(self, job: Job, box: Box) -> End:

@@ -47,20 +47,24 @@ def running(pids: list[int], mains: list[int]) -> tuple[int, int]:
 
 
 class Room:
-    """How much of the machine a tree of processes had, or could have had: what was idle, and the tree's share of what
-    was not. The share is taken from looks at who wants a processor: times of its processes would leave out those that
-    end unseen."""
+    """How much of the machine a tree of processes had, or could have had: what was idle, and of what was not no more
+    than the tree used, nor more than its share in looks at who wants a processor. Processes that end unseen used more
+    than it seems, and the looks know. And where the kernel shares out by sessions, threads are no measure: the looks
+    take a tree's part of the threads for its part of the machine, and what it used knows."""
 
     def __init__(self) -> None:
         self.processors = os.sched_getaffinity(0)
         self.begin, self.idle = time.monotonic(), _idle(self.processors)
         self.looks, self.share = 0, 0.0
+        self.used: dict[int, float] = {}  # seconds of processor of each process, when it was last seen
 
-    def look(self, wanting: int) -> None:
-        """`wanting` threads of the tree want a processor now; so does this process, and whoever else."""
+    def look(self, wanting: int, pids: list[int]) -> None:
+        """`wanting` threads of the tree, whose processes these are, want a processor now; so does this process, and
+        whoever else."""
         others = _wanting() - 1 - wanting
         self.looks += 1
         self.share += wanting / (wanting + others) if wanting and others > 0 else float(wanting > 0)
+        self.used |= {pid: own for pid in pids if (own := used(pid))}
 
     def each(self, ranks: int) -> float:
         """Seconds for which each of so many ranks could run since it was made, had they the whole machine to share with
@@ -75,7 +79,8 @@ class Room:
         spent = time.monotonic() - self.begin
         here = len(self.processors) * spent
         free = min(here, idle - self.idle)
-        return min(free + (here - free) * self.share / self.looks, _quota() * spent)
+        busy = min((here - free) * self.share / self.looks, sum(self.used.values()))
+        return min(free + busy, _quota() * spent)
 
 
 def _idle(processors: set[int]) -> float | None:
@@ -185,11 +190,18 @@ def memory(pid: int) -> int:
 
 def total(pid: int) -> float:
     """Seconds of processor that a process has used, with its children that have ended and been waited for."""
+    return _seconds(pid, slice(11, 15))
+
+
+def used(pid: int) -> float:
+    """Seconds of processor that a process itself has used, with all its threads."""
+    return _seconds(pid, slice(11, 13))
+
+
+def _seconds(pid: int, fields: slice) -> float:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return sum(int(ticks) for ticks in fields[11:15]) / _TICK
-    except (OSError, ValueError, IndexError):
+        return sum(int(ticks) for ticks in _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[fields]) / _TICK
+    except ValueError:
         return 0.0
 
 

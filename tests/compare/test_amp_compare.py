@@ -9,7 +9,7 @@ import pytest
 
 from labkit.compare import answer, repeats
 from labkit.compare.plan import fitting
-from labkit.compare.preset import available, load_preset
+from labkit.compare.preset import Repeat, available, load_preset
 from labkit.compare.speed_verdict import judge_speed
 from labkit.errors import LabError
 from labkit.precision import matrix

@@ -68,6 +68,17 @@ def test_why_tells_of_which_week_a_task_is(tmp_path):
     assert "did you mean '13.1'" in grade(tmp_path, "why", "week13", "anna", "131", status=2)
 
 
+def test_why_tells_of_who_is_excused(tmp_path):
+    """Two are, of whom one handed in; "there is no mark" was all that it said."""
+    marks.write(tmp_path / "marks", mark("anna"))
+    (tmp_path / "course.toml").write_text('[excused]\nweek13 = ["anna", "emil"]\n[ids]\n"Emil E." = "emil"\n')
+    told = "emil is excused from week13 ([excused] in course.toml): no points and no zero; nothing of theirs was graded"
+    assert told in grade(tmp_path, "why", "week13", "emil")
+    said = grade(tmp_path, "why", "week13", "anna")
+    assert "anna is excused from week13" in said and "attempt 1 counts" in said and "nothing of theirs" not in said
+    assert "there is no mark of 'ben'" in grade(tmp_path, "why", "week13", "ben", status=2)
+
+
 @pytest.mark.parametrize(
     "words",
     [("status", "week13"), ("status",), ("run", "week13"), ("load", "week13"), ("report", "week13", "--to", "x.html")],

@@ -174,21 +174,41 @@ def test_an_extension_of_nobody_is_told_where_points_are(classroom):
 @pytest.mark.parametrize("kind", ["canvas", "csv", "term"])
 def test_no_zero_for_somebody_who_may_have_handed_in(kind, tmp_path):
     """Hugo had 82 points, no line in [ids], and a zero in Canvas."""
-    marks.write(tmp_path / "marks", mark("Hugo Lund"))
+    marks.write(tmp_path / "marks", mark("Hugo B. Lund"))
     (tmp_path / "roster.csv").write_text('Student,ID,SIS User ID,SIS Login ID,Section\n"Lund, Hugo",9,,u9,\n')
     rules = f'[deadlines]\nweek13 = {LONG_AGO}\n[roster]\nfile = "roster.csv"\n'
     (tmp_path / "course.toml").write_text(rules)
     words = ["export", "--to", "out.csv", "--zeros"]
     words += [] if kind == "term" else ["week13", "--format", kind]
     said = grade(tmp_path, *words, status=2)
-    assert "Hugo Lund is not found in roster.csv, and 0 points would go to u9 (Lund, Hugo)." in said
+    assert "Hugo B. Lund is not found in roster.csv, and 0 points of week13 would go to u9 (Lund, Hugo)." in said
     assert not (tmp_path / "out.csv").exists()
     grade(tmp_path, *words[:-1] if kind == "term" else [word for word in words if word != "--zeros"])
     grade(tmp_path, *words, "--anyway")
     if kind != "term":
         assert "0 points: u9 (Lund, Hugo)" in grade(tmp_path, *words, "--anyway")
-    (tmp_path / "course.toml").write_text(rules + '[ids]\n"Hugo Lund" = "u9"\n')
+    (tmp_path / "course.toml").write_text(rules + '[ids]\n"Hugo B. Lund" = "u9"\n')
     assert "0 points" not in grade(tmp_path, *words), "he is u9"
+
+
+@pytest.mark.parametrize("kind", ["canvas", "csv", "term"])
+def test_no_zero_for_somebody_who_may_be_excused(kind, tmp_path):
+    """Emil was ill, handed in nothing, so nobody gave him a line in [ids], and Canvas had a zero under another name."""
+    marks.write(tmp_path / "marks", mark("anna"))
+    header = "Student,ID,SIS User ID,SIS Login ID,Section\n"
+    (tmp_path / "roster.csv").write_text(header + 'A,1,,anna,\n"Excused, E. M.",9,,u9,\n')
+    rules = f'[deadlines]\nweek13 = {LONG_AGO}\n[roster]\nfile = "roster.csv"\n[excused]\nweek13 = ["Emil Excused"]\n'
+    (tmp_path / "course.toml").write_text(rules)
+    words = ["export", "--to", "out.csv", "--zeros"]
+    words += [] if kind == "term" else ["week13", "--format", kind]
+    said = grade(tmp_path, *words, status=2)
+    assert "a zero may be somebody's who is excused: Emil Excused of [excused] is not found in roster.csv" in said
+    assert "0 points of week13 would go to u9 (Excused, E. M.)" in said and not (tmp_path / "out.csv").exists()
+    (tmp_path / "course.toml").write_text(rules + '[ids]\n"u9" = "Emil Excused"\n')
+    assert "0 points" not in grade(tmp_path, *words)
+    (tmp_path / "course.toml").write_text(rules)
+    (tmp_path / "roster.csv").write_text(header + 'A,1,,anna,\n"Excused, Emil",9,,u9,\n')
+    assert "0 points" not in grade(tmp_path, *words), "Moodle's name, the other way round"
 
 
 @pytest.mark.parametrize("name", ['"Khan, Aisha"', "akhan", "104", "S104"])

@@ -248,6 +248,39 @@ def test_an_answer_that_changed_after_it_was_graded_is_looked_at_again(course, w
     assert scores(course, "anna")["task-91-2"] == (None, 4, False)
 
 
+def test_points_that_a_group_had_at_the_copy_of_one_who_moved_are_told(course, week, marks):
+    """Bea had group A's points. She is in group B now, which handed in again: the others of A had none any more, and
+    nothing said so."""
+
+    def of_group(name, group, submission, attempt=1):
+        return mark(name, attempt=attempt, group=group, submission=submission)
+
+    def answers(one):
+        return handed(one.submission)
+
+    put_marks(marks, *(of_group(name, "Group A_70", "a") for name in ("anna", "bea", "sean")))
+    put_marks(marks, of_group("max", "Group B_71", "b"))
+    load(course, week, marks, files=answers)
+    by_hand(course, "bea", "task-91-2", points=5)
+    put_marks(marks, *(of_group(name, "Group B_71", "b2", 2) for name in ("bea", "max")))
+    lost = (
+        "Group A: 91.2 had its 5 points at bea's copy, which holds another hand-in now: give them at the copy of anna"
+    )
+    assert [line for line in load(course, week, marks, files=answers).human if "Group" in line] == [f"{lost}, sean"]
+    assert f"{lost}, sean" in load(course, week, marks, files=answers).human, "until somebody has looked"
+    by_hand(course, "sean", "task-91-2", points=5)
+    assert not any("Group" in line for line in load(course, week, marks, files=answers).human), "it has points again"
+
+
+def test_a_group_that_hands_in_again_as_a_whole_left_nobody_behind(course, week, marks):
+    put_marks(marks, *(mark(name, group="Group A_70", submission="a") for name in ("anna", "bea")))
+    load(course, week, marks, files=lambda one: handed(one.submission))
+    by_hand(course, "bea", "task-91-2", points=5)
+    put_marks(marks, *(mark(name, group="Group A_70", submission="a2", attempt=2) for name in ("anna", "bea")))
+    human = load(course, week, marks, files=lambda one: handed(one.submission)).human
+    assert human == ["bea: a written answer changed after it was graded by hand: look at it again"]
+
+
 def test_an_answer_where_there_was_none_is_read_by_a_person(course, week, marks):
     put_marks(marks, mark("anna", unanswered=["91.2"]))
     load(course, week, marks, files=lambda mark: handed(""))

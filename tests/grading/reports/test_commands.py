@@ -269,7 +269,13 @@ def test_who_is_excused_is_so_in_every_export(grade):
     assert grade("feedback", "week13", "--to", "pages").exit_code == 0, (
         "an excused one's extension keeps nothing closed"
     )
-    said = grade("export", "week13", "--to", "export.csv", "--zeros").output
+    for words in (("week13",), ()):
+        with pytest.raises(
+            LabError, match="joans of .excused. is not found in r.csv, and 0 points of week13 would go to"
+        ):
+            grade("export", *words, "--to", "export.csv", "--zeros")
+    assert not Path("export.csv").exists(), "dora's zero may be joans'"
+    said = grade("export", "week13", "--to", "export.csv", "--zeros", "--anyway").output
     assert "1 student handed nothing in, 0 points: dora\n" in said and "not graded yet" not in said
     assert "4 students are excused, no points and no zero: ben; cleo; joans; jonas\n" in said
     slip = "[excused] in course.toml, week13, speaks of joans, who is not in r.csv, the marks or the hand-ins: "
@@ -281,7 +287,7 @@ def test_who_is_excused_is_so_in_every_export(grade):
         "dora": ("0", "100", "missing"),
         **dict.fromkeys(("ben", "cleo", "joans", "jonas"), free),
     }
-    said = grade("export", "--to", "t.csv", "--zeros").output
+    said = grade("export", "--to", "t.csv", "--zeros", "--anyway").output
     assert "Excused, and out of `total` and `possible`: ben (week13); cleo (week13); jonas (week13)\n" in said
     assert slip in said and "no total yet" not in said
     assert [(row["student"], row["possible"]) for row in read_table(Path("t.csv"))] == [

@@ -69,6 +69,28 @@ def test_an_id_of_our_own_is_found_by_what_the_platform_calls_it(week, tmp_path)
     assert "4567" in (tmp_path / "c.csv").read_text()
 
 
+def test_canvas_last_name_first_is_moodles_name(tmp_path):
+    """Who was collected from Moodle's downloads alone is found in Canvas' gradebook, unless it may be another."""
+    there = read(tmp_path, CANVAS + '"Poe, Edgar",4569,,,Group 1\n"Poe, Edgar",4570,,,Group 1\nPrince,4571,,,Group 1\n')
+
+    def number(student):
+        line, why = roster.find(student, there, RULES)
+        return line.cells["ID"] if line is not None else why
+
+    assert number("Max Roe") == "4568" and number("Prince") == "4571" and number("anna") == "4567"
+    assert number("Jane Doe") == roster.NOT_THERE, "[ids] says that 4567 is anna"
+    assert number("Edgar Poe") == "several of the roster are called so"
+    assert number("Roe Max") == roster.NOT_THERE and number("") == roster.NOT_THERE
+
+
+def test_many_ids_that_are_nobodys_are_told_in_one_line(tmp_path):
+    """Moodle's worksheet of one group: all others of [ids] are not in it."""
+    there, many = read(tmp_path, CANVAS), {f"x_{n}": f"student {n}" for n in range(12)}
+    rules = RULES.model_copy(update={"ids": many})
+    (said,) = (line for line in roster.unknown_ids(there, rules) if "[ids]" in line)
+    assert said.startswith("[ids] in course.toml speaks of student 0") and "who are not in roster.csv" in said
+
+
 def test_who_handed_nothing_in_is_missing_after_their_own_deadline(week, tmp_path):
     who = read(tmp_path, CANVAS + '"Poe, Eva",4569,,eva@uni,\n')
     gone = roster.absent("week13", ["anna"], who, RULES, NOW)

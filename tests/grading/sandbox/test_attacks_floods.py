@@ -279,3 +279,17 @@ def _all_gone(pids):
 
 def _zombie(pid):
     return watch._read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"], ["X"])
+
+
+def test_what_others_took_of_the_machine_is_not_its_time(field, monkeypatch):
+    def held_up(self):
+        end = run(self)
+        end.lost = 1000.0
+        return end
+
+    run = call.Call.run
+    monkeypatch.setattr(call.Call, "run", held_up)
+    runner = small(field)
+    before = runner.used
+    field.ask("floods.honest", ranks=2, runner=runner)
+    assert runner.used - before < -900.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -42,7 +44,8 @@ def test_an_answer_after_it_is_none(call):
 
 
 def able(monkeypatch, waited, room, off=()):
-    """Seconds of 10 for which four ranks could run, of which each waited so long, and the judge for one."""
+    """Seconds of 10 for which four ranks could run, of which each waited so long, and the judge for one; each computed
+    for a quarter of a second."""
     made = object.__new__(Call)
     made.box, made.mains, made.own = SimpleNamespace(off=off), [1, 2, 3, 4], (0.0, 0.0)
     made.room = SimpleNamespace(each=lambda ranks: room)
@@ -51,9 +54,50 @@ def able(monkeypatch, waited, room, off=()):
 
 
 def test_in_a_chain_of_messages_the_waits_of_all_are_lost(monkeypatch):
-    assert able(monkeypatch, 1.5, 0.0) == pytest.approx(3.0), "four times 1.5, and the judge's"
+    assert able(monkeypatch, 1.5, 0.0) == pytest.approx(2.75), "four times 1.5, and all that the judge took"
     assert able(monkeypatch, 1.5, 5.0) == pytest.approx(5.0), "but they had half of the machine"
-    assert able(monkeypatch, 1.5, 5.0, off={"excuse"}) == pytest.approx(3.0)
+    assert able(monkeypatch, 1.5, 5.0, off={"excuse"}) == pytest.approx(2.75)
+
+
+def room(monkeypatch, idle, wanting, others, *used):
+    """Seconds of two processors that a tree had or could have had in 10 s, of which so many were idle; of its processes
+    each used so much."""
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(watch, "_idle", lambda processors: 0.0)
+    monkeypatch.setattr(watch.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(watch, "_quota", lambda: float("inf"))
+    monkeypatch.setattr(watch, "_wanting", lambda: 1 + wanting + others)
+    monkeypatch.setattr(watch, "used", lambda pid: used[pid])
+    made = watch.Room()
+    made.look(wanting, list(range(len(used))))
+    monkeypatch.setattr(watch, "_idle", lambda processors: idle)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: 10.0))
+    return made.seconds()
+
+
+def test_a_tree_had_what_was_idle_and_no_more_than_it_used_or_than_its_share(monkeypatch):
+    assert room(monkeypatch, 20.0, 0, 0) == pytest.approx(20.0), "all was idle"
+    assert room(monkeypatch, 0.0, 2, 6, 4.0, 1.0) == pytest.approx(5.0), "a quarter of the threads, of 20 s"
+    assert room(monkeypatch, 0.0, 2, 6, 0.5, 0.4) == pytest.approx(0.9), "six sessions elsewhere had the rest"
+    assert room(monkeypatch, 12.0, 1, 0, 8.0) == pytest.approx(20.0), "in nobody's way but its own"
+
+
+def test_a_process_that_ended_used_what_it_had_used_when_it_was_seen(monkeypatch):
+    monkeypatch.setattr(watch, "used", {1: 2.0, 2: 3.0}.get)
+    made = watch.Room()
+    made.look(1, [1, 2])
+    monkeypatch.setattr(watch, "used", lambda pid: 2.5 if pid == 1 else 0.0)
+    made.look(1, [1, 2])
+    assert made.used == {1: 2.5, 2: 3.0}
+
+
+def test_what_a_process_used_is_its_own_threads():
+    before = watch.used(os.getpid())
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    assert before + 0.05 < watch.used(os.getpid()) < before + 1.0, "ticks of a hundredth of a second"
+    assert watch.used(2**22 + 1) == 0.0
 
 
 @pytest.mark.parametrize(
