@@ -4,5 +4,6 @@ faults.py      FP8 that is wrong by a dose
 together.py    many trainings as one
 pool.py        `python -m studies.verdict.pool POOL`: trains many runs, and writes their held-out losses
 operating.py   `python -m studies.verdict.operating POOL OUT`: how often the verdict says each word, by true gap
-show.py        the picture and the tables of that
+repeated.py    `python -m studies.verdict.repeated OUT CALL ...`: the same of comparisons that GPUs have run
+show.py        the pictures and the tables of both
 """
