@@ -36,6 +36,7 @@ _MOODLE = re.compile(r"(?P<student>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(
 _MOODLE_REST = re.compile(r"(?P<student>.+?)_assignsubmission_[a-z]+(?:_(?P<file>.+))?", re.DOTALL)
 _MOODLES = re.compile(r"(?=_\d+_assignsubmission_)")  # with a lookahead: two of them may share a letter
 _AGAIN = re.compile(r"-\d{1,2}(?=\.[^.]+$)")  # what Canvas puts into the name of a file that is handed in again
+_CUT = re.compile(r"""[\x00-\x1f\x7f&<>"`|':\\/]|\.\.+""")
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,11 @@ def _zone(name: str) -> tzinfo:
         size = timedelta(hours=int(name[1:3]), minutes=int(name[3:]))
         return timezone(-size if name[0] == "-" else size)
     return ZoneInfo(name)  # KeyError or ValueError for what is none
+
+
+def in_moodles_files(name: str) -> str:
+    """What Moodle leaves of a name in a file's: "Kate OBrien" of "Kate O'Brien" (clean_filename, PARAM_FILE)."""
+    return _CUT.sub("", clean(name).replace("_", " ")).strip()
 
 
 def clean(name: str) -> str:

@@ -50,6 +50,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from grading.intake.names import in_moodles_files
 from grading.marks import Mark
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -169,8 +170,9 @@ class Rules(Config):
 
     def among(self, student: str, here: Iterable[str]) -> str:
         """Which of those who are here is meant: the one of this name, else the one whom [ids] calls so, else the one of
-        this name with Moodle's number behind it; else `student`, who is not here. Who was collected before [ids] spoke
-        of them keeps the first name. LabError for a name that several have."""
+        this name with Moodle's number behind it, or with the signs that Moodle leaves of it; else `student`, who is not
+        here. Who was collected before [ids] spoke of them keeps the first name. LabError for a name that several have.
+        """
         known = list(here)
         if student in known:
             return student
@@ -182,7 +184,8 @@ class Rules(Config):
         if len(alike) > 1:
             them = ", ".join(one if one in names else f"{one} ({names[0]})" for one, names in sorted(alike.items()))
             raise LabError(f"{len(alike)} students here are called {student!r}: name one of {them}")
-        return next(iter(alike), student)
+        plain = [one for one in known if in_moodles_files(one) == in_moodles_files(student)]
+        return next(iter(alike or (plain if len(plain) == 1 else ())), student)
 
 
 DEFAULTS = Rules()  # of a course without course.toml: the last attempt counts, and there is no deadline

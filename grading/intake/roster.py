@@ -21,7 +21,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from grading.intake.names import clean, shown, some
+from grading.intake.names import clean, in_moodles_files, shown, some
 from grading.intake.policy import Rules
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -34,7 +34,6 @@ NAMED = ("Student", "Full name")  # columns of people's names: Canvas', Moodle's
 NOT_THERE = "not in the roster"  # why nobody is found
 A_GROUP = "a group of the roster"
 UNNAMED = "Participant"  # what Moodle calls everybody under blind marking
-_CUT = re.compile(r"""[\x00-\x1f\x7f&<>"`|':\\/]|\.\.+""")
 
 
 @dataclass
@@ -135,12 +134,7 @@ def read(path: Path) -> Roster:
 def _cell(line: Line, column: str) -> str:
     """What stands there; a full name or a group of Moodle's as its downloads write it, which lack some signs."""
     text = line.cells.get(column, "").strip()
-    return _file_name(text) if column in ("Full name", "Group") else text
-
-
-def _file_name(name: str) -> str:
-    """What Moodle leaves of a name in a file's: "Kate OBrien" of "Kate O'Brien" (clean_filename, PARAM_FILE)."""
-    return _CUT.sub("", clean(name).replace("_", " ")).strip()
+    return in_moodles_files(text) if column in ("Full name", "Group") else text
 
 
 def _sign(head: str) -> str:
@@ -169,7 +163,7 @@ def _candidates(student: str, roster: Roster, rules: Rules) -> Iterator[list[Lin
             yield _numbered(name, roster, rules)
         for name in names:
             lines = _with(name, roster, "Full name")
-            own = (student, _file_name(student))
+            own = (student, in_moodles_files(student))
             yield [line for line in lines if not all(rules.is_another(participant_of(line), one) for one in own)]
         return
     for name in names:
@@ -207,7 +201,7 @@ def _with(wanted: str, roster: Roster, *columns: str) -> list[Line]:
 
 
 def _wanted(name: str, column: str) -> str:
-    return _file_name(name) if column == "Full name" else name.strip()
+    return in_moodles_files(name) if column == "Full name" else name.strip()
 
 
 def _numbered(participant: str, roster: Roster, rules: Rules) -> list[Line]:
@@ -259,7 +253,7 @@ def participant_of(line: Line) -> str:
 def _folders(line: Line) -> tuple[str, str]:
     """How the folder of this line's group may be called: "Mo & Di" is "Mo  Di", or "Mo amp; Di" (format_string)."""
     group = line.cells.get("Group", "")
-    return _file_name(group), _file_name(html.escape(group, quote=False))
+    return in_moodles_files(group), in_moodles_files(html.escape(group, quote=False))
 
 
 def members(group: str, roster: Roster) -> list[Line]:

@@ -197,6 +197,9 @@ def test_a_name_that_two_have_is_nobodys(rules):
     for nobody in ("Max", "Meier", "Max Meier_", "Max Meier_50", "max meier", "M.*"):
         assert ids.among(nobody, ["max.one", "max.two"]) == nobody
     assert ids.among("Max Meier", ["Max Meier_x1", "Max Meier_7 b"]) == "Max Meier"
+    assert ids.among("Seán O'Brien", ["anna", "Seán OBrien"]) == "Seán OBrien", "as Moodle names files"
+    assert ids.among("Seán O'Brien", ["Se\u0061\u0301n OBrien", "Seán O Brien"]) == "Se\u0061\u0301n OBrien"
+    assert ids.among("O'Brien", ["OBrien", "O:Brien"]) == "O'Brien", "nobody knows which"
 
 
 DUE_91 = "[deadlines]\nweek91 = 2026-11-20T23:00:00Z\n"
