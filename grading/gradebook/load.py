@@ -126,10 +126,10 @@ def _left_behind(
 
 
 def _by_hand(book: Gradebook, week: Week, student: str) -> dict[str, tuple[float, bool]]:
-    """{written task: (points that a person gave, whether formgrader asks to look again)}."""
+    """{task: (points that a person gave, whether formgrader asks to look again)}."""
     sheet = next(n for n in book.find_submission(week.name, student).notebooks if n.name == week.notebook.stem)
     grades = {grade.name: grade for grade in sheet.grades}
-    tasks = [task for task in graded_tasks(week) if task.kind == "written" and task.cell in grades]
+    tasks = [task for task in graded_tasks(week) if task.cell in grades]
     found = {task.id: grades[task.cell] for task in tasks if _given(grades[task.cell])}
     return {id: (grade.manual_score, grade.needs_manual_grade) for id, grade in found.items()}
 

@@ -50,6 +50,10 @@ class Excused:
         ids = dict.fromkeys(self.rules.id_of(name) for name in self.names if self._why(name) == NOT_THERE)
         return [id for id in ids if id not in known]
 
+    def not_found(self) -> list[str]:
+        """Names for which the roster has nobody, or several."""
+        return [name for name in self.names if self._why(name)]
+
     def unknown(self, here: Sequence[str], marks: Path, submissions: Path) -> list[str]:
         """Names that excuse nobody whom anything tells of. `here`: those of whom something of this week is here; the
         folders are searched for other weeks'."""

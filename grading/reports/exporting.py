@@ -89,7 +89,7 @@ def export(
     if zeros and who is None:
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
     if given and not anyway:
-        _sure_of_zeros(found.name, given, everybody, who, rules, marks, submissions)
+        _sure_of_zeros(found.name, given, everybody, who, rules)
     if format is Format.moodle and who is None:
         raise typer.BadParameter("--format moodle needs Moodle's grading worksheet: --roster FILE")
     before = changed.read(to)
@@ -189,7 +189,7 @@ def _term(
             told = (*waits.told(found), *again(here), *to_mend(everybody, marks, submissions, found, who, own))
             behind += [f"{found.name}: {sentence}" for sentence in told]
             if zeros and not anyway:
-                _sure_of_zeros(found.name, [a for a in gone if a.over], everybody, who, own, marks, submissions)
+                _sure_of_zeros(found.name, [a for a in gone if a.over], everybody, who, own)
             if zeros:
                 behind += _may_come([one for one in gone if one.over], found, rules)
             parts.append(term.Part(found, here, gone, waits.new, own))
@@ -219,9 +219,7 @@ def _term(
         typer.echo(sentence)
 
 
-def _sure_of_zeros(
-    week: str, given: list, students: list[str], who: Roster | None, rules: Rules, marks: Path, submissions: Path
-) -> None:
+def _sure_of_zeros(week: str, given: list, students: list[str], who: Roster | None, rules: Rules) -> None:
     """LabError if one of the zeros may be somebody's who is not found in the roster, and handed in or is excused."""
     from grading.intake.excused import Excused
     from grading.intake.names import some
@@ -237,8 +235,7 @@ def _sure_of_zeros(
             f"{zeros}. [ids] in course.toml says who it is; `grade withdraw` takes out who left the class; --anyway if "
             "nobody of the roster"
         )
-    excused = Excused(week, rules, who)
-    if lost := sorted({*excused.elsewhere([]), *excused.unknown(students, marks, submissions)}):
+    if lost := Excused(week, rules, who).not_found():
         raise LabError(
             f"a zero may be somebody's who is excused: {some(lost)} of [excused] is not found in {zeros}. Write in "
             "[ids] of course.toml what this platform calls them, or [excused] with the roster's name; --anyway if "

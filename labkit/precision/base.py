@@ -106,9 +106,7 @@ def pieces(x: Tensor) -> dict[str, Tensor]:
 
     Such a tensor is a wrapper around codes and scales, and tells the size of what it stands for, not its own."""
     local = local_part(x)
-    inside = {
-        name.strip("_"): piece for name, piece in vars(local).items() if isinstance(piece, Tensor) and name != "grad"
-    }
+    inside = {name.strip("_"): piece for name, piece in vars(local).items() if isinstance(piece, Tensor)}
     return {"": local} if type(local) in (Tensor, nn.Parameter) or not inside else inside
 
 

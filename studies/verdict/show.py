@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from labkit.compare.statistic import ACCEPTED
 from labkit.compare.terminal import markdown_table
 from labkit.record import plotting as plot
 from studies.verdict.operating import CHOSEN, COSTS, DESIGNS, GAPS, WORDS
+from studies.verdict.repeated import Run
 
 WEIGHT = DESIGNS[CHOSEN].weight
 MARKS = {"bf16": "*", "none": "o", "stale": "D", "unscaled": "s", "mantissa": "^", "flush": "v", "e5m2": "P"}
@@ -117,11 +117,9 @@ ARMS |= {"fine": "all E5M2 (wrong)"}
 
 def repeats_picture(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
     """Each run's gap from the mean of all BF16 runs, arm by arm, and the arm's mean."""
-    half = found["train"]["steps"] // 2
-    late = [at for at, step in enumerate(found["steps"]) if step > half]
     ys: dict[str, list[float]] = {}
-    for _, kind, _, *losses in found["heldout"]:
-        ys.setdefault(kind, []).append(100 * sum(math.log(losses[at]) for at in late) / len(late))
+    for call, kind, seed, *losses in found["heldout"]:
+        ys.setdefault(kind, []).append(Run(call, kind, seed, dict(zip(found["steps"], losses))).y)
     middle = sum(ys["bf16"]) / len(ys["bf16"])
     kinds = [kind for kind in ARMS if len(ys.get(kind, ())) > 1]
     style = plot.styles({"a": "candidate"})["a"]

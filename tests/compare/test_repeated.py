@@ -59,6 +59,9 @@ def test_bf16_is_held_against_another_calls_bf16():
     found = repetitions([*four(0), *moved], PRIOR)
     assert [(one.kind, one.base, one.call) for one in found] == [(BF16, 1, 0), (BF16, 0, 1)]
     assert [one.answer.gap for one in found] == pytest.approx([-1.04, 0.96]) and found[0].answer.word == "different"
+    odd = [run(1, BF16, gap) for gap in (0.30, 0.12, 0.02, -0.04)]
+    (other,) = (one for one in repetitions([*four(0), *odd], PRIOR) if one.call == 1)
+    assert other.answer.runs == 4 and other.answer.gap == pytest.approx(0.10), "undecided by two"
 
 
 def test_a_call_without_four_bf16_runs_lends_none():
@@ -104,11 +107,15 @@ def test_the_record_says_what_its_own_losses_say():
         assert row["runs"] == len(own) and row["gap"] == pytest.approx(own.mean() - ys[BF16].mean(), abs=1e-4)
         if "spread" in row:
             assert row["spread"] == pytest.approx(np.std(own, ddof=1), abs=1e-4)
+            parts = [np.std(ys[kind], ddof=1) ** 2 / len(ys[kind]) for kind in (row["kind"], BF16)]
+            assert row["error"] == pytest.approx(0 if row["kind"] == BF16 else np.sqrt(sum(parts)), abs=1e-4)
             assert sum(row["rates"][word] for word in show.WORDS) == pytest.approx(1)
     again = repetitions(runs, Spread(*found["records"], 8))
     assert [(one.kind, one.base, one.call, one.answer.word) for one in again] == [
         (one["kind"], one["base"], one["call"], one["word"]) for one in found["repetitions"]
     ]
+    assert show.odd(found, "te-current", "same")["word"] == "undecided"
+    assert "| BF16 | 2 | 3 | 2 | same |" in show.repetitions_table(found)
     for one, told in zip(again, found["repetitions"]):
         assert (one.answer.gap, one.answer.low) == pytest.approx((told["value"], told["low"]), abs=1e-4)
 

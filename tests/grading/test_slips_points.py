@@ -204,9 +204,17 @@ def test_no_zero_for_somebody_who_may_be_excused(kind, tmp_path):
     said = grade(tmp_path, *words, status=2)
     assert "a zero may be somebody's who is excused: Emil Excused of [excused] is not found in roster.csv" in said
     assert "0 points of week13 would go to u9 (Excused, E. M.)" in said and not (tmp_path / "out.csv").exists()
+    marks.write(tmp_path / "marks", replace(mark("Emil Excused"), assignment="week14"))
+    assert "who is excused: Emil Excused of" in grade(tmp_path, *words, status=2), "who is known from another week"
+    (tmp_path / "course.toml").write_text(rules + f"[extensions.u9]\nweek13 = {FAR_OFF}\n")
+    assert "0 points: u9" not in grade(tmp_path, *words), "nobody has a zero yet"
+    (tmp_path / "out.csv").unlink()
     (tmp_path / "course.toml").write_text(rules + '[ids]\n"u9" = "Emil Excused"\n')
     assert "0 points" not in grade(tmp_path, *words)
     (tmp_path / "course.toml").write_text(rules)
+    two = 'A,1,,anna,\n"Excused, Emil",9,,u9,\n"Excused, Emil",10,,u10,\n'
+    (tmp_path / "roster.csv").write_text(header + two)
+    assert "who is excused: Emil Excused of" in grade(tmp_path, *words, status=2), "which of the two?"
     (tmp_path / "roster.csv").write_text(header + 'A,1,,anna,\n"Excused, Emil",9,,u9,\n')
     assert "0 points" not in grade(tmp_path, *words), "Moodle's name, the other way round"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -36,6 +38,10 @@ def test_a_wrapper_is_what_lies_inside_it():
     plain = nn.Parameter(torch.zeros(2, 2))
     plain.grad, plain.note = torch.zeros(2, 2), torch.zeros(5)
     assert list(pieces(plain)) == [""] and pieces(plain)[""] is plain
+    odd = torch.zeros(2).as_subclass(type("Odd", (torch.Tensor,), {}))
+    assert list(pieces(odd)) == [""], "nothing lies inside it"
+    model, optimizer = SimpleNamespace(parameters=lambda: [wrapped()]), SimpleNamespace(state={})
+    assert held(model, optimizer) == {"weights, uint8 (codes)": 16, "weights, float32 (scales)": 12}
 
 
 def test_what_is_held_is_counted_by_kind_and_shared_memory_once():

@@ -263,6 +263,10 @@ def test_points_that_a_group_had_at_the_copy_of_one_who_moved_are_told(course, w
     load(course, week, marks, files=answers)
     by_hand(course, "bea", "task-91-2", points=5)
     put_marks(marks, *(of_group(name, "Group B_71", "b2", 2) for name in ("bea", "max")))
+    put_marks(marks, of_group("zoe", "", "z"))
+    load(course, week, marks, files=answers)
+    by_hand(course, "zoe", "task-91-2", points=6)
+    put_marks(marks, of_group("zoe", "", "z2", 2), of_group("ann", "", "z"))  # a copy is no group
     lost = (
         "Group A: 91.2 had its 5 points at bea's copy, which holds another hand-in now: give them at the copy of anna"
     )
@@ -270,6 +274,22 @@ def test_points_that_a_group_had_at_the_copy_of_one_who_moved_are_told(course, w
     assert f"{lost}, sean" in load(course, week, marks, files=answers).human, "until somebody has looked"
     by_hand(course, "sean", "task-91-2", points=5)
     assert not any("Group" in line for line in load(course, week, marks, files=answers).human), "it has points again"
+
+
+def test_once_somebody_has_looked_or_the_group_handed_in_again_nothing_is_told(course, week, marks):
+    def human(*more):
+        put_marks(marks, *more)
+        told = load(course, week, marks, files=lambda one: handed(one.submission)).human
+        return [line for line in told if "Group" in line]
+
+    assert human(*(mark(name, group="Group A_70", submission="a") for name in ("anna", "bea"))) == []
+    by_hand(course, "bea", "task-91-2", points=5)
+    by_hand(course, "bea", "task-91-1", points=3)
+    assert len(human(mark("bea", group="Group B_71", submission="b", attempt=2))) == 1, "the written one alone asks"
+    assert human(mark("anna", group="Group A_70", submission="a2", attempt=2)) == [], "of that nobody had points"
+    assert human(mark("cem", group="Group A_70", submission="a")) != []
+    by_hand(course, "bea", "task-91-2", points=4)
+    assert human() == []
 
 
 def test_a_group_that_hands_in_again_as_a_whole_left_nobody_behind(course, week, marks):

@@ -81,6 +81,9 @@ def test_canvas_last_name_first_is_moodles_name(tmp_path):
     assert number("Jane Doe") == roster.NOT_THERE, "[ids] says that 4567 is anna"
     assert number("Edgar Poe") == "several of the roster are called so"
     assert number("Roe Max") == roster.NOT_THERE and number("") == roster.NOT_THERE
+    more = {**RULES.ids, "roe_45680": "another", "Max Roe": "max"}
+    found = roster.find("max", there, RULES.model_copy(update={"ids": more}))[0]
+    assert found is not None and found.cells["ID"] == "4568", "45680 is another's number, and max is Max Roe"
 
 
 def test_many_ids_that_are_nobodys_are_told_in_one_line(tmp_path):
@@ -89,6 +92,8 @@ def test_many_ids_that_are_nobodys_are_told_in_one_line(tmp_path):
     rules = RULES.model_copy(update={"ids": many})
     (said,) = (line for line in roster.unknown_ids(there, rules) if "[ids]" in line)
     assert said.startswith("[ids] in course.toml speaks of student 0") and "who are not in roster.csv" in said
+    few = RULES.model_copy(update={"ids": dict(list(many.items())[:3])})
+    assert [line.count("who is not in roster.csv") for line in roster.unknown_ids(there, few)] == [1, 1, 1]
 
 
 def test_who_handed_nothing_in_is_missing_after_their_own_deadline(week, tmp_path):

@@ -293,3 +293,13 @@ def test_what_others_took_of_the_machine_is_not_its_time(field, monkeypatch):
     before = runner.used
     field.ask("floods.honest", ranks=2, runner=runner)
     assert runner.used - before < -900.0
+
+
+def test_what_others_took_is_told_with_the_end(field, monkeypatch):
+    """As if they had taken all: the call still ends well, since its ranks answer."""
+    ends, run = [], call.Call.run
+    monkeypatch.setattr(call, "LOOK", 0.0)
+    monkeypatch.setattr(call.Call, "_able", lambda self, spent: 0.0)
+    monkeypatch.setattr(call.Call, "run", lambda self: ends.append(run(self)) or ends[-1])
+    assert field.ask("floods.honest", ranks=2, runner=small(field)).verdict == "passed"
+    assert [end.lost > 0 for end in ends] == [True]

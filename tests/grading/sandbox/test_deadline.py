@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -80,6 +82,23 @@ def test_a_tree_had_what_was_idle_and_no_more_than_it_used_or_than_its_share(mon
     assert room(monkeypatch, 0.0, 2, 6, 4.0, 1.0) == pytest.approx(5.0), "a quarter of the threads, of 20 s"
     assert room(monkeypatch, 0.0, 2, 6, 0.5, 0.4) == pytest.approx(0.9), "six sessions elsewhere had the rest"
     assert room(monkeypatch, 12.0, 1, 0, 8.0) == pytest.approx(20.0), "in nobody's way but its own"
+    assert room(monkeypatch, 25.0, 1, 0, 8.0) == pytest.approx(20.0), "ticks are coarse: no more than there is"
+
+
+def test_what_a_call_lost_is_the_most_that_any_look_has_seen(monkeypatch):
+    made = object.__new__(Call)
+    made.box = SimpleNamespace(off={"watch"}, zygote=5, pid=1)
+    made.begin, made.looks, made.helpers, made.lost = NOW - 10.0, 0, 0, 0.0
+    seen = []
+    made.room = SimpleNamespace(look=lambda *told: seen.append(told))
+    monkeypatch.setattr(watch, "tree", lambda pid: [1, 4, 5, 10, 11, 12])
+    monkeypatch.setattr(watch, "children", lambda pid: [10, 11])
+    monkeypatch.setattr(watch, "running", lambda pids, mains: (1, 3))
+    for able in (4.0, 9.0, 12.0):
+        monkeypatch.setattr(Call, "_able", lambda self, spent, able=able: able)
+        made._look(NOW)
+        assert made.lost == pytest.approx(6.0), "of 10 s, four or more"
+    assert seen == [(3, [10, 11, 12])] * 3, "all that want a processor, and all processes but the sandbox's own"
 
 
 def test_a_process_that_ended_used_what_it_had_used_when_it_was_seen(monkeypatch):
@@ -97,6 +116,10 @@ def test_what_a_process_used_is_its_own_threads():
     while time.process_time() < end:
         pass
     assert before + 0.05 < watch.used(os.getpid()) < before + 1.0, "ticks of a hundredth of a second"
+    burn = "import time\nwhile time.process_time() < 1.0: pass"
+    before = watch.used(os.getpid())
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    assert watch.used(os.getpid()) < before + 0.9, "a child's is the child's"
     assert watch.used(2**22 + 1) == 0.0
 
 
