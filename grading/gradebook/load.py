@@ -28,7 +28,8 @@ from grading.intake.groups import group_name
 from grading.intake.load import EMPTY, handed_in
 from grading.intake.names import count, some
 from grading.intake.policy import DEFAULTS, Final, Rules, final
-from grading.marks import UNSANDBOXED, Mark, all_marks
+from grading.intake.receipts import WITHDRAWN
+from grading.marks import UNSANDBOXED, Mark, all_marks, read
 from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
@@ -91,9 +92,8 @@ def load(
         for done, (student, one) in enumerate(zip(ids, chosen)):
             progress(done, len(chosen), one.mark.student)
             _one(course, book, week, notebook, student, one, rules, files(one.mark), report)
-        report.human += _left_behind(
-            book, week, every, {one.mark.student: (id, one.mark) for id, one in zip(ids, chosen)}
-        )
+        counting = {one.mark.student: (id, one.mark) for id, one in zip(ids, chosen)}
+        report.human += _left_behind(book, week, [*every, *_withdrawn(marks, week)], counting)
     return report
 
 
@@ -101,33 +101,59 @@ def _left_behind(
     book: Gradebook, week: Week, every: Sequence[Mark], chosen: Mapping[str, tuple[str, Mark]]
 ) -> list[str]:
     """Sentences on what a group handed in whose points were given at one member's copy, where another hand-in counts
-    for that member now: the others have no points any more. chosen: {student: (nbgrader's id, the mark that
-    counts)}."""
+    for that member now, or none: the others have no points any more. every: also what was withdrawn. chosen: {student:
+    (nbgrader's id, the mark that counts)}."""
     told = []
-    for student, (id, mark) in chosen.items():
+    for student in dict.fromkeys(one.student for one in every if one.group):
+        id, mark = chosen.get(student, ("", None))
         before = {(one.group, one.submission) for one in every if one.student == student and one.group}
         others = [
             (name, theirs)
             for name, (theirs, own) in chosen.items()
-            if name != student and own.submission != mark.submission and (own.group, own.submission) in before
+            if name != student
+            and (mark is None or own.submission != mark.submission)
+            and (own.group, own.submission) in before
         ]
         if not others:
             continue
-        given = _by_hand(book, week, id)
+        given = _by_hand(book, week, id or _held_as(student))
         lacking = set.intersection(*(set(given) - set(_by_hand(book, week, theirs)) for _, theirs in others))
         for task, (points, asks) in given.items():
-            if asks and task in lacking:
+            if (asks or mark is None) and task in lacking:
                 who = some([name for name, _ in others])
+                gone = "which holds another hand-in now" if mark else "which was withdrawn"
                 told.append(
                     f"{group_name(chosen[others[0][0]][1].group)}: {task} had its {count(number(points), 'point')} at "
-                    f"{student}'s copy, which holds another hand-in now: give them at the copy of {who}"
+                    f"{student}'s copy, {gone}: give them at the copy of {who}"
                 )
     return told
 
 
+def _held_as(student: str) -> str:
+    """nbgrader's id of a student; "" for one whose name it cannot hold."""
+    with contextlib.suppress(LabError):
+        return gradebook_id(student)
+    return ""
+
+
+def _withdrawn(marks: Path, week: Week) -> list[Mark]:
+    """The marks that `grade withdraw` has put aside."""
+    found = []
+    for path in sorted((marks / week.name).glob(f"*/{WITHDRAWN}/*.json")):
+        with contextlib.suppress(LabError):  # one that cannot be read is nobody's here
+            found.append(read(path))
+    return found
+
+
 def _by_hand(book: Gradebook, week: Week, student: str) -> dict[str, tuple[float, bool]]:
     """{task: (points that a person gave, whether formgrader asks to look again)}."""
-    sheet = next(n for n in book.find_submission(week.name, student).notebooks if n.name == week.notebook.stem)
+    from nbgrader.api import MissingEntry
+
+    try:
+        submission = book.find_submission(week.name, student)
+    except MissingEntry:  # withdrawn before it was loaded
+        return {}
+    sheet = next(n for n in submission.notebooks if n.name == week.notebook.stem)
     grades = {grade.name: grade for grade in sheet.grades}
     tasks = [task for task in graded_tasks(week) if task.cell in grades]
     found = {task.id: grades[task.cell] for task in tasks if _given(grades[task.cell])}

@@ -10,6 +10,8 @@ import pytest
 from grading.gradebook.load import load
 from grading.intake.load import EMPTY
 from grading.intake.policy import Rules
+from grading.intake.receipts import WITHDRAWN
+from grading.marks import path_of
 from labkit.errors import LabError
 from tests.grading.gradebook.samples import by_hand, handed, mark, put_marks, rows, scores, shown
 
@@ -274,6 +276,27 @@ def test_points_that_a_group_had_at_the_copy_of_one_who_moved_are_told(course, w
     assert f"{lost}, sean" in load(course, week, marks, files=answers).human, "until somebody has looked"
     by_hand(course, "sean", "task-91-2", points=5)
     assert not any("Group" in line for line in load(course, week, marks, files=answers).human), "it has points again"
+
+
+def test_points_that_a_group_had_at_the_copy_of_one_who_was_withdrawn_are_told(course, week, marks):
+    """Sean had not worked with them. His copy had their points, and `grade load` had nothing to look at."""
+
+    def human():
+        told = load(course, week, marks, files=lambda one: handed(one.submission)).human
+        return [line for line in told if "Group" in line]
+
+    put_marks(marks, *(mark(name, group="Group A_70", submission="a") for name in ("anna", "bea", "sean")))
+    human()
+    by_hand(course, "sean", "task-91-2", points=5)
+    assert human() == [], "the others have them too"
+    own = path_of(marks, "week91", "sean", 1)
+    (own.parent / WITHDRAWN).mkdir()
+    own.rename(own.parent / WITHDRAWN / own.name)
+    (own.parent / WITHDRAWN / "2.json").write_text("{")
+    lost = "Group A: 91.2 had its 5 points at sean's copy, which was withdrawn: give them at the copy of anna, bea"
+    assert human() == [lost]
+    by_hand(course, "bea", "task-91-2", points=4)
+    assert human() == []
 
 
 def test_once_somebody_has_looked_or_the_group_handed_in_again_nothing_is_told(course, week, marks):
