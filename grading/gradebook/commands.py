@@ -92,7 +92,7 @@ def load(
     for sentence in (
         *report.sentences(),
         *waits.told(found),
-        *slips(rules, found, here=[mark.student for mark in here]),
+        *slips(rules, found, marks, submissions, here=[mark.student for mark in here]),
     ):
         typer.echo(printable(sentence))
     raise typer.Exit(1 if report.human else 0)

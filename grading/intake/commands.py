@@ -100,7 +100,7 @@ def collect(
     for sentence in dict.fromkeys(
         (
             *report.notes,
-            *slips(of_week(rules, to, found), found, [one.student for one in report.added]),
+            *slips(of_week(rules, to, found), found, Path("marks"), to, [one.student for one in report.added]),
             *report.refused,
         )
     ):
@@ -119,16 +119,22 @@ def _refuse_future(given: datetime | None) -> None:
         raise LabError(f"--received {given.isoformat()} has not come yet: it is when the hand-ins were there")
 
 
-def slips(rules: Rules, week: Week, students: Sequence[str] = (), here: Sequence[str] = ()) -> list[str]:
-    """What in the rules fits nobody of the roster, which extensions change nothing for those who are `here`, and who of
-    `students` is not in it. What was collected stays so where the roster cannot be read."""
+def slips(
+    rules: Rules, week: Week, marks: Path, submissions: Path, students: Sequence[str] = (), here: Sequence[str] = ()
+) -> list[str]:
+    """What in the rules fits nobody of the roster, nor of the folders, which extensions change nothing for those who
+    are `here`, and who of `students` is not in it. What was collected stays so where the roster cannot be read."""
+    from functools import partial
+
+    from grading.intake.excused import of_any_week
     from grading.intake.roster import of_rules, outside, unknown_ids, without_effect
     from labkit.errors import LabError
 
     try:
         roster = of_rules(rules)
         late = without_effect(here, week, roster, rules)
-        return [*unknown_ids(roster, rules), *late, *outside(students, roster, rules)]
+        left = partial(of_any_week, marks, submissions)
+        return [*unknown_ids(roster, rules, left), *late, *outside(students, roster, rules)]
     except LabError as error:
         return [str(error)]
 

@@ -59,7 +59,7 @@ class Excused:
         folders are searched for other weeks'."""
         ids = {self.rules.id_of(student) for student in here}
         unknown = [name for name in self.names if self.rules.id_of(name) not in ids and self._why(name)]
-        ids |= {self.rules.id_of(student) for student in (_of_any_week(marks, submissions) if unknown else ())}
+        ids |= {self.rules.id_of(student) for student in (of_any_week(marks, submissions) if unknown else ())}
         return [name for name in unknown if self.rules.id_of(name) not in ids]
 
     def slips(self, here: Sequence[str], marks: Path, submissions: Path) -> list[str]:
@@ -67,7 +67,7 @@ class Excused:
         if not (unknown := self.unknown(here, marks, submissions)):
             return []
         lines = self.who.lines if self.who is not None else []
-        called = [*here, *_of_any_week(marks, submissions), *(name for line in lines for name in line.names)]
+        called = [*here, *of_any_week(marks, submissions), *(name for line in lines for name in line.names)]
         told = []
         for name in unknown:
             said = f"[excused] in course.toml, {self.week}, speaks of {shown(name, 60)}"
@@ -87,7 +87,7 @@ class Excused:
         return find(name, self.who, self.rules)[1] if self.who is not None else NOT_THERE
 
 
-def _of_any_week(marks: Path, submissions: Path) -> list[str]:
+def of_any_week(marks: Path, submissions: Path) -> list[str]:
     """Everybody of whom a mark or a hand-in is here."""
     found = []
     for week in find_weeks():

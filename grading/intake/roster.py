@@ -15,7 +15,7 @@ import difflib
 import html
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -305,9 +305,10 @@ def of_rules(rules: Rules, given: Path | None = None) -> Roster | None:
     return read(path) if path is not None else None
 
 
-def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
-    """Sentences on ids of [ids] and [extensions] in course.toml that are nobody's in the roster: a slip, for
-    instance."""
+def unknown_ids(roster: Roster | None, rules: Rules, left: Callable[[], Iterable[str]] = tuple) -> list[str]:
+    """Sentences on ids of [ids] and [extensions] in course.toml that are nobody's in the roster: a slip, for instance.
+    left: of whom something is here: whom the roster calls nothing like that has left. Asked only if somebody is not
+    found."""
     if roster is None:
         return []
     known = [name for line in roster.lines for name in line.names]
@@ -320,6 +321,9 @@ def unknown_ids(roster: Roster | None, rules: Rules) -> list[str]:
             told.append(f"[ids] in course.toml calls {some(names)} of {roster.path.name} all {shown(id, 60)}: a slip?")
     for where, spoken in (("[ids]", rules.ids.values()), ("[extensions]", rules.extensions)):
         strange = [id for id in dict.fromkeys(spoken) if find(id, roster, rules)[1] == NOT_THERE]
+        if strange and where == "[ids]":
+            gone = set(map(rules.id_of, left()))
+            strange = [id for id in strange if id not in gone or difflib.get_close_matches(id, known, 1)]
         if len(strange) > 3:  # a worksheet of a part of the class
             told.append(f"{where} in course.toml speaks of {some(strange)}, who are not in {roster.path.name}")
             continue

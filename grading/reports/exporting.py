@@ -62,6 +62,9 @@ def export(
     course: Course = None,
 ) -> None:
     """Write the class's points as CSV, or as the file that Canvas or Moodle imports. Without a WEEK: the whole term."""
+    from functools import partial
+
+    from grading.intake.excused import of_any_week
     from grading.intake.names import printable
     from grading.intake.roster import unknown_ids
     from grading.reports import canvas, changed, moodle
@@ -83,7 +86,11 @@ def export(
     rules, who, gone, away = missing(found, here, submissions, course, roster, waits.new)
     bare = [student for student in waits.new if student not in away]
     differ = unequal(here)
-    for sentence in (*unknown_ids(who, rules), *to_mend(everybody, marks, submissions, found, who, rules), *differ):
+    for sentence in (
+        *unknown_ids(who, rules, partial(of_any_week, marks, submissions)),
+        *to_mend(everybody, marks, submissions, found, who, rules),
+        *differ,
+    ):
         typer.echo(sentence)
     given = [one for one in gone if one.over] if zeros else []
     if zeros and who is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from grading import marks as marking
 from grading.intake import roster
-from grading.intake.excused import Excused
+from grading.intake.excused import Excused, of_any_week
 from grading.intake.names import some
 from grading.intake.namesakes import in_week
 from grading.intake.pending import Pending, entries_of, pending
@@ -133,7 +134,7 @@ def status(
     within = in_week(rules, entries)
     here = [row.student for row in result.rows]
     who = roster.of_rules(within, given)
-    _absent(result, within, now, who)
+    _absent(result, within, now, who, partial(of_any_week, marks, submissions))
     excused = Excused(week.name, within, who)
     _excuse(result, excused)
     result.told += excused.slips(here, marks, submissions)
@@ -141,13 +142,15 @@ def status(
     return result
 
 
-def _absent(result: Status, rules: Rules, now: datetime, who: roster.Roster | None) -> None:
-    """Those of the roster from whom nothing is here, and those who are not in it."""
+def _absent(
+    result: Status, rules: Rules, now: datetime, who: roster.Roster | None, left: Callable[[], list[str]]
+) -> None:
+    """Those of the roster from whom nothing is here, and those who are not in it. left: see `roster.unknown_ids`."""
     if who is None:
         result.told.append("No roster is named, so nobody can be missing: [roster] in course.toml, or --roster FILE")
         result.told += roster.extends_nobody([row.student for row in result.rows], result.week, rules)
         return
-    result.told += roster.unknown_ids(who, rules)
+    result.told += roster.unknown_ids(who, rules, left)
     here = [row.student for row in result.rows]
     result.told += roster.without_effect(here, result.week, who, rules)
     result.told += roster.under_two_names(here, result.week, who, rules)

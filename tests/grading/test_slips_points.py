@@ -237,7 +237,7 @@ def test_an_extension_under_another_name_of_the_roster_is_told_wherever_points_a
     assert told in grade(tmp_path, "export", "week13", "--to", "out.csv")
     assert f"week13: course.toml {told}" in grade(tmp_path, "export", "--to", "term.csv")
     with contextlib.chdir(tmp_path):  # what `grade load` says beside its own
-        said = slips(find_rules(None, [WEEKS["week13"]]), WEEKS["week13"], here=["khanaisha_104"])
+        said = slips(find_rules(None, [WEEKS["week13"]]), WEEKS["week13"], tmp_path, tmp_path, here=["khanaisha_104"])
     assert [sentence for sentence in said if told in sentence]
     for right in (extended.replace(name, "khanaisha_104"), extended + f'[ids]\n{name} = "khanaisha_104"\n'):
         (tmp_path / "course.toml").write_text(rules + right)

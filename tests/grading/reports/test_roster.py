@@ -301,6 +301,15 @@ def test_an_id_of_the_rules_that_is_nobody_s_is_told_with_the_one_that_was_meant
     ]
 
 
+def test_who_has_left_is_no_slip_of_ids(tmp_path):
+    """It was told by every command until the end of the term."""
+    there, ids = read(tmp_path, CANVAS), {**RULES.ids, "x": "lea", "max2@uni": "max@un"}
+    rules = RULES.model_copy(update={"ids": ids, "extensions": {}})
+    told = roster.unknown_ids(there, rules, lambda: ["lea", "max@un", "anna"])
+    assert told == ["[ids] in course.toml speaks of max@un, who is not in roster.csv: did you mean max@uni?"]
+    assert any("lea" in line for line in roster.unknown_ids(there, rules)), "nothing of hers is here"
+
+
 def test_who_was_collected_before_ids_spoke_of_them_is_the_same_student(week, tmp_path):
     who = read(tmp_path, "anna\nbert\n")
     due = datetime(2026, 12, 9, tzinfo=UTC)
