@@ -14,6 +14,7 @@ from studies.verdict import show
 from studies.verdict.repeated import BF16, Run, quads_of, repetitions, runs_of, study
 from tests.compare.comparing import ROOT
 
+pytestmark = pytest.mark.thorough  # of a study: no tool stands on it
 PRIOR = Spread(0.064, 0.10, 8)
 WHOLE = ROOT / "week16_fp8" / "results" / "2026-11-22-h200-whole"
 
