@@ -8,8 +8,9 @@ weights, gradients and AdamW's state, each by the type of its numbers. An FP8 te
 wrapper that tells the size of what it stands for, so what lies inside it is counted, piece by piece. What it sends is
 in the ledger of its mesh. "rest" is what the device has given out beyond that; "peak" its most in that step.
 
-Then the checkpoint's round trip: weights in FP8, converted to ordinary ones and back (labkit.train.reformat). The loss
-of the step after each must be that of the run that was not converted.
+Then the checkpoint's round trip: weights in FP8, converted to ordinary ones and back (labkit.train.reformat), and the
+losses after each. Back in FP8 they are those of the run that was not converted. With the FP8 values as ordinary weights
+the first one is; with the masters none is, for these are rounded to BF16 before they are rounded to FP8.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ candidate's run, and those of one call share its BF16. BF16 itself is asked for 
 the four of the next.
 
 **Rates** come from comparisons drawn from all runs, as in studies.verdict.operating, which also says how sure they are.
-The spread that records tell is the preset's. It was taken from earlier runs than the first folder's.
+The spread that records tell is the preset's. Runs that it was taken from may be among these.
 """
 
 from __future__ import annotations
