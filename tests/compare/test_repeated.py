@@ -10,7 +10,7 @@ import pytest
 
 from labkit.compare.statistic import Spread, answers
 from labkit.errors import LabError
-from studies.verdict import show
+from studies.verdict import repeated, show
 from studies.verdict.repeated import BF16, Run, quads_of, repetitions, runs_of, study
 from tests.compare.comparing import ROOT
 
@@ -78,6 +78,22 @@ def test_runs_are_those_that_were_trained_to_the_end_in_their_order(tmp_path):
     assert kinds.index(BF16) < kinds.index("te-delayed") < kinds.index("te-current"), "as the preset trains them"
     twice, _ = runs_of([WHOLE, WHOLE], 0)
     assert sorted(one.kind for one in twice) == sorted(2 * kinds)
+
+
+def test_a_control_that_was_rejected_is_no_run(monkeypatch):
+    real = repeated.heldout_of
+    monkeypatch.setattr(repeated, "heldout_of", lambda run: {s: loss for s, loss in real(run).items() if s < 400})
+    with pytest.raises(LabError, match="no arm of .* was trained to its end"):
+        runs_of([WHOLE], 0)
+
+
+def test_a_gaps_standard_error_is_of_both_means(monkeypatch):
+    gaps = (-0.06, -0.02, 0.02, 0.06, 0.0, 0.1)
+    runs = [run(0, kind, gap + more) for kind, more in ((BF16, 0.0), ("fine", 0.8)) for gap in gaps]
+    monkeypatch.setattr(repeated, "runs_of", lambda folders, call: (runs, {}))
+    fine = next(row for row in study([[WHOLE]])["kinds"] if row["kind"] == "fine")
+    assert fine["gap"] == pytest.approx(0.8)
+    assert fine["error"] == pytest.approx(np.std(gaps, ddof=1) * (1 / 6 + 1 / 6) ** 0.5)
 
 
 def test_other_trainings_and_other_folders_are_refused(tmp_path):

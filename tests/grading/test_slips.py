@@ -79,6 +79,12 @@ def test_why_tells_of_who_is_excused(tmp_path):
     assert "there is no mark of 'ben'" in grade(tmp_path, "why", "week13", "ben", status=2)
 
 
+def test_why_tells_it_by_a_name_without_moodles_number_too(tmp_path):
+    marks.write(tmp_path / "marks", mark("Max Meier_501"))
+    (tmp_path / "course.toml").write_text('[excused]\nweek13 = ["Max Meier_501"]\n')
+    assert "Max Meier_501 is excused from week13" in grade(tmp_path, "why", "week13", "Max Meier")
+
+
 @pytest.mark.parametrize(
     "words",
     [("status", "week13"), ("status",), ("run", "week13"), ("load", "week13"), ("report", "week13", "--to", "x.html")],

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from grading.sandbox import watch
-from grading.sandbox.call import STRETCH, Call
-from labkit.checks.verdict import HUNG
+from grading.sandbox.call import STRETCH, Call, End
+from grading.sandbox.runner import SandboxRunner
+from labkit.checks.runner import Reply
+from labkit.checks.verdict import HUNG, PASSED
 
 NOW = 1000.0  # seconds, on a clock that stands still
 
@@ -132,3 +134,12 @@ def test_ranks_that_share_a_whole_machine_had_all_of_it(processors, quota, ranks
     monkeypatch.setattr(watch, "_quota", lambda: float(quota))
     monkeypatch.setattr(watch.Room, "seconds", lambda self: 10.0)
     assert made.each(ranks) == pytest.approx(each)
+
+
+def test_to_start_the_sandbox_again_is_the_submissions_time(monkeypatch, tmp_path):
+    made = SandboxRunner(tmp_path)
+    monkeypatch.setattr(SandboxRunner, "_started", lambda self: time.sleep(0.3))
+    monkeypatch.setattr(SandboxRunner, "_run", lambda self, job, box: End(PASSED))
+    monkeypatch.setattr(SandboxRunner, "_reply", lambda self, end, job: Reply(PASSED))
+    made.run(SimpleNamespace(function="f", task="t"))
+    assert made.used >= 0.3 and made.seconds["f"] < made.used, "of the submission, not of the function"

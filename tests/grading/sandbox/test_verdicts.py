@@ -3,9 +3,15 @@ tests/mutants13.py intends for them. (`verdicts.py` beside this runs all of them
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from grading.sandbox.runner import theirs
+from grading.sandbox import runner
+from grading.sandbox.call import End
+from grading.sandbox.runner import SandboxRunner, theirs
+from labkit.checks.runner import Reply
+from labkit.checks.verdict import CRASHED
 from tests.grading.sandbox.verdicts import Boxed, differences
 from tests.mutants13 import MUTANTS
 
@@ -54,3 +60,12 @@ def test_the_courses_files_are_named_as_such_and_a_path_of_the_students_own_stay
     assert theirs("'/course/week13_allreduce/a.py'") == "'the course's own week13_allreduce/a.py'"
     for own in ("/home/me/course/week13_allreduce/a.py", "../course/a.py", "~/course/a.py", "my-/course/a.py"):
         assert theirs(f"no file '{own}'") == f"no file '{own}'"
+
+
+def test_a_diagnosis_names_the_courses_files_in_its_causes_too(monkeypatch):
+    place = "/course/week13_allreduce/a.py:7"
+    said = Reply(CRASHED, text=f"at {place}", cause=(f"rank 0 at {place}",))
+    monkeypatch.setattr(runner, "told", lambda *args: said)
+    job = SimpleNamespace(without=(), function="f")
+    reply = object.__new__(SandboxRunner)._reply(End(CRASHED, autopsy=object()), job)
+    assert all("the course's own week13_allreduce/a.py:7" in each for each in (reply.text, *reply.cause))
