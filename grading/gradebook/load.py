@@ -219,7 +219,7 @@ def _one(
         report.told.append(f"{mark.student}: {', '.join(differs)}")
     report.same += not is_changed and not is_new
     report.told += [f"{mark.student}: {s}" for s in said]
-    if factor < 1:
+    if factor < 1 and (is_new or is_changed):
         report.told.append(f"{mark.student}: {sentence}")
     if mark.isolation == UNSANDBOXED:
         report.told.append(f"{mark.student}: this mark was made without a sandbox")

@@ -230,7 +230,7 @@ def compare(
     ours: Submission | None = None,
     progress: Callable[[str], None] = lambda student: None,
 ) -> tuple[list[Pair], list[Work], list[str]]:
-    """(pairs, everything that was compared, students of whose hand-ins none can be read).
+    """(pairs, every hand-in that was compared, students of whose hand-ins none can be read).
 
     here    gives (hand-in, year) of this class (year "") and of earlier ones: every attempt
     ours    the course's own solutions; with them this class alone is compared
@@ -258,4 +258,4 @@ def compare(
     others = works[len(own) :]
     seen = [pair for work in others if not work.year for pair in pairs([*own, work], share)]
     without(works, handed_out)
-    return _ordered([*seen, *pairs(others, share)]), works, unread
+    return _ordered([*seen, *pairs(others, share)]), others, unread

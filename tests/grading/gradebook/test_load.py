@@ -174,6 +174,8 @@ def test_lateness_is_nbgraders_penalty_and_follows_points_given_by_hand(course, 
     assert scores(course, "anna")["task-91-1"][0] == 4, "points are stored in full"
     assert penalty(course) == 1.5  # a quarter of 4 + 2
     assert [s.split(" (")[0] for s in report.told if "late" in s] == ["anna: Handed in 1 day late"]
+    again = load(course, week, marks, rules=LATE).told
+    assert not [s for s in again if "late" in s], "of who is as before it is not told again"
     by_hand(course, "anna", "task-91-2", points=6)
     load(course, week, marks, rules=LATE)
     assert penalty(course) == 3  # a quarter of 4 + 2 + 6
