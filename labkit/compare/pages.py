@@ -25,11 +25,12 @@ from labkit.compare.results import arms_of, timed_of, verdict_of
 from labkit.compare.terminal import markdown_table
 from labkit.errors import LabError
 from labkit.record.files import explained, replace_file
-from labkit.record.plotting import Picture
+from labkit.record.plotting import DARK, Picture
 from labkit.record.read import RunData, read_run
 
 TEMPLATE = ".j2"
 PACKAGES = {"torch": "torch", "transformer-engine": "Transformer Engine", "torchao": "torchao", "nccl": "NCCL"}
+DOTS = 30  # of one colour, from which on it is kept exactly
 COLOURS = 40  # of a figure on a page: flat colours and their edges need no more, and the file is a third
 
 
@@ -136,9 +137,29 @@ def small(picture: Picture) -> bytes:
     inside, out = PngImagePlugin.PngInfo(), io.BytesIO()
     inside.add_text("Description", picture.alt)
     with Image.open(picture.png) as image:
-        few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        few = _in_few_colours(image.convert("RGB"))
     few.save(out, "PNG", optimize=True, pnginfo=inside)
     return out.getvalue()
+
+
+def _in_few_colours(image: Any) -> Any:
+    """In COLOURS: the named ones that it has stay as they are, for a line may hold too few dots to be missed by a
+    quantizer that merges what is rare, and is then drawn in another arm's colour."""
+    import numpy as np
+    from PIL import Image
+
+    dots = np.asarray(image).reshape(-1, 3)
+    colours, of, counts = np.unique(dots, axis=0, return_inverse=True, return_counts=True)
+    every = {tuple(bytes.fromhex(name[1:])) for name in DARK}
+    named = [
+        tuple(colour) for colour, count in zip(colours.tolist(), counts) if count >= DOTS and tuple(colour) in every
+    ]
+    rest = image.quantize(COLOURS - len(named), dither=Image.Dither.NONE).getpalette()[: 3 * (COLOURS - len(named))]
+    palette = np.array([*named, *np.reshape(rest, (-1, 3)).tolist()])
+    nearest = ((colours[:, None].astype(int) - palette) ** 2).sum(-1).argmin(1)  # Pillow's own search is coarse
+    few = Image.fromarray(nearest[of].reshape(image.size[::-1]).astype(np.uint8))
+    few.putpalette(palette.astype(np.uint8).tobytes())
+    return few
 
 
 def templates(course: Path) -> list[Path]:

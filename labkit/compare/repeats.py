@@ -191,7 +191,7 @@ def interval(entry: Mapping[str, Any]) -> str:
         return "diverged"
     if low is None or high is None or math.isinf(low):
         return _signed(gap) + " %"
-    return f"{_signed(gap)} % [{_signed(low)}, {_signed(high)}]"
+    return f"{_signed(gap)} % [{_end(low)}, {_end(high)}]"
 
 
 # ---- parts
@@ -199,6 +199,12 @@ def interval(entry: Mapping[str, Any]) -> str:
 
 def _finite(loss: float) -> bool:
     return math.isfinite(loss) and loss > 0
+
+
+def _end(value: float) -> str:
+    """An interval's end: one beyond what is accepted is not rounded onto it, as if it were within."""
+    beyond = abs(value) > ACCEPTED >= round(abs(value), 2)
+    return _signed(math.copysign(ACCEPTED + 0.01, value) if beyond else value)
 
 
 def _signed(value: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import io
+import itertools
 import math
 import numbers
 import os
@@ -44,6 +45,8 @@ DARK = {
     "#6a3fb5": "#bca0f7",
     "#a11212": "#ff7f7f",
     "#8a6100": "#e6bd55",
+    "#4d5766": "#b6c1d2",
+    "#5c4033": "#cfa58f",
 }
 CANDIDATES = ("#b34700", "#007a63", "#6a3fb5", "#8a6100", "#9c1f6d")
 DASHES = ("-", (0, (5, 1.6)), (0, (3, 1.2, 1, 1.2)), (0, (8, 2)), (0, (6, 1.2, 1, 1.2, 1, 1.2)))
@@ -71,6 +74,9 @@ class Style:
         return self.line(**{**every, "markersize": 4.5, "markerfacecolor": PAPER, "markeredgewidth": 1.2, **more})
 
 
+# Arms that several presets have look the same in every picture, whichever others stand beside them.
+KNOWN = ("te-delayed", "te-current", "te-block", "torchao-tensorwise", "torchao-rowwise", "te-bf16", "week16")
+_COLOURS = (*CANDIDATES, "#4d5766", "#5c4033")
 _BASELINE = Style("#005a9c", "-", "o", "")
 OF_ROLE = {
     "baseline": _BASELINE,
@@ -95,16 +101,17 @@ class Picture:
 
 
 def styles(roles: dict[str, str]) -> dict[str, Style]:
-    """A style for each arm by its role; candidates and unknown roles take the next of a list."""
-    out, used = {}, 0
-    for name, role in roles.items():
-        if role in OF_ROLE:
-            out[name] = OF_ROLE[role]
-        else:
-            several: tuple[Sequence[Any], ...] = (CANDIDATES, DASHES, MARKS, HATCHES)
-            out[name] = Style(*[each[used % len(each)] for each in several])
-            used += 1
-    return out
+    """A style for each arm by its role. Of candidates and unknown roles, KNOWN arms have their own, and the others take
+    the first that nobody here has."""
+    asked = [name for name, role in roles.items() if role not in OF_ROLE]
+    known = {name: KNOWN.index(name) for name in asked if name in KNOWN}
+    free = (place for place in itertools.count() if place not in known.values())
+    several: tuple[Sequence[Any], ...] = (_COLOURS, DASHES, MARKS, HATCHES)
+    places = {name: known[name] if name in known else next(free) for name in asked}
+    return {
+        name: OF_ROLE[role] if role in OF_ROLE else Style(*[each[places[name] % len(each)] for each in several])
+        for name, role in roles.items()
+    }
 
 
 _SETTINGS: dict[str, dict[str, Any]] = {

@@ -146,7 +146,17 @@ def broken(rule: int) -> dict[str, int]:
 
 def others() -> str:
     """The published plans beside the planner's."""
-    heads = ["run", "its plan", "measured MFU %", "predicted", "the planner's own", "predicted", "", "source"]
+    heads = [
+        "run",
+        "its plan",
+        "measured MFU %",
+        "predicted",
+        "too large: GiB",
+        "the planner's own",
+        "predicted",
+        "same?",
+    ]
+    heads += ["source"]
     rows = []
     for one in said["published"]:
         run = (
@@ -154,9 +164,8 @@ def others() -> str:
             + " *" * one["seen"]
         )
         predicted = "not tried" if one["their_mfu"] is None else f"{100 * one['their_mfu']:.0f}"
-        if one["fits"] is False:
-            predicted += f", {one['needs']:.0f} GiB"
-        theirs = [f"`{one['theirs']}`", f"{100 * one['mfu']:.0f}", predicted]
+        needs = f"{one['needs']:.0f}" if one["fits"] is False else ""
+        theirs = [f"`{one['theirs']}`", f"{100 * one['mfu']:.0f}", predicted, needs]
         rows.append(
             [run, *theirs, f"`{one['ours']}`", f"{100 * one['our_mfu']:.0f}", MARKS[one["mark"]], one["source"]]
         )

@@ -28,11 +28,12 @@ def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
         for word, style in looks.items():
             line = [(point["gap"], 100 * point[word]) for point in found["curve"]]
             ax.plot(*plot.xy(line), **style.line())
-            at = {"different": 0.62, "same": 0.1, "undecided": 0.2}[word]
+            at = {"different": 0.4, "same": 0.1, "undecided": 0.25}[word]
             x, y = min(line, key=lambda p: abs(p[0] - at))
             ends.append((x, y, word, style.color))
         for x, y, word, color in ends:
-            ax.annotate(word, (x, y), xytext=(4, 6), textcoords="offset points", color=color, fontsize=9)
+            below = {"xytext": (4, -13 if word == "different" else 6), "textcoords": "offset points"}
+            ax.annotate(word, (x, y), color=color, fontsize=9, **below)
         edge, seen, color = GAPS[-1] * 1.06, set(), looks["different"].color
         for row in found["kinds"]:
             if "rates" not in row:

@@ -238,6 +238,15 @@ def test_more_candidates_than_colours_still_differ():
     assert len({style.mark for style in look.values()}) == len({style.hatch for style in look.values()}) == 12
 
 
+def test_an_arm_that_presets_share_looks_the_same_beside_whichever_others():
+    one = plotting.styles({"bf16": "baseline", "te-current": "candidate", "mine": "candidate"})
+    other = plotting.styles({"mine": "candidate", "te-delayed": "candidate", "te-current": "candidate"})
+    assert one["te-current"] == other["te-current"] and len(set(other.values())) == 3
+    everybody = plotting.styles(dict.fromkeys((*plotting.KNOWN, "a", "b", "c"), "candidate"))
+    assert len({(style.mark, style.hatch) for style in everybody.values()}) == 10
+    assert len({everybody[name].color for name in plotting.KNOWN}) == len(plotting.KNOWN)
+
+
 @pytest.mark.parametrize("name, bits", [("E4M3", 3), ("E5M2", 2)])
 def test_rounding_sqnr_agrees_with_rounding(name, bits):
     # The dashed lines claim what rounding alone gives. Round normal numbers under eight scales of an octave.

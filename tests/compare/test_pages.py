@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from labkit.cli import app
 from labkit.compare.pages import Page, small
 from labkit.errors import LabError
-from labkit.record.plotting import look, save
+from labkit.record.plotting import CANDIDATES, look, save
 
 RECORD = {
     "date": "2026-11-22",
@@ -83,6 +83,22 @@ def test_a_picture_keeps_its_alt_text_and_becomes_small(tmp_path):
     with Image.open(tmp_path / "small.png") as image, Image.open(picture.png) as before:
         assert image.text["Description"] == "A line from 1 to 3." and image.size == before.size
     assert (tmp_path / "small.png").stat().st_size < picture.png.stat().st_size
+
+
+def test_a_thin_line_among_many_colours_keeps_its_own(tmp_path):
+    """A quantizer merges what is rare: BF16's frame was drawn in the green of an FP8 recipe."""
+    import numpy as np
+
+    with look() as figure:
+        fig = figure(7.4, 3.0)
+        ax = fig.subplots()
+        ax.imshow(np.linspace(0, 1, 4000).reshape(40, 100), aspect="auto", cmap="viridis")
+        ax.plot([0, 99], [20, 20], color=CANDIDATES[0], linewidth=1.0)
+        picture = save(fig, tmp_path, "map", "A map", "A map and a line.")
+    (tmp_path / "small.png").write_bytes(small(picture))
+    with Image.open(tmp_path / "small.png") as image:
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
+    assert tuple(bytes.fromhex(CANDIDATES[0][1:])) in colours and len(colours) <= 40
 
 
 def test_outside_of_the_course_and_without_a_folder_to_pack_it_says_so(tmp_path):

@@ -74,6 +74,12 @@ def verdict(tmp_path, heldout, asked=("a", "b"), **more):
 # ---- the words
 
 
+def test_an_end_beyond_what_is_accepted_is_not_rounded_onto_it():
+    told = [repeats.interval({"value": -0.06, "low": low, "high": 0.1}) for low in (-0.25014, -0.25, -0.2549, -0.2551)]
+    assert [one.partition("[")[2] for one in told] == [f"{low}, +0.10]" for low in (-0.26, -0.25, -0.26, -0.26)]
+    assert repeats.interval({"value": 0.0, "low": -0.1, "high": 0.2502}) == "+0.00 % [-0.10, +0.26]"
+
+
 def test_same_is_a_word_and_an_interval(tmp_path):
     out = verdict(tmp_path, runs(a=(0.02, 0.04), b=(-0.05, 0.05)))
     assert (out["word"], out["judged"], out["asked"], out["from_step"]) == ("pass", 2, 2, 51)

@@ -289,7 +289,9 @@ def efficiency(
             right.text(value + 0.01, y, f"{value:.1%}", va="center", fontsize=8)
         right.set_yticks(range(len(ranked)), [name for name, _ in ranked], fontsize=8)
         right.set(xlim=(0, 1.12))
-        right.set_title(f"measured, {N} ranks")
+        right.set_title(f"{N} ranks; hatched: libraries")
+        for axis in (left.yaxis, right.xaxis):
+            axis.set_major_formatter(lambda share, _: f"{share:.0%}")
         right.grid(axis="y", visible=False)
         right.tick_params(axis="y", length=0)
         fig.tight_layout(pad=0.5)

@@ -23,18 +23,13 @@ from week16_fp8.given.findings import (
     ARMS,
     BF16,
     BIG,
-    CHECK,
     FP8,
     H100_LOSS,
     H100_OWN,
-    HOUR,
     LEVERS,
     ONCE,
-    SAFETY,
-    SCHEDULE,
     WHOLE,
     each,
-    gap,
     gib,
     lones,
     read,
@@ -60,6 +55,12 @@ def predicted(gib: float, *parts: str, own: bool = True, second: bool = False) -
 def paid(run: str) -> float:
     """Seconds of all calls of a comparison."""
     return sum(call["seconds"] for call in read(run).results["calls"])
+
+
+def beside_arms(run: str) -> float:
+    """Seconds of a comparison's first call in which no arm ran: starting, and cutting the text into tokens."""
+    call = read(run).results["calls"][0]
+    return call["seconds"] - sum(item["measured_s"] or 0.0 for item in call["items"])
 
 
 def h100_rows() -> list[list[str]]:
@@ -103,11 +104,6 @@ def h100_picture(folder: Path) -> Picture | None:
     return draw_answer(list(h100_answers().values()), folder, "renter-answer-h100")
 
 
-def told(arm: str) -> str:
-    """An arm's word and interval: "undecided, +0.23 % [+0.03, +0.43]"."""
-    return f"{answers()[arm].word}, {answers()[arm].gap_told}"
-
-
 def answer_rows() -> list[list[str]]:
     return [cells[:4] for cells in answer.lines(list(answers().values()))]
 
@@ -137,32 +133,6 @@ def too_much(run: str) -> float:
     config = strict_validate(TrainConfig, recorded["config"], "the record")
     told = memory.predict(config, recorded["world"]["size"])["peak"]
     return 100 * told / recorded["results"]["speed"]["memory"]["peak"] - 100
-
-
-def inside() -> list[float]:
-    """Gaps of the recipes that are within the band in the whole run, per cent."""
-    arms = read(WHOLE).results["verdict"]["arms"]
-    roles = {arm: preset["role"] for arm, preset in read(WHOLE).config["arms"].items()}
-    return [gap(WHOLE, arm) for arm in arms if arms[arm]["word"] == "inside" and roles[arm] == "candidate"]
-
-
-def delayed_elsewhere() -> list[list[str]]:
-    """Run, steps, gap and verdict of delayed scaling in the comparisons beside the whole one."""
-    words = {"inside": "in", "outside": "OUT", "undecided": "?"}
-    return [
-        [
-            run.rpartition("/")[2],
-            str(read(run).config["train"]["steps"]),
-            f"{gap(run, FP8):.3f}",
-            words[read(run).results["verdict"]["arms"][FP8]["word"]],
-        ]
-        for run in (HOUR, SAFETY, CHECK, SCHEDULE)
-    ]
-
-
-def sqnr(run: str, arm: str) -> float:
-    """Decibels of the worst layer output of an arm, as in the table."""
-    return read(run).results["arms"][arm]["sqnr"]["db"]
 
 
 def map_minutes() -> float:

@@ -249,8 +249,9 @@ def test_nothing_is_left_when_a_judge_is_killed(field):
         try:
             box = Box(field.folder)
             box.start()
-            box.fork(2)
+            ranks = box.fork(2)  # kept: a rank whose connection is closed ends by itself
             os.write(writer, " ".join(map(str, watch.tree(box.pid))).encode())
+            assert len(ranks) == 2
             time.sleep(60)
         finally:
             os._exit(1)
@@ -266,8 +267,9 @@ def test_nothing_is_left_when_a_judge_is_killed(field):
 def test_nothing_is_left_when_a_sandbox_is_closed(field):
     box = Box(field.folder)
     box.start()
-    box.fork(2)
+    ranks = box.fork(2)
     pids = watch.tree(box.pid)
+    assert len(pids) == 3 + len(ranks)
     box.close()
     _all_gone(pids)
 
