@@ -41,6 +41,7 @@ from labkit.checks.run import run_checks
 from labkit.checks.runner import LocalRunner
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT, NO_RESULT, NOT_ATTEMPTED
+from labkit.errors import LabError
 
 GENEROUS = 60.0  # seconds for a call of the reference, whose time is what is to be found out
 
@@ -108,6 +109,15 @@ def grade(
     if settings.tasks:
         return merged(marking.read(marking.path_of(settings.marks, week.name, mark.student, mark.attempt)), mark)
     return mark
+
+
+def as_listed(entry: Entry, digest: str, week: Week) -> Submission:
+    """What is handed in, of which this was the digest when the run began. LabError if it is another by now, or gone: a
+    mark of it would be of nothing that was asked for."""
+    submission = load(entry, week)
+    if submission.digest != digest:
+        raise LabError("what was handed in has changed since this run began, or is gone: run `grade run` again")
+    return submission
 
 
 def run(package: Package, week: Week, settings: Settings, box: Box | None = None) -> tuple[Outcome, float]:

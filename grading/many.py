@@ -83,7 +83,6 @@ def grade_all(
     from distributed import as_completed
 
     from grading import judge  # not above: it imports torch, which a worker itself never needs
-    from grading.intake.load import load
 
     expected = judge.tests_hash(week), judge.environment_hash(settings.isolation)
     width = 2 * max(1, sum(worker["nthreads"] for worker in client.scheduler_info()["workers"].values()))
@@ -93,7 +92,12 @@ def grade_all(
     while waiting or running:
         while waiting and len(running) < width:  # not all at once: submissions are read when their turn comes
             item = waiting.pop()
-            job = pickle.dumps((item.entry, load(item.entry, week), week.name, settings, expected))
+            try:
+                submission = judge.as_listed(item.entry, item.digest, week)
+            except LabError:
+                failed.append(item)  # told by the judge here, who meets it again
+                continue
+            job = pickle.dumps((item.entry, submission, week.name, settings, expected))
             future = client.submit(on_worker, job, pure=False)
             running[future.key] = item
             queue.add(future)

@@ -23,6 +23,7 @@ from labkit.errors import LabError
 
 VERSION = 1
 SANDBOXED, UNSANDBOXED = "bubblewrap", "none"
+LOCK = ".lock"  # in a week's folder: held while its marks are made
 MAX_NAME = 200  # bytes of a folder's name
 
 

@@ -281,7 +281,7 @@ def _judge(item: Todo, week: Week, folder: Path, settings: Settings, box: Box | 
     """In the judge's process."""
     _settle()
     try:
-        mark = judge.grade(item.entry, week, settings, box=box)
+        mark = judge.grade(item.entry, week, settings, judge.as_listed(item.entry, item.digest, week), box)
     except Exception as error:
         if settings.tasks:
             raise  # the old mark stands

@@ -33,7 +33,7 @@ from grading.intake.names import shown, some
 from grading.intake.receipts import NO_TIME
 from grading.intake.released import released_week
 from grading.judge import Settings
-from grading.marks import SANDBOXED, UNSANDBOXED, Mark
+from grading.marks import LOCK, SANDBOXED, UNSANDBOXED, Mark
 from grading.pool import Pool, Todo
 from grading.sandbox.box import Box, Limits
 from labkit.checks import expected
@@ -359,7 +359,7 @@ def _prepare(week: Week) -> None:
 def _locked(own: Path) -> Iterator[Path]:
     """The week's folder of marks, for one run at a time; what a killed run left in it is cleared away."""
     own.mkdir(parents=True, exist_ok=True)
-    with locked(own / ".lock", f"another `grade run` is writing to {own}: wait for its end"):
+    with locked(own / LOCK, f"another `grade run` is writing to {own}: wait for its end"):
         shutil.rmtree(own / ".work", ignore_errors=True)
         for left in own.glob("*/.*.part"):
             left.unlink(missing_ok=True)

@@ -288,15 +288,30 @@ def id_of(line: Line, roster: Roster, rules: Rules) -> str:
 
 
 def absent(week: str, students: Iterable[str], roster: Roster, rules: Rules, now: datetime) -> list[Absent]:
-    """Who of the roster is not among these students, by id. An extension moves the deadline."""
+    """Who of the roster is not among these students, by id. An extension moves the deadline, whichever of the roster's
+    names it uses."""
+    extended = {id(line): name for name in _extended(week, rules) if (line := find(name, roster, rules)[0]) is not None}
     here = {id(line) for student in students if (line := find(student, roster, rules)[0]) is not None}
     gone = []
     for line in roster.lines:
         if id(line) not in here:
             student = id_of(line, roster, rules)
-            due = rules.due(student, week)
+            due = rules.due(extended.get(id(line), student), week)
             gone.append(Absent(student, due, due is not None and due < now, line.name))
     return sorted(gone, key=lambda one: one.student)
+
+
+def _extended(week: str, rules: Rules) -> list[str]:
+    """The names for which [extensions] has this week."""
+    return [name for name, own in rules.extensions.items() if week in own]
+
+
+def still_to_come(week: str, students: Iterable[str], roster: Roster, rules: Rules, now: datetime) -> list[str]:
+    """Names in [extensions] for which the roster has nobody, or several, who have not handed in under this name and
+    may still do so in time."""
+    here = set(students)
+    unused = [name for name in _extended(week, rules) if not set(map(clean, rules.called(name))) & here]
+    return [name for name in unused if rules.extensions[name][week] > now and find(name, roster, rules)[1]]
 
 
 def of_rules(rules: Rules, given: Path | None = None) -> Roster | None:
@@ -373,8 +388,7 @@ def without_effect(students: Iterable[str], week: Week, roster: Roster | None, r
 def _by_another_name(students: Iterable[str], week: Week, roster: Roster | None, rules: Rules) -> dict[str, str]:
     """{a name in [extensions] under which nothing is here: the id under which that student of the roster handed in}."""
     here = set(students)
-    meant = [name for name, own in rules.extensions.items() if week.name in own]
-    unused = [name for name in meant if not set(map(clean, rules.called(name))) & here]
+    unused = [name for name in _extended(week.name, rules) if not set(map(clean, rules.called(name))) & here]
     if roster is None or not unused:
         return {}
     ids = {id(line): one for one in sorted(here) if (line := find(one, roster, rules)[0]) is not None}

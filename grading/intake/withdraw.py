@@ -8,7 +8,8 @@ Nothing is deleted, no number is given to another attempt, and a source that hol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from grading.intake.names import shown, some
 from grading.intake.policy import Rules
 from grading.intake.receipts import MARKER, WITHDRAWN, Receipt, read_receipts, read_withdrawn
 from grading.intake.roster import Roster, find
-from grading.marks import path_of, quoted
+from grading.marks import LOCK, path_of, quoted
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 from labkit.strict import nearest
@@ -46,14 +47,25 @@ def withdraw(
 
     student, attempt   that student's last, or this one; source   all that came from there. To undo, neither: all
 
-    LabError where nothing was collected, and for a student, an attempt or a source of which nothing is there."""
+    LabError where nothing was collected, for a student, an attempt or a source of which nothing is there, and while the
+    week is graded: a judge would find an empty hand-in."""
     root = submissions / week.name
     if not (root / MARKER).is_file():
         raise LabError(f"{root} was not made by `grade collect`: there is no attempt to take back")
-    with locked(root, f"a `grade collect` into {root} is running: wait for its end"):
+    with locked(root, f"a `grade collect` into {root} is running: wait for its end"), _no_run(marks / week.name):
         here = sorted(read_withdrawn(root) if undo else read_receipts(root, week.name), key=lambda one: one.student)
         chosen = _chosen(here, rules, student, attempt, source, undo)
         return [_moved(one, root, marks, week, undo) for one in chosen]
+
+
+@contextmanager
+def _no_run(own: Path) -> Iterator[None]:
+    """No `grade run` of the week whose marks these are, meanwhile."""
+    if not own.is_dir():
+        yield
+        return
+    with locked(own / LOCK, f"a `grade run` is writing to {own}: wait for its end"):
+        yield
 
 
 def _chosen(

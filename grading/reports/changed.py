@@ -27,10 +27,11 @@ def read(path: Path) -> tuple[list[str], dict[str, tuple[str, str]]]:
     who = next((columns.index(name) for name in WHO if name in columns), None)
     if who is None:
         return [], {}
-    called = next((columns.index(name) for name in NAMES if name in columns), who)
+    called = [columns.index(name) for name in NAMES if name in columns]
     total = next((columns.index(name) for name in ("total", "Grade") if name in columns), len(columns) - 1)
     lines = [row for row in rows[1:] if len(row) == len(columns)]
-    return columns, {row[who] or row[called]: (row[called], row[total]) for row in lines}
+    named = [(next((row[at] for at in called if row[at]), row[who]), row) for row in lines]
+    return columns, {row[who] or name: (name, row[total]) for name, row in named}
 
 
 def told(

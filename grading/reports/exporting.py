@@ -170,11 +170,13 @@ def _term(
 ) -> None:
     """The table of all weeks that have marks."""
     from datetime import UTC, datetime
+    from functools import partial
 
     from grading import marks as marking
+    from grading.intake.excused import of_any_week
     from grading.intake.names import printable
     from grading.intake.policy import find_rules
-    from grading.intake.roster import of_rules, strangers
+    from grading.intake.roster import of_rules, strangers, unknown_ids
     from grading.reports import changed, term
     from grading.reports.canvas import names
     from grading.reports.page import count
@@ -186,7 +188,8 @@ def _term(
     who = of_rules(rules, roster)
     if zeros and who is None:
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
-    parts, without, behind = [], [], []
+    parts, without = [], []
+    behind = unknown_ids(who, rules, partial(of_any_week, marks, submissions))
     for week in weeks:
         if (marks / week.name).is_dir() and any(marking.all_marks(marks, week.name)):
             found, here = class_of(week.name, marks, gradebook, course)
@@ -227,10 +230,13 @@ def _term(
 
 
 def _sure_of_zeros(week: str, given: list, students: list[str], who: Roster | None, rules: Rules) -> None:
-    """LabError if one of the zeros may be somebody's who is not found in the roster, and handed in or is excused."""
+    """LabError if one of the zeros may be somebody's who is not found in the roster, and handed in, is excused or has
+    more time."""
+    from datetime import UTC, datetime
+
     from grading.intake.excused import Excused
     from grading.intake.names import some
-    from grading.intake.roster import strangers
+    from grading.intake.roster import still_to_come, strangers
     from labkit.errors import LabError
 
     if not given or who is None:
@@ -247,6 +253,12 @@ def _sure_of_zeros(week: str, given: list, students: list[str], who: Roster | No
             f"a zero may be somebody's who is excused: {some(lost)} of [excused] is not found in {zeros}. Write in "
             "[ids] of course.toml what this platform calls them, or [excused] with the roster's name; --anyway if "
             "nobody of the roster"
+        )
+    if lost := still_to_come(week, students, who, rules, datetime.now(UTC)):
+        raise LabError(
+            f"a zero may be somebody's whose deadline has not passed: {some(lost)} of [extensions] is not found in "
+            f"{zeros}. Write in [ids] of course.toml what this platform calls them, or [extensions] with the roster's "
+            "name; take it out of who left the class; --anyway if nobody of the roster"
         )
 
 

@@ -25,6 +25,7 @@ from grading.marks import quoted
 from grading.reports import page
 from grading.reports.by_hand import course_directory
 from grading.reports.export import harmless
+from labkit.checks.outcome import number
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
 from labkit.strict import load_toml
@@ -84,8 +85,31 @@ def find(
     for one in _courses(course, folders):
         for name in sorted(names):
             _nbgrader(places, name, names, weeks, one)
+    _of_the_group(places, names, weeks, marks, course, own)
     _mentions(places, names, own, folders, (rules.parent / own.roster.file,) if own.roster.file else ())
     return places
+
+
+def _of_the_group(
+    places: Places, names: set[str], weeks: Sequence[Week], marks: Path, course: Path, rules: Rules
+) -> None:
+    """Points by hand that a group has through this student's copy alone: the other members lose them with it."""
+    from grading.reports.by_hand import all_by_hand
+    from grading.reports.canvas import names as some
+    from grading.reports.together import same_hand_in
+
+    for week in (week for week in weeks if (marks / week.name).is_dir()):
+        same = same_hand_in(marks, week, rules)
+        given = all_by_hand(course, week) if names & set(same) else {}
+        for student in sorted(names & set(given)):
+            others = [one for one in same.get(student, [student]) if one not in names]
+            for task, own in given[student].items():
+                kept = [one for one in others if (has := given.get(one, {}).get(task)) and has.points is not None]
+                if others and own.points is not None and not kept:
+                    places.told.append(
+                        f"{week.name}, {task}: {number(own.points)} of their group's points stood at this student's "
+                        f"copy alone; give them at the copy of {some(others)}"
+                    )
 
 
 def _in_rules(places: Places, student: str, path: Path) -> Rules:

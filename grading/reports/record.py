@@ -11,7 +11,8 @@ from rich.text import Text
 
 from grading import history
 from grading.intake.policy import Rules
-from grading.marks import all_marks
+from grading.intake.receipts import WITHDRAWN
+from grading.marks import all_marks, unquoted
 from grading.reports import page
 from grading.reports.mistakes import untouched
 from grading.reports.standing import Standing, standings
@@ -34,6 +35,9 @@ def show(
         console.print(Text(excused + ("" if found else "; nothing of theirs was graded")), soft_wrap=True)
         if not found:
             return
+    if not found and rules.among(student, gone := _withdrawn(marks, week)) in gone:
+        undo = f"`grade withdraw {week.name} ID --undo` brings it back"
+        raise LabError(f"what {page.one_line(student, 80)} handed in for {week.name} was withdrawn: {undo}")
     if not found:
         raise LabError(
             f"there is no mark of {student!r} in {week.name}{nearest(student, [s.student for s in here][:30])}; "
@@ -45,6 +49,11 @@ def show(
         raise LabError(f"{week.name} has no task {task}{why}")
     for line in told(week, found[0], task, marks):
         console.print(Text(line), soft_wrap=True)
+
+
+def _withdrawn(marks: Path, week: Week) -> list[str]:
+    """Of whom a mark was put aside."""
+    return sorted({unquoted(path.parent.parent.name) for path in (marks / week.name).glob(f"*/{WITHDRAWN}/*.json")})
 
 
 def told(week: Week, standing: Standing, task: str | None, marks: Path) -> list[str]:

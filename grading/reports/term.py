@@ -73,7 +73,7 @@ def table(parts: Sequence[Part], who: Roster | None, rules: Rules, *, zeros: boo
         ]
         for student, points, state in have:
             line = find(student, who, part.rules or rules)[0] if who is not None else None
-            place = student if line is None else places[id(line)]
+            place = rules.id_of(student) if line is None else places[id(line)]
             weeks = cells.setdefault(place, {})
             twice = part.week.name in weeks
             weeks[part.week.name] = (None, "is there under two names") if twice else (points, state)

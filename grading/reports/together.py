@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
 from typing import Any, Protocol
 
 from grading.intake.groups import group_name
-from grading.marks import Mark
+from grading.intake.names import some
+from grading.intake.policy import Rules, final
+from grading.marks import Mark, all_marks
 from grading.reports.by_hand import ByHand
 from labkit.checks.outcome import number
+from labkit.checks.tasks import Week
 
 
 class Member(Protocol):
@@ -61,10 +66,29 @@ def unequal(standings: Sequence[Member]) -> list[str]:
             points = {one.student: one.points(task) for one in theirs}
             if len(set(points.values())) > 1:
                 each = "; ".join(f"{name} {'none yet' if n is None else number(n)}" for name, n in points.items())
+                own = [name for name, n in points.items() if n is None and _has_comment(theirs, name, task["id"])]
                 told.append(
                     f"{group_name(theirs[0].mark.group)} has different points for one hand-in, {task['id']}: {each}"
+                    + (
+                        f" (a comment of their own stands there: {some(own)}; without it they have the group's)"
+                        * bool(own)
+                    )
                 )
     return told
+
+
+def _has_comment(members: Sequence[Member], student: str, task: str) -> bool:
+    return any(one.student == student and task in one.by_hand and one.by_hand[task].comments for one in members)
+
+
+def same_hand_in(marks: Path, week: Week, rules: Rules) -> dict[str, list[str]]:
+    """student -> all who count by the same hand-in of one group, the student first. Who handed in alone is alone."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for student, theirs in groupby(all_marks(marks, week.name), key=lambda mark: mark.student):
+        mark = final(list(theirs), rules).mark
+        key = (mark.group, mark.submission) if mark.group else ("", student)
+        found.setdefault(key, []).append(student)
+    return {one: [one, *(other for other in those if other != one)] for those in found.values() for one in those}
 
 
 def _together(standings: Sequence[Member]) -> list[list[Member]]:

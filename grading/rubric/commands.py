@@ -11,6 +11,7 @@ import typer
 from grading.typed import fraction
 
 Week = Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")]
+Marks = Annotated[Path, typer.Option("--marks", metavar="DIR", help="Where `grade run` put the marks.")]
 Gradebook = Annotated[
     Path | None,
     typer.Option(
@@ -86,9 +87,7 @@ def second(
     week: Week,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The second marker's course directory.")],
     share: Annotated[float, typer.Option(callback=fraction, help="How many of the hand-ins, as a fraction.")] = 0.2,
-    marks: Annotated[Path, typer.Option("--marks", metavar="DIR", help="Where `grade run` put the marks.")] = Path(
-        "marks"
-    ),
+    marks: Marks = Path("marks"),
     submissions: Annotated[Path, typer.Option(metavar="DIR", help="What was handed in.")] = Path("submitted"),
     gradebook: Gradebook = None,
     course: Course = None,
@@ -116,6 +115,7 @@ def agree(
     other: Annotated[Path, typer.Option("--second", metavar="DIR", help="The second marker's course directory.")],
     gradebook: Gradebook = None,
     course: Course = None,
+    marks: Marks = Path("marks"),
 ) -> None:
     """Show where two markers differ: by item, and the answers that they must settle.
 
@@ -134,7 +134,7 @@ def agree(
     from labkit.checks.tasks import find_week, find_weeks
 
     weeks, console = find_weeks(), Console()
-    found = agreement(find_week(week, weeks), course_folder(gradebook), other, find_rules(course, weeks))
+    found = agreement(find_week(week, weeks), course_folder(gradebook), other, find_rules(course, weeks), marks)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("task", "item", "answers", "first", "second", "distance", "equal", "kappa", "what"):
         table.add_column(name, justify="left" if name in ("task", "what") else "right")

@@ -21,11 +21,12 @@ from statistics import fmean
 from grading.files import put
 from grading.gradebook.course import SAMPLE, Course, course_root, open_course
 from grading.gradebook.init import init
-from grading.gradebook.items import Item, items
+from grading.gradebook.items import Item, Marking, items
 from grading.gradebook.load import Files, load
 from grading.intake.policy import Rules
 from grading.marks import all_marks, quoted
 from grading.reports.by_hand import all_by_hand
+from grading.reports.together import same_hand_in
 from grading.rubric.apply import markings, written
 from labkit.checks.tasks import Task, Week
 from labkit.errors import LabError
@@ -50,12 +51,14 @@ def second(
     rules: Rules,
     source: Path | None = None,
 ) -> list[str]:
-    """Make the second marker's course directory; who is in it. LabError where it would be the first one's, and if
-    nobody has written anything."""
+    """Make the second marker's course directory; who is in it, of a group one member. LabError where it would be the
+    first one's, and if nobody has written anything."""
     if to.resolve() == first.root.resolve():
         raise LabError(f"{to} is the first marker's course directory: choose another folder for the second")
     ids = {task.id for task in written(week)}
     students = sorted({mark.student for mark in all_marks(marks, week.name) if ids - set(mark.unanswered)})
+    same = same_hand_in(marks, week, rules)
+    students = [one for one in students if one == min(set(same[one]) & set(students))]
     if not ids or not students:
         raise LabError(f"{week.name} has no written answers to mark")
     chosen = sample(students, week.name, share)
@@ -90,8 +93,9 @@ class Agreement:
     items_only: tuple[int, int] = (0, 0)
 
 
-def agreement(week: Week, first: Path, other: Path, rules: Rules) -> Agreement:
-    """How far two course directories agree on the written tasks of a week. LabError if the second holds no answer."""
+def agreement(week: Week, first: Path, other: Path, rules: Rules, marks: Path) -> Agreement:
+    """How far two course directories agree on the written tasks of a week. What a group handed in is one answer,
+    wherever among its members it was marked: `marks` tell. LabError if the second holds no answer."""
     if course_root(other) is None:
         raise LabError(
             f"{other} is no second marker's course directory: `grade second {week.name} --to {other}` makes it"
@@ -108,22 +112,29 @@ def agreement(week: Week, first: Path, other: Path, rules: Rules) -> Agreement:
         )
     marked = [markings(course, week, rules) for course in courses]
     given = [all_by_hand(course.root, week) for course in courses]
+    same = same_hand_in(marks, week, rules) if (marks / week.name).is_dir() else {}
+
+    def items_of(which: int, student: str, task: Task) -> Marking | None:
+        found = (marked[which].get((one, task.id)) for one in same.get(student, [student]))
+        return next(filter(None, found), None)
+
     result = Agreement()
     waits = [0, 0]
     result.lost = sorted(set(_samples(other).get(week.name, ())) - {student for student, _ in asked})
     for task in written(week):
         points: list[dict[str, float]] = [{}, {}]
-        for each, own in zip(given, points):
-            for student, tasks in each.items():
-                if task.id in tasks and (value := tasks[task.id].points) is not None:
-                    own[student] = value
         here = {student for student, id in asked if id == task.id}
+        for each, own in zip(given, points):
+            for student in here:
+                theirs = (each.get(one, {}).get(task.id) for one in same.get(student, [student]))
+                values = [given.points for given in theirs if given is not None and given.points is not None]
+                own |= {student: values[0]} if values else {}
         both = sorted(here & set(points[0]) & set(points[1]))
         result.sample += len(here)
         result.both += len(both)
         for which, (own, unmarked) in enumerate(zip(points, result.open)):
             unmarked += sorted(here - set(own))
-            waits[which] += sum((student, task.id) in marked[which] for student in here - set(own))
+            waits[which] += sum(items_of(which, student, task) is not None for student in here - set(own))
         if both:
             distances = [abs(points[0][student] - points[1][student]) for student in both]
             result.totals.append((task, len(both), fmean(distances), max(distances)))
@@ -134,7 +145,7 @@ def agreement(week: Week, first: Path, other: Path, rules: Rules) -> Agreement:
             pairs = [
                 (one.points[item.number], two.points[item.number])
                 for student in both
-                if (one := marked[0].get((student, task.id))) and (two := marked[1].get((student, task.id)))
+                if (one := items_of(0, student, task)) and (two := items_of(1, student, task))
                 if item.number in one.points and item.number in two.points
             ]
             if pairs:

@@ -284,7 +284,7 @@ def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypat
     monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
     tries = folder / "tries"
 
-    def dies(entry, week, settings, box):
+    def dies(entry, week, settings, submission, box):
         folder.mkdir(exist_ok=True)
         with open(tries, "a") as file:
             file.write("x")
@@ -297,10 +297,25 @@ def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypat
     assert mark(course, "good").possible == 15
     # An incomplete mark is not kept: the next run tries again.
     monkeypatch.setattr(
-        judge, "grade", lambda entry, week, settings, box: judge.failed(entry, "x", week, settings, "still")
+        judge, "grade", lambda entry, week, settings, submission, box: judge.failed(entry, "x", week, settings, "still")
     )
     report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
     assert [m.student for m in report.made] == ["good"]
+
+
+def test_what_goes_while_the_class_is_graded_is_no_zero(course, monkeypatch):
+    """A group's attempt was withdrawn between the listing and its turn: it had 0 points, and they counted."""
+    week, submissions, folder, hand_in = course
+    hand_in("gone", SOLVED)
+
+    def goes(week, settings, *rest):
+        (submissions / "gone" / "week91" / "ops.py").unlink()
+        return settings
+
+    monkeypatch.setattr(running, "_timed", goes)
+    report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
+    assert [m.complete for m in report.made] == [False]
+    assert "has changed since this run began, or is gone" in report.made[0].attention[0]
 
 
 def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
@@ -311,7 +326,7 @@ def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
     folder.mkdir()
     log = folder / "log"
 
-    def overloaded(entry, week, settings, box):
+    def overloaded(entry, week, settings, submission, box):
         with open(log, "a") as file:
             file.write(entry.student)
         one = judge.failed(entry, "x", week, settings, "the machine is overloaded")

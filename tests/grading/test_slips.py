@@ -79,6 +79,16 @@ def test_why_tells_of_who_is_excused(tmp_path):
     assert "there is no mark of 'ben'" in grade(tmp_path, "why", "week13", "ben", status=2)
 
 
+def test_why_tells_of_who_was_withdrawn(tmp_path):
+    marks.write(tmp_path / "marks", mark("anna"))
+    kept = marks.write(tmp_path / "marks", mark("Max Meier_501"))
+    (kept.parent / "withdrawn").mkdir()
+    kept.rename(kept.parent / "withdrawn" / kept.name)
+    for name in ("Max Meier_501", "Max Meier"):
+        assert "handed in for week13 was withdrawn: `grade withdraw" in grade(tmp_path, "why", "week13", name, status=2)
+    assert "there is no mark of 'ben'" in grade(tmp_path, "why", "week13", "ben", status=2)
+
+
 def test_why_tells_it_by_a_name_without_moodles_number_too(tmp_path):
     marks.write(tmp_path / "marks", mark("Max Meier_501"))
     (tmp_path / "course.toml").write_text('[excused]\nweek13 = ["Max Meier_501"]\n')

@@ -192,6 +192,46 @@ def test_no_zero_for_somebody_who_may_have_handed_in(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["canvas", "csv", "term"])
+def test_no_zero_for_somebody_who_may_have_more_time(kind, tmp_path):
+    """Zoë's extension was written without its trema, and she had a zero weeks before her deadline."""
+    marks.write(tmp_path / "marks", mark("anna"))
+    (tmp_path / "roster.csv").write_text("Student,ID,SIS User ID,SIS Login ID,Section\nA,1,,anna,\nZoë D,9,,zoë,\n")
+    rules = f'[deadlines]\nweek13 = {LONG_AGO}\n[roster]\nfile = "roster.csv"\n'
+    words = ["export", "--to", "out.csv", "--zeros"]
+    words += [] if kind == "term" else ["week13", "--format", kind]
+
+    def with_extension(name, until=FAR_OFF, more=""):
+        (tmp_path / "course.toml").write_text(f'{rules}[extensions."{name}"]\nweek13 = {until}\n{more}')
+
+    with_extension("zoe")
+    said = grade(tmp_path, *words, status=2)
+    assert "a zero may be somebody's whose deadline has not passed: zoe of [extensions] is not found in roster" in said
+    assert "0 points of week13 would go to zoë (Zoë D)" in said and not (tmp_path / "out.csv").exists()
+    told = "[extensions] in course.toml speaks of zoe, who is not in roster.csv: did you mean zoë?"
+    assert told in grade(tmp_path, *words, "--anyway"), "also of the term"
+    with_extension("zoe", LONG_AGO)
+    grade(tmp_path, *words)
+    with_extension("anna")
+    grade(tmp_path, *words)
+    for name in ("zoë", "Zoë D", "9"):  # whichever of her names in the roster
+        with_extension(name)
+        said = grade(tmp_path, *words)
+        rows = list(csv.reader((tmp_path / "out.csv").read_text(encoding="utf-8-sig").splitlines()))
+        zeros = [row for row in rows if row and row[0].lower().startswith("zoë") and "0" in row[-5:]]
+        assert ", 0 points:" not in said and (kind != "term" or zeros == []), zeros
+
+
+def test_a_term_has_one_line_for_whom_ids_name_later(tmp_path):
+    """The capstone was collected without names, and [ids] told afterwards who Participant_901 is."""
+    marks.write(tmp_path / "marks", mark("Anna Müller"))
+    marks.write(tmp_path / "marks", replace(mark("Participant_901"), assignment="week14"))
+    (tmp_path / "course.toml").write_text('[ids]\n"Participant_901" = "Anna Müller"\n')
+    grade(tmp_path, "export", "--to", "out.csv")
+    _, *rows = csv.reader((tmp_path / "out.csv").read_text(encoding="utf-8-sig").splitlines())
+    assert [row[0] for row in rows] == ["Anna Müller"] and "missing" not in rows[0][-1]
+
+
+@pytest.mark.parametrize("kind", ["canvas", "csv", "term"])
 def test_no_zero_for_somebody_who_may_be_excused(kind, tmp_path):
     """Emil was ill, handed in nothing, so nobody gave him a line in [ids], and Canvas had a zero under another name."""
     marks.write(tmp_path / "marks", mark("anna"))

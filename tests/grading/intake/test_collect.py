@@ -10,11 +10,13 @@ from functools import partial
 
 import pytest
 
+from grading.files import locked
 from grading.intake import find_submissions, load
 from grading.intake.collect import collect
 from grading.intake.policy import Rules
 from grading.intake.receipts import read_receipts
 from grading.intake.withdraw import withdraw
+from grading.marks import LOCK
 from labkit.errors import LabError
 from tests.grading.intake.handed_in import MINE, PACKAGE, RING, put, put_all, zipped
 
@@ -334,6 +336,10 @@ def test_whose_newer_attempt_stays_the_last_when_an_old_download_is_read_again_i
         assert not any("put their earlier" in note for note in gather(first, given=given).notes)
     report = gather(first, given=later[2], students=["Jane Doe"])
     assert not any("put their earlier" in note for note in report.notes) and report.timed
+    own = tmp_path / "marks" / week.name
+    own.mkdir(parents=True)
+    with locked(own / LOCK, "busy"), pytest.raises(LabError, match="a `grade run` is writing to"):
+        withdraw(tmp_path / "kept", tmp_path / "marks", week, RULES, student="Jane Doe", attempt=1)
     withdraw(tmp_path / "kept", tmp_path / "marks", week, RULES, student="Jane Doe", attempt=1)
     told = gather(first, given=later[2]).notes
     assert any("withdrawn before" in note for note in told), "what was withdrawn is told as such, and once"

@@ -35,6 +35,14 @@ def test_whose_total_changed(tmp_path, form, names):
     assert changed.told(after, before) == [f"Changed since the file that was there: {names[1]} 96 -> none"]
 
 
+def test_who_is_not_in_the_roster_is_told_by_our_id(tmp_path):
+    """Of two without a full name and a number one was told, and without a name."""
+    form = '"student","Full name","Identifier","total"\r\n"leaver a","","","{}"\r\n"leaver b","","","{}"\r\n'
+    before, after = tables(tmp_path, form, (70, 72), (71, ""))
+    (told,) = changed.told(before, after)
+    assert told.endswith("leaver a 70 -> 71; leaver b 72 -> none")
+
+
 def test_who_is_new_and_who_is_gone(tmp_path):
     (both,) = tables(tmp_path, OWN, (70, 80))
     one = (both[0], {"max": both[1]["max"]})

@@ -341,6 +341,25 @@ class TestWithNbgrader:
         assert [path for path in left if path.endswith("submitted/ann")]
         assert places_of("anna", week, tmp_path, course=course.root).found == []
 
+    def test_what_a_group_has_through_this_copy_alone_is_told(self, course, tmp_path):
+        from grading.gradebook.load import load
+        from tests.grading.gradebook.samples import by_hand, put_marks
+        from tests.grading.gradebook.samples import mark as small
+
+        course, week = course
+        marks = tmp_path / "in groups"
+        team = {"group": "Team_70", "submission": "same"}
+        load(course, week, put_marks(marks, *(small(name, **team) for name in ("lena", "max")), small("eva")))
+        for name in ("lena", "eva"):
+            by_hand(course, name, "task-91-2", 5)
+        (told,) = places_of("lena", week, tmp_path, course=course.root, marks=marks).told
+        assert told.startswith("week91, 91.2: 5 of their group's points stood at this student's copy alone;")
+        assert told.endswith("give them at the copy of max")
+        for one in ("max", "eva"):
+            assert not places_of(one, week, tmp_path, course=course.root, marks=marks).told
+        by_hand(course, "max", "task-91-2", 4)
+        assert not places_of("lena", week, tmp_path, course=course.root, marks=marks).told
+
     def test_a_name_that_nbgrader_knows_otherwise(self, course, tmp_path):
         course, week = course
         places = places_of("a/b", week, tmp_path, course=course.root)

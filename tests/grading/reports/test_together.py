@@ -41,6 +41,18 @@ def test_what_one_member_was_given_the_others_have_with_its_comments():
     assert here[1].total == here[0].total is not None
 
 
+def test_a_comment_that_keeps_the_groups_points_away_is_told():
+    """Whoever moved into a group kept "B ok" of the group before, and stayed without points; nothing said why."""
+    here = [member("anna", 7), member("ben", comments=["B ok"]), member("cem", automatic=0.0)]
+    assert totals(*here) == [7, None, 7]
+    (told,) = unequal(here)
+    assert told.endswith(
+        "ben none yet; cem 7 (a comment of their own stands there: ben; without it they have the group's)"
+    )
+    here = [member("anna", 7), member("ben", 5)]
+    assert "comment" not in unequal(here)[0]
+
+
 @pytest.mark.parametrize(
     "members, found",
     [

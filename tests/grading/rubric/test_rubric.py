@@ -138,7 +138,7 @@ def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     with pytest.raises(LabError, match="is the second marker's course directory: `grade second week91 --to"):
         load_all("week91", marks, marks, tmp_path / "second", None)
     # Nobody has marked anything there, or one of three: that is no agreement.
-    half = agreement(week, course.root, other.root, RULES)
+    half = agreement(week, course.root, other.root, RULES, marks)
     assert (half.sample, half.both, half.open, half.lost) == (3, 0, ([], chosen), [])
     by_hand(other, chosen[0], "task-91-2", comment=f"1: {int(first[chosen[0]]) - 1}\n2: 1")
     apply(other, week, RULES)
@@ -152,7 +152,7 @@ def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     assert "1 of the sample's 3 answers marked by both" in said
     put_aside = (other.root / SAMPLE).read_text()
     (other.root / SAMPLE).write_text(put_aside.replace('"week91": [', '"week91": ["gone", '))
-    assert agreement(week, course.root, other.root, RULES).lost == ["gone"], "it was killed before it was filled"
+    assert agreement(week, course.root, other.root, RULES, marks).lost == ["gone"], "it was killed before it was filled"
     for shift, name in zip((0, 0, -1), chosen):
         own = int(first[name]) - 1
         by_hand(other, name, "task-91-2", comment=f"1: {max(0, own + shift) if own else 1}\n2: 1")
@@ -162,7 +162,7 @@ def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     waits = "2 of them by items alone, of which `grade rubric week91 --gradebook"
     assert waits in said and "of them by items alone" not in said.replace(waits, ""), "formgrader has no points yet"
     apply(other, week, RULES)
-    found = agreement(week, course.root, other.root, RULES)
+    found = agreement(week, course.root, other.root, RULES, marks)
     assert found.both == found.sample == 3 and found.open == ([], []) and found.items_only == (0, 0)
     with pytest.raises(typer.Exit):
         commands.agree("week91", other.root, course.root, None)
@@ -170,16 +170,41 @@ def test_a_second_marker_sees_nothing_of_the_first_and_the_two_are_compared(
     assert "To settle one, change the items in the comment" in said and f"with --gradebook {other.root}." in said
     assert "`grade rubric week91 --items-decide`" in said, "else a sum that differs from typed points is told, and left"
     with pytest.raises(LabError, match="`grade second week91 --to .*nowhere` makes it"):
-        agreement(week, course.root, tmp_path / "nowhere", RULES)
+        agreement(week, course.root, tmp_path / "nowhere", RULES, marks)
     assert "to be settled (more than 10% of a task's points apart)" in said
     with pytest.raises(LabError, match="is the first marker's own course directory"):
-        agreement(week, course.root, course.root / ".", RULES)
+        agreement(week, course.root, course.root / ".", RULES, marks)
     settle = {student: (one, two) for student, _, one, two in found.settle}
     assert set(settle) == {name for name in chosen if first[name] != all_by_hand(other.root, week)[name]["91.2"].points}
     (reason, example) = found.items
     assert reason[1].number == 1 and reason[2] == 3 and example[5] == 0 and example[6] == 1
     with pytest.raises(LabError, match="first marker's"):
         second(week, marks, course.root, course, share=1, files=lambda m: handed(), rules=RULES, source=source)
+
+
+@pytest.mark.thorough
+def test_what_a_group_handed_in_is_one_answer_wherever_it_was_marked(course, week, source, marks, tmp_path):
+    """Ten members were ten answers, of which six had not been marked by the first, who had marked each group once."""
+    group = {"group": "Team_70", "submission": "same"}
+    everybody = [mark("alone"), *(mark(name, **group) for name in ("anna", "ben", "cem"))]
+    load(course, week, put_marks(marks, *everybody), files=lambda m: handed())
+    by_hand(course, "ben", "task-91-2", comment="1: 3\n2: 1")
+    by_hand(course, "alone", "task-91-2", comment="1: 4\n2: 2")
+    apply(course, week, RULES)
+    to = tmp_path / "second"
+    chosen = second(week, marks, to, course, share=1, files=lambda m: handed(), rules=RULES, source=source)
+    assert chosen == ["alone", "anna"]
+    from grading.gradebook.course import open_course
+
+    other = open_course(to)
+    for name in chosen:
+        by_hand(other, name, "task-91-2", comment="1: 2\n2: 1")
+    assert agreement(week, course.root, other.root, RULES, marks).open == ([], chosen)
+    apply(other, week, RULES)
+    found = agreement(week, course.root, other.root, RULES, marks)
+    assert (found.sample, found.both, found.open) == (2, 2, ([], []))
+    assert [(student, one, two) for student, _, one, two in found.settle] == [("alone", 6, 3), ("anna", 4, 3)]
+    assert [(item.number, many, one) for _, item, many, one, *_ in found.items] == [(1, 2, 3.5), (2, 2, 1.5)]
 
 
 def test_kappa_is_one_for_agreement_and_nought_for_chance():
