@@ -60,6 +60,16 @@ def prefetch(name: str = "fsdp2", part: str = "traces") -> str:
     return records.prefetched(H200, part, name)
 
 
+def gains(part: str = "traces") -> list[float]:
+    """What the step gained of what prefetch hid, by rank, in the traces that the benchmark itself took."""
+    found = []
+    for name, entry in records.of(H200, part).items():
+        off = records.of(H200, part).get(f"{name}-no-prefetch")
+        for on, without in zip(entry["by_rank"], off["by_rank"]) if off else ():
+            found.append((without["step"] - on["step"]) / (without["exposed"] - on["exposed"]))
+    return found
+
+
 def hidden() -> str:
     return records.hidden_cost(H200)
 

@@ -69,14 +69,16 @@ def on_the_wire(what: str, who: str, N: int = 2) -> float:
 
 
 def layers(what: str, N: int = 2) -> str:
-    """A line for each contender, the fastest first; FP8 apart. What is kept is told of the block alone: in this record
+    """A line for each contender, the fastest first; FP8 apart. Spread: the longest loop less the shortest, of the median.
+    What is kept is told of the block alone: in this record
     an attention layer's own x, where it is a slice, was counted with the whole memory that it is a slice of."""
     rows = [r for r in record()["rows"] if r["what"] == what and r["N"] == N and "FP8" not in r["contender"]]
-    head = ["", "ms", "efficiency", "kept for backward, MB", "messages: exposed, ms", "hidden, ms", "error"]
+    head = ["", "ms", "spread", "efficiency", "kept for backward, MB", "messages: exposed, ms", "hidden, ms", "error"]
     lines = [
         [
             r["contender"],
             f"{1e3 * r['seconds']:.2f}",
+            f"{100 * r['spread']:.1f} %",
             f"{percent(what, r['contender'], N):.1f} %",
             f"{r['kept_bytes'] / 1e6:.0f}",
             f"{r['parts']['classes_ms']['communication']:.2f}",
@@ -86,7 +88,7 @@ def layers(what: str, N: int = 2) -> str:
         for r in sorted(rows, key=lambda r: r["seconds"])
     ]
     if what == "attention":
-        head, lines = head[:3] + head[4:], [line[:3] + line[4:] for line in lines]
+        head, lines = head[:4] + head[5:], [line[:4] + line[5:] for line in lines]
     return markdown_table(head, lines)
 
 
@@ -138,6 +140,15 @@ def pipeline() -> str:
         for r in record()["pipeline"]
     ]
     return markdown_table(head, lines)
+
+
+def gpipe_slower(M: int) -> float:
+    """By how many per cent GPipe is slower than 1F1B with so many micro-batches."""
+    gpipe, other = (
+        next(r["seconds"] for r in record()["pipeline"] if r["M"] == M and r["schedule"] == schedule)
+        for schedule in ("gpipe", "one_f_one_b")
+    )
+    return 100 * (gpipe / other - 1)
 
 
 def pictures(folder: Path) -> dict[str, Picture]:
