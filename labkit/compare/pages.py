@@ -81,11 +81,11 @@ class Page:
         return self.show(speed.milliseconds(timed_of(data), self.scratch), f"figures/{name}-milliseconds")
 
     def show(self, picture: Picture | None, name: str) -> str:
-        """A drawn picture, kept as NAME.png with its alt text inside."""
+        """A drawn picture, kept as NAME.png with its alt text inside; below it how to read it."""
         if picture is None:
             raise LabError(f"{self.template}: the record holds nothing to draw for {name}")
         self.figures[self.folder / f"{name}.png"] = small(picture)
-        return f"![{picture.alt}]({name}.png)"
+        return f"![{picture.alt}]({name}.png)" + (f"\n\n*{picture.note}*" if picture.note else "")
 
     def picture(self, name: str, width: int = 0) -> str:
         """A PNG that is there, with the alt text inside it; shown as wide as it is, or `width` pixels."""
