@@ -149,7 +149,8 @@ def hidden_cost(record: dict[str, Any] | None) -> str:
             said.append(f"{name} {mhz:.0f} MHz at {watts:.0f} W")
     beside = f" ({', '.join(said)})" if said else ""
     return (
-        f"data parallelism a step takes {a * 1e3:.1f} ms with messages, {b * 1e3:.1f} without: {a / b - 1:.1%} longer{beside}"
+        f"data parallelism a step takes {a * 1e3:.1f} ms with messages, {b * 1e3:.1f} without: {a / b - 1:.1%} longer"
+        f"{beside}"
     )
 
 

@@ -301,5 +301,6 @@ def efficiency(
             f"efficiency_{what}",
             f"Efficiency of {'a block' if what == 'block' else 'an attention layer'}, {record['hardware_name']}",
             f"{'; '.join(words)}.",
-            "Filled bars: the parts of this week, from its solutions. Hatched bars: libraries.",
+            "Filled bars: the parts of this week, from its solutions. Hatched bars: libraries. Dashed: a link of "
+            f"{slow / 1e9:.0f} GB/s, such as a network card's.",
         )
