@@ -15,7 +15,7 @@ Why not compose it from `copy_to_ranks` and `linear`? Autograd runs backward nod
 
 **Forward.** Under sequence parallelism x arrives by an all-gather. Its first 1/N is here already, and a product of
 some rows needs no other rows. So gather by hand, around a ring, and multiply what is here while the next part is on
-its way: step s multiplies the positions of rank r-s. N-1 messages stand beside the first N-1 of N products: where a
+its way. Whose positions does rank r multiply in step s? N-1 messages stand beside the first N-1 of N products: where a
 product takes as long as a message, all are hidden (Wang et al. 2023, "Overlap Communication with Dependent Computation
 via Decomposition in Large Deep Learning Models"; torch calls it asynchronous tensor parallelism).
 
@@ -27,8 +27,8 @@ product and nothing else in it. The ledger has posts, spans and waits in their o
 gives each span the time of its product, and tells what is hidden. No clock of this laptop is asked, on which a
 message costs a product's cores.
 
-When it pays: a message of B T D numbers takes (2 (N-1)/N) B T D * size / bandwidth, the product behind which it hides
-2 B T D (O/N) / rate. Divide: whether it fits does not depend on B or T at all.
+When it pays: where the product takes at least as long. Write both times, with the wire's bytes a second and the
+product's FLOP a second, and divide. Which of N, B, T, I and O are left?
 
 Legend: N ranks, r this rank; B batch, T positions, t = T/N of them, I inputs, O outputs; all of one rank.
 """

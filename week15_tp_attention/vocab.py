@@ -8,7 +8,7 @@ computes V/N logits of every token, and must find the loss
 
 of which it knows an addend of the sum, and the target's logit on one rank only (Megatron-LM, arXiv:1909.08053,
 section 3, fused cross entropy). To gather the logits would cost V numbers a token. How many are enough? Find the
-numbers that each rank can compute from its own logits and that the ranks only need to add, or to take the largest of.
+numbers that each rank can compute from its own logits and that all-reduces can combine.
 
 Logits of hundreds: exp(200) is infinite in float32. One subtracts a number m_i first, any number that keeps the
 largest exponent near 0; what matters is that all ranks subtract *the same one*.
@@ -92,8 +92,8 @@ class CrossEntropy(torch.autograd.Function):
 
 def parallel_cross_entropy(logits_BTv: Tensor, targets_BT: Tensor, V: int, group) -> Tensor:
     """Task 15.4. Mean of -log softmax(logits)[target] over the targets that are not IGNORED: a float32 number, the same
-    on every rank. logits: this rank's part of the vocabulary. At most four numbers a token are sent, all of them
-    forward."""
+    on every rank. logits: this rank's part of the vocabulary. All that is sent is sent forward. A token may
+    cost one number more than the all-reduces of the loss need, whatever V is."""
     return CrossEntropy.apply(logits_BTv, targets_BT, V, group)
 
 

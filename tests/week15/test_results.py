@@ -12,7 +12,7 @@ from week15_tp_attention.given import findings, records
 from week15_tp_attention.given.findings import hidden, ms, on_the_wire, percent, spent, wire
 
 RECORD = records.recorded()
-PUBLISHED = 354e9  # bytes/s: week 13's all-gather of gigabytes, which the prediction divides by
+PUBLISHED = 354e9  # bytes/s: week 13's all-reduce of 1 GiB on four GPUs, which the prediction divides by
 
 
 def answers():

@@ -1,6 +1,6 @@
 """Section 9: a cluster, a naive plan on it, and what the planner makes of yours.
 
-Four machines of eight H200, one network card of 50 GB/s between two of them; Llama's 70B in bfloat16; steps of 16
+Four machines of eight H200, one network card of 50 GB/s a machine; Llama's 70B in bfloat16; steps of 16
 sequences of 8192 tokens. Somebody proposes what is said to always work: tensor parallelism inside the machine, FSDP
 over the machines.
 """
