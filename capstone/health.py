@@ -24,10 +24,10 @@ sqrt(23) = 4.8 standard deviations from their mean. 1.4826 makes it the standard
 because a weight's amax hardly moves in 24 probes, and a scatter of nearly nothing makes everything an event.
 
 **How far is far?** Normal noise passes 4 sigma once in 30,000 looks. A run of 300 steps with 2 curves and 150 probes of
-12 tensors is looked at 2,400 times; one of 100,000 steps a million times. And the noise has longer tails than a normal
-one: an odd batch gives a norm of eight times the usual, and nothing follows. Two ways to be sure without being late: a
-threshold beyond what healthy runs ever show (`data/lab.npz` holds some: look at their largest z), and *evidence that
-adds up*. One tensor at 5 sigma is an odd batch; five tensors at 5 sigma in two probes in a row are not.
+12 tensors is looked at 2,400 times; one of 100,000 steps a million times. And is the noise normal? Prediction 3 asks.
+Two ways to be sure without being late: a threshold beyond what healthy runs ever show (`data/lab.npz` holds some: look
+at their largest z), and *evidence that adds up*. One tensor at 5 sigma is an odd batch; five tensors at 5 sigma in two
+probes in a row are not.
 
 **Which number knows what?** The loss of a batch is there before anything else of its step, and scatters little. A norm
 of a gradient scatters much. What saturates is zero in a healthy FP8 run with scales that follow, and no noise makes it

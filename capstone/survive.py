@@ -98,8 +98,9 @@ def tell(asked: bool, own: float, group: Any) -> Heard:
 def slow_rank(rows: list[list[float]]) -> int | None:
     """Task C.3. The slow rank, or None. rows: each rank's own seconds, a list for each step, the newest last.
 
-    Slow is who in *each* of the last WINDOW steps took at least FACTOR times the median of the others, and at least
-    LEAST seconds more than it: one late step is no news. With fewer steps, or one rank, nobody is.
+    Slow is who takes much longer than the others usually do, in step after step up to the newest: one late step is no
+    news. WINDOW, FACTOR and LEAST say in how many steps, how many times as long, and how many seconds longer; all three
+    must be met. With fewer steps, or one rank, nobody is.
     """
     ### BEGIN SOLUTION C.3 name the slow rank
     last = rows[-WINDOW:]

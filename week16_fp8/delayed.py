@@ -20,9 +20,9 @@ one tensor will be added, gathered, compared), so amaxes are reduced over the ra
 message.
 
 NaN. A maximum that meets a NaN may return a number (over gloo it can: max(NaN, 3) depends on who stands left), so one
-rank's NaN gets lost on the way, or arrives on some ranks only. So whether an amax is finite is a number of its own, and
-travels beside it: 1.0 where it is not, reduced by the same maximum. Such an amax tells nothing: an entry that is 0,
-infinite or NaN on any rank enters the history as 0. Where the chosen amax is 0 the scale stays what it was.
+rank's NaN gets lost on the way, or arrives on some ranks only. All ranks must come to know of it, in the same message,
+and by something that no maximum loses. Such an amax tells nothing: an entry that is 0, infinite or NaN on any rank
+enters the history as 0. Where the chosen amax is 0 the scale stays what it was.
 
 Legend: T tensors, H length of the history; amax_T, history_HT, scale_T, all fp32 on the CPU.
 """
