@@ -115,8 +115,8 @@ def collect(
             report.notes += _not_the_last(week, rules, report)
             if many := report.marked:
                 report.notes.append(
-                    f"The platform's marks hold before --received for {many} of them: late, or not, by the deadline of "
-                    "course.toml. --student ID --received TIME tells one's time"
+                    f"For {many} of them the platform's own mark decides, late or not by the deadline of course.toml, "
+                    "and not --received: nothing is to be done. --student ID --received TIME gives one a time"
                 )
             here = [unquoted(path.name) for path in report.root.iterdir() if path.is_dir()]
             for group in sorted(groups & {one for one in here if receipts_in(folder_of(report.root, one))}):

@@ -294,6 +294,7 @@ def withdraw(
     week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
     student: Annotated[str | None, typer.Argument(metavar="STUDENT", help="The student's id.")] = None,
     attempt: Annotated[int | None, typer.Option(metavar="N", help="Which attempt. Default: the last.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every attempt of the student.")] = False,
     source: Annotated[
         Path | None, typer.Option("--from", metavar="PATH", help="Everything that `grade collect --from PATH` brought.")
     ] = None,
@@ -306,17 +307,22 @@ def withdraw(
     from grading.here import not_the_class
     from grading.intake.names import some
     from grading.intake.policy import find_rules
+    from grading.intake.withdraw import left
     from grading.intake.withdraw import withdraw as run
     from labkit.checks.tasks import find_week, find_weeks
 
     not_the_class(submissions)
+    if every and (attempt is not None or student is None):
+        raise typer.BadParameter("--all is for a student, and without --attempt")
     weeks = find_weeks()
     found = find_week(week, weeks)
     moved = run(
         submissions, marks, found, find_rules(course, weeks),
-        student=student, attempt=attempt, source=source, undo=undo,
+        student=student, attempt=attempt, every=every, source=source, undo=undo,
     )  # fmt: skip
     whose = some([f"{one.receipt.student}, attempt {one.receipt.attempt}" for one in moved])
     typer.echo(f"{_count(len(moved), 'attempt')} {'brought back' if undo else 'withdrawn'}: {whose}")
+    for sentence in () if undo else left(submissions, found, moved):
+        typer.echo(sentence)
     if any(one.marked for one in moved):
         typer.echo(f"Their marks went along. In the gradebook: `grade load {found.name}`")

@@ -8,6 +8,7 @@ Nothing is deleted, no number is given to another attempt, and a source that hol
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,12 +41,14 @@ def withdraw(
     *,
     student: str | None = None,
     attempt: int | None = None,
+    every: bool = False,
     source: Path | None = None,
     undo: bool = False,
 ) -> list[Move]:
     """Take attempts back, or with `undo` bring them back; which ones.
 
-    student, attempt   that student's last, or this one; source   all that came from there. To undo, neither: all
+    student, attempt   that student's last, this one, or `every` one; source   all that came from there. To undo,
+    neither: all
 
     LabError where nothing was collected, for a student, an attempt or a source of which nothing is there, and while the
     week is graded: a judge would find an empty hand-in."""
@@ -54,7 +57,7 @@ def withdraw(
         raise LabError(f"{root} was not made by `grade collect`: there is no attempt to take back")
     with locked(root, f"a `grade collect` into {root} is running: wait for its end"), _no_run(marks / week.name):
         here = sorted(read_withdrawn(root) if undo else read_receipts(root, week.name), key=lambda one: one.student)
-        chosen = _chosen(here, rules, student, attempt, source, undo)
+        chosen = _chosen(here, rules, student, attempt, every, source, undo)
         return [_moved(one, root, marks, week, undo) for one in chosen]
 
 
@@ -69,7 +72,13 @@ def _no_run(own: Path) -> Iterator[None]:
 
 
 def _chosen(
-    here: Sequence[Receipt], rules: Rules, student: str | None, attempt: int | None, source: Path | None, undo: bool
+    here: Sequence[Receipt],
+    rules: Rules,
+    student: str | None,
+    attempt: int | None,
+    every: bool,
+    source: Path | None,
+    undo: bool,
 ) -> list[Receipt]:
     what = "withdrawn attempt" if undo else "attempt"
     if source is not None:
@@ -88,12 +97,26 @@ def _chosen(
         )
     name = rules.among(student, [one.student for one in here])
     theirs = sorted((one for one in here if one.student == name), key=lambda one: one.attempt)
-    found = [one for one in theirs if one.attempt == attempt] if attempt is not None else theirs[-1:]
+    last = theirs if every else theirs[-1:]
+    found = [one for one in theirs if one.attempt == attempt] if attempt is not None else last
     if not found and theirs:
         raise LabError(f"there is no {what} {attempt} of {shown(student)}: {', '.join(str(o.attempt) for o in theirs)}")
     if not found:
         raise LabError(f"there is no {what} of {student!r}{nearest(student, sorted({one.student for one in here}))}")
     return found
+
+
+def left(submissions: Path, week: Week, moved: Iterable[Move]) -> list[str]:
+    """Sentences on students of whom something was taken back and another attempt is still there: it counts now."""
+    gone = {one.receipt.student for one in moved}
+    here: dict[str, list[int]] = {}
+    for one in read_receipts(submissions / week.name, week.name):
+        here.setdefault(one.student, []).append(one.attempt)
+    return [
+        f"{shown(student)} still has attempt {', '.join(map(str, sorted(here[student])))}: `grade withdraw {week.name} "
+        f"{shlex.quote(student)} --all` takes back every one"
+        for student in sorted(gone & set(here))
+    ]
 
 
 def _moved(one: Receipt, root: Path, marks: Path, week: Week, undo: bool) -> Move:

@@ -93,6 +93,7 @@ def feedback(
 
     from grading.intake.names import some
     from grading.intake.policy import find_rules, refuse_while_open
+    from grading.marks import unquoted
     from grading.reports import mail, page
     from grading.reports.feedback import files_of, path_of, write_pages
     from labkit.checks.tasks import find_week, find_weeks
@@ -127,6 +128,10 @@ def feedback(
     waits = waiting(found, submissions, marks)
     if bare := [] if student else waits.new:
         typer.echo(f"No page for {some(bare)}: handed in, and not graded yet")
+    known = {path_of(to, found, one.student) for one in here}
+    if student is None and (old := sorted(path for path in to.glob(f"*/{found.name}.html") if path not in known)):
+        whose = some([unquoted(path.parent.name) for path in old])
+        typer.echo(f"A page of before is there of {whose}, who has no mark now: delete it before you hand {to} out")
     for sentence in (*waits.told(found), *again(here)):
         typer.echo(sentence)
 

@@ -78,7 +78,7 @@ class Agreement:
     sample   how many answers are in it; both: of these, how many both marked
     items    (task, item, how many, mean of the first, of the second, mean distance, share of equal, kappa or None)
     settle   (student, task, first's points, second's) of those who differ by more than SETTLE of the points
-    open     students whose answers the first, the second has not marked yet
+    open     students whose answers the first, the second has not marked yet, or only as they were before
     lost     students of the sample who are not in the second's directory
     items_only  of `open`, how many of the first, of the second have items in their comment: `grade rubric` makes points
     """
@@ -123,18 +123,22 @@ def agreement(week: Week, first: Path, other: Path, rules: Rules, marks: Path) -
     result.lost = sorted(set(_samples(other).get(week.name, ())) - {student for student, _ in asked})
     for task in written(week):
         points: list[dict[str, float]] = [{}, {}]
+        earlier: tuple[set[str], set[str]] = (set(), set())
         here = {student for student, id in asked if id == task.id}
-        for each, own in zip(given, points):
+        for each, own, before in zip(given, points, earlier):
             for student in here:
-                theirs = (each.get(one, {}).get(task.id) for one in same.get(student, [student]))
-                values = [given.points for given in theirs if given is not None and given.points is not None]
-                own |= {student: values[0]} if values else {}
+                theirs = [each.get(one, {}).get(task.id) for one in same.get(student, [student])]
+                marks_of = [(has.points, has.again) for has in theirs if has is not None and has.points is not None]
+                fresh = [value for value, again in marks_of if not again]  # the others are for an earlier answer
+                own |= {student: fresh[0]} if fresh else {}
+                before |= {student} if marks_of and not fresh else set()
         both = sorted(here & set(points[0]) & set(points[1]))
         result.sample += len(here)
         result.both += len(both)
         for which, (own, unmarked) in enumerate(zip(points, result.open)):
             unmarked += sorted(here - set(own))
-            waits[which] += sum(items_of(which, student, task) is not None for student in here - set(own))
+            bare = here - set(own) - earlier[which]
+            waits[which] += sum(items_of(which, student, task) is not None for student in bare)
         if both:
             distances = [abs(points[0][student] - points[1][student]) for student in both]
             result.totals.append((task, len(both), fmean(distances), max(distances)))

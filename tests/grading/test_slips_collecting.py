@@ -251,7 +251,9 @@ def test_a_time_told_of_one_student_weighs_more_than_the_platforms_mark(tmp_path
         return report.notes, found["doejane_4567"], found["roemax_4568"]
 
     notes, plain, late = times(NOON)
-    assert (plain, late) == (due, NOON) and any("marks hold before --received for 1 of them" in note for note in notes)
+    assert (plain, late) == (due, NOON) and any(
+        "For 1 of them the platform's own mark decides" in note for note in notes
+    )
     assert times(NOON, "doejane_4567")[1] == NOON
     assert times(due - timedelta(hours=1), "roemax_4568")[2] == due - timedelta(hours=1)
 

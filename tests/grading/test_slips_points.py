@@ -475,6 +475,16 @@ def test_whose_only_hand_in_was_withdrawn_is_named_wherever_it_is_missing(classr
     assert "withdrawn" not in grade(classroom, "status", "week13"), "under her other name she is here"
 
 
+def test_a_page_of_before_of_who_was_withdrawn_is_told(tmp_path):
+    for name in ("anna", "ben"):
+        marks.write(tmp_path / "marks", mark(name))
+    words = ("feedback", "week13", "--to", "pages", "--anyway")
+    assert "A page of before" not in grade(tmp_path, *words)
+    shutil.rmtree(tmp_path / "marks" / "week13" / "ben")
+    assert "A page of before is there of ben, who has no mark now" in grade(tmp_path, *words)
+    assert "A page of before" not in grade(tmp_path, *words, "--student", "anna")
+
+
 def test_a_task_beside_a_seed_is_refused(classroom):
     download(classroom / "x.zip", WEEKS["week13"], "anna")
     grade(classroom, "collect", "week13", "--from", "x.zip", "--received", "2026-11-20T18:00+01:00")

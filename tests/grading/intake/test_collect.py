@@ -15,7 +15,7 @@ from grading.intake import find_submissions, load
 from grading.intake.collect import collect
 from grading.intake.policy import Rules
 from grading.intake.receipts import read_receipts
-from grading.intake.withdraw import withdraw
+from grading.intake.withdraw import Move, left, withdraw
 from grading.marks import LOCK
 from labkit.errors import LabError
 from tests.grading.intake.handed_in import MINE, PACKAGE, RING, put, put_all, zipped
@@ -344,6 +344,13 @@ def test_whose_newer_attempt_stays_the_last_when_an_old_download_is_read_again_i
     told = gather(first, given=later[2]).notes
     assert any("withdrawn before" in note for note in told), "what was withdrawn is told as such, and once"
     assert not any("put their earlier" in note for note in told)
+    hers = [one for one in read_receipts(tmp_path / "kept" / week.name, week.name) if one.student == "Jane Doe"]
+    assert [one.attempt for one in hers] == [2], "the other one counts now, and it is told"
+    (said,) = left(tmp_path / "kept", week, [Move(one, False) for one in hers])
+    assert said.endswith(f"still has attempt 2: `grade withdraw {week.name} 'Jane Doe' --all` takes back every one")
+    withdraw(tmp_path / "kept", tmp_path / "marks", week, RULES, student="Jane Doe", undo=True)
+    every = withdraw(tmp_path / "kept", tmp_path / "marks", week, RULES, student="Jane Doe", every=True)
+    assert [one.receipt.attempt for one in every] == [1, 2] and left(tmp_path / "kept", week, every) == []
     (live := tmp_path / "live").mkdir()
     live.chmod(0o777)
     for text in "ABA":  # put there by students themselves: when, the folder tells

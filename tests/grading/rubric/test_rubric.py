@@ -205,6 +205,14 @@ def test_what_a_group_handed_in_is_one_answer_wherever_it_was_marked(course, wee
     assert (found.sample, found.both, found.open) == (2, 2, ([], []))
     assert [(student, one, two) for student, _, one, two in found.settle] == [("alone", 6, 3), ("anna", 4, 3)]
     assert [(item.number, many, one) for _, item, many, one, *_ in found.items] == [(1, 2, 3.5), (2, 2, 1.5)]
+    for book, name in ((course, "ben"), (other, "anna")):  # they handed in again
+        with book.gradebook() as open_:
+            open_.find_grade("task-91-2", "lab", "week91", name).needs_manual_grade = True
+            open_.db.commit()
+    found = agreement(week, course.root, other.root, RULES, marks)
+    assert (found.both, found.open, found.items_only) == (1, (["anna"], ["anna"]), (0, 0)), (
+        "points of an earlier answer"
+    )
 
 
 def test_kappa_is_one_for_agreement_and_nought_for_chance():
