@@ -102,6 +102,8 @@ def grade_all(
             running[future.key] = item
             queue.add(future)
             begins(item)
+        if not running:  # all that was left has changed since it was listed
+            break
         future = next(queue)
         item = running.pop(future.key)
         if future.status == "finished":

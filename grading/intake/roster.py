@@ -290,13 +290,16 @@ def id_of(line: Line, roster: Roster, rules: Rules) -> str:
 def absent(week: str, students: Iterable[str], roster: Roster, rules: Rules, now: datetime) -> list[Absent]:
     """Who of the roster is not among these students, by id. An extension moves the deadline, whichever of the roster's
     names it uses."""
-    extended = {id(line): name for name in _extended(week, rules) if (line := find(name, roster, rules)[0]) is not None}
+    extended: dict[int, datetime] = {}
+    for name in _extended(week, rules):
+        if (line := find(name, roster, rules)[0]) is not None:  # of two of one student the later holds
+            extended[id(line)] = max(rules.extensions[name][week], extended.get(id(line), rules.extensions[name][week]))
     here = {id(line) for student in students if (line := find(student, roster, rules)[0]) is not None}
     gone = []
     for line in roster.lines:
         if id(line) not in here:
             student = id_of(line, roster, rules)
-            due = rules.due(extended.get(id(line), student), week)
+            due = max(filter(None, (rules.due(student, week), extended.get(id(line)))), default=None)
             gone.append(Absent(student, due, due is not None and due < now, line.name))
     return sorted(gone, key=lambda one: one.student)
 

@@ -8,6 +8,7 @@ as well: they are told, and a person makes them anew or deletes them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -21,7 +22,7 @@ from grading.gradebook.course import SAMPLE
 from grading.intake import roster
 from grading.intake.names import clean, lms_name
 from grading.intake.policy import Rules
-from grading.marks import quoted
+from grading.marks import quoted, read
 from grading.reports import page
 from grading.reports.by_hand import course_directory
 from grading.reports.export import harmless
@@ -98,8 +99,12 @@ def _of_the_group(
     from grading.reports.canvas import names as some
     from grading.reports.together import same_hand_in
 
-    for week in (week for week in weeks if (marks / week.name).is_dir()):
-        same = same_hand_in(marks, week, rules)
+    for week in (week for week in weeks if any(_in_a_group(marks / week.name / quoted(name)) for name in names)):
+        try:
+            same = same_hand_in(marks, week, rules)
+        except LabError as error:
+            places.unread.append(f"whether a group of {week.name} has points through this student's copy: {error}")
+            continue
         given = all_by_hand(course, week) if names & set(same) else {}
         for student in sorted(names & set(given)):
             others = [one for one in same.get(student, [student]) if one not in names]
@@ -110,6 +115,15 @@ def _of_the_group(
                         f"{week.name}, {task}: {number(own.points)} of their group's points stood at this student's "
                         f"copy alone; give them at the copy of {some(others)}"
                     )
+
+
+def _in_a_group(folder: Path) -> bool:
+    """Whether a mark in this student's folder is of a group's hand-in. Nobody else's is read."""
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(LabError):
+            if read(path).group:
+                return True
+    return False
 
 
 def _in_rules(places: Places, student: str, path: Path) -> Rules:

@@ -36,8 +36,10 @@ def show(
         if not found:
             return
     if not found and rules.among(student, gone := _withdrawn(marks, week)) in gone:
-        undo = f"`grade withdraw {week.name} ID --undo` brings it back"
-        raise LabError(f"what {page.one_line(student, 80)} handed in for {week.name} was withdrawn: {undo}")
+        raise LabError(
+            f"there is no mark of {student!r} in {week.name}: an attempt was withdrawn, `grade withdraw {week.name} "
+            f"ID --undo` brings it back; `grade status {week.name}` tells whether another one is not graded yet"
+        )
     if not found:
         raise LabError(
             f"there is no mark of {student!r} in {week.name}{nearest(student, [s.student for s in here][:30])}; "

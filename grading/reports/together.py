@@ -67,6 +67,9 @@ def unequal(standings: Sequence[Member]) -> list[str]:
             if len(set(points.values())) > 1:
                 each = "; ".join(f"{name} {'none yet' if n is None else number(n)}" for name, n in points.items())
                 own = [name for name, n in points.items() if n is None and _has_comment(theirs, name, task["id"])]
+                own = (
+                    own if len({n for n in points.values() if n is not None}) == 1 else []
+                )  # else there is none to have
                 told.append(
                     f"{group_name(theirs[0].mark.group)} has different points for one hand-in, {task['id']}: {each}"
                     + (

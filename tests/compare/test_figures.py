@@ -296,3 +296,10 @@ def test_running_median_is_centred_and_keeps_gaps():
     assert plotting.running_median([5, 4, 3, 2, 1], 3) == [5, 4, 3, 2, 1]  # no lag behind a falling line
     out = plotting.running_median([1.0, 1.0, math.nan, 9.0, 1.0], 3)
     assert math.isnan(out[2]) and out[1] == 1.0
+
+
+def test_every_arms_colour_has_a_dark_one_and_a_baseline_takes_no_candidates():
+    everybody = plotting.styles(dict.fromkeys(plotting.KNOWN, "candidate"))
+    assert {style.color for style in everybody.values()} <= set(plotting.DARK)
+    one = plotting.styles({"te-delayed": "baseline", "mine": "candidate"})
+    assert one["mine"].color == plotting.CANDIDATES[0]

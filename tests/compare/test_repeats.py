@@ -376,3 +376,7 @@ def test_nothing_is_recommended_where_one_answer_is_missing():
     unjudged = record(bf16=100.0, b=140.0)
     del unjudged.run["results"]["verdict"]["arms"]["a"], unjudged.run["results"]["arms"]["a"]
     assert answer.recommended(answer.rows_of(unjudged)) == ""
+
+
+def test_an_end_far_beyond_what_is_accepted_is_told_as_it_is():
+    assert repeats.interval({"value": 0.0, "low": -0.4, "high": 0.31}) == "+0.00 % [-0.40, +0.31]"

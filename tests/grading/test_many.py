@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from grading import many, marks
+from grading import judge, many, marks
+from grading.intake import find_submissions
+from grading.intake.load import load
+from grading.pool import Todo
 from labkit.checks.tasks import load_week
 from tests.checks.miniweek import OPS, make_week
 
@@ -197,3 +200,19 @@ def test_a_machine_has_as_many_slots_as_cores(tmp_path, monkeypatch):
 def _stop(tries):
     if len(tries) == 3:
         raise TimeoutError
+
+
+@pytest.mark.parametrize("changed", [[True, False], [True]])
+def test_what_changed_since_it_was_listed_goes_to_no_worker_and_is_not_lost(changed, tmp_path, monkeypatch):
+    from distributed import Client
+
+    week, root = hand_in(tmp_path, *[OPS] * len(changed))
+    entries = find_submissions(root / "submitted", week)
+    todo = [Todo(entry, "other" if it else load(entry, week).digest) for entry, it in zip(entries, changed)]
+    monkeypatch.setattr(many, "on_worker", lambda job: 1 / 0)
+    begun = []
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+        rest = client, todo, week, root / "marks", judge.Settings(1), begun.append, lambda item, mark: None
+        left = many.grade_all(*rest)
+    assert sorted(one.entry.student for one in left) == [one.entry.student for one in todo]
+    assert begun == [one for one, it in zip(todo, changed) if not it]

@@ -493,3 +493,14 @@ def test_before_the_first_submission_it_is_told_how_long_all_may_take(course, tm
     with table.shown(Console(file=out, width=200)) as told:
         told(heard[0])
     assert out.getvalue().startswith("4 submissions to grade: about 3 minutes if each takes as long as the course's")
+
+
+def test_what_is_another_than_was_listed_is_not_judged(course):
+    week, submissions, _, hand_in = course
+    hand_in("anna", SOLVED)
+    (entry,) = find_submissions(submissions, week)
+    digest = load(entry, week).digest
+    assert judge.as_listed(entry, digest, week).digest == digest
+    hand_in("anna", WRONG)
+    with pytest.raises(LabError, match="has changed since this run began"):
+        judge.as_listed(entry, digest, week)

@@ -85,7 +85,9 @@ def test_why_tells_of_who_was_withdrawn(tmp_path):
     (kept.parent / "withdrawn").mkdir()
     kept.rename(kept.parent / "withdrawn" / kept.name)
     for name in ("Max Meier_501", "Max Meier"):
-        assert "handed in for week13 was withdrawn: `grade withdraw" in grade(tmp_path, "why", "week13", name, status=2)
+        assert "in week13: an attempt was withdrawn, `grade withdraw" in grade(
+            tmp_path, "why", "week13", name, status=2
+        )
     assert "there is no mark of 'ben'" in grade(tmp_path, "why", "week13", "ben", status=2)
 
 
@@ -242,3 +244,17 @@ def test_no_place_of_this_machine_is_in_a_mark(monkeypatch):
         None, "", [], [], week, Outcome([(week, ("16.2",))], 1, [case]), SimpleNamespace(isolation=""), 1, 1
     )
     assert str(ROOT) not in json.dumps(made.tasks) and "labkit/checks/bare.py:122" in made.cases[0]["text"]
+
+
+def test_why_tells_of_a_withdrawn_one_whose_folder_is_called_otherwise(tmp_path):
+    marks.write(tmp_path / "marks", mark("anna"))
+    kept = marks.write(tmp_path / "marks", mark("max@uni:9"))
+    (kept.parent / "withdrawn").mkdir()
+    kept.rename(kept.parent / "withdrawn" / kept.name)
+    assert "week13: an attempt was withdrawn" in grade(tmp_path, "why", "week13", "max@uni:9", status=2)
+
+
+def test_a_broken_mark_of_another_keeps_nobody_from_being_forgotten(tmp_path):
+    marks.write(tmp_path / "marks", mark("anna"))
+    marks.write(tmp_path / "marks", mark("ben")).write_text("{half")
+    assert "marks of week13" in grade(tmp_path, "forget", "anna", "--yes")

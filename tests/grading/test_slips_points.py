@@ -490,3 +490,34 @@ def test_a_task_beside_a_seed_is_refused(classroom):
     grade(classroom, "collect", "week13", "--from", "x.zip", "--received", "2026-11-20T18:00+01:00")
     words = ("run", "week13", "--student", "anna", "--seed", "1", "--task", "13.4")
     assert "--seed shows every task" in grade(classroom, *words, status=2)
+
+
+@pytest.mark.parametrize("kind", ["canvas", "csv", "term"])
+def test_no_zero_for_one_of_two_who_are_called_as_an_extension_says(kind, tmp_path):
+    """Which of the two has more time, nobody can tell: one had a zero."""
+    marks.write(tmp_path / "marks", mark("anna"))
+    two = "A,1,,anna,\nZoë D,9,,u9,\nZoë D,10,,u10,\n"
+    (tmp_path / "roster.csv").write_text("Student,ID,SIS User ID,SIS Login ID,Section\n" + two)
+    rules = f'[deadlines]\nweek13 = {LONG_AGO}\n[roster]\nfile = "roster.csv"\n'
+    (tmp_path / "course.toml").write_text(rules + f'[extensions."Zoë D"]\nweek13 = {FAR_OFF}\n')
+    words = ["export", "--to", "out.csv", "--zeros", *([] if kind == "term" else ["week13", "--format", kind])]
+    assert "deadline has not passed: Zoë D of [extensions]" in grade(tmp_path, *words, status=2)
+
+
+def test_who_has_left_is_no_slip_of_ids_in_the_term_either(tmp_path):
+    for name in ("anna", "lea"):
+        marks.write(tmp_path / "marks", mark(name))
+    (tmp_path / "roster.csv").write_text("anna\n")
+    (tmp_path / "course.toml").write_text('[roster]\nfile = "roster.csv"\n[ids]\n"x" = "lea"\n"y" = "nobody"\n')
+    said = grade(tmp_path, "export", "--to", "out.csv")
+    assert "[ids] in course.toml speaks of nobody, who is not in roster.csv" in said and "speaks of lea" not in said
+
+
+def test_of_two_extensions_the_later_one_keeps_the_zero_away(tmp_path):
+    """Extended once by Zoë's name and once by her id, she had a zero before her deadline."""
+    marks.write(tmp_path / "marks", mark("anna"))
+    (tmp_path / "roster.csv").write_text("Student,ID,SIS User ID,SIS Login ID,Section\nA,1,,anna,\nZoë D,9,,zoë,\n")
+    rules = f'[roster]\nfile = "roster.csv"\n[deadlines]\nweek13 = {LONG_AGO}\n'
+    both = f'[extensions."zoë"]\nweek13 = {FAR_OFF}\n[extensions."Zoë D"]\nweek13 = {LONG_AGO}\n'
+    (tmp_path / "course.toml").write_text(rules + both)
+    assert ", 0 points:" not in grade(tmp_path, "export", "week13", "--to", "out.csv", "--zeros")

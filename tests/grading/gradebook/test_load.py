@@ -490,3 +490,10 @@ def test_an_empty_hand_in_is_no_lost_one(course, week, marks):
     report = load(course, week, marks, files=lambda mark: {})
     lost = [sentence for sentence in report.told if "was handed in can be shown" in sentence]
     assert [sentence.split(":")[0] for sentence in lost] == ["anna"]
+
+
+def test_whose_late_hand_in_has_changed_is_told_again(course, week, marks):
+    late = {"received": "2026-10-07T12:30:00+02:00"}
+    load(course, week, put_marks(marks, mark("anna", **late)), rules=LATE)
+    put_marks(marks, mark("anna", {"91.1": 1}, **late))
+    assert [s for s in load(course, week, marks, rules=LATE).told if "Handed in 1 day late" in s]

@@ -62,3 +62,8 @@ def test_a_whole_class_is_counted(tmp_path):
     now = (was[0], {name: (name, "2") for name in was[1]})
     (told,) = changed.told(was, now)
     assert told.count("1 -> 2") == changed.TOLD and told.endswith("; and 10 more")
+
+
+def test_of_a_worksheet_without_names_the_number_is_told(tmp_path):
+    before, after = tables(tmp_path, "Identifier,Grade\r\nParticipant 1,{}\r\nParticipant 2,{}\r\n", (70, 72), (71, 72))
+    assert changed.told(before, after) == ["Changed since the file that was there: Participant 1 70 -> 71"]

@@ -360,6 +360,22 @@ class TestWithNbgrader:
         by_hand(course, "max", "task-91-2", 4)
         assert not places_of("lena", week, tmp_path, course=course.root, marks=marks).told
 
+    def test_a_comment_is_no_points_of_a_group(self, course, tmp_path):
+        from grading.gradebook.load import load
+        from tests.grading.gradebook.samples import by_hand, put_marks
+        from tests.grading.gradebook.samples import mark as small
+
+        course, week = course
+        marks = tmp_path / "in groups"
+        team = {"group": "Team_70", "submission": "same"}
+        load(course, week, put_marks(marks, *(small(name, **team) for name in ("lena", "max"))))
+        by_hand(course, "lena", "task-91-2", comment="Why?")
+        assert not places_of("lena", week, tmp_path, course=course.root, marks=marks).told
+        by_hand(course, "lena", "task-91-2", 5)
+        by_hand(course, "max", "task-91-2", comment="Why?")
+        (told,) = places_of("lena", week, tmp_path, course=course.root, marks=marks).told
+        assert told.endswith("give them at the copy of max")
+
     def test_a_name_that_nbgrader_knows_otherwise(self, course, tmp_path):
         course, week = course
         places = places_of("a/b", week, tmp_path, course=course.root)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from grading import judge, marks
 from grading.intake.find import Entry
+from grading.intake.policy import Rules
 from grading.reports import standing
 from grading.reports.by_hand import ByHand
 from grading.reports.standing import Standing, standings
-from grading.reports.together import share, unequal
+from grading.reports.together import same_hand_in, share, unequal
 from labkit.checks.tasks import load_week
 from tests.grading.reports.aclass import mark
 from tests.grading.similar.variants import WEEK
@@ -96,3 +99,24 @@ def test_the_class_is_read_so(week, tmp_path, monkeypatch):
         marks.write(tmp_path / "marks", member(name).mark)
     monkeypatch.setattr(standing, "all_by_hand", lambda course, week: {"anna": {TASK: ByHand(TASK, 7, of=(1, "same"))}})
     assert [one.by_hand[TASK].points for one in standings(week, tmp_path / "marks", tmp_path)] == [7, 7]
+
+
+def test_a_comment_is_told_of_whom_it_leaves_without_points_alone():
+    here = [member("anna", 7, comments=["Good."]), member("ben", 5), member("cem", automatic=0.0)]
+    assert totals(*here) == [7, 5, None]
+    assert "comment" not in unequal(here)[0]
+
+
+def test_who_counts_by_one_hand_in_are_those_of_one_group_whose_last_it_is(week, tmp_path):
+    marks.write(tmp_path, replace(member("ben", group="", of="his own").mark, attempt=1))
+    marks.write(tmp_path, replace(member("ben").mark, attempt=2))
+    others = [member("anna"), member("cem", of="another"), *(member(name, group="") for name in ("dora", "emil"))]
+    for one in others:
+        marks.write(tmp_path, one.mark)
+    alone = {name: [name] for name in ("cem", "dora", "emil")}
+    assert same_hand_in(tmp_path, week, Rules()) == {"anna": ["anna", "ben"], "ben": ["ben", "anna"], **alone}
+
+
+def test_a_comment_that_keeps_nothing_away_is_not_told():
+    here = [member("anna", 7), member("ben", 5), member("cem", comments=["x"])]
+    assert totals(*here) == [7, 5, None] and "without it" not in unequal(here)[0]

@@ -220,3 +220,25 @@ def test_kappa_is_one_for_agreement_and_nought_for_chance():
     assert kappa([(0, 0), (0, 4), (4, 0), (4, 4)]) == pytest.approx(0)
     assert kappa([(3, 3), (3, 3)]) is None
     assert kappa([(0, 4), (4, 0)]) == pytest.approx(-1)
+
+
+@pytest.mark.thorough
+def test_nought_points_are_points_and_a_members_own_come_before_the_others(course, week, source, marks, tmp_path):
+    group = {"group": "Team_70", "submission": "same"}
+    everybody = [mark("alone"), mark("waits"), *(mark(name, **group) for name in ("anna", "ben"))]
+    load(course, week, put_marks(marks, *everybody), files=lambda m: handed())
+    given = {"alone": "1: 0\n2: 0", "anna": "1: 3\n2: 1", "ben": "1: 0\n2: 0"}
+    for name, comment in given.items():
+        by_hand(course, name, "task-91-2", comment=comment)
+    apply(course, week, RULES)
+    by_hand(course, "waits", "task-91-2", comment="1: 3\n2: 1")
+    to = tmp_path / "second"
+    chosen = second(week, marks, to, course, share=1, files=lambda m: handed(), rules=RULES, source=source)
+    from grading.gradebook.course import open_course
+
+    other = open_course(to)
+    for name in chosen:
+        by_hand(other, name, "task-91-2", **({"points": 4} if name == "waits" else {"comment": given[name]}))
+    apply(other, week, RULES)
+    found = agreement(week, course.root, other.root, RULES, marks)
+    assert (found.open, found.items_only, found.settle) == ((["waits"], []), (1, 0), [])

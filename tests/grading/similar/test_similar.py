@@ -254,3 +254,8 @@ def test_the_honest_variants_earn_every_point(week, tmp_path):
         # algbw and busbw are holes still: no variant of theirs is compared.
         wrong = [f"{c.behaviour}: {c.text}" for c in outcome.cases if c.verdict not in ("passed", "not attempted")]
         assert not wrong, (n, wrong)
+
+
+def test_an_earlier_years_hand_ins_are_counted_as_compared(week):
+    files = {"old": student(0), "anna": student(1)}
+    assert len(compared(week, files, years={"old": "2025"})[1]) == 2
