@@ -66,16 +66,12 @@ def unequal(standings: Sequence[Member]) -> list[str]:
             points = {one.student: one.points(task) for one in theirs}
             if len(set(points.values())) > 1:
                 each = "; ".join(f"{name} {'none yet' if n is None else number(n)}" for name, n in points.items())
-                own = [name for name, n in points.items() if n is None and _has_comment(theirs, name, task["id"])]
-                own = (
-                    own if len({n for n in points.values() if n is not None}) == 1 else []
-                )  # else there is none to have
+                agreed = len(set(points.values()) - {None}) == 1  # else the group has no points to have
+                kept = [name for name, n in points.items() if n is None and _has_comment(theirs, name, task["id"])]
+                because = f" (a comment of their own stands there: {some(kept)}; without it they have the group's)"
                 told.append(
                     f"{group_name(theirs[0].mark.group)} has different points for one hand-in, {task['id']}: {each}"
-                    + (
-                        f" (a comment of their own stands there: {some(own)}; without it they have the group's)"
-                        * bool(own)
-                    )
+                    + (because if kept and agreed else "")
                 )
     return told
 

@@ -146,17 +146,8 @@ def broken(rule: int) -> dict[str, int]:
 
 def others() -> str:
     """The published plans beside the planner's."""
-    heads = [
-        "run",
-        "its plan",
-        "measured MFU %",
-        "predicted",
-        "too large: GiB",
-        "the planner's own",
-        "predicted",
-        "same?",
-    ]
-    heads += ["source"]
+    heads = ["run", "its plan", "measured MFU %", "predicted", "too large: GiB"]
+    heads += ["the planner's own", "predicted", "same?", "source"]
     rows = []
     for one in said["published"]:
         run = (

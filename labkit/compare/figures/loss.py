@@ -113,16 +113,11 @@ def gap(arms: dict[str, ArmResult], verdict: dict, folder: Path) -> plot.Picture
             if not _lost(arm.gap, math.inf):
                 ends.append((*arm.gap[-1], plot.lines(arm.label), style.color))
         if len(edges) == 2:
-            inside: dict[str, Any] = {
-                "xycoords": ("axes fraction", "data"),
-                "textcoords": "offset points",
-                "xytext": (5, 4),
-            }
-            inside |= {
-                "zorder": 5,
-                "bbox": {"facecolor": plot.BAND, "edgecolor": "none", "pad": 1.5},
-            }  # above the lines
-            ax.annotate("band" + (f": {band['name']}" if band.get("name") else ""), (0, edges[0]), **inside, **small)
+            place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (5, 4)}
+            above = {"zorder": 5, "bbox": {"facecolor": plot.BAND, "edgecolor": "none", "pad": 1.5}}  # the lines
+            ax.annotate(
+                "band" + (f": {band['name']}" if band.get("name") else ""), (0, edges[0]), **place, **above, **small
+            )
         base = f"the mean of {_baseline(arms)}'s runs" if several else _baseline(arms)
         ax.set_title(f"held-out loss relative to {base} (same data)", pad=16)
         ax.set_xlabel("step")
