@@ -180,7 +180,9 @@ class TransformerEngine(Backend):
         self._phase = phase  # what `autocast` looks at; the modules stay as they are
 
     def checkpoint(self, forward: Callable, *args: Any) -> Any:
-        return _te().checkpoint(forward, *args, use_reentrant=False)
+        from labkit.precision.te_fused import recomputed
+
+        return _te().checkpoint(functools.partial(recomputed, forward), *args, use_reentrant=False)
 
     def _in_fp8(self) -> bool:
         return bool(self.modules) and self.recipe != "bf16" and self._phase == FP8

@@ -139,6 +139,7 @@ class State:
         self.forwards = []  # (enabled, recipe type) of each te.Linear forward
         self.backwards = []  # depth of autocast in each te.Linear backward
         self.checkpoints = 0
+        self.weights = []  # what each product multiplied with
 
 
 class ScalingState:
@@ -172,6 +173,8 @@ def install(monkeypatch, compute_capability=(9, 0), fp8=(True, ""), block=(True,
         def forward(ctx, x, w):
             w = w.dequantize() if isinstance(w, QuantizedTensor) else w
             ctx.save_for_backward(x, w)
+            ctx.weight = w  # as the real one: beyond the backward, until the graph is gone
+            state.weights.append(w)
             return x @ w.t()
 
         @staticmethod

@@ -7,9 +7,10 @@ import torch
 
 from labkit.errors import LabError
 from labkit.model.config import ModelConfig
-from labkit.model.decoder import Transformer, init_weights
+from labkit.model.decoder import RotaryAttention, Transformer, init_weights, rotary_tables
+from labkit.parallel.transforms import checkpoint_blocks
 from labkit.precision.registry import get_backend
-from labkit.precision.te_fused import lean_swiglu_backward, use_lean_swiglu_backward
+from labkit.precision.te_fused import Core, lean_swiglu_backward, use_lean_swiglu_backward
 from tests.precision import fake_te
 from tests.precision.precision_jobs import convert
 
@@ -52,6 +53,106 @@ def test_loss_and_every_gradient_are_those_of_the_plain_block(te):
     others = dict(fused.named_parameters())
     for name, p in plain.named_parameters():  # fp32 sums in another order, where products were joined
         torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def held(weights):
+    """Bytes in memory of the weights that are no parameter: the joined ones."""
+    return sum(w.untyped_storage().nbytes() for w in weights if not w.is_leaf)
+
+
+def test_a_joined_weight_is_in_memory_for_its_own_forward_and_backward_alone(te):
+    _, fused, backend = models()
+    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    during = []
+    for block in fused.blocks():
+        for module in (block.attn.wqkv, block.ffn.mlp):
+            module.register_full_backward_hook(lambda *_: during.append(held(te.weights)))
+    with backend.autocast():
+        loss = fused(tokens[:, :-1], tokens[:, 1:])
+    joined = [w for w in te.weights if not w.is_leaf]
+    assert [tuple(w.shape) for w in joined] == [(64, 32), (96, 32)] * 2  # q|k|v and gate|up of two blocks
+    assert held(te.weights) == 0, "after the forward"
+    loss.backward()
+    assert held(te.weights) == 0, "after the backward, though the graph is still there"
+    assert during and max(during) <= 4 * 96 * 32, "never two at once"
+
+
+def test_the_backward_multiplies_with_the_weights_as_they_are_then(te):
+    """FSDP2 frees a block's weights after its forward: what a backward sees was gathered again, elsewhere."""
+    plain, fused, backend = models()
+    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    plain(tokens[:, :-1], tokens[:, 1:]).backward()
+    with backend.autocast():
+        loss = fused(tokens[:, :-1], tokens[:, 1:])
+    before = dict(fused.named_parameters())
+    for block in fused.blocks():
+        for module in (block.attn.wqkv, block.ffn.mlp):
+            for holder in module.borrowed[1][module.first]:
+                again = torch.nn.Parameter(holder.weight.detach().clone())
+                holder.weight.data = torch.full_like(holder.weight, float("nan"))
+                holder.weight = again
+    loss.backward()
+    for name, p in plain.named_parameters():
+        torch.testing.assert_close(p.grad, before[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_several_forwards_before_their_backwards_have_a_weight_each(te, passes):
+    plain, fused, backend = models()
+    batches = [torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(i)) for i in range(passes)]
+    losses = []
+    for tokens in batches:
+        plain(tokens[:, :-1], tokens[:, 1:]).backward()
+        with backend.autocast():
+            losses.append(fused(tokens[:, :-1], tokens[:, 1:]))
+    for loss in losses:
+        loss.backward(retain_graph=True)
+    others = dict(fused.named_parameters())
+    for name, p in plain.named_parameters():
+        torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+    losses[0].backward()  # a graph that was kept can be gone through once more
+
+
+def test_a_block_that_is_computed_again_in_the_backward_gets_the_same_gradients(te):
+    plain, fused, backend = models()
+    checkpoint_blocks(fused, backend)
+    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    plain(tokens[:, :-1], tokens[:, 1:]).backward()
+    with backend.autocast():
+        loss = fused(tokens[:, :-1], tokens[:, 1:])
+    loss.backward()
+    assert te.checkpoints == 2
+    others = dict(fused.named_parameters())
+    for name, p in plain.named_parameters():
+        torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_weights_without_a_gradient_stay_whole(te):
+    _, fused, backend = models()
+    for name, p in fused.named_parameters():
+        if name.startswith("layers"):
+            p.requires_grad_(False)
+    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    with backend.autocast():
+        fused(tokens[:, :-1], tokens[:, 1:]).backward()
+    assert fused.tok_embed.weight.grad.isfinite().all() and fused.tok_embed.weight.grad.any()
+
+
+def test_the_backward_keeps_v_and_not_all_of_q_k_v():
+    """Traced, as the compiler does it: what is saved decides how many sequences fit."""
+    core = Core(RotaryAttention(), [8 * 16, 2 * 16, 2 * 16], 16)
+    cos, sin = rotary_tables(8, 16, 1e4, torch.device("cpu"))
+    saved = []
+
+    def keep(x):
+        saved.append(x.untyped_storage().nbytes())
+        return x
+
+    compiled = torch.compile(core.forward, backend="aot_eager_decomp_partition")
+    qkv = torch.randn(1, 8, 12 * 16, requires_grad=True) * 1.0
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        compiled(qkv, cos, sin)
+    assert max(saved) < qkv.nbytes
 
 
 def test_evidence_counts_the_linears_a_fused_module_computes(te):
