@@ -53,6 +53,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "emulated-parameters": {"backend": "emulated", **BLOCK, "fp8_parameters": True},
 }
 WARMUP, COUNTED = 4, 8  # steps
+SEQUENCES = 8  # of a GPU: they fit into 80 GiB
 TRIP, AFTER = 4, 2  # steps before a checkpoint is converted, and after it
 
 
@@ -167,7 +168,8 @@ def study(names: list[str], settings: list[str], size: int, device: str) -> dict
     """The record. LabError: an arm that does not exist, a setting that does not fit, an arm that fails."""
     if unknown := [name for name in names if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
-    preset = load_preset("h100", [f"speed.train.{setting}" for setting in settings])
+    batch = [] if any(setting.startswith("batch_size") for setting in settings) else [f"batch_size={SEQUENCES * size}"]
+    preset = load_preset("h100", [f"speed.train.{setting}" for setting in (*settings, *batch)])
     whole = preset.speed_config(preset.baseline(), world=size).model_dump()
     whole |= {"steps": WARMUP + COUNTED, "warmup_steps": 2}
     out: dict[str, Any] = {

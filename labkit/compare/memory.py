@@ -1,18 +1,20 @@
 """How much memory a rank of a training will need, told before the meter runs. A prediction, from shapes alone.
 
-    weights, gradients, AdamW      16 bytes a parameter, over the N ranks (FP32, FSDP2: labkit.parallel.shard)
-                                   and 4 bytes a parameter of the whole model for `reduce_once`
+    weights, AdamW                 12 bytes a parameter, over the N ranks (FP32, FSDP2: labkit.parallel.shard)
     gathered                       the embedding, the head and two blocks in BF16 (all blocks, if they stay gathered)
-    activations                    what the backward needs of each block: two residual inputs, q, attention's output,
-                                   k, v, gate and up, in BF16; the compiler recomputes the rest (norms, SwiGLU)
-    logits                         14 bytes each, of all tokens of a micro-batch: BF16, FP32 and their gradients
+    activations                    what the backward needs of each block, in BF16: two residual inputs, two norms'
+                                   outputs, q, k, v, attention's output, gate, up and their product
+    logits                         4 bytes each, of all tokens of a micro-batch: BF16, and their gradient in BF16. The
+                                   compiled loss makes its FP32 numbers one tile at a time
+    gradients                      4 bytes a parameter, over the N ranks, and of the whole model for `reduce_once`
+    a step that probes             9 bytes more a logit: the head's result is computed once more in FP32
 
-The last two were found on two recorded trainings in compiled BF16 (week16_fp8/results, one H200) and come within 5 % of
-their peaks: 1.14 B parameters with 20 x 4096 tokens, and 124 M with 64 x 1024. Other arms differ: there, Transformer
-Engine in BF16 took 7 % more, in FP8 1 % less to 8 % more; torchao's took 25 % less at the larger size.
+The compiler keeps norms' outputs and SwiGLU's product, though it could compute them again: they are inputs of products,
+in memory anyway. The peak is at the end of the forward. Gradients come as activations go, so they count where they are
+more than those, or where earlier micro-batches have left them.
 
-The sum counts the gradients beside the activations. They come only as activations go, so where a rank holds many
-weights it is too large: 8 B parameters on two GPUs took 85.4 GiB of the 99.3 predicted.
+Recorded trainings in compiled BF16 (week16_fp8/results: 124 M, 1.14 B and 8 B parameters, one to four GPUs) took
+within 1 % of it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from labkit.model.flops import n_params
 from labkit.train.config import TrainConfig
 
 GIB = 2**30
-LOGIT_BYTES = 14
+LOGIT_BYTES = 4
+PROBED_BYTES = 9  # more a logit in a step that probes
 
 
 def parameters(model: ModelConfig) -> tuple[int, int]:
@@ -39,26 +42,28 @@ def predict(config: TrainConfig, world: int) -> dict[str, int]:
     block, outside = parameters(model)
     held = -(-(model.n_layers * block + outside) // world)
     tokens = config.batch_size // world // config.accumulation * config.seq_len
-    layer = 2 * (4 * model.d_model + 2 * model.n_kv_heads * model.d_head + 2 * model.d_ffn * max(1, model.topk))
+    widths = (6 * model.d_model, 2 * model.n_kv_heads * model.d_head, 3 * model.d_ffn * max(1, model.topk))
+    layer = 2 * sum(widths)
     if config.activation_checkpointing == "block":  # each block's input, and one block at a time
         activations = tokens * (2 * model.d_model * model.n_layers + layer)
     else:
         activations = tokens * layer * model.n_layers
     at_once = min(tokens, config.loss_chunk or tokens)
-    whole = config.reduce_once and config.accumulation > 1  # a sum of whole gradients waits for the last micro-batch
+    several = config.accumulation > 1
+    whole = config.reduce_once and several  # a sum of whole gradients waits for the last micro-batch
     found = {
         "weights": 4 * held,
-        "gradients": 4 * held + 4 * (model.n_layers * block + outside) * whole,
+        "gradients": 4 * (model.n_layers * block + outside) if whole else 4 * held,
         "optimizer": 8 * held,
         "gathered": 2 * (outside + (2 if config.reshard_after_forward else model.n_layers) * block),
         "activations": activations,
-        "logits": LOGIT_BYTES * model.vocab_size * at_once,
+        "logits": (LOGIT_BYTES + PROBED_BYTES * bool(config.probe_every)) * model.vocab_size * at_once,
     }
-    return {**found, "peak": sum(found.values())}
+    coming, going = found["gradients"], activations + found["logits"]
+    return {**found, "peak": sum(found.values()) - (0 if several else min(coming, going))}
 
 
 def held(config: TrainConfig, world: int) -> int:
     """Bytes that one of `world` ranks holds at the end of every backward, whatever the batch: FP32 weights, their
     gradients, AdamW's two states."""
-    found = predict(config, world)
-    return sum(found[kind] for kind in ("weights", "gradients", "optimizer"))
+    return 16 * -(-n_params(config.resolved_model) // world)

@@ -23,6 +23,8 @@ stay those of the plain model, so that initial weights and checkpoints fit every
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -68,7 +70,8 @@ def prepare(
     if mesh is not None and mesh.sizes["tp"] > 1:
         tensor_parallel(model, mesh.device_mesh["tp"])
     if config.loss_chunk:
-        chunked = functools.partial(chunked_loss, model, config.loss_chunk)
+        now = config.precision.scaled_loss is None
+        chunked = functools.partial(chunked_loss, model, config.loss_chunk, now=now)
         model.loss = chunked  # type: ignore[method-assign]  # on this model alone, as checkpoints replace a forward
     if config.activation_checkpointing == "block":
         checkpoint_blocks(model, backend)
@@ -93,20 +96,50 @@ def choose_attention(model: Transformer, kernel: str) -> None:
         block.attn.core.kernel = kinds[kernel]
 
 
-def chunked_loss(model: Transformer, chunk: int, x_BTD: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
-    """The mean loss, the logits of `chunk` tokens at a time: they are computed again in backward instead of kept.
+def chunked_loss(
+    model: Transformer, chunk: int, x_BTD: torch.Tensor, targets_BT: torch.Tensor, *, now: bool = True
+) -> torch.Tensor:
+    """The mean loss, the logits of `chunk` tokens at a time, so that all of them, and their gradient, are never there.
 
-    The mean over all tokens is the sum of the pieces' means, weighted by their lengths. Costs the head's forward a
-    second time, 2 of its 6 P FLOPs; saves all but one piece of the logits, and of their gradient.
+    The mean over all tokens is the sum of the pieces' means, weighted by their lengths. now: each piece's gradient is
+    taken at once, by x and by the head's weight, while its logits are there; the backward only multiplies them by its
+    own. That costs nothing but a place for the weight's gradient. False: the logits are computed again in the backward,
+    2 of the head's 6 P FLOPs; for FP16, whose gradients are large enough only once the loss is scaled.
     """
     head, criterion = model.head, model.criterion
     assert head is not None, "only the last stage has a loss"
 
-    def piece(x_D: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return criterion(head(x_D)[None], targets[None]) * (len(targets) / targets_BT.numel())
+    def piece(x_MD: torch.Tensor, targets_M: torch.Tensor) -> torch.Tensor:
+        return criterion(head(x_MD)[None], targets_M[None]) * (len(targets_M) / targets_BT.numel())
 
-    pieces = zip(x_BTD.flatten(0, 1).split(chunk), targets_BT.flatten().split(chunk))
-    return torch.stack([checkpoint(piece, *pair, use_reentrant=False) for pair in pieces]).sum()
+    pieces = list(zip(x_BTD.flatten(0, 1).split(chunk), targets_BT.flatten().split(chunk)))
+    weights = [weight for weight in head.parameters() if weight.requires_grad]
+    if not (torch.is_grad_enabled() and x_BTD.requires_grad and now):
+        return torch.stack([checkpoint(piece, *pair, use_reentrant=False) for pair in pieces]).sum()
+    return _GradientNow.apply(piece, pieces, x_BTD, *weights)
+
+
+class _GradientNow(torch.autograd.Function):
+    """Sum of piece(x, targets) over `pieces` of x_BTD; its gradient by x_BTD and `weights` is taken in the forward."""
+
+    @staticmethod
+    def forward(ctx: Any, piece: Callable, pieces: list, x_BTD: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        losses, by_x, by_weights = [], [], [torch.zeros_like(weight) for weight in weights]
+        for x_MD, targets_M in pieces:
+            with torch.enable_grad():
+                x_MD = x_MD.detach().requires_grad_()
+                loss = piece(x_MD, targets_M)
+                found = torch.autograd.grad(loss, (x_MD, *weights))
+            losses.append(loss.detach())
+            by_x.append(found[0])
+            for total, more in zip(by_weights, found[1:]):
+                total += more
+        ctx.save_for_backward(torch.cat(by_x).view_as(x_BTD), *by_weights)
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    def backward(ctx: Any, outer: torch.Tensor) -> tuple:
+        return None, None, *(gradient * outer.to(gradient.dtype) for gradient in ctx.saved_tensors)
 
 
 def checkpoint_blocks(model: Transformer, backend: Backend) -> None:

@@ -23,7 +23,7 @@ from labkit.plan.cases import FULL, NONE, OPERATIONS, SDPA, UNFUSED, Array, Case
 GIB = 2.0**30
 CONTEXT = 1.5 * GIB  # CUDA, cuBLAS and NCCL, outside of what torch counts: nvidia-smi minus reserved
 FRAGMENTS = 0.06  # of torch's peak: what its allocator reserves beyond (results of week 14: 3 to 11 %)
-LOGIT_BYTES = 14  # of one logit at the loss: BF16, FP32, and their gradients (labkit.compare.memory)
+LOGIT_BYTES = 14  # of one logit at the loss; with `saved_bytes` it fits public runs of compiled code (validate.py)
 
 
 class Memory(NamedTuple):

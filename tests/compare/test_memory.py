@@ -15,27 +15,40 @@ from labkit.record.read import read_run
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
 
-WHOLE = Path(__file__).parents[2] / "week16_fp8" / "results" / "2026-11-22-h200-whole"
+RESULTS = Path(__file__).parents[2] / "week16_fp8" / "results"
+RECORDED = [
+    "h200-whole/speed",  # 1.14B, 20 sequences of 4096
+    "h200-whole/arms",  # 124M, probed
+    "h200-8b-2-gpus/speed",
+    "h200-8b-4-gpus/speed",
+    "h200-8b-levers/kept/speed",
+    "h200-scaling-levers/as-it-is/speed",
+    "h200-scaling-once/four/speed",  # four micro-batches, reduced once, weights kept
+    "h200-scaling-once/lone0/speed",
+]
 
 
-@pytest.mark.parametrize("part", ["speed", "arms"])
-def test_it_comes_within_5_percent_of_the_recorded_peaks(part):
-    run = read_run(WHOLE / part / "bf16").run
+@pytest.mark.parametrize("record", RECORDED)
+def test_it_comes_within_1_percent_of_the_recorded_peaks(record):
+    """1 %: what the module says. What is left out is small by nature: rotary tables, statistics, a sum or two."""
+    run = read_run(RESULTS / f"2026-11-22-{record}" / "bf16").run
     results = run["results"]
-    peak = results["speed"]["memory"]["peak"] if part == "speed" else max(results["peak_bytes"])
-    config = strict_validate(TrainConfig, run["config"], "the record")
-    told = memory.predict(config, run["world"]["size"])
-    assert told["peak"] == pytest.approx(peak, rel=0.05)
-    assert told["peak"] == sum(v for k, v in told.items() if k != "peak")
-
-
-def test_many_weights_a_rank_take_less_than_predicted():
-    """8B on two GPUs: the gradients come only as the activations go, and the sum counts both."""
-    run = read_run(WHOLE.with_name("2026-11-22-h200-8b-2-gpus") / "speed" / "bf16").run
+    peak = results["speed"]["memory"]["peak"] if "speed" in results else max(results["peak_bytes"])
     told = memory.predict(strict_validate(TrainConfig, run["config"], "the record"), run["world"]["size"])
-    peak = run["results"]["speed"]["memory"]["peak"]
-    assert f"{peak / memory.GIB:.1f} GiB of the {told['peak'] / memory.GIB:.1f} predicted" in memory.__doc__
-    assert told["peak"] - told["gradients"] == pytest.approx(peak, rel=0.05)
+    assert told["peak"] == pytest.approx(peak, rel=0.01)
+
+
+def test_gradients_count_where_they_are_more_than_what_went():
+    """A short sequence: the step ends with weights, gradients and AdamW. Earlier micro-batches leave theirs."""
+    short = TrainConfig(model="8b", seq_len=128, batch_size=2)
+    told = memory.predict(short, 1)
+    assert told["peak"] == told["weights"] + told["optimizer"] + told["gradients"] + told["gathered"]
+    assert told["peak"] > told["peak"] - told["gradients"] + told["activations"] + told["logits"]
+    long = TrainConfig(model="8b", seq_len=8192, batch_size=2)
+    one, two = memory.predict(long, 1), memory.predict(long.replace(accumulation=2), 1)
+    assert one["peak"] == sum(v for k, v in one.items() if k != "peak") - one["gradients"]
+    assert two["peak"] == sum(v for k, v in two.items() if k != "peak")
+    assert memory.held(long, 2) == one["weights"] / 2 + one["gradients"] / 2 + one["optimizer"] / 2
 
 
 @pytest.mark.parametrize("name", sorted(sizes()))
@@ -57,8 +70,10 @@ def test_levers_and_ranks_move_what_they_should():
     assert memory.predict(config.replace(loss_chunk=1024), 8)["logits"] == eight["logits"] / 16
     assert memory.predict(config.replace(accumulation=2), 8)["activations"] == eight["activations"] / 2
     once = memory.predict(config.replace(accumulation=2, reduce_once=True), 8)["gradients"]
-    assert once == eight["gradients"] + 4 * 8_030_261_248, "and the whole model's in FP32"
+    assert once == 4 * 8_030_261_248, "the whole model's in FP32"
     assert memory.predict(config.replace(reduce_once=True), 8) == eight, "with one micro-batch nothing waits"
+    probed = memory.predict(config.replace(probe_every=50), 8)["logits"] / eight["logits"]
+    assert probed == 13 / 4
     kept = memory.predict(config.replace(reshard_after_forward=False), 8)["gathered"]
     assert kept == 2 * 8_030_261_248, "the whole model in BF16"
 

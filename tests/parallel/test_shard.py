@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch import nn
 from labkit.comm.ranks import RankPool, run_ranks
 from labkit.errors import LabError
 from labkit.model.decoder import Transformer, init_weights
+from labkit.parallel.shard import ReduceScatter
 from tests.train import sharding_jobs as sharding
 from tests.train import training_jobs as jobs
 
@@ -75,6 +78,32 @@ def test_gradients_are_averaged_in_fp32(two):
     for gap, nonzero in two.run(sharding.fp32_reduction, timeout=120.0):
         assert gap == 0.0  # exactly the fp32 mean of the two ranks' bf16 gradients: a sum of two commutes
         assert nonzero > 0
+
+
+def test_a_gradient_s_memory_is_taken_on_the_stream_that_computes(monkeypatch):
+    """Without a GPU: on which stream memory is asked for decides what it can be used for next."""
+    gpu, entered = torch.device("cuda", 1), []
+
+    @contextmanager
+    def stream(which):
+        entered.append(which)
+        yield
+        entered.pop()
+
+    def empty(*size, **how):
+        return size, how, tuple(entered)
+
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: ("computes", device))
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch, "empty", empty)
+    size, how, on = ReduceScatter().allocate((6,), dtype=torch.float32, device=gpu)
+    assert (size, how, on) == ((6,), {"dtype": torch.float32, "device": gpu}, (("computes", gpu),))
+    assert ReduceScatter().allocate((6,), dtype=torch.float32, device=torch.device("cpu"))[2] == ()
+
+
+def test_every_sharded_part_takes_its_gradients_memory_so(two):
+    for asked in two.run(sharding.gradient_memory, timeout=120.0):
+        assert asked == 2 * 4  # what is sent and what is kept, of two blocks, the head and the root
 
 
 def test_from_meta_to_the_same_weights_with_ties_kept(two):

@@ -61,6 +61,17 @@ def test_what_stays_gathered_comes_from_the_config(monkeypatch, changes, how):
     assert seen == [{**how, "mesh": None}]  # all ranks are data-parallel
 
 
+@pytest.mark.parametrize("recipe, now", [("bf16", True), ("fp16", False)])
+def test_fp16_takes_the_gradient_of_a_loss_in_pieces_when_it_is_scaled(monkeypatch, recipe, now):
+    """Unscaled, the gradient of a mean over many tokens is below what FP16 can hold."""
+    monkeypatch.setattr(transforms, "shard", lambda *args, **how: None)
+    precision = PrecisionConfig(backend="amp", recipe=recipe)
+    model = decoder()
+    chosen = TrainConfig(model=MODEL, seq_len=32, loss_chunk=16, precision=precision)
+    transforms.prepare(model, chosen, CPU, get_backend("amp"))
+    assert model.loss.keywords == {"now": now}
+
+
 def test_skip_list_and_recipe_come_from_the_config(monkeypatch):
     monkeypatch.setattr(transforms, "shard", lambda *args, **how: None)
     precision = PrecisionConfig(backend="broken", recipe="stale", skip=["head", "wo"])

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.model.decoder import Transformer, init_weights
-from labkit.parallel.shard import materialize, shard
+from labkit.parallel.shard import ReduceScatter, materialize, shard
 from labkit.train.loop import Hook, train
 from tests.train import training_jobs as jobs
 
@@ -121,6 +121,22 @@ def messages(group):
         train(group, config, jobs.CountingCorpus(), model=model, hooks=[counted, norms])
         out.append((counted.steps[-1], norms.norms[-1], jobs.whole(model), gathered(model)))
     return out
+
+
+def gradient_memory(group):
+    """How often FSDP2 asks `ReduceScatter` for memory in a backward."""
+    asked, allocate = [], ReduceScatter.allocate
+
+    def counted(self, size, **how):
+        asked.append(size)
+        return allocate(self, size, **how)
+
+    ReduceScatter.allocate = counted
+    try:
+        jobs.sharded_model(jobs.small_config(), group)(*batch(group)).backward()
+    finally:
+        ReduceScatter.allocate = allocate
+    return len(asked)
 
 
 def fp32_reduction(group):

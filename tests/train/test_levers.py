@@ -16,8 +16,9 @@ from labkit.train.config import TrainConfig
 SIZE = ModelConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
 
 
+@pytest.mark.parametrize("now", [True, False])
 @pytest.mark.parametrize("chunk", [1, 7, 16, 1000])
-def test_a_loss_in_pieces_is_the_loss(chunk):
+def test_a_loss_in_pieces_is_the_loss(chunk, now):
     model = init_weights(Transformer(SIZE), 0)
     tokens = torch.randint(0, 64, (3, 17), generator=torch.Generator().manual_seed(1))
     whole = model(tokens[:, :-1], tokens[:, 1:])
@@ -26,13 +27,35 @@ def test_a_loss_in_pieces_is_the_loss(chunk):
     model.zero_grad()
     seen = []
     model.head.register_forward_hook(lambda m, args, y: seen.append(y.shape[-2]))
-    model.loss = lambda x, targets: chunked_loss(model, chunk, x, targets)
+    model.loss = lambda x, targets: chunked_loss(model, chunk, x, targets, now=now)
     pieces = model(tokens[:, :-1], tokens[:, 1:])
-    pieces.backward()
+    (3 * pieces).backward()
     torch.testing.assert_close(pieces, whole)
     assert max(seen) == min(chunk, 48), "never more logits than asked for"
+    assert len(seen) == -(-48 // chunk) * (1 if now else 2), "computed once, or once more in the backward"
     for name, p in model.named_parameters():  # fp32 sums in another order
-        torch.testing.assert_close(p.grad, want[name], rtol=1e-4, atol=1e-7, msg=name)
+        torch.testing.assert_close(p.grad, 3 * want[name], rtol=1e-4, atol=3e-7, msg=name)
+
+
+def test_a_loss_in_pieces_leaves_what_is_frozen_and_can_be_evaluated():
+    model = init_weights(Transformer(SIZE), 0)
+    tokens = torch.randint(0, 64, (3, 17), generator=torch.Generator().manual_seed(1))
+    whole = model(tokens[:, :-1], tokens[:, 1:])
+    model.loss = lambda x, targets: chunked_loss(model, 16, x, targets)
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens[:, :-1], tokens[:, 1:]), whole)
+    model.head.weight.requires_grad_(False)
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    assert model.head.weight.grad is None and model.tok_embed.weight.grad.any()
+
+
+def test_a_backward_can_be_asked_for_twice():
+    model = init_weights(Transformer(SIZE), 0)
+    x = torch.randn(1, 8, 32, requires_grad=True)
+    loss = chunked_loss(model, 3, x, torch.arange(8)[None])
+    (first,) = torch.autograd.grad(loss, x, retain_graph=True)
+    (again,) = torch.autograd.grad(loss, x)
+    torch.testing.assert_close(first, again)
 
 
 def test_attention_in_any_memory_order_is_attention():
