@@ -31,7 +31,9 @@ OWN = "2026-11-24-h200-own"  # of commit 335caa3, which divides scales out in on
 H100_LOSS, H100_OWN = "2026-11-23-h100-safety", "2026-11-24-h100-own"
 LARGEST = "2026-11-24-h100-largest"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
-PARAMETERS = "2026-11-22-h200-fp8-parameters/te-block-params"
+FITS, STAGED = "2026-11-26-h200-8b", "2026-11-26-h200-two-stage"  # of commit 0dda8df; FITS but /two of 763a66f
+TWO = (f"{FITS}/two-bf16", f"{FITS}/two")  # BF16 ran short of memory in the latter
+PARAMETERS = "2026-11-26-h200-parameters"
 CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; told in the course's results/
 BF16, FP8 = ARMS = ("bf16", "te-delayed")
 PRODUCTS = ("GEMM bf16", "GEMM fp8", "attention")
@@ -326,31 +328,123 @@ def bytes_saved() -> float:
 
 def big_table() -> str:
     rows = []
-    for run, told in (
-        (BIG2, "two GPUs, one sequence each"),
-        (BIG4, "four GPUs, two sequences each, the head in the root"),
-        (f"{BIG}/as-it-is", "the head apart, as it is now (another host)"),
-        (f"{BIG}/ctas16", "that with `NCCL_MAX_CTAS=16`"),
-        (f"{BIG}/kept", "that with `train.reshard_after_forward=false`"),
+    for runs, told in (
+        ((BIG2, BIG2), "two GPUs, one sequence each"),
+        (TWO, "two GPUs, two sequences each"),
+        (("", f"{FITS}/two-kept"), "that with `train.reshard_after_forward=false`"),
+        ((BIG4, BIG4), "four GPUs, two sequences each, the head in the root"),
+        ((f"{BIG}/as-it-is",) * 2, "the head apart, as it is now (another host)"),
+        ((f"{BIG}/ctas16",) * 2, "that with `NCCL_MAX_CTAS=16`"),
+        ((f"{BIG}/kept",) * 2, "that with `train.reshard_after_forward=false`"),
+        (("", f"{FITS}/four"), "four GPUs, three sequences each, `train.loss_chunk=4096`"),
     ):
-        cells = [f"{each(run, arm):,.0f}" for arm in ARMS] + [f"{times(run, FP8):.2f}"]
-        cells += [f"{ms(run, arm, 'communication'):.1f}" for arm in ARMS] + [f"{gib(run, arm):.1f}" for arm in ARMS]
-        rows.append([told, *cells])
+        rates = [each(run, arm) if run else 0.0 for run, arm in zip(runs, ARMS)]
+        cells = [f"{rate:,.0f}" if rate else "" for rate in rates] + [f"{rates[1] / rates[0]:.2f}" if rates[0] else ""]
+        cells += [f"{ms(run, arm, 'communication'):.1f}" if run else "" for run, arm in zip(runs, ARMS)]
+        rows.append([told, *cells, *(f"{gib(run, arm):.1f}" if run else "" for run, arm in zip(runs, ARMS))])
     heads = ["BF16, tokens/s a GPU", "FP8 delayed", "x BF16", "only messages, ms: BF16", "FP8", "peak GiB: BF16", "FP8"]
     return markdown_table(["8B", *heads], rows)
 
 
-def without_update() -> float:
-    """How many times as fast FP8 would be on two GPUs without optimizer and messages; computed."""
-    rest = [1e3 * timed(BIG2, arm)["step_p50"] - ms(BIG2, arm, "optimizer", "communication") for arm in ARMS]
-    return rest[0] / rest[1]
+@cache
+def peers() -> dict[str, Any]:
+    """What torchtitan did on the same hosts."""
+    return json.loads((RESULTS / FITS / "peer.json").read_text(encoding="utf-8"))
 
 
-def half_an_update() -> float:
-    """Tokens/s of the best 8B run if each GPU updated half as many weights; computed."""
-    best = f"{BIG}/kept"
-    step = 1e3 * timed(best, FP8)["step_p50"]
-    return each(best, FP8) * step / (step - ms(best, FP8, "optimizer") / 2)
+def peer(gpus: int, sequences: int, kept: bool, precision: str = "FP8 tensorwise") -> float:
+    """Tokens/s of each GPU in torchtitan."""
+    asked = {"gpus": gpus, "sequences": sequences, "weights_kept": kept, "precision": precision}
+    return next(run["tokens_per_s_a_gpu"] for run in peers()["runs"] if asked.items() <= run.items())
+
+
+def ahead(gpus: int) -> float:
+    """By how many per cent the best FP8 setting here is ahead of torchtitan's best."""
+    ours = each(f"{FITS}/two-kept" if gpus == 2 else f"{FITS}/four", FP8)
+    best = max(run["tokens_per_s_a_gpu"] for run in peers()["runs"] if run["gpus"] == gpus)
+    return 100 * ours / best - 100
+
+
+def peer_table() -> str:
+    """FP8 at 8B here and in torchtitan, each with what fits."""
+    here = {
+        (2, 2, False): (f"{FITS}/two", FP8),
+        (2, 2, True): (f"{FITS}/two-kept", FP8),
+        (4, 2, True): (f"{BIG}/kept", FP8),
+        (4, 3, False): (f"{FITS}/four", FP8),
+    }
+    rows = []
+    for (gpus, sequences, kept), (run, arm) in here.items():
+        words = f"{'two' if gpus == 2 else 'four'} GPUs, {'two' if sequences == 2 else 'three'} sequences each"
+        ours, theirs = each(run, arm), peer(gpus, sequences, kept)
+        words += ", weights kept" * kept + " (here on another host)" * (not run.startswith(FITS))
+        rows.append([words, f"{ours:,.0f}", f"{theirs:,.0f}", f"{100 * ours / theirs - 100:.1f}"])
+    return markdown_table(["8B, FP8, tokens/s a GPU", "TE delayed, here", "torchtitan, tensorwise", "ahead, %"], rows)
+
+
+# ---- FP8 parameters
+
+
+@cache
+def parameters_of(arm: str) -> dict[str, Any]:
+    """What an arm of `studies.parameters` held and sent, bytes of a rank: {"held", "rest", "peak", "sent"}."""
+    return json.loads((RESULTS / f"{PARAMETERS}.json").read_text(encoding="utf-8"))["arms"][arm]
+
+
+def parameters_table() -> str:
+    def gb(arm: str, *kinds: str) -> str:
+        held = parameters_of(arm)["held"]
+        return f"{sum(held.get(kind, 0) for kind in kinds) / 1e9:.2f}"
+
+    codes = [
+        f"weights, {kind}"
+        for kind in (
+            "uint8 (rowwise_data)",
+            "uint8 (columnwise_data)",
+            "float32 (rowwise_scale_inv)",
+            "float32 (columnwise_scale_inv)",
+        )
+    ]
+    rows = []
+    for arm, told in (
+        ("bf16", "BF16"),
+        ("te-block", "TE FP8 block"),
+        ("te-block-parameters", "that with FP8 parameters"),
+    ):
+        found = parameters_of(arm)
+        rows.append(
+            [
+                told,
+                gb(arm, "weights, float32"),
+                gb(arm, *codes),
+                gb(arm, "master, float32"),
+                gb(arm, "gradients, float32", "m, float32", "v, float32"),
+                f"{found['rest'] / 1e9:.2f}",
+                f"{found['peak'] / 1e9:.1f}",
+                f"{found['sent']['all_gather'] / 1e9:.2f}",
+                f"{found['sent']['reduce_scatter'] / 1e9:.2f}",
+                f"{found['tokens_per_s']:,.0f}",
+            ]
+        )
+    heads = [
+        "FP32 weights",
+        "codes, scales",
+        "masters",
+        "gradients, AdamW",
+        "rest",
+        "peak",
+        "gathered",
+        "reduced",
+        "tokens/s",
+    ]
+    return markdown_table(["1B on two GPUs, GB a rank", *heads], rows)
+
+
+def joined_gib() -> float:
+    """GiB in BF16 of the weights that the fused blocks of the 8B join: q, k, v; gate, up. Computed."""
+    size = sizes()["8b"]
+    rows = (size.n_heads + 2 * size.n_kv_heads) * size.d_head + 2 * size.d_ffn
+    return 2 * size.n_layers * size.d_model * rows / 2**30
 
 
 def levers_table(record: dict[str, Any]) -> str:

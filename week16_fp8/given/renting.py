@@ -23,6 +23,7 @@ from week16_fp8.given.findings import (
     ARMS,
     BF16,
     BIG,
+    FITS,
     FP8,
     H100_LOSS,
     H100_OWN,
@@ -34,6 +35,7 @@ from week16_fp8.given.findings import (
     lones,
     read,
     shares,
+    timed,
     times,
 )
 from week16_fp8.given.findings import H100 as H100_RUN
@@ -125,6 +127,18 @@ def predicted_memory() -> str:
         rows.append([f"`{name}`, {gpus}, {each_has}", *(f"{part / memory.GIB:.1f}" for part in parts)])
     heads = ["", "weights, gradients, AdamW", "gathered", "activations", "logits", "together"]
     return markdown_table(heads, rows)
+
+
+def kept_bf16() -> float:
+    """GiB predicted of each of two GPUs for 8B in BF16, two sequences each, with weights kept for the backward."""
+    config = load_preset("8b").speed_config("bf16", H200, 2).replace(reshard_after_forward=False)
+    return memory.predict(config, 2)["peak"] / memory.GIB
+
+
+def beside_peak() -> list[float]:
+    """GiB of a GPU beside the most that torch's tensors took: of the recorded 8B runs with expandable segments."""
+    rows = (timed(f"{FITS}/{run}", arm) for run, arm in (("two-bf16", BF16), ("two-kept", FP8), ("four", FP8)))
+    return [(row["taken_bytes"] - row["memory"]["peak"]) / memory.GIB for row in rows]
 
 
 def too_much(run: str) -> float:
