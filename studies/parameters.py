@@ -19,7 +19,7 @@ import argparse
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -164,8 +164,10 @@ def round_trip(settings: dict[str, Any], size: int, device: str) -> dict[str, An
     return told
 
 
-def study(names: list[str], settings: list[str], size: int, device: str) -> dict[str, Any]:
-    """The record. LabError: an arm that does not exist, a setting that does not fit, an arm that fails."""
+def study(
+    names: list[str], settings: list[str], size: int, device: str, keep: Callable[[dict[str, Any]], object] = id
+) -> dict[str, Any]:
+    """The record; `keep` gets it after each arm, so that an end before the last one loses nothing. LabError: an arm that does not exist, a setting that does not fit, an arm that fails."""
     if unknown := [name for name in names if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
     batch = [] if any(setting.startswith("batch_size") for setting in settings) else [f"batch_size={SEQUENCES * size}"]
@@ -188,6 +190,7 @@ def study(names: list[str], settings: list[str], size: int, device: str) -> dict
         own = {**whole, "precision": ARMS[name]}
         out["arms"][name] = run_ranks(arm, own, size=size, device=device, timeout=None)[0]
         print(f"{name}: {json.dumps(jsonable(out['arms'][name]))[:600]}", flush=True)
+        keep(out)
     if (last := names[-1]).endswith("parameters"):
         out["round trip"] = round_trip({**whole, "precision": ARMS[last]}, size, device)
         print(json.dumps(out["round trip"]), flush=True)
@@ -202,8 +205,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     asked = parser.parse_args()
-    found = study(asked.arms.split(","), asked.set, asked.ranks, asked.device)
-    asked.out.write_text(json.dumps(jsonable(found), indent=1) + "\n", encoding="utf-8")
+
+    def keep(found: dict[str, Any]) -> None:
+        asked.out.write_text(json.dumps(jsonable(found), indent=1) + "\n", encoding="utf-8")
+
+    keep(study(asked.arms.split(","), asked.set, asked.ranks, asked.device, keep))
 
 
 if __name__ == "__main__":

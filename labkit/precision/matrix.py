@@ -66,7 +66,9 @@ PROOFS = {
     "tried": "week16_fp8/results/h200-matrix.json",  # studies.matrix on one H200
     "tried-2": "week16_fp8/results/h200-matrix-2.json",  # the same with schedules, on another H200
     "tried-3": "week16_fp8/results/h200-matrix-3.json",  # FP8 parameters, and the emulated block recipe
-    "8b": "week16_fp8/results/2026-11-22-h200-8b-2-gpus",  # two ranks, Hopper
+    "8b": "week16_fp8/results/2026-11-26-h200-8b/two",  # two ranks, Hopper
+    "8b-current": "week16_fp8/results/2026-11-26-h200-8b/two-kept-current",  # two ranks, Hopper
+    "staged": "week16_fp8/results/2026-11-26-h200-two-stage",  # two ranks, Hopper
     "scheduled": "tests/train/test_schedule.py",  # CPU
     "parameters": "tests/train/test_fp8_parameters.py",  # CPU
     "job": "tests/train/test_job.py",  # CPU
@@ -114,9 +116,8 @@ te block with FP8 params: yes (tried-3)
 * with FP8 params: no
     FP8 parameters need power-of-two scales, so that rounding twice is rounding once: take recipe block of te or
     emulated
-FP8 params with FSDP2: untried
-    a rank's rows must be a multiple of 128. emulated runs on CPU ranks (tests); te's FP8 gather ran for 24
-    steps on two H200s, beside no other arm
+FP8 params with FSDP2: yes (staged)
+    a rank's rows must be a multiple of 128. te gathers FP8 (two H200s); emulated runs on CPU ranks (tests)
 FP8 params with fused: no
     a fused module joins the weights of several linears, which would dequantise them: set fused = false
 FP8 params with compile: yes (tried-3)
@@ -166,6 +167,10 @@ emulated block with FSDP2: yes (parameters)
     weights are gathered in BF16
 te delayed with FSDP2: yes (8b)
     all ranks take the largest amax of all: Transformer Engine reduces it when autocast ends
+te current with FSDP2: yes (8b-current)
+    weights are gathered in BF16, and every rank casts what it gathered
+te block with FSDP2: yes (staged)
+    the same
 te * with FSDP2: untried
     one rank is on record, several are not
 torchao rowwise*|emulated tensorwise|week16 * with FSDP2: untried
