@@ -167,8 +167,10 @@ def round_trip(settings: dict[str, Any], size: int, device: str) -> dict[str, An
 def study(
     names: list[str], settings: list[str], size: int, device: str, keep: Callable[[dict[str, Any]], object] = id
 ) -> dict[str, Any]:
-    """The record; `keep` gets it after each arm, so that an end before the last one loses nothing. LabError: an arm that
-    does not exist, a setting that does not fit, an arm that fails."""
+    """The record; `keep` gets it after each arm, so that an end before the last one loses nothing.
+
+    LabError: an arm that does not exist, a setting that does not fit, an arm that fails.
+    """
     if unknown := [name for name in names if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
     batch = [] if any(setting.startswith("batch_size") for setting in settings) else [f"batch_size={SEQUENCES * size}"]
