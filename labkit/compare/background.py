@@ -87,7 +87,8 @@ def refuse_company(out: Path) -> None:
     beside = (file.parent for file in sorted(out.absolute().parent.glob("*/run.json")))
     if other := next((folder for folder in beside if folder != out.absolute() and going(folder)), None):
         told = f"a run goes on in {out.parent / other.name} (`lab status` shows it)"
-        raise LabError(f"the GPU is taken: {told}; wait for it, or pause a comparison with --stop")
+        apart = "on other GPUs (CUDA_VISIBLE_DEVICES) give --out in another folder"
+        raise LabError(f"the GPU is taken: {told}; wait for it, or pause a comparison with --stop; {apart}")
 
 
 def died(out: Path) -> Process | None:
