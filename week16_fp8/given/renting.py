@@ -135,9 +135,15 @@ def kept_bf16() -> float:
     return memory.predict(config, 2)["peak"] / memory.GIB
 
 
+def four_of_80() -> float:
+    """GiB predicted of each of four GPUs for 8B in BF16, one sequence each."""
+    return memory.predict(load_preset("8b").speed_config("bf16", H100, 4), 4)["peak"] / memory.GIB
+
+
 def beside_peak() -> list[float]:
     """GiB of a GPU beside the most that torch's tensors took: of the recorded 8B runs with expandable segments."""
-    rows = (timed(f"{FITS}/{run}", arm) for run, arm in (("two-bf16", BF16), ("two-kept", FP8), ("four", FP8)))
+    runs = (("two-bf16", BF16), ("two-kept", FP8), ("two-kept-current", "te-current"), ("four", FP8))
+    rows = (timed(f"{FITS}/{run}", arm) for run, arm in runs)
     return [(row["taken_bytes"] - row["memory"]["peak"]) / memory.GIB for row in rows]
 
 
