@@ -38,16 +38,8 @@ __all__ = ["RunData", "RunRecord", "is_alive", "now", "read_run", "versions"]
 SCHEMA = 1
 PACKAGES = ("torch", "torchao", "transformer-engine", "triton", "numpy", "tokenizers", "pydantic")
 # What the messages of several GPUs depend on, where it is set.
-SETTINGS = (
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_CTA_POLICY",
-    "NCCL_MAX_CTAS",
-    "NCCL_MIN_CTAS",
-)
+NCCL = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_CTA_POLICY", "NCCL_MAX_CTAS", "NCCL_MIN_CTAS")
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # what fits; the second is the first's older name
 
 
 def _explained(place: Path) -> AbstractContextManager[None]:
@@ -265,7 +257,7 @@ def versions() -> dict[str, str]:
             found["cuda"] = str(cuda)
             with suppress(Exception):
                 found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    found.update({name: os.environ[name] for name in SETTINGS if os.environ.get(name)})
+    found.update({name: os.environ[name] for name in (*NCCL, *ALLOCATOR) if os.environ.get(name)})
     commit = _commit(Path(labkit.__file__).resolve().parent.parent)
     if commit:
         found["commit"] = commit

@@ -347,6 +347,7 @@ def test_importing_the_record_does_not_import_torch():
 def test_versions_name_what_messages_between_gpus_depend_on(tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     monkeypatch.setenv("NCCL_MAX_CTAS", "")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     monkeypatch.setenv("NCCL_HOSTID", "somebody's machine")
     gpu = SimpleNamespace(
         __version__="2.11.0",
@@ -357,6 +358,7 @@ def test_versions_name_what_messages_between_gpus_depend_on(tmp_path, monkeypatc
     found = versions()
     assert found["nccl"] == "2.28.9" and found["cuda"] == "13.0" and found["torch"] == "2.11.0"
     assert {name: value for name, value in found.items() if name.startswith("NCCL")} == {"NCCL_NVLS_ENABLE": "0"}
+    assert found["PYTORCH_ALLOC_CONF"] == "expandable_segments:True", "what fits depends on it"
 
 
 def test_versions_name_what_a_result_depends_on(tmp_path):
