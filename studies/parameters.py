@@ -36,6 +36,7 @@ from labkit.precision.base import pieces
 from labkit.precision.registry import get_backend
 from labkit.record import hardware, measure
 from labkit.record.clean import jsonable
+from labkit.record.files import replace_file
 from labkit.record.run import now, versions
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
@@ -210,7 +211,7 @@ def main() -> None:
     asked = parser.parse_args()
 
     def keep(found: dict[str, Any]) -> None:
-        asked.out.write_text(json.dumps(jsonable(found), indent=1) + "\n", encoding="utf-8")
+        replace_file(asked.out, json.dumps(jsonable(found), indent=1) + "\n")
 
     keep(study(asked.arms.split(","), asked.set, asked.ranks, asked.device, keep))
 

@@ -5,7 +5,8 @@
     activations                    what the backward needs of each block, in BF16: two residual inputs, two norms'
                                    outputs, q, k, v, attention's output, gate, up and their product
     logits                         4 bytes each, of all tokens of a micro-batch: BF16, and their gradient in BF16. The
-                                   compiled loss makes its FP32 numbers one tile at a time
+                                   compiled loss makes its FP32 numbers one tile at a time. In pieces (`loss_chunk`):
+                                   of a piece, and the head's gradient in FP32 and once more in BF16
     gradients                      4 bytes a parameter, over the N ranks, and of the whole model for `reduce_once`
     a step that probes             9 bytes more a logit: the head's result is computed once more in FP32
 
@@ -57,7 +58,8 @@ def predict(config: TrainConfig, world: int) -> dict[str, int]:
         "optimizer": 8 * held,
         "gathered": 2 * (outside + (2 if config.reshard_after_forward else model.n_layers) * block),
         "activations": activations,
-        "logits": (LOGIT_BYTES + PROBED_BYTES * bool(config.probe_every)) * model.vocab_size * at_once,
+        "logits": (LOGIT_BYTES + PROBED_BYTES * bool(config.probe_every)) * model.vocab_size * at_once
+        + bool(config.loss_chunk) * (6 * model.vocab_size + 2 * tokens) * model.d_model,
     }
     coming, going = found["gradients"], activations + found["logits"]
     return {**found, "peak": sum(found.values()) - (0 if several else min(coming, going))}

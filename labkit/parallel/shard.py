@@ -45,7 +45,6 @@ A world of one rank runs the same code, so that one GPU and eight differ in noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -103,12 +102,19 @@ class ReduceScatter:
     stream of its messages, so the activations' memory, free by then, cannot serve them: a rank takes its activations
     and its gradients from the GPU, one beside the other (8B on two GPUs: 15 GiB). Here both come from the stream that
     computes. That is safe: the stream of the messages waits for it between the last use of what is freed and the
-    message, and it waits for the gradients before it updates.
+    message, and it waits for the gradients before it updates. A gradient that is only added to an earlier micro-batch's
+    is freed at once, while the messages' stream still works with it: the allocator is told of that stream, and waits.
     """
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        with torch.cuda.stream(torch.cuda.default_stream(device)) if device.type == "cuda" else nullcontext():
+        if device.type != "cuda":
             return torch.empty(*size, dtype=dtype, device=device)
+        asks, computes = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
+        with torch.cuda.stream(computes):
+            memory = torch.empty(*size, dtype=dtype, device=device)
+        if asks != computes:
+            memory.record_stream(asks)
+        return memory
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False

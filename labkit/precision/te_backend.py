@@ -182,7 +182,7 @@ class TransformerEngine(Backend):
     def checkpoint(self, forward: Callable, *args: Any) -> Any:
         from labkit.precision.te_fused import recomputed
 
-        return _te().checkpoint(functools.partial(recomputed, forward), *args, use_reentrant=False)
+        return _te().checkpoint(functools.partial(recomputed, forward, []), *args, use_reentrant=False)
 
     def _in_fp8(self) -> bool:
         return bool(self.modules) and self.recipe != "bf16" and self._phase == FP8

@@ -96,9 +96,13 @@ class Port:
 _recomputed: ContextVar[bool] = ContextVar("_recomputed", default=False)  # is this forward run again in the backward?
 
 
-def recomputed(forward: Callable, *args: Any) -> Any:
-    """forward(*args), whose backward takes what a second forward makes: then `lend` leaves weights where they are."""
-    token = _recomputed.set(True)
+def recomputed(forward: Callable, runs: list[bool], *args: Any) -> Any:
+    """forward(*args) under a checkpoint, which calls it twice; `runs`, empty at first, is this checkpoint's own.
+
+    What the second run makes the backward of the first takes: there `lend` leaves weights where they are.
+    """
+    token = _recomputed.set(bool(runs))
+    runs.append(True)
     try:
         return forward(*args)
     finally:

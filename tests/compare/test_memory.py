@@ -9,7 +9,7 @@ import torch
 
 from labkit.compare import memory
 from labkit.compare.preset import load_preset
-from labkit.model.config import sizes
+from labkit.model.config import ModelConfig, sizes
 from labkit.model.decoder import Transformer
 from labkit.record.read import read_run
 from labkit.strict import strict_validate
@@ -67,7 +67,10 @@ def test_levers_and_ranks_move_what_they_should():
     assert one["optimizer"] == pytest.approx(8 * eight["optimizer"], rel=1e-6)
     saved = memory.predict(config.replace(activation_checkpointing="block"), 8)
     assert saved["activations"] < eight["activations"] / 5 and saved["logits"] == eight["logits"]
-    assert memory.predict(config.replace(loss_chunk=1024), 8)["logits"] == eight["logits"] / 16
+    pieces = memory.predict(config.replace(loss_chunk=1024), 8)["logits"]
+    assert (
+        pieces == eight["logits"] / 16 + (6 * 128256 + 2 * 2 * 8192) * 4096
+    )  # and the head's gradient, twice, and x's
     assert memory.predict(config.replace(accumulation=2), 8)["activations"] == eight["activations"] / 2
     once = memory.predict(config.replace(accumulation=2, reduce_once=True), 8)["gradients"]
     assert once == 4 * 8_030_261_248, "the whole model's in FP32"
@@ -76,6 +79,22 @@ def test_levers_and_ranks_move_what_they_should():
     assert probed == 13 / 4
     kept = memory.predict(config.replace(reshard_after_forward=False), 8)["gathered"]
     assert kept == 2 * 8_030_261_248, "the whole model in BF16"
+
+
+def test_experts_and_checkpointing_by_hand():
+    shape = dict(vocab_size=300, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ffn=48, max_seq_len=32)
+    base = TrainConfig(model=ModelConfig(**shape), seq_len=32, batch_size=4, data={"vocab_size": 300})
+    layer = 2 * (6 * 32 + 2 * 2 * 8 + 3 * 48)
+    assert memory.predict(base, 2)["activations"] == 64 * 2 * layer
+    again = memory.predict(base.replace(activation_checkpointing="block"), 2)
+    assert again["activations"] == 64 * (2 * 2 * 32 + layer)
+    assert memory.predict(base.replace(loss_chunk=1000), 2)["logits"] == 4 * 300 * 64 + (6 * 300 + 2 * 64) * 32
+    experts = memory.predict(base.replace(model=ModelConfig(**shape, experts=4, topk=2)), 2)
+    assert experts["activations"] == 64 * 2 * (layer + 2 * 3 * 48)
+    block, outside = memory.parameters(base.model)
+    assert memory.predict(base, 2)["gathered"] == 2 * (outside + 2 * block)
+    total = sum(p.numel() for p in Transformer(ModelConfig(**shape)).parameters())
+    assert memory.predict(base, 3)["weights"] == 4 * -(-total // 3) and memory.held(base, 3) == 16 * -(-total // 3)
 
 
 def test_8b_on_8_is_llama_3_8b_under_fsdp_and_fits():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -61,15 +62,26 @@ def test_what_stays_gathered_comes_from_the_config(monkeypatch, changes, how):
     assert seen == [{**how, "mesh": None}]  # all ranks are data-parallel
 
 
-@pytest.mark.parametrize("recipe, now", [("bf16", True), ("fp16", False)])
-def test_fp16_takes_the_gradient_of_a_loss_in_pieces_when_it_is_scaled(monkeypatch, recipe, now):
-    """Unscaled, the gradient of a mean over many tokens is below what FP16 can hold."""
+@pytest.mark.parametrize("backend, recipe, now", [("bf16", None, True), ("amp", "fp16", False)])
+def test_fp16_takes_the_gradient_of_a_loss_in_pieces_when_it_is_scaled(monkeypatch, backend, recipe, now):
+    """Unscaled, the gradient of a mean over many tokens is below what FP16 can hold, whoever computes the head."""
     monkeypatch.setattr(transforms, "shard", lambda *args, **how: None)
-    precision = PrecisionConfig(backend="amp", recipe=recipe)
-    model = decoder()
+    precision = PrecisionConfig(backend=backend, recipe=recipe)
+    model, made = decoder(), get_backend(backend)
+    convert = made.convert
+    monkeypatch.setattr(made, "convert", lambda *args: replace(convert(*args), converted=[]))
     chosen = TrainConfig(model=MODEL, seq_len=32, loss_chunk=16, precision=precision)
-    transforms.prepare(model, chosen, CPU, get_backend("amp"))
-    assert model.loss.keywords == {"now": now}
+    transforms.prepare(model, chosen, CPU, made)
+    assert model.loss.args == (model, 16) and model.loss.keywords == {"now": now}
+
+
+def test_a_converted_head_takes_its_gradient_outside_of_autocast(monkeypatch):
+    monkeypatch.setattr(transforms, "shard", lambda *args, **how: None)
+    precision, model = PrecisionConfig(backend="broken", recipe="stale", skip=[]), decoder()
+    transforms.prepare(
+        model, TrainConfig(model=MODEL, seq_len=32, loss_chunk=16, precision=precision), CPU, get_backend("broken")
+    )
+    assert model.loss.keywords == {"now": False}
 
 
 def test_skip_list_and_recipe_come_from_the_config(monkeypatch):

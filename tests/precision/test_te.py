@@ -24,6 +24,13 @@ def te(monkeypatch):
     return fake_te.install(monkeypatch)
 
 
+def test_the_librarys_checkpoint_is_asked_for_without_reentry(te, monkeypatch):
+    how = {}
+    monkeypatch.setattr(sys.modules["transformer_engine.pytorch"], "checkpoint", lambda f, *a, **told: how.update(told))
+    get_backend("te").checkpoint(lambda x: x, 1)
+    assert how == {"use_reentrant": False}
+
+
 def converted(recipe, config=MODEL, dtype=torch.bfloat16, **more):
     """(model, backend, report): built on the meta device for a GPU, then run on the CPU that the stand-in accepts."""
     with torch.device("meta"):

@@ -9,6 +9,7 @@ from labkit.errors import LabError
 from labkit.model.config import ModelConfig
 from labkit.model.decoder import RotaryAttention, Transformer, init_weights, rotary_tables
 from labkit.parallel.transforms import checkpoint_blocks
+from labkit.precision import te_fused
 from labkit.precision.registry import get_backend
 from labkit.precision.te_fused import Core, lean_swiglu_backward, use_lean_swiglu_backward
 from tests.precision import fake_te
@@ -125,6 +126,44 @@ def test_a_block_that_is_computed_again_in_the_backward_gets_the_same_gradients(
     others = dict(fused.named_parameters())
     for name, p in plain.named_parameters():
         torch.testing.assert_close(p.grad, others[name].grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_block_that_is_computed_again_keeps_no_joined_weight_either(te):
+    """Of its first run, whose graph lives until the step is over."""
+    _, fused, backend = models()
+    checkpoint_blocks(fused, backend)
+    tokens = torch.randint(0, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    with backend.autocast():
+        loss = fused(tokens[:, :-1], tokens[:, 1:])
+    assert len(te.weights) > 4 and held(te.weights) == 0
+    loss.backward()
+
+
+def test_recomputation_is_over_when_the_block_is():
+    runs = []
+    assert [te_fused.recomputed(te_fused._recomputed.get, runs) for _ in range(2)] == [False, True]
+    assert te_fused._recomputed.get() is False
+    with pytest.raises(ZeroDivisionError):
+        te_fused.recomputed(lambda: 1 / 0, runs)
+    assert te_fused._recomputed.get() is False
+
+
+def test_nothing_gathered_outlives_a_forward(te):
+    _, fused, backend = models()
+    with torch.no_grad(), backend.autocast():
+        fused(torch.zeros(1, 16, dtype=torch.int64))
+    for block in fused.blocks():
+        for module in (block.attn.wqkv, block.ffn.mlp):
+            assert module.__dict__["whole"] is None and module.__dict__["layer_norm_weight"] is None
+
+
+def test_a_backward_may_keep_its_own_graph(te):
+    _, fused, backend = models()
+    x = torch.randn(1, 8, 32, requires_grad=True)
+    with backend.autocast():
+        y = fused.layers["0"].ffn.mlp(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert gradient.abs().max() > 0
 
 
 def test_weights_without_a_gradient_stay_whole(te):

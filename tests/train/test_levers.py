@@ -49,6 +49,37 @@ def test_a_loss_in_pieces_leaves_what_is_frozen_and_can_be_evaluated():
     assert model.head.weight.grad is None and model.tok_embed.weight.grad.any()
 
 
+def test_without_gradients_none_is_taken(monkeypatch):
+    model = init_weights(Transformer(SIZE), 0)
+    monkeypatch.setattr(torch.autograd, "grad", None)
+    x = torch.randn(1, 8, 32, requires_grad=True)
+    with torch.no_grad():
+        assert not chunked_loss(model, 3, x, torch.arange(8)[None]).requires_grad
+
+
+def test_a_third_of_a_loss_in_pieces_has_a_third_of_its_gradient():
+    """In BF16 1/3 is 0.33398: what the loss is multiplied by must not be rounded to the gradients' type."""
+    model = init_weights(Transformer(SIZE), 0).bfloat16()
+    x = torch.randn(4, 16, 32, generator=torch.Generator().manual_seed(2)).bfloat16().requires_grad_()
+    targets = torch.arange(64).view(4, 16)
+    wanted = [x, model.head.weight]
+    whole, third = (torch.autograd.grad(chunked_loss(model, 7, x, targets) * part, wanted) for part in (1.0, 1 / 3))
+    for one, part in zip(whole, third):
+        one, part = one.double().flatten(), part.double().flatten()
+        # Rounding single numbers to BF16 (2^-9) averages out over 2,048 of them; that of the factor, 0.2 %, would not.
+        assert 3 * (one @ part / (one @ one)).item() == pytest.approx(1, abs=5e-4)
+
+
+def test_the_heads_gradient_is_summed_over_the_pieces_in_fp32():
+    model = init_weights(Transformer(SIZE), 0).bfloat16()
+    x = torch.randn(8, 64, 32, generator=torch.Generator().manual_seed(2)).bfloat16().requires_grad_()
+    targets = torch.randint(0, 64, (8, 64), generator=torch.Generator().manual_seed(3))
+    (whole,) = torch.autograd.grad(chunked_loss(model, 512, x, targets), model.head.weight)
+    (pieces,) = torch.autograd.grad(chunked_loss(model, 4, x, targets), model.head.weight)
+    off = (pieces.double() - whole.double()).norm() / whole.double().norm()
+    assert off < 5e-3, "one rounding to BF16 of the sum, and of each piece; summed in BF16 it is 2e-2"
+
+
 def test_a_backward_can_be_asked_for_twice():
     model = init_weights(Transformer(SIZE), 0)
     x = torch.randn(1, 8, 32, requires_grad=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from labkit.errors import LabError
 from labkit.precision.base import pieces
+from studies import parameters
 from studies.parameters import AFTER, held, study, summed
 
 SHAPE = '{"vocab_size"=512,"d_model"=256,"n_layers"=2,"n_heads"=2,"n_kv_heads"=2,"d_ffn"=256,"max_seq_len"=64}'
@@ -90,3 +92,19 @@ def test_two_ranks_gather_bf16_and_hold_masters():
     assert trip["and to fp8 again"] == trip["as it is"], "the same codes, the same masters"
     assert trip["converted to bf16, values"][0] == trip["as it is"][0], "FP8 values, whatever holds them"
     assert trip["converted to bf16, masters"][0] != trip["as it is"][0], "or the masters were not taken"
+
+
+def test_arms_that_are_done_survive_the_end_of_a_later_one(monkeypatch, tmp_path):
+    def ranks(job, own, size, device, timeout):
+        if own["precision"]["backend"] != "bf16":
+            raise KeyboardInterrupt
+        return [{"batch": own["batch_size"]}]
+
+    monkeypatch.setattr(parameters, "run_ranks", ranks)
+    out = tmp_path / "out.json"
+    for typed, batch in (([], 8 * 2), (["--set", "batch_size=6"], 6)):
+        monkeypatch.setattr("sys.argv", ["parameters", str(out), "--device", "cpu", "--arms", "bf16,emulated", *typed])
+        with pytest.raises(KeyboardInterrupt):
+            parameters.main()
+        found = json.loads(out.read_text(encoding="utf-8"))
+        assert found["arms"] == {"bf16": {"batch": batch}} and found["train"]["batch_size"] == batch
