@@ -125,20 +125,20 @@ class _GradientNow(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, piece: Callable, pieces: list, x_BTD: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        losses, by_x = [], []
+        each, by_x = [], []
         by_weights = [torch.zeros_like(weight, dtype=torch.float32) for weight in weights]
         for x_MD, targets_M in pieces:
             with torch.enable_grad():
                 x_MD = x_MD.detach().requires_grad_()
                 loss = piece(x_MD, targets_M)
                 found = torch.autograd.grad(loss, (x_MD, *weights))
-            losses.append(loss.detach())
+            each.append(loss.detach())
             by_x.append(found[0])
             for total, more in zip(by_weights, found[1:]):
                 total += more
         ctx.types = [tensor.dtype for tensor in (x_BTD, *weights)]
         ctx.save_for_backward(torch.cat(by_x).view_as(x_BTD), *by_weights)
-        return torch.stack(losses).sum()
+        return torch.stack(each).sum()
 
     @staticmethod
     def backward(ctx: Any, outer: torch.Tensor) -> tuple:
