@@ -120,12 +120,12 @@ def predicted_memory() -> str:
     for name, size, world in (("h100", H100, 1), ("h100", H200, 1), ("8b", H100, 8), ("8b", H200, 8)):
         config = load_preset(name).speed_config("bf16", size, world)
         told = memory.predict(config, world)
-        fixed = sum(told[key] for key in ("weights", "gradients", "optimizer"))
+        fixed = told["weights"] + told["optimizer"]  # gradients come as activations go
         parts = (fixed, *(told[key] for key in ("gathered", "activations", "logits", "peak")))
         gpus = f"{world} GPU{'s' if world > 1 else ''} of {'80' if size == H100 else '140'} GiB"
         each_has = f"{config.batch_size // world} sequence{'s' if config.batch_size > world else ''} each"
         rows.append([f"`{name}`, {gpus}, {each_has}", *(f"{part / memory.GIB:.1f}" for part in parts)])
-    heads = ["", "weights, gradients, AdamW", "gathered", "activations", "logits", "together"]
+    heads = ["", "weights, AdamW", "gathered", "activations", "logits", "together"]
     return markdown_table(heads, rows)
 
 
