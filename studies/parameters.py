@@ -166,9 +166,9 @@ def round_trip(settings: dict[str, Any], size: int, device: str) -> dict[str, An
 
 
 def study(
-    names: list[str], settings: list[str], size: int, device: str, keep: Callable[[dict[str, Any]], object] = id
+    names: list[str], settings: list[str], size: int, device: str, keep: Callable[[dict[str, Any]], None] | None = None
 ) -> dict[str, Any]:
-    """The record; `keep` gets it after each arm, so that an end before the last one loses nothing.
+    """The record; `keep`, if given, gets it after each arm, so that an end before the last one loses nothing.
 
     LabError: an arm that does not exist, a setting that does not fit, an arm that fails.
     """
@@ -194,7 +194,8 @@ def study(
         own = {**whole, "precision": ARMS[name]}
         out["arms"][name] = run_ranks(arm, own, size=size, device=device, timeout=None)[0]
         print(f"{name}: {json.dumps(jsonable(out['arms'][name]))[:600]}", flush=True)
-        keep(out)
+        if keep is not None:
+            keep(out)
     if (last := names[-1]).endswith("parameters"):
         out["round trip"] = round_trip({**whole, "precision": ARMS[last]}, size, device)
         print(json.dumps(out["round trip"]), flush=True)
