@@ -1,10 +1,12 @@
 """The verdict repeated on GPUs: comparisons of one training, judged each by itself, and drawn again from all runs.
 
     python -m studies.verdict.repeated OUT FOLDER[,FOLDER...] ...      writes the record OUT, and prints what it says
+    python -m studies.verdict.repeated OUT RECORD FOLDER ...           goes on from an earlier record
 
 Each FOLDER is what `lab compare --part safety` left, `arms/` and all, on whatever GPU and day. Those with commas
-between them come from one GPU, one after another, and count as one call. The training is one: same model, data, order
-and steps; runs differ in precision and in the rounding error that their weights were moved by.
+between them come from one GPU, one after another, and count as one call. RECORD, a name that ends in .json, stands for
+the calls that it was made from. The training is one: same model, data, order and steps; runs differ in precision and in
+the rounding error that their weights were moved by.
 
 **Repetitions** are what somebody who rents that GPU for that hour would be told. In the order in which they were
 trained, each takes the next two runs of a candidate of that call, and an undecided one the next two as well, as `lab
@@ -19,6 +21,7 @@ The spread that records tell is the preset's. Runs that it was taken from may be
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -85,7 +88,7 @@ def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, An
             config, held = strict_validate(TrainConfig, run.config, str(path)), heldout_of(run)
             if max(held, default=0) < config.steps:
                 continue  # a control that was rejected
-            training = jsonable({**config.model_dump(), **FREE})
+            training = training_of(config)
             if shared not in (None, training):
                 raise LabError(f"{path}: another training than that of the runs beside it")
             shared, arm = training, about.get(name, {})
@@ -96,6 +99,28 @@ def runs_of(folders: Sequence[Path], call: int) -> tuple[list[Run], dict[str, An
             raise LabError(f"no arm of {folder} was trained to its end: {told}")
     assert shared is not None
     return [run for _, run in sorted(found, key=lambda each: each[0])], shared
+
+
+def training_of(config: TrainConfig) -> dict[str, Any]:
+    """What the runs of one training have in common."""
+    training: dict[str, Any] = jsonable({**config.model_dump(), **FREE})
+    return training
+
+
+def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[Any]]:
+    """The runs of an earlier record, its calls numbered from `first` on, their training, and what is told of each call.
+    LabError: no record of this study."""
+    try:
+        found = json.loads(record.read_text(encoding="utf-8"))
+        held = [
+            (call, kind, seed, dict(zip(found["steps"], y, strict=True))) for call, kind, seed, *y in found["heldout"]
+        ]
+        settings = {key: value for key, value in found["train"].items() if key not in FREE}
+        told = list(found["calls"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise LabError(f"{record}: no record that `python -m studies.verdict.repeated` wrote") from None
+    training = training_of(strict_validate(TrainConfig, settings, str(record)))
+    return [Run(first + call, *rest) for call, *rest in held], training, told
 
 
 def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[Repetition]:
@@ -127,18 +152,24 @@ def quads_of(runs: Iterable[Run]) -> dict[int, list[Run]]:
 
 
 def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
-    """All that is told of these calls, as plain values. LabError: as `runs_of`, or trainings that differ."""
+    """All that is told of these calls, as plain values. LabError: as `runs_of` and `calls_of`, or trainings that
+    differ."""
     runs: list[Run] = []
-    told_of, shared = [], None
-    for number, folders in enumerate(calls):
-        own, training = runs_of(folders, number)
+    told_of: list[Any] = []
+    shared = None
+    for folders in calls:
+        if [folder.suffix for folder in folders] == [".json"]:
+            own, training, told = calls_of(folders[0], len(told_of))
+        else:
+            own, training = runs_of(folders, len(told_of))
+            told = [[_told(read_run(folder)) for folder in folders]]
         if shared not in (None, training):
             raise LabError(f"{folders[0]}: another training than that of {calls[0][0]}")
         shared = training
         runs += own
-        told_of.append([_told(read_run(folder)) for folder in folders])
-    told = load_preset(PRESET).repeat
-    prior = spread_of(told) if told else None
+        told_of += told
+    repeat = load_preset(PRESET).repeat
+    prior = spread_of(repeat) if repeat else None
     assert prior, "the preset tells a spread"
     steps = sorted(runs[0].held)
     ys = {kind: np.array([run.y for run in runs if run.kind == kind]) for kind in dict.fromkeys(r.kind for r in runs)}
@@ -183,7 +214,9 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.verdict.repeated", description="Repeated verdicts.")
     parser.add_argument("out", type=Path, help="JSON: the verdicts, the rates, and the held-out losses")
-    parser.add_argument("calls", nargs="+", help="comparisons, as `lab compare` left them; of one call with commas")
+    parser.add_argument(
+        "calls", nargs="+", help="comparisons, as `lab compare` left them, of one call with commas; or a record"
+    )
     asked = parser.parse_args()
     found = study([list(map(Path, call.split(","))) for call in asked.calls])
     for one in found["repetitions"]:

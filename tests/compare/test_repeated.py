@@ -10,6 +10,7 @@ import pytest
 
 from labkit.compare.statistic import Spread, answers
 from labkit.errors import LabError
+from labkit.record.clean import jsonable
 from studies.verdict import repeated, show
 from studies.verdict.repeated import BF16, Run, quads_of, repetitions, runs_of, study
 from tests.compare.comparing import ROOT
@@ -135,6 +136,35 @@ def test_the_record_says_what_its_own_losses_say():
     assert "| BF16 | 2 | 3 | 2 | same |" in show.repetitions_table(found)
     for one, told in zip(again, found["repetitions"]):
         assert (one.answer.gap, one.answer.low) == pytest.approx((told["value"], told["low"]), abs=1e-4)
+
+
+def test_an_earlier_record_stands_for_its_calls(tmp_path):
+    record = tmp_path / "first.json"
+    first = study([[WHOLE], [WHOLE]])
+    record.write_text(json.dumps(jsonable(first)))
+    again, whole = study([[record], [WHOLE]]), study([[WHOLE], [WHOLE], [WHOLE]])
+    for key in ("calls", "train", "steps", "heldout", "records"):
+        assert jsonable(again[key]) == jsonable(whole[key]), key
+    assert [row["gap"] for row in again["kinds"]] == pytest.approx([row["gap"] for row in whole["kinds"]], abs=1e-4)
+    assert study([[WHOLE], [record]])["heldout"] == whole["heldout"], "in any place"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["{", "[]", '{"steps": [1], "heldout": [[0, "bf16", 0, 1.0, 2.0]], "train": {}, "calls": []}']
+)
+def test_a_file_that_is_no_record_is_refused(tmp_path, wrong):
+    (tmp_path / "other.json").write_text(wrong)
+    for name in ("other.json", "nowhere.json"):
+        with pytest.raises(LabError, match=f"{name}: no record that"):
+            study([[tmp_path / name]])
+
+
+def test_a_record_of_another_training_is_refused(tmp_path):
+    record = tmp_path / "first.json"
+    first = jsonable(study([[WHOLE]]))
+    record.write_text(json.dumps({**first, "train": {**first["train"], "lr": 1e-4}}))
+    with pytest.raises(LabError, match="another training than that of"):
+        study([[record], [WHOLE]])
 
 
 def test_tables_and_picture_tell_every_arm(tmp_path):
