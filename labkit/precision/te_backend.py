@@ -22,9 +22,8 @@ What it needs, and what is done about it here:
 - **FP8 parameters** (recipe block; see labkit.train.optim). The linear is built inside `te.quantized_model_init`, on
   the meta device, and quantises its weight when it is given one: after sharding, each rank its own 128 x 128 blocks.
   FSDP2 then gathers codes and scales, through hooks of the library's tensor type (on one rank it needs help, see
-  `gather_as_one`; with recomputation these hooks fail, so the matrix refuses it). Two costs remain: torch keeps an
-  ordinary FP32 copy of each shard beside it (it asks for a flat view, which such a tensor cannot give), so traffic is
-  saved and memory is not; and probing dequantises.
+  `gather_as_one`; with recomputation these hooks fail, so the matrix refuses it). It would keep an FP32 copy of each
+  shard that nobody reads (see `no_flat_copy`). One cost remains: probing dequantises.
 - **te.Linear stays eager.** Compiling it breaks the graph; `transforms` compiles what lies between the linears.
 - **Delayed scaling starts blind.** Scale 1 and an empty history: in the first step small gradients are flushed to zero.
   `[precision] calibrate` lets it look first (`PrecisionSchedule.begins`, `Loop._calibrate`).
@@ -260,8 +259,10 @@ class TEParameters(FP8Parameters):
             # the module was built with: ours leaves those that are there. Then it hands out what it rounded away.
             module.reset_parameters()
             local = local_part(module.weight)
-            if isinstance(module.weight, DTensor) and module.weight.device_mesh.size() == 1:
-                gather_as_one(local)
+            if isinstance(module.weight, DTensor):
+                no_flat_copy(local)
+                if module.weight.device_mesh.size() == 1:
+                    gather_as_one(local)
             first = local.get_high_precision_init_val().to(device=local.device, dtype=torch.float32)
             local.clear_high_precision_init_val()
             masters[module.weight] = _like(module.weight, first)
@@ -345,6 +346,20 @@ def gather_as_one(weight: Any) -> None:
         return found if out is not None else (found[0], gathered)  # FSDP2 frees and allocates these: the whole
 
     weight.fsdp_pre_all_gather, weight.fsdp_post_all_gather = pack, unpack
+
+
+def no_flat_copy(weight: Any) -> None:
+    """Let FSDP2 keep nothing where it keeps a flat view of this FP8 weight's shard.
+
+    Such a tensor has no flat view: it gives an ordinary FP32 copy, 4 bytes a weight beside its own 2. FSDP2 gathers
+    from that view, unless the weight has hooks that say what to gather (torch 2.11 to 2.13). Then nobody reads it.
+    """
+    usual = weight.view
+
+    def view(*shape: Any, **how: Any) -> Any:
+        return torch.empty(0, device=weight.device) if shape == (-1,) else usual(*shape, **how)
+
+    weight.view = view
 
 
 def _like(parameter: Tensor, local: Tensor) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import asdict
 
 import pytest
 import torch
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from labkit.model.decoder import Transformer, init_weights
 from labkit.parallel.shard import materialize, shard
@@ -32,6 +34,12 @@ def converted(width, ranks):
     backend = get_backend("te")
     convert(backend, model, "block", ["head"], device="cuda", fp8_parameters=True, ranks=ranks)
     return model, backend
+
+
+def flat_of(parameter):
+    """Bytes of what FSDP2 keeps as the flat view of this rank's shard."""
+    (known,) = (each for each in gc.get_objects() if isinstance(each, FSDPParam) and each.sharded_param is parameter)
+    return known._sharded_param_data.nbytes
 
 
 def train_sharded(group, run_dir, stop):
@@ -73,6 +81,7 @@ def train_sharded(group, run_dir, stop):
         return {
             **asdict(result),
             "evidence": backend.evidence(model),
+            "flat": [flat_of(p) for p in optimizer.masters()],
             "dtypes": {dtype for _, dtype in inside},
             "gathered": list(fake_te.QuantizedTensor.gathered),
             "masters": {names[p]: m.to_local() for p, m in optimizer.masters().items()},

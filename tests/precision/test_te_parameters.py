@@ -10,6 +10,7 @@ import torch
 from labkit.comm.ranks import RankPool
 from labkit.errors import LabError
 from labkit.precision.registry import availability, get_backend
+from labkit.precision.te_backend import no_flat_copy
 from labkit.train.optim import MasterAdamW
 from tests.precision import fake_te, te_jobs
 from tests.precision.precision_jobs import convert
@@ -93,6 +94,14 @@ def test_a_transformer_engine_without_it_is_explained(te, monkeypatch):
     assert "has no te.quantized_model_init" in availability("te", "block", fp8_parameters=True).reason
 
 
+def test_only_the_flat_view_is_refused(te):
+    weight = fake_te.quantize(torch.randn(128, 256))
+    no_flat_copy(weight)
+    assert weight.view(-1).numel() == 0
+    assert weight.view(128, 256) is not None and weight.view(torch.Size([128, 256])).shape == (128, 256)
+    assert torch.equal(weight.view(256, 128), weight.dequantize().view(256, 128))
+
+
 @pytest.mark.thorough
 def test_two_ranks_gather_fp8_and_resume(tmp_path):
     """torch's own FSDP2, with a tensor type that gathers codes and scales, as Transformer Engine's does."""
@@ -103,6 +112,7 @@ def test_two_ranks_gather_fp8_and_resume(tmp_path):
     assert straight[0]["losses"] == straight[1]["losses"] and straight[0]["losses"][4] < straight[0]["losses"][1]
     # A gather of a 256 x 256 weight: 128 rows of codes a rank, and 1 x 2 scales.
     assert {bytes_ for rank in straight for bytes_ in rank["gathered"]} == {128 * 256 + 2 * 4}
+    assert straight[0]["flat"] == [0] * 7, "an FP32 copy of each shard that nobody reads"
     assert straight[0]["evidence"]["fp8_parameters"] == 7 and straight[0]["dtypes"] == {"torch.bfloat16"}
     for rank in (0, 1):
         assert resumed[rank]["resumed_from"] == 2 and resumed[rank]["losses"] == straight[rank]["losses"]
@@ -117,6 +127,7 @@ def test_one_rank_gathers_codes_and_scales_too(tmp_path):
     with RankPool(1) as one, RankPool(2) as two:
         alone = one.run(te_jobs.train_sharded, None, None, timeout=120.0)[0]
         both = two.run(te_jobs.train_sharded, None, None, timeout=120.0)[0]
+    assert alone["flat"] == [0] * 7
     assert set(alone["gathered"]) == {256 * 256 + 4 * 4} and alone["evidence"]["fp8_parameters"] == 7
     assert alone["losses"].keys() == both["losses"].keys()
     for step, loss in alone["losses"].items():
