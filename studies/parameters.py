@@ -1,6 +1,7 @@
 """What FP8 parameters save: bytes that a rank holds and sends in a step, by what they are, and its tokens/s.
 
-    python -m studies.parameters OUT.json                                            two GPUs, 1.14 B parameters
+    python -m studies.parameters OUT.json                                      two GPUs, 1.14 B parameters
+    python -m studies.parameters OUT.json --round-trip te-block-parameters     of a checkpoint, and nothing else
     python -m studies.parameters OUT.json --device cpu --arms emulated,emulated-parameters --set 'model="tiny"' ...
 
 Each arm trains on fresh ranks. In the step after the warm-up the rank counts what it holds when the backward has ended:
@@ -8,9 +9,10 @@ weights, gradients and AdamW's state, each by the type of its numbers. An FP8 te
 wrapper that tells the size of what it stands for, so what lies inside it is counted, piece by piece. What it sends is
 in the ledger of its mesh. "rest" is what the device has given out beyond that; "peak" its most in that step.
 
-Then the checkpoint's round trip: weights in FP8, converted to ordinary ones and back (labkit.train.reformat), and the
-losses after each. Back in FP8 they are those of the run that was not converted. With the FP8 values as ordinary weights
-the first one is; with the masters none is, for these are rounded to BF16 before they are rounded to FP8.
+The checkpoint's round trip, which writes and reads four of them: weights in FP8, converted to ordinary ones and back
+(labkit.train.reformat), and the losses after each. Back in FP8 they are those of the run that was not converted. With
+the FP8 values as ordinary weights the first one is; with the masters none is, for these are rounded to BF16 before they
+are rounded to FP8.
 """
 
 from __future__ import annotations
@@ -166,39 +168,50 @@ def round_trip(settings: dict[str, Any], size: int, device: str) -> dict[str, An
 
 
 def study(
-    names: list[str], settings: list[str], size: int, device: str, keep: Callable[[dict[str, Any]], None] | None = None
+    names: list[str],
+    settings: list[str],
+    size: int,
+    device: str,
+    keep: Callable[[dict[str, Any]], None] | None = None,
+    trip: str | None = None,
 ) -> dict[str, Any]:
-    """The record; `keep`, if given, gets it after each arm, so that an end before the last one loses nothing.
+    """The record: of each arm, or of the round trip of one, `trip`. `keep`, if given, gets it after each arm, so that
+    an end before the last one loses nothing.
 
-    LabError: an arm that does not exist, a setting that does not fit, an arm that fails.
+    LabError: an arm that does not exist, a round trip of one without FP8 parameters, a setting that does not fit, an
+    arm that fails.
     """
-    if unknown := [name for name in names if name not in ARMS]:
+    asked = [trip] if trip else names
+    if unknown := [name for name in asked if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
+    if trip and not ARMS[trip].get("fp8_parameters"):
+        have = ", ".join(name for name, precision in ARMS.items() if precision.get("fp8_parameters"))
+        raise LabError(f"{trip} has no FP8 parameters to convert; these have: {have}")
     batch = [] if any(setting.startswith("batch_size") for setting in settings) else [f"batch_size={SEQUENCES * size}"]
     preset = load_preset("h100", [f"speed.train.{setting}" for setting in (*settings, *batch)])
     whole = preset.speed_config(preset.baseline(), world=size).model_dump()
     whole |= {"steps": WARMUP + COUNTED, "warmup_steps": 2}
+    what = ["--round-trip", trip] if trip else ["--arms", ",".join(names)]
     out: dict[str, Any] = {
         "kind": "fp8 parameters",
         "date": now(),
-        "command": " ".join(
-            ["python -m studies.parameters OUT --arms", ",".join(names), *(f"--set {s}" for s in settings)]
-        ),
+        "command": " ".join(["python -m studies.parameters OUT", *what, *(f"--set {s}" for s in settings)]),
         "hardware": hardware.describe(),
         "versions": versions(),
         "ranks": size,
         "train": whole,
         "arms": {},
     }
+    if trip:
+        out["round trip"] = round_trip({**whole, "precision": ARMS[trip]}, size, device)
+        print(json.dumps(out["round trip"]), flush=True)
+        return out
     for name in names:
         own = {**whole, "precision": ARMS[name]}
         out["arms"][name] = run_ranks(arm, own, size=size, device=device, timeout=None)[0]
         print(f"{name}: {json.dumps(jsonable(out['arms'][name]))[:600]}", flush=True)
         if keep is not None:
             keep(out)
-    if (last := names[-1]).endswith("parameters"):
-        out["round trip"] = round_trip({**whole, "precision": ARMS[last]}, size, device)
-        print(json.dumps(out["round trip"]), flush=True)
     return out
 
 
@@ -206,6 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.parameters", description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--arms", default="bf16,te-block,te-block-parameters")
+    parser.add_argument("--round-trip", metavar="ARM", help="of a checkpoint of this arm, and no arm's training")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the training")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -214,7 +228,7 @@ def main() -> None:
     def keep(found: dict[str, Any]) -> None:
         replace_file(asked.out, json.dumps(jsonable(found), indent=1) + "\n")
 
-    keep(study(asked.arms.split(","), asked.set, asked.ranks, asked.device, keep))
+    keep(study(asked.arms.split(","), asked.set, asked.ranks, asked.device, keep, asked.round_trip))
 
 
 if __name__ == "__main__":

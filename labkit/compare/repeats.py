@@ -116,7 +116,8 @@ def judge(
     for run, losses in heldout.items():
         out["arms"][run] = {"gap": gaps_of(losses, have), "value": None, "word": "", "sentence": ""}
     ours = [ys[run] for run in base.first if run in ys]
-    out["arms"][base.first[0]] |= {"word": "baseline", "runs": len(ours), "value": 0.0}
+    if base.first[0] in ys:
+        out["arms"][base.first[0]] |= {"word": "baseline", "runs": len(ours), "value": 0.0}
     if len(have) < len(base.first):
         out["sentence"] = f"No verdict: {len(have)} of {len(base.first)} {preset.yardstick} runs are finished."
         return out
@@ -126,18 +127,18 @@ def judge(
     told = {name: (answer, look) for name, (answer, look) in found.items()}
     control = ""
     for name, family in all_of.items():
-        own = [ys[run] for run in family.runs if run in ys]
-        if family.role in ("broken", "fine", "reference") and own:
-            prior = spread_of(preset.repeat)
+        there = [run for run in family.runs if run in ys]  # the first of them may have failed
+        if family.role in ("broken", "fine", "reference") and there:
+            prior, own = spread_of(preset.repeat), [ys[run] for run in there]
             answer = answers(ours, {**candidates, name: own}, prior, plan=False)[name]
             entry = _entry(family, answer, 1)
             if family.role == "broken":
-                at = rejected_at(heldout[family.first[0]], have)
+                at = rejected_at(heldout[there[0]], have)
                 entry["word"] = "rejected" if at or answer.word == "different" else "not rejected"
                 if at:
                     entry |= {"value": at[1], "low": None, "high": None, "step": at[0]}
                 entry["sentence"] = control = _of_control(family.label, entry, at)
-            out["arms"][family.first[0]] |= entry
+            out["arms"][there[0]] |= entry
     for name, (answer, look) in told.items():
         out["arms"][name] |= _entry(all_of[name], answer, look)
     out["judged"] = len(found)

@@ -15,6 +15,7 @@ from studies.verdict.repeated import Run
 WEIGHT = DESIGNS[CHOSEN].weight
 MARKS = {"bf16": "*", "none": "o", "stale": "D", "unscaled": "s", "mantissa": "^", "flush": "v", "e5m2": "P"}
 NAMES = {"bf16": "BF16", "none": "correct FP8"}
+APART = 0.028  # per cent: the marks of gaps that the axis does not reach, side by side
 
 
 def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
@@ -35,10 +36,11 @@ def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
             below = {"xytext": (4, -13 if word == "different" else 6), "textcoords": "offset points"}
             ax.annotate(word, (x, y), color=color, fontsize=9, **below)
         edge, seen, color = GAPS[-1] * 1.06, set(), looks["different"].color
-        for row in found["kinds"]:
-            if "rates" not in row:
-                continue
-            x, (low, high) = min(abs(row["gap"]), edge), row["rates"]["range"]["different"]
+        drawn = sorted((row for row in found["kinds"] if "rates" in row), key=lambda row: abs(row["gap"]))
+        inside = sum(abs(row["gap"]) < edge for row in drawn)
+        for place, row in enumerate(drawn):
+            x = abs(row["gap"]) if place < inside else edge + APART * (place - inside + 0.5)
+            low, high = row["rates"]["range"]["different"]
             ax.plot([x, x], [100 * low, 100 * high], color=color, linewidth=0.9, alpha=0.6)
             label = None if row["kind"] in seen else NAMES.get(row["kind"], row["kind"])
             seen.add(row["kind"])
@@ -46,9 +48,12 @@ def draw(found: dict[str, Any], folder: Path, name: str) -> plot.Picture:
             ax.plot([x], [100 * row["rates"]["different"]], marker=MARKS[row["kind"]], label=label, **face)
         ax.axvline(ACCEPTED, color=plot.MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
         ax.annotate("accepted ", (ACCEPTED, 95), ha="right", color=plot.MUTED, fontsize=8)
-        ax.set_xlim(-0.02, edge * 1.02)
+        end = edge + APART * (len(drawn) - inside)
+        ax.axvspan(edge, end, color=plot.MUTED, alpha=0.1, linewidth=0)
+        ax.set_xlim(-0.02, end)
+        ax.set_xticks([tick / 10 for tick in range(int(10 * edge) + 1)])
         ax.set_ylim(-3, 103)
-        ax.set_xlabel(f"true gap, either sign (%); at the right edge: {edge:.2f} and more")
+        ax.set_xlabel(f"true gap, either sign (%); shaded: {edge:.2f} and more, in order of size")
         ax.set_ylabel("comparisons (%)")
         ax.set_title("What the verdict says, by how large the gap is")
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8.5, title='"different" of')
@@ -182,6 +187,11 @@ def said(found: dict[str, Any], kind: str) -> str:
     """ "same 4 of 5, undecided 1 of 5"; "" for an arm that was not asked for."""
     words = [one["word"] for one in found["repetitions"] if one["kind"] == kind]
     return ", ".join(f"{word} {words.count(word)} of {len(words)}" for word in WORDS if word in words)
+
+
+def repeated_times(found: dict[str, Any], kind: str) -> int:
+    """How many repetitions an arm has."""
+    return sum(one["kind"] == kind for one in found["repetitions"])
 
 
 def repetitions_table(found: dict[str, Any]) -> str:

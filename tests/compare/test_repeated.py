@@ -133,6 +133,7 @@ def test_the_record_says_what_its_own_losses_say():
         (one["kind"], one["base"], one["call"], one["word"]) for one in found["repetitions"]
     ]
     assert show.odd(found, "te-current", "same")["word"] == "undecided"
+    assert show.repeated_times(found, "te-current") == show.repeated_times(found, "fine") == 8, "the page: each"
     assert "| BF16 | 2 | 3 | 2 | same |" in show.repetitions_table(found)
     for one, told in zip(again, found["repetitions"]):
         assert (one.answer.gap, one.answer.low) == pytest.approx((told["value"], told["low"]), abs=1e-4)

@@ -161,6 +161,31 @@ def test_without_power_nothing_passes(tmp_path):
 # ---- the control
 
 
+FINE = """
+[arms.fine]
+label = "all E5M2"
+role = "fine"
+train.precision = { backend = "broken-e5m2" }
+"""
+
+
+def test_a_fine_control_whose_first_run_failed_is_judged_by_the_others(tmp_path):
+    """It ran out of memory beside another training, on a GPU; the comparison then ended in a KeyError."""
+    asked, sound = preset(tmp_path, TEXT + FINE), {**BASE, **BROKEN, **runs(a=(0.02, 0.04), b=(-0.05, 0.05))}
+    out = repeats.judge({**sound, "fine-2": losses(0.6)}, asked, ("a", "b"))
+    told = out["arms"]["fine-2"]
+    assert told["word"] == "different" and told["runs"] == 1 and told["value"] == pytest.approx(0.6)
+    assert out["word"] == "pass" and "fine" not in out["arms"]
+    both = repeats.judge({**sound, "fine": losses(0.5), "fine-2": losses(0.7)}, asked, ("a", "b"))["arms"]
+    assert (both["fine"]["runs"], both["fine-2"]["word"]) == (2, "") and both["fine"]["value"] == pytest.approx(0.6)
+
+
+def test_bf16_whose_first_run_failed_is_no_verdict_yet(tmp_path):
+    three = {run: told for run, told in BASE.items() if run != "bf16"}
+    out = repeats.judge({**three, **BROKEN, **runs(a=(0.0, 0.0))}, preset(tmp_path), ("a", "b"))
+    assert out["sentence"] == "No verdict: 3 of 4 BF16 runs are finished." and out["arms"]["bf16-2"]["gap"]
+
+
 def test_a_gross_control_is_rejected_at_its_second_evaluation_beyond():
     base = list(BASE.values())
     assert repeats.rejected_at(losses(3), base)[0] == 20
@@ -238,6 +263,8 @@ def trained(tmp_path, monkeypatch):
 
     def run_arm(plan, item, console, leader, budget, *_):
         ran.append(item.arm)
+        if item.arm in call.failing:
+            return "out of memory"
         told = {**BASE, **BROKEN, **call.gaps}[item.arm]
         config = plan.config(item.part, item.arm)
         arm = RunRecord.create(
@@ -262,6 +289,7 @@ def trained(tmp_path, monkeypatch):
         )
         return status, said.getvalue()
 
+    call.failing = ()
     monkeypatch.setattr(compare, "run_arm", run_arm)
     monkeypatch.setattr(compare, "prepare_corpus", lambda *_: None)
     monkeypatch.setattr("labkit.compare.figures.draw_all", lambda data, folder=None, trouble=None: [])
@@ -276,6 +304,22 @@ def test_only_the_undecided_get_their_second_look(trained):
     assert status == 1 and "FAIL: 2 of 2 FP8 recipes judged. The loss is the same with FP8 b" in said
     assert results()["verdict"]["arms"]["a"]["runs"] == 4 and "FP8 b, run 3: not needed" in said
     assert call()[0] == 1 and len(ran) == 11, "the same command shows it again"
+
+
+@pytest.mark.parametrize("first", ["bf16", "a", "fine", "broken"])
+def test_a_first_run_that_failed_is_told_and_tried_again_by_the_same_command(trained, tmp_path, first):
+    call, ran, results = trained
+    preset(tmp_path, TEXT + FINE)
+    call.gaps, call.failing = runs(a=(0.02, 0.04), b=(0.0, 0.02), fine=(0.6, 0.7)), (first,)
+    status, _ = call()
+    told, arm = results()["verdict"], results()["arms"][first]
+    assert status == 1 and arm["status"] == "failed" and f"{arm['label']}: failed, out of memory" in told["reasons"]
+    assert ran[-1] in ("broken", "fine-2"), "the others were trained"
+    assert (tmp_path / "out" / "report.html").is_file()
+    call.failing = ()
+    ran.clear()
+    status, _ = call()
+    assert status == 0 and ran == [first] and results()["verdict"]["word"] == "pass"
 
 
 def test_what_would_decide_it_is_told_with_its_price(trained):

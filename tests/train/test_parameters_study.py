@@ -71,6 +71,10 @@ def test_bytes_are_summed_by_kind():
 def test_an_unknown_arm_is_refused():
     with pytest.raises(LabError, match="there is no arm 'fp9'; there are: bf16"):
         study(["fp9"], [], 2, "cpu")
+    with pytest.raises(
+        LabError, match="te-block has no FP8 parameters to convert; these have: te-block-parameters, em"
+    ):
+        study([], [], 2, "cpu", trip="te-block")
 
 
 @pytest.mark.thorough
@@ -87,7 +91,7 @@ def test_two_ranks_gather_bf16_and_hold_masters():
         # Blocks are gathered twice, in BF16; what is outside of them once.
         assert arm["sent"]["all_gather"] == 2 * (2 * 2 * block + outside)
         assert arm["held"].get("master, float32", 0) == ("parameters" in name) * 4 * 2 * 7 * 256**2 // 2
-    trip = found["round trip"]
+    trip = study([], settings, 2, "cpu", trip="emulated-parameters")["round trip"]
     assert all(len(losses) == AFTER for losses in trip.values())
     assert trip["and to fp8 again"] == trip["as it is"], "the same codes, the same masters"
     assert trip["converted to bf16, values"][0] == trip["as it is"][0], "FP8 values, whatever holds them"

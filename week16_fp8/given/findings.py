@@ -33,7 +33,7 @@ LARGEST = "2026-11-24-h100-largest"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
 FITS, STAGED = "2026-11-26-h200-8b", "2026-11-26-h200-two-stage"  # of commit 0dda8df; FITS but /two of 763a66f
 TWO = (f"{FITS}/two-bf16", f"{FITS}/two")  # BF16 ran short of memory in the latter
-PARAMETERS = "2026-11-26-h200-parameters"
+PARAMETERS, TRIP = "2026-11-26-h200-parameters", "2026-11-26-h200-round-trip"
 CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; told in the course's results/
 BF16, FP8 = ARMS = ("bf16", "te-delayed")
 PRODUCTS = ("GEMM bf16", "GEMM fp8", "attention")
@@ -394,6 +394,23 @@ def peer_table() -> str:
 def parameters_of(arm: str) -> dict[str, Any]:
     """What an arm of `studies.parameters` held and sent, bytes of a rank: {"held", "rest", "peak", "sent"}."""
     return json.loads((RESULTS / f"{PARAMETERS}.json").read_text(encoding="utf-8"))["arms"][arm]
+
+
+@cache
+def trip() -> dict[str, list[float]]:
+    """The losses after a checkpoint with FP8 parameters: of the run itself, and converted."""
+    return json.loads((RESULTS / f"{TRIP}.json").read_text(encoding="utf-8"))["round trip"]
+
+
+def trip_table() -> str:
+    told = {
+        "as it is": "none: FP8 parameters, with their masters",
+        "converted to bf16, values": "to ordinary weights, the FP8 values",
+        "converted to bf16, masters": "to ordinary weights, the masters",
+        "and to fp8 again": "that of the masters, back to FP8 parameters",
+    }
+    rows = [[told[kind], *(f"{loss:.6f}" for loss in trip()[kind])] for kind in told]
+    return markdown_table(["conversion", "first loss", "second"], rows)
 
 
 def parameters_table() -> str:
