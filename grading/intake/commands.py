@@ -294,7 +294,7 @@ def withdraw(
     week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
     student: Annotated[str | None, typer.Argument(metavar="STUDENT", help="The student's id.")] = None,
     attempt: Annotated[int | None, typer.Option(metavar="N", help="Which attempt. Default: the last.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every attempt of the student.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every attempt of the student; with --undo too.")] = False,
     source: Annotated[
         Path | None, typer.Option("--from", metavar="PATH", help="Everything that `grade collect --from PATH` brought.")
     ] = None,
@@ -322,7 +322,7 @@ def withdraw(
     )  # fmt: skip
     whose = some([f"{one.receipt.student}, attempt {one.receipt.attempt}" for one in moved])
     typer.echo(f"{_count(len(moved), 'attempt')} {'brought back' if undo else 'withdrawn'}: {whose}")
-    for sentence in () if undo else left(submissions, found, moved):
+    for sentence in left(submissions, found, moved, undo):
         typer.echo(sentence)
     if any(one.marked for one in moved):
         typer.echo(f"Their marks went along. In the gradebook: `grade load {found.name}`")

@@ -5,7 +5,6 @@ A student is meant by our id, by another name that [ids] has, or by any name und
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from pathlib import Path
 from grading.intake.names import shown
 from grading.intake.pending import entries_of
 from grading.intake.policy import Rules
-from grading.intake.roster import NOT_THERE, Line, Roster, find
+from grading.intake.roster import NOT_THERE, Line, Roster, close_to, find, of_rules
 from grading.marks import unquoted
 from labkit.checks.tasks import find_weeks
 
@@ -74,7 +73,7 @@ class Excused:
             if (why := self._why(name)) != NOT_THERE:
                 told.append(f"{said}, and {why}: name one as `grade status {self.week}` does")
                 continue
-            close = difflib.get_close_matches(name, called, 1)
+            close = close_to(name, called)
             where = f"{self.who.path.name}, the marks" if self.who is not None else "the marks"
             told.append(
                 f"{said}, who is not in {where} or the hand-ins"
@@ -85,6 +84,11 @@ class Excused:
     def _why(self, name: str) -> str:
         """Why the roster has nobody of this name; "" if it has."""
         return find(name, self.who, self.rules)[1] if self.who is not None else NOT_THERE
+
+
+def excused_of(week: str, rules: Rules) -> Excused:
+    """The excused of a week, by the names of course.toml's roster too. It is read only if somebody is excused."""
+    return Excused(week, rules, of_rules(rules) if rules.excused.get(week) else None)
 
 
 def of_any_week(marks: Path, submissions: Path) -> list[str]:

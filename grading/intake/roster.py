@@ -312,9 +312,15 @@ def _extended(week: str, rules: Rules) -> list[str]:
 def still_to_come(week: str, students: Iterable[str], roster: Roster, rules: Rules, now: datetime) -> list[str]:
     """Names in [extensions] for which the roster has nobody, or several, who have not handed in under this name and
     may still do so in time."""
+    unused = extended_unknown(week, students, roster, rules)
+    return [name for name in unused if rules.extensions[name][week] > now]
+
+
+def extended_unknown(week: str, students: Iterable[str], roster: Roster, rules: Rules) -> list[str]:
+    """Names in [extensions] for which the roster has nobody, or several, and under which nobody handed in."""
     here = set(students)
     unused = [name for name in _extended(week, rules) if not set(map(clean, rules.called(name))) & here]
-    return [name for name in unused if rules.extensions[name][week] > now and find(name, roster, rules)[1]]
+    return [name for name in unused if find(name, roster, rules)[1]]
 
 
 def of_rules(rules: Rules, given: Path | None = None) -> Roster | None:
@@ -346,12 +352,19 @@ def unknown_ids(roster: Roster | None, rules: Rules, left: Callable[[], Iterable
             told.append(f"{where} in course.toml speaks of {some(strange)}, who are not in {roster.path.name}")
             continue
         for id in strange:
-            close = difflib.get_close_matches(id, known, 1)
+            close = close_to(id, known)
             told.append(
                 f"{where} in course.toml speaks of {shown(id, 60)}, who is not in {roster.path.name}"
                 + (f": did you mean {shown(close[0], 60)}?" if close else "")
             )
     return told
+
+
+def close_to(name: str, known: list[str]) -> list[str]:
+    """The known name that is most like this one, if one is; "Doe, Jane" is also read as "Jane Doe"."""
+    last, comma, first = name.partition(",")
+    turned = f"{first.strip()} {last.strip()}" if comma else name
+    return difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(turned, known, 1)
 
 
 UNDER_TWO_NAMES = "one student of the roster under two names, so the points of neither"

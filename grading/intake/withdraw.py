@@ -89,12 +89,10 @@ def _chosen(
         return found
     if student is None and undo and here:
         return list(here)
+    if undo and not here:
+        raise LabError("nothing is withdrawn here")
     if student is None:
-        raise LabError(
-            "nothing is withdrawn here"
-            if undo
-            else "whose attempt? Name the student, or by --from the source from which all are to be taken back"
-        )
+        raise LabError("whose attempt? Name the student, or by --from the source from which all are to be taken back")
     name = rules.among(student, [one.student for one in here])
     theirs = sorted((one for one in here if one.student == name), key=lambda one: one.attempt)
     last = theirs if every else theirs[-1:]
@@ -106,17 +104,24 @@ def _chosen(
     return found
 
 
-def left(submissions: Path, week: Week, moved: Iterable[Move]) -> list[str]:
-    """Sentences on students of whom something was taken back and another attempt is still there: it counts now."""
-    gone = {one.receipt.student for one in moved}
-    here: dict[str, list[int]] = {}
-    for one in read_receipts(submissions / week.name, week.name):
-        here.setdefault(one.student, []).append(one.attempt)
-    return [
-        f"{shown(student)} still has attempt {', '.join(map(str, sorted(here[student])))}: `grade withdraw {week.name} "
-        f"{shlex.quote(student)} --all` takes back every one"
-        for student in sorted(gone & set(here))
-    ]
+def left(submissions: Path, week: Week, moved: Iterable[Move], undo: bool = False) -> list[str]:
+    """Sentences on students of whom something was taken back and another attempt is still there: it counts now; with
+    `undo`, of whom something was brought back and another one is still withdrawn."""
+    gone, root = {one.receipt.student for one in moved}, submissions / week.name
+    there: dict[str, list[int]] = {}
+    for one in read_withdrawn(root) if undo else read_receipts(root, week.name):
+        there.setdefault(one.student, []).append(one.attempt)
+
+    def told(student: str) -> str:
+        some, name = ", ".join(map(str, sorted(there[student]))), shlex.quote(student)
+        if undo:
+            told = f"attempt {some} of {shown(student)} stays withdrawn"
+            return f"{told}: `grade withdraw {week.name} {name} --undo --all` brings back every one"
+        return (
+            f"{shown(student)} still has attempt {some}: `grade withdraw {week.name} {name} --all` takes back every one"
+        )
+
+    return [told(student) for student in sorted(gone & set(there))]
 
 
 def _moved(one: Receipt, root: Path, marks: Path, week: Week, undo: bool) -> Move:

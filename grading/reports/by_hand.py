@@ -19,6 +19,7 @@ from labkit.errors import LabError
 
 if TYPE_CHECKING:
     from grading.gradebook.course import Course
+    from grading.marks import Mark
 
 
 HEAD, NOTE = 4096, re.compile(r'"labkit": (\{[^{}]*\})')  # the note stands in front of a class's megabytes of cells
@@ -44,6 +45,10 @@ class ByHand:
     automatic: float | None = None
     of: tuple[int, str] | None = None
     comments: list[str] = field(default_factory=list)
+
+    def is_of(self, mark: Mark) -> bool:
+        """Whether the gradebook shows this attempt, with this file of it; True where it does not tell."""
+        return self.of is None or self.of in ((mark.attempt, mark.submission), (mark.attempt, ""))
 
 
 def all_by_hand(course: Path, week: Week) -> dict[str, dict[str, ByHand]]:

@@ -51,7 +51,7 @@ def export(
         bool, typer.Option("--zeros", help="Give who handed nothing in, and whose deadline has passed, a zero.")
     ] = False,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Zeros also while somebody who handed in is not found in the roster.")
+        bool, typer.Option("--anyway", help="Also while a name that may have points to lose is not in the roster.")
     ] = False,
     automatic: Annotated[
         bool, typer.Option("--automatic", help="canvas: the automatic points alone, before anything is graded by hand.")
@@ -97,6 +97,8 @@ def export(
         raise typer.BadParameter("--zeros needs a roster: --roster FILE, or [roster] in course.toml")
     if given and not anyway:
         _sure_of_zeros(found.name, given, everybody, who, rules)
+    if not anyway:
+        _sure_of_lateness(found.name, here, everybody, who, rules)
     if format is Format.moodle and who is None:
         raise typer.BadParameter("--format moodle needs Moodle's grading worksheet: --roster FILE")
     before = changed.read(to)
@@ -200,6 +202,8 @@ def _term(
             behind += [f"{found.name}: {sentence}" for sentence in told]
             if zeros and not anyway:
                 _sure_of_zeros(found.name, [a for a in gone if a.over], everybody, who, own)
+            if not anyway:
+                _sure_of_lateness(found.name, here, everybody, who, own)
             if zeros:
                 behind += _may_come([one for one in gone if one.over], found, rules)
             parts.append(term.Part(found, here, gone, waits.new, own))
@@ -259,6 +263,26 @@ def _sure_of_zeros(week: str, given: list, students: list[str], who: Roster | No
             f"a zero may be somebody's whose deadline has not passed: {some(lost)} of [extensions] is not found in "
             f"{zeros}. Write in [ids] of course.toml what this platform calls them, or [extensions] with the roster's "
             "name; take it out of who left the class; --anyway if nobody of the roster"
+        )
+
+
+def _sure_of_lateness(week: str, here: list, students: list[str], who: Roster | None, rules: Rules) -> None:
+    """LabError if somebody lost points for being late, and an extension of this week reaches nobody: it may be
+    theirs."""
+    from grading.intake.names import some
+    from grading.intake.roster import extended_unknown
+    from labkit.errors import LabError
+
+    late = [one.student for one in here if one.factor < 1 and not one.excused]
+    if who is None or not late:
+        return
+    if lost := extended_unknown(week, students, who, rules):
+        raise LabError(
+            f"points may be lost that nobody should lose: {some(lost)} of [extensions] is not found in "
+            f"{who.path.name}, and {some(late)} lost points of {week} for being late. Write [extensions] "
+            "with the roster's name, or in "
+            "[ids] of course.toml what this platform calls them; take it out of who left the class; --anyway if it is "
+            "nobody's of these"
         )
 
 

@@ -106,7 +106,8 @@ def pack(
                 packed.students.append(standing.student)
     if not packed.students:
         raise LabError(
-            f"there is no page to pack in {feedback}: run `grade feedback {week.name} --to {feedback}` first"
+            f"there is no page to pack in {feedback}: run `grade feedback {week.name} --to {feedback}` first, or name "
+            "with --feedback the folder that its --to named"
         )
     to.parent.mkdir(parents=True, exist_ok=True)
     put(to, whole.getvalue(), 0o640)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grading import history
+from grading.intake.excused import excused_of
 from grading.intake.policy import Rules
 from grading.intake.receipts import WITHDRAWN
 from grading.marks import all_marks, unquoted
@@ -31,7 +32,7 @@ def show(
     who = rules.among(student, [standing.student for standing in here])
     found = [standing for standing in here if standing.student == who]
     excused = f"{page.one_line(who, 80)} is excused from {week.name} ([excused] in course.toml): no points and no zero"
-    if rules.is_excused(who, week.name):
+    if who in excused_of(week.name, rules):
         console.print(Text(excused + ("" if found else "; nothing of theirs was graded")), soft_wrap=True)
         if not found:
             return

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grading import marks
+from grading.intake.excused import excused_of
 from grading.intake.policy import DEFAULTS, EXCUSED, Rules, final
 from grading.reports.by_hand import ByHand, all_by_hand
 from grading.reports.together import share
@@ -110,7 +111,7 @@ class Standing:
             for id, given in self.by_hand.items()
             if (given.points is not None or given.extra)
             and (
-                (given.of is not None and given.of not in ((self.mark.attempt, s) for s in (self.mark.submission, "")))
+                not given.is_of(self.mark)
                 or (given.automatic is not None and id in worth and given.automatic != worth[id])
             )
         ]
@@ -190,13 +191,13 @@ def standings(week: Week, folder: Path, course: Path, rules: Rules = DEFAULTS) -
         students.setdefault(mark.student, []).append(mark)
     if not students:
         raise LabError(f"there are no marks of {week.name} in {folder}: run `grade run {week.name}` first")
-    given = all_by_hand(course, week)
+    given, excused = all_by_hand(course, week), excused_of(week.name, rules)
     out = []
     for student, attempts in sorted(students.items()):
         mark, factor, sentence = final(attempts, rules)
         by_hand = given.get(student, {}) | _full(mark, given.get(student, {}), rules)
         out.append(Standing(mark, [one.attempt for one in attempts], factor, sentence, by_hand))
-        if rules.is_excused(student, week.name):
+        if student in excused:
             out[-1].excuse()
     share(out)
     return out

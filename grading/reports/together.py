@@ -83,11 +83,16 @@ def _has_comment(members: Sequence[Member], student: str, task: str) -> bool:
 def same_hand_in(marks: Path, week: Week, rules: Rules) -> dict[str, list[str]]:
     """student -> all who count by the same hand-in of one group, the student first. Who handed in alone is alone."""
     found: dict[tuple[str, str], list[str]] = {}
-    for student, theirs in groupby(all_marks(marks, week.name), key=lambda mark: mark.student):
-        mark = final(list(theirs), rules).mark
+    for student, mark in counting(marks, week, rules).items():
         key = (mark.group, mark.submission) if mark.group else ("", student)
         found.setdefault(key, []).append(student)
     return {one: [one, *(other for other in those if other != one)] for those in found.values() for one in those}
+
+
+def counting(marks: Path, week: Week, rules: Rules) -> dict[str, Mark]:
+    """student -> the mark of the attempt that counts."""
+    by_student = groupby(all_marks(marks, week.name), key=lambda mark: mark.student)
+    return {student: final(list(theirs), rules).mark for student, theirs in by_student}
 
 
 def _together(standings: Sequence[Member]) -> list[list[Member]]:

@@ -151,9 +151,9 @@ def agree(
         )
     for student, task, one, two in found.settle:
         console.print(Text(f"{student}, {task.id}: {number(one)} and {number(two)}, to be settled"))
-    for who, students, waits, where in (
-        ("first", found.open[0], found.items_only[0], gradebook),
-        ("second", found.open[1], found.items_only[1], other),
+    for who, students, waits, where, changed, brings in (
+        ("first", found.open[0], found.items_only[0], gradebook, found.other[0], "load"),
+        ("second", found.open[1], found.items_only[1], other, found.other[1], "second"),
     ):
         if students:
             told = (
@@ -162,6 +162,8 @@ def agree(
             if waits:
                 command = shlex.join(["grade", "rubric", week, *(["--gradebook", str(where)] if where else [])])
                 told += f"; {waits} of them by items alone, of which `{command}` makes points"
+            if changed:
+                told += f"; another hand-in of {names(sorted(changed))} counts now: run `grade {brings}` again"
             console.print(Text(told), soft_wrap=True)
     unknown = f"; {len(found.lost)} of the sample are not there: run `grade second` again" if found.lost else ""
     console.print(

@@ -26,7 +26,7 @@ from grading.gradebook.load import Files, load
 from grading.intake.policy import Rules
 from grading.marks import all_marks, quoted
 from grading.reports.by_hand import all_by_hand
-from grading.reports.together import same_hand_in
+from grading.reports.together import counting, same_hand_in
 from grading.rubric.apply import markings, written
 from labkit.checks.tasks import Task, Week
 from labkit.errors import LabError
@@ -79,6 +79,7 @@ class Agreement:
     items    (task, item, how many, mean of the first, of the second, mean distance, share of equal, kappa or None)
     settle   (student, task, first's points, second's) of those who differ by more than SETTLE of the points
     open     students whose answers the first, the second has not marked yet, or only as they were before
+    other    of `open`, those of whom the first's, the second's directory shows another hand-in than counts now
     lost     students of the sample who are not in the second's directory
     items_only  of `open`, how many of the first, of the second have items in their comment: `grade rubric` makes points
     """
@@ -89,6 +90,7 @@ class Agreement:
     totals: list[tuple[Task, int, float, float]] = field(default_factory=list)
     settle: list[tuple[str, Task, float, float]] = field(default_factory=list)
     open: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    other: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     lost: list[str] = field(default_factory=list)
     items_only: tuple[int, int] = (0, 0)
 
@@ -112,7 +114,8 @@ def agreement(week: Week, first: Path, other: Path, rules: Rules, marks: Path) -
         )
     marked = [markings(course, week, rules) for course in courses]
     given = [all_by_hand(course.root, week) for course in courses]
-    same = same_hand_in(marks, week, rules) if (marks / week.name).is_dir() else {}
+    there = (marks / week.name).is_dir()
+    same, counts = (same_hand_in(marks, week, rules), counting(marks, week, rules)) if there else ({}, {})
 
     def items_of(which: int, student: str, task: Task) -> Marking | None:
         found = (marked[which].get((one, task.id)) for one in same.get(student, [student]))
@@ -125,11 +128,15 @@ def agreement(week: Week, first: Path, other: Path, rules: Rules, marks: Path) -
         points: list[dict[str, float]] = [{}, {}]
         earlier: tuple[set[str], set[str]] = (set(), set())
         here = {student for student, id in asked if id == task.id}
-        for each, own, before in zip(given, points, earlier):
+        for which, (each, own, before) in enumerate(zip(given, points, earlier)):
             for student in here:
-                theirs = [each.get(one, {}).get(task.id) for one in same.get(student, [student])]
-                marks_of = [(has.points, has.again) for has in theirs if has is not None and has.points is not None]
-                fresh = [value for value, again in marks_of if not again]  # the others are for an earlier answer
+                theirs = [(each.get(one, {}).get(task.id), counts.get(one)) for one in same.get(student, [student])]
+                marks_of = [(has, mark) for has, mark in theirs if has is not None and has.points is not None]
+                # The others are for an earlier answer, which formgrader shows beside what came since, or alone.
+                now = [(has, mark is None or has.is_of(mark)) for has, mark in marks_of]
+                fresh = [has.points or 0.0 for has, current in now if current and not has.again]
+                if any(not current for _, current in now) and not fresh:
+                    result.other[which].add(student)
                 own |= {student: fresh[0]} if fresh else {}
                 before |= {student} if marks_of and not fresh else set()
         both = sorted(here & set(points[0]) & set(points[1]))

@@ -91,6 +91,13 @@ def test_what_was_collected_by_mistake_is_taken_back_and_brought_back(classroom)
     assert "2 attempts brought back" in grade(classroom, "withdraw", "week13", "--from", "wrong.zip", "--undo")
     assert "1 attempt brought back: anna, attempt 3" in grade(classroom, "withdraw", "week13", "--undo")
     assert "nothing is withdrawn here" in grade(classroom, "withdraw", "week13", "--undo", status=2)
+    assert "nothing is withdrawn here" in grade(classroom, "withdraw", "week13", "anna", "--undo", status=2)
+    grade(classroom, "withdraw", "week13", "anna", "--all")
+    said = grade(classroom, "withdraw", "week13", "anna", "--undo")
+    stays = "attempt 1, 2 of anna stays withdrawn: `grade withdraw week13 anna --undo --all` brings back every one"
+    assert "1 attempt brought back: anna, attempt 3" in said and stays in said
+    assert "stays" not in grade(classroom, "withdraw", "week13", "anna", "--undo", "--all")
+    assert here() == [*whole[:2], ("anna", 3), *whole[2:], ("hugo", 1)]
     grade(classroom, "withdraw", "week13", "anna", "--attempt", "3")
     assert here() == [*whole, ("hugo", 1)] and marks.read(classroom / "marks" / "week13" / "anna" / "2.json").points
     for words, why in {

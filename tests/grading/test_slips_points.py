@@ -192,6 +192,38 @@ def test_no_zero_for_somebody_who_may_have_handed_in(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["canvas", "csv", "term"])
+def test_nobody_loses_points_while_an_extension_reaches_nobody(kind, tmp_path):
+    """Anna Müller's was written "Müller, Anna", and she had a zero for being late."""
+    for name, days in (("Anna Müller", 2), ("Ben Okafor", -2)):
+        then = datetime.fromisoformat(LONG_AGO) + timedelta(days=days)
+        marks.write(tmp_path / "marks", replace(mark(name), received=then.isoformat()))
+    (tmp_path / "roster.csv").write_text(
+        "Student,ID,SIS User ID,SIS Login ID,Section\nAnna Müller,1,,anna,\nBen Okafor,2,,ben,\n"
+    )
+    words = ["export", "--to", "out.csv", *([] if kind == "term" else ["week13", "--format", kind])]
+
+    def with_rules(name, late="per_day = 0.1\ncloses_after_days = 1", more=""):
+        rules = f'[deadlines]\nweek13 = {LONG_AGO}\n[roster]\nfile = "roster.csv"\n[late]\n{late}\n'
+        (tmp_path / "course.toml").write_text(f'{rules}[extensions."{name}"]\nweek13 = {FAR_OFF}\n{more}')
+
+    with_rules("Müller, Anna")
+    said = grade(tmp_path, *words, status=2)
+    assert "Müller, Anna of [extensions] is not found in roster.csv, and Anna Müller lost points of week13" in said
+    assert not (tmp_path / "out.csv").exists()
+    told = "speaks of Müller, Anna, who is not in roster.csv: did you mean Anna Müller?"
+    assert told in grade(tmp_path, *words, "--anyway")
+    for late_rule in ("per_day = 0.1", "per_day = 0.0"):
+        with_rules("Müller, Anna", late_rule)
+        grade(tmp_path, *words, status=2 if "0.1" in late_rule else 0)
+    with_rules("Müller, Anna", more='[ids]\n"Müller, Anna" = "Anna Müller"\n')
+    grade(tmp_path, *words)
+    with_rules("Anna Müller")
+    grade(tmp_path, *words)
+    with_rules("Müller, Anna", more='[excused]\nweek13 = ["Anna Müller"]\n')
+    grade(tmp_path, *words)
+
+
+@pytest.mark.parametrize("kind", ["canvas", "csv", "term"])
 def test_no_zero_for_somebody_who_may_have_more_time(kind, tmp_path):
     """Zoë's extension was written without its trema, and she had a zero weeks before her deadline."""
     marks.write(tmp_path / "marks", mark("anna"))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from grading.intake import roster
 from grading.intake.excused import Excused
+from grading.intake.policy import Roster as RosterRules
 from grading.intake.policy import Rules
 from grading.marks import write
 from grading.reports import canvas, changed, moodle, term
@@ -167,6 +168,20 @@ def test_who_is_known_by_another_week_only_is_no_slip(week, tmp_path):
     assert freed.slips(["anna"], tmp_path / "marks", tmp_path / "submitted") == [
         "[excused] in course.toml, week13, speaks of evi, who is not in the marks or the hand-ins: did you mean eva?"
     ]
+
+
+def test_page_mail_and_record_say_so_by_a_name_of_the_roster(week, tmp_path):
+    """The download had no apostrophe, [excused] and the roster had one: his page showed 78 points."""
+    write(tmp_path / "marks", mark("Sean OBrien"))
+    write(tmp_path / "marks", mark("anna"))
+    (tmp_path / "roster.csv").write_text(WORKSHEET + '"Participant 4",Sean O\'Brien,\n')
+    given = rules("Sean O'Brien").model_copy(update={"roster": RosterRules(file=str(tmp_path / "roster.csv"))})
+    here = standings(week, tmp_path / "marks", tmp_path, given)
+    assert {one.student: one.excused for one in here} == {"Sean OBrien": True, "anna": False}
+    assert NOT_COUNTED in here[0].rule and NOT_COUNTED in text(week, here[0])
+    (tmp_path / "roster.csv").unlink()
+    others = given.model_copy(update={"excused": {"week14": ["anna"]}})
+    assert not any(one.excused for one in standings(week, tmp_path / "marks", tmp_path, others)), "it is not read"
 
 
 def test_a_hand_in_is_excused_by_a_name_of_the_roster(week, tmp_path):

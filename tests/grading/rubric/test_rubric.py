@@ -215,6 +215,52 @@ def test_what_a_group_handed_in_is_one_answer_wherever_it_was_marked(course, wee
     )
 
 
+@pytest.mark.thorough
+def test_points_for_two_different_hand_ins_are_no_agreement(course, week, source, marks, tmp_path, monkeypatch, capsys):
+    """Anna handed in again after both had marked her: the first's points of the new answer stood against the second's
+    of the old one."""
+    load(course, week, put_marks(marks, mark("anna", submission="old"), mark("ben")), files=lambda m: handed())
+    to = tmp_path / "second"
+    from grading.gradebook.course import open_course
+
+    def ask():
+        second(
+            week,
+            marks,
+            to,
+            course,
+            share=1,
+            files=lambda m: handed(m.submission or "Because."),
+            rules=RULES,
+            source=source,
+        )
+        return open_course(to)
+
+    other = ask()
+    for book in (course, other):
+        for name in ("anna", "ben"):
+            by_hand(book, name, "task-91-2", points=5)
+    assert agreement(week, course.root, to, RULES, marks).both == 2
+    put_marks(marks, mark("anna", submission="new", attempt=2, received="2026-10-06T12:30:00+02:00"))
+    found = agreement(week, course.root, to, RULES, marks)
+    assert found.open == (["anna"], ["anna"]) and found.other == ({"anna"}, {"anna"}), "neither has seen it"
+    load(course, week, marks, files=lambda m: handed(m.submission or "Because."))
+    by_hand(course, "anna", "task-91-2", points=2)
+    found = agreement(week, course.root, to, RULES, marks)
+    assert (found.both, found.settle, found.open, found.other) == (1, [], ([], ["anna"]), (set(), {"anna"}))
+    monkeypatch.chdir(source)
+    with pytest.raises(typer.Exit):
+        commands.agree("week91", to, course.root, None, marks)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not marked by the second yet: 1 of 2 answers (anna); another hand-in of anna counts now: run `grade" in said
+    assert "run `grade second` again" in said
+    other = ask()
+    found = agreement(week, course.root, to, RULES, marks)
+    assert found.open == ([], ["anna"]) and found.other == (set(), set()), "it is there, and not marked"
+    by_hand(other, "anna", "task-91-2", points=2)
+    assert agreement(week, course.root, to, RULES, marks).both == 2
+
+
 def test_kappa_is_one_for_agreement_and_nought_for_chance():
     assert kappa([(0, 0), (4, 4), (2, 2)]) == 1
     assert kappa([(0, 0), (0, 4), (4, 0), (4, 4)]) == pytest.approx(0)
