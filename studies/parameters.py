@@ -10,9 +10,9 @@ wrapper that tells the size of what it stands for, so what lies inside it is cou
 in the ledger of its mesh. "rest" is what the device has given out beyond that; "peak" its most in that step.
 
 The checkpoint's round trip, which writes and reads four of them: weights in FP8, converted to ordinary ones and back
-(labkit.train.reformat), and the losses after each. Back in FP8 they are those of the run that was not converted. With
-the FP8 values as ordinary weights the first one is; with the masters none is, for these are rounded to BF16 before they
-are rounded to FP8.
+(labkit.train.reformat), and the losses after each. Back in FP8 they are those of the run that was not converted; on a
+GPU, whose sums are not the same each time, the first one is. With the FP8 values as ordinary weights the first one is;
+with the masters none is, for these are rounded to BF16 before they are rounded to FP8.
 """
 
 from __future__ import annotations
@@ -181,17 +181,17 @@ def study(
     LabError: an arm that does not exist, a round trip of one without FP8 parameters, a setting that does not fit, an
     arm that fails.
     """
-    asked = [trip] if trip else names
+    asked = names if trip is None else [trip]
     if unknown := [name for name in asked if name not in ARMS]:
         raise LabError(f"there is no arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
-    if trip and not ARMS[trip].get("fp8_parameters"):
+    if trip is not None and not ARMS[trip].get("fp8_parameters"):
         have = ", ".join(name for name, precision in ARMS.items() if precision.get("fp8_parameters"))
         raise LabError(f"{trip} has no FP8 parameters to convert; these have: {have}")
     batch = [] if any(setting.startswith("batch_size") for setting in settings) else [f"batch_size={SEQUENCES * size}"]
     preset = load_preset("h100", [f"speed.train.{setting}" for setting in (*settings, *batch)])
     whole = preset.speed_config(preset.baseline(), world=size).model_dump()
     whole |= {"steps": WARMUP + COUNTED, "warmup_steps": 2}
-    what = ["--round-trip", trip] if trip else ["--arms", ",".join(names)]
+    what = ["--round-trip", trip] if trip is not None else ["--arms", ",".join(names)]
     out: dict[str, Any] = {
         "kind": "fp8 parameters",
         "date": now(),
@@ -202,7 +202,7 @@ def study(
         "train": whole,
         "arms": {},
     }
-    if trip:
+    if trip is not None:
         out["round trip"] = round_trip({**whole, "precision": ARMS[trip]}, size, device)
         print(json.dumps(out["round trip"]), flush=True)
         return out
@@ -218,8 +218,9 @@ def study(
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.parameters", description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--arms", default="bf16,te-block,te-block-parameters")
-    parser.add_argument("--round-trip", metavar="ARM", help="of a checkpoint of this arm, and no arm's training")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--arms", default="bf16,te-block,te-block-parameters")
+    which.add_argument("--round-trip", metavar="ARM", help="of a checkpoint of this arm, and no arm's training")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the training")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))

@@ -37,6 +37,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -354,10 +355,10 @@ def no_flat_copy(weight: Any) -> None:
     Such a tensor has no flat view: it gives an ordinary FP32 copy, 4 bytes a weight beside its own 2. FSDP2 gathers
     from that view, unless the weight has hooks that say what to gather (torch 2.11 to 2.13). Then nobody reads it.
     """
-    usual = weight.view
+    usual, own, device = type(weight).view, weakref.ref(weight), weight.device  # no circle: it is freed with its model
 
     def view(*shape: Any, **how: Any) -> Any:
-        return torch.empty(0, device=weight.device) if shape == (-1,) else usual(*shape, **how)
+        return torch.empty(0, device=device) if shape == (-1,) else usual(own(), *shape, **how)
 
     weight.view = view
 

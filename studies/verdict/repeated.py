@@ -35,7 +35,7 @@ from labkit.compare.repeats import spread_of
 from labkit.compare.results import found_run, heldout_of, verdict_of
 from labkit.compare.statistic import Answer, Spread, answers, tail
 from labkit.errors import LabError
-from labkit.record.clean import jsonable
+from labkit.record.clean import jsonable, restore
 from labkit.record.read import RunData, read_run
 from labkit.strict import strict_validate
 from labkit.train.config import TrainConfig
@@ -109,18 +109,21 @@ def training_of(config: TrainConfig) -> dict[str, Any]:
 
 def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[Any]]:
     """The runs of an earlier record, its calls numbered from `first` on, their training, and what is told of each call.
-    LabError: no record of this study."""
+    LabError: no record of this study, or settings that are none."""
     try:
-        found = json.loads(record.read_text(encoding="utf-8"))
-        held = [
-            (call, kind, seed, dict(zip(found["steps"], y, strict=True))) for call, kind, seed, *y in found["heldout"]
+        found = restore(json.loads(record.read_text(encoding="utf-8")))
+        steps, told = [int(step) for step in found["steps"]], list(found["calls"])
+        runs = [
+            Run(first + call, str(kind), int(seed), dict(zip(steps, map(float, losses), strict=True)))
+            for call, kind, seed, *losses in found["heldout"]
+            if told[call] is not None
         ]
         settings = {key: value for key, value in found["train"].items() if key not in FREE}
-        told = list(found["calls"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise LabError(f"{record}: no record that `python -m studies.verdict.repeated` wrote") from None
-    training = training_of(strict_validate(TrainConfig, settings, str(record)))
-    return [Run(first + call, *rest) for call, *rest in held], training, told
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        runs, steps = [], []
+    if not runs or not steps:
+        raise LabError(f"{record}: no record that `python -m studies.verdict.repeated` wrote")
+    return runs, training_of(strict_validate(TrainConfig, settings, str(record))), told
 
 
 def repetitions(runs: Sequence[Run], prior: Spread | None) -> list[Repetition]:
@@ -166,6 +169,9 @@ def study(calls: Sequence[Sequence[Path]], seed: int = 0) -> dict[str, Any]:
         if shared not in (None, training):
             raise LabError(f"{folders[0]}: another training than that of {calls[0][0]}")
         shared = training
+        seen = {(part["started"], part["command"]) for parts in told_of for part in parts}
+        if any((part["started"], part["command"]) in seen for parts in told for part in parts):
+            raise LabError(f"{folders[0]} is there already: the same runs would count twice")
         runs += own
         told_of += told
     repeat = load_preset(PRESET).repeat

@@ -139,20 +139,42 @@ def test_the_record_says_what_its_own_losses_say():
         assert (one.answer.gap, one.answer.low) == pytest.approx((told["value"], told["low"]), abs=1e-4)
 
 
+def another(place, number: int):
+    """The whole comparison once more, as if it had run on another day."""
+    folder = shutil.copytree(WHOLE, place / f"again-{number}")
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "started": f"2026-11-2{number}T00:00:00Z"}))
+    return folder
+
+
 def test_an_earlier_record_stands_for_its_calls(tmp_path):
-    record = tmp_path / "first.json"
-    first = study([[WHOLE], [WHOLE]])
+    record, (second, third) = tmp_path / "first.json", (another(tmp_path, number) for number in (4, 5))
+    first = study([[WHOLE], [second]])
     record.write_text(json.dumps(jsonable(first)))
-    again, whole = study([[record], [WHOLE]]), study([[WHOLE], [WHOLE], [WHOLE]])
+    again, whole = study([[record], [third]]), study([[WHOLE], [second], [third]])
     for key in ("calls", "train", "steps", "heldout", "records"):
         assert jsonable(again[key]) == jsonable(whole[key]), key
     assert [row["gap"] for row in again["kinds"]] == pytest.approx([row["gap"] for row in whole["kinds"]], abs=1e-4)
-    assert study([[WHOLE], [record]])["heldout"] == whole["heldout"], "in any place"
+    assert study([[third], [record]])["heldout"] == whole["heldout"], "in any place"
+    for twice in ([[record], [WHOLE]], [[WHOLE], [WHOLE]]):
+        with pytest.raises(LabError, match="2026-11-22-h200-whole is there already: the same runs would count twice"):
+            study(twice)
 
 
-@pytest.mark.parametrize(
-    "wrong", ["{", "[]", '{"steps": [1], "heldout": [[0, "bf16", 0, 1.0, 2.0]], "train": {}, "calls": []}']
-)
+def test_a_loss_that_is_not_finite_survives_the_record(tmp_path):
+    record = tmp_path / "first.json"
+    first = study([[WHOLE]])
+    first["heldout"][3][-1] = float("inf")
+    record.write_text(json.dumps(jsonable(first)))
+    assert study([[record]])["heldout"][3][-1] == float("inf")
+
+
+GOOD = {"steps": [1], "heldout": [[0, "bf16", 0, 1.0]], "train": {}, "calls": [[]]}
+BAD = [{"heldout": [[0, "bf16", 0, 1.0, 2.0]]}, {"heldout": []}, {"heldout": [["0", "bf16", 0, 1.0]]}, {"steps": []}]
+BAD += [{"heldout": [[0, "bf16", 0, None]]}, {"heldout": [[1, "bf16", 0, 1.0]]}, {"train": None}]
+
+
+@pytest.mark.parametrize("wrong", ["{", "[]", "{}", *(json.dumps({**GOOD, **bad}) for bad in BAD)])
 def test_a_file_that_is_no_record_is_refused(tmp_path, wrong):
     (tmp_path / "other.json").write_text(wrong)
     for name in ("other.json", "nowhere.json"):
@@ -160,12 +182,38 @@ def test_a_file_that_is_no_record_is_refused(tmp_path, wrong):
             study([[tmp_path / name]])
 
 
+def test_a_record_is_read_as_a_configuration_is(tmp_path):
+    record, first = tmp_path / "first.json", jsonable(study([[WHOLE]]))
+    train = dict(first["train"])
+    assert train.pop("loss_chunk") == 0, "a setting that came later, at its default"
+    record.write_text(json.dumps({**first, "train": train}))
+    assert study([[record], [another(tmp_path, 4)]])["train"] == first["train"]
+    with pytest.raises(LabError):
+        study([[record, WHOLE]])
+    record.write_text(json.dumps({**first, "train": {**train, "steps": "x"}}))
+    with pytest.raises(LabError, match="first.json: steps must be"):
+        study([[record]])
+
+
 def test_a_record_of_another_training_is_refused(tmp_path):
     record = tmp_path / "first.json"
     first = jsonable(study([[WHOLE]]))
     record.write_text(json.dumps({**first, "train": {**first["train"], "lr": 1e-4}}))
     with pytest.raises(LabError, match="another training than that of"):
-        study([[record], [WHOLE]])
+        study([[record], [another(tmp_path, 4)]])
+
+
+def test_marks_beyond_the_axis_stand_side_by_side(tmp_path, monkeypatch):
+    found = json.loads((ROOT / "results" / "2026-11-23-verdict-study.json").read_text())
+    row = next(row for row in found["kinds"] if "rates" in row)
+    found["kinds"] = [{**row, "gap": gap} for gap in (0.9, -1.4, -0.2, 0.1, 2.0)] + [{"kind": "e5m2", "gap": 0.3}]
+    kept = []
+    monkeypatch.setattr(show.plot, "save", lambda fig, *_: kept.append(fig))
+    show.draw(found, tmp_path, "operating")
+    ax, edge = kept[0].axes[0], show.GAPS[-1] * 1.06
+    at = [line.get_xdata()[0] for line in ax.lines if line.get_marker() in show.MARKS.values()]
+    assert at == pytest.approx([0.1, 0.2, *(edge + show.APART * (i + 0.5) for i in range(3))])
+    assert ax.get_xlim()[1] == pytest.approx(edge + 3 * show.APART)
 
 
 def test_tables_and_picture_tell_every_arm(tmp_path):

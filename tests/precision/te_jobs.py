@@ -39,7 +39,7 @@ def converted(width, ranks):
 def flat_of(parameter):
     """Bytes of what FSDP2 keeps as the flat view of this rank's shard."""
     (known,) = (each for each in gc.get_objects() if isinstance(each, FSDPParam) and each.sharded_param is parameter)
-    return known._sharded_param_data.nbytes
+    return known._sharded_param_data.untyped_storage().nbytes()
 
 
 def train_sharded(group, run_dir, stop):

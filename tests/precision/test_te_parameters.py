@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ def test_the_weights_become_fp8_and_the_masters_are_what_they_were(te):
     }
     for parameter, master in masters.items():
         assert isinstance(parameter, fake_te.QuantizedTensor) and parameter.requires_grad
+        assert parameter.view(-1).numel() == parameter.numel(), "not sharded: as it was"
         assert torch.equal(master, first[names[parameter]]) and master.dtype == torch.float32
         assert torch.equal(backend.parameters.values(parameter), on_grid(master, True))
         assert parameter.get_high_precision_init_val() is None  # its CPU copy was given back
@@ -100,6 +102,15 @@ def test_only_the_flat_view_is_refused(te):
     assert weight.view(-1).numel() == 0
     assert weight.view(128, 256) is not None and weight.view(torch.Size([128, 256])).shape == (128, 256)
     assert torch.equal(weight.view(256, 128), weight.dequantize().view(256, 128))
+    assert weight.view(-1, 256).shape == (128, 256) and weight.view(size=(256, 128)).shape == (256, 128)
+    assert weight.view(-1).untyped_storage().nbytes() == 0
+    codes, scale = torch.zeros(128, 256, dtype=torch.uint8, device="meta"), torch.ones(1, 2, device="meta")
+    far = fake_te.QuantizedTensor(codes, scale, torch.float32)
+    no_flat_copy(far)
+    assert far.view(-1).device == far.device
+    alive = weakref.ref(far)
+    del far
+    assert alive() is None, "freed at once, without the garbage collector"
 
 
 @pytest.mark.thorough

@@ -71,10 +71,26 @@ def test_bytes_are_summed_by_kind():
 def test_an_unknown_arm_is_refused():
     with pytest.raises(LabError, match="there is no arm 'fp9'; there are: bf16"):
         study(["fp9"], [], 2, "cpu")
+    with pytest.raises(LabError, match="there is no arm 'fp9'"):
+        study([], [], 2, "cpu", trip="fp9")
     with pytest.raises(
         LabError, match="te-block has no FP8 parameters to convert; these have: te-block-parameters, em"
     ):
         study([], [], 2, "cpu", trip="te-block")
+
+
+def test_the_round_trip_is_made_alone(tmp_path, monkeypatch):
+    asked = ["parameters", str(tmp_path / "out.json"), "--round-trip", "emulated-parameters", "--device", "cpu"]
+    monkeypatch.setattr("sys.argv", asked)
+    monkeypatch.setattr(parameters, "round_trip", lambda *_: {"as it is": [1.0]})
+    monkeypatch.setattr(parameters, "run_ranks", lambda *_, **__: pytest.fail("an arm is trained"))
+    parameters.main()
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["round trip"] == {"as it is": [1.0]} and found["arms"] == {}
+    assert found["command"] == "python -m studies.parameters OUT --round-trip emulated-parameters"
+    monkeypatch.setattr("sys.argv", [*asked, "--arms", "bf16"])
+    with pytest.raises(SystemExit):
+        parameters.main()
 
 
 @pytest.mark.thorough
