@@ -306,6 +306,7 @@ def test_only_the_undecided_get_their_second_look(trained):
     assert call()[0] == 1 and len(ran) == 11, "the same command shows it again"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["bf16", "a", "fine", "broken"])
 def test_a_first_run_that_failed_is_told_and_tried_again_by_the_same_command(trained, tmp_path, first):
     call, ran, results = trained
