@@ -113,13 +113,13 @@ def left(submissions: Path, week: Week, moved: Iterable[Move], undo: bool = Fals
         there.setdefault(one.student, []).append(one.attempt)
 
     def told(student: str) -> str:
-        some, name = ", ".join(map(str, sorted(there[student]))), shlex.quote(student)
+        numbers = ", ".join(map(str, sorted(there[student])))
+        command = f"grade withdraw {week.name} {shlex.quote(student)}"
         if undo:
-            told = f"attempt {some} of {shown(student)} stays withdrawn"
-            return f"{told}: `grade withdraw {week.name} {name} --undo --all` brings back every one"
-        return (
-            f"{shown(student)} still has attempt {some}: `grade withdraw {week.name} {name} --all` takes back every one"
-        )
+            return (
+                f"attempt {numbers} of {shown(student)} stays withdrawn: `{command} --undo --all` brings back every one"
+            )
+        return f"{shown(student)} still has attempt {numbers}: `{command} --all` takes back every one"
 
     return [told(student) for student in sorted(gone & set(there))]
 

@@ -114,9 +114,13 @@ def calls_of(record: Path, first: int) -> tuple[list[Run], dict[str, Any], list[
         found = restore(json.loads(record.read_text(encoding="utf-8")))
         steps, told = [int(step) for step in found["steps"]], list(found["calls"])
         runs = [
-            Run(first + call, str(kind), int(seed), dict(zip(steps, map(float, losses), strict=True)))
-            for call, kind, seed, *losses in found["heldout"]
-            if told[call] is not None
+            Run(
+                range(first, first + len(told))[call],
+                str(kind),
+                int(seed),
+                dict(zip(steps, map(float, y), strict=True)),
+            )
+            for call, kind, seed, *y in found["heldout"]
         ]
         settings = {key: value for key, value in found["train"].items() if key not in FREE}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

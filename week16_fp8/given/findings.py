@@ -33,7 +33,7 @@ LARGEST = "2026-11-24-h100-largest"
 LEVERS, ONCE = "2026-11-22-h200-scaling-levers", "2026-11-22-h200-scaling-once"
 FITS, STAGED = "2026-11-26-h200-8b", "2026-11-26-h200-two-stage"  # of commit 0dda8df; FITS but /two of 763a66f
 TWO = (f"{FITS}/two-bf16", f"{FITS}/two")  # BF16 ran short of memory in the latter
-PARAMETERS, TRIP = "2026-11-26-h200-parameters", "2026-11-26-h200-round-trip"
+PARAMETERS, TRIP = "2026-11-26-h200-parameters", "2026-11-26-h200-round-trip"  # of commit 0c1933b
 CHECK = "../../results/2026-11-22-h200-gpu-check-124m"  # of the GPU path; told in the course's results/
 BF16, FP8 = ARMS = ("bf16", "te-delayed")
 PRODUCTS = ("GEMM bf16", "GEMM fp8", "attention")
