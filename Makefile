@@ -7,8 +7,7 @@
 # make watch  also install what `lab watch` and `lab export` need: Panel, TensorBoard, Weights & Biases
 # BEGIN INSTRUCTOR
 # make lint   ruff, import-linter and mypy alone: with these `make test` begins
-# make fix    let ruff mend what it can, and lay out the code
-# make durations  run all tests (TESTS=tests/comm: only those), and write what each costs into tests/durations.json
+# make fix    let ruff fix what it can, and lay out the code
 # make grading  also install what instructors need beside it: nbgrader and Dask (not: bubblewrap, which is the system's)
 # END INSTRUCTOR
 #
@@ -54,7 +53,7 @@ $(LINT): requirements-lint.lock $(STAMP)
 lint: ruff imports types
 ruff: $(LINT)
 	@$(VENV)/bin/ruff check --quiet && $(VENV)/bin/ruff format --check --quiet || { \
-	  echo "'make fix' mends the layout, and some of the findings." >&2; exit 1; }
+	  echo "'make fix' fixes the layout, and some of the findings." >&2; exit 1; }
 imports: $(LINT)
 	@said=$$($(VENV)/bin/lint-imports --no-logo 2>&1) || { echo "$$said" >&2; exit 1; }
 types: $(LINT)
@@ -63,14 +62,12 @@ fix: $(LINT)
 	@$(VENV)/bin/ruff check --fix --quiet; $(VENV)/bin/ruff format --quiet
 
 # One thread each: the tests that run at a time share the cores, and threads that wait for one another burn them.
-test test-all durations: export OMP_NUM_THREADS = 1
-# What decides right or wrong quickly; then the rest (tests/tiers.py).
-test: TIER = -m "not thorough"
-.PHONY: test-all durations
+test test-all: export OMP_NUM_THREADS = 1
+# What decides right or wrong quickly; then the rest. Their budgets stand in tests/conftest.py.
+test: TIER = --durations 10 -m "not thorough"
+.PHONY: test-all
 test-all: test
-	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m thorough
-durations: $(LINT)
-	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --write-durations $(TESTS)
+	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 10 -m thorough
 # END INSTRUCTOR
 test: $(STAMP)
 	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TIER)

@@ -1,11 +1,17 @@
-"""For all tests: tiers and budgets, and signals."""
+"""For all tests: what a whole run may cost, the order of files, and signals."""
 
 from __future__ import annotations
 
+import os
 import signal
 
+import pytest
+
 import grading.gradebook  # noqa: F401  before anybody imports jsonschema, which is quicker then: see there
-from tests import tiers
+
+# Core seconds of a whole run of each of the two tiers, by pytest's `-m`: 30 % above what one idle machine took. Nothing
+# fails above them, since a slower machine takes more for the same tests: the run's last lines say it.
+BUDGETS = {"not thorough": 670, "thorough": 2720}
 
 # Started by nohup or in the background of a script, tests would hand on that SIGHUP or SIGINT is ignored, and some ask
 # what a program does when it gets them. A handler is not handed on.
@@ -14,10 +20,22 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 
-def pytest_addoption(parser):
-    parser.addoption("--write-durations", action="store_true", help="write tests/durations.json, of a whole run")
-
-
 def pytest_configure(config):
     config.addinivalue_line("markers", "thorough: run by `make test-all` alone")
-    config.pluginmanager.register(tiers.Plugin(config), "tiers")
+
+
+def pytest_collection_modifyitems(items):
+    # The longest files first: at the end, one of them would keep one worker at work while the other waits.
+    items.sort(key=lambda item: not item.path.name.startswith(("test_mutants", "test_notebook")))
+
+
+@pytest.hookimpl(trylast=True)  # below the slowest tests
+def pytest_terminal_summary(terminalreporter, config):
+    budget = BUDGETS.get(config.option.markexpr)
+    if budget and config.args_source is config.ArgsSource.TESTPATHS:
+        # The workers have ended by now, and are children of this process, as are whose ends they waited for.
+        spent = sum(os.times()[:4])
+        line = f"{spent:.0f} core seconds, of a budget of {budget}"
+        if spent > budget:
+            line += ": on an idle machine, make the slowest tests cheaper, or mark some thorough"
+        terminalreporter.write_line(line, yellow=spent > budget)
