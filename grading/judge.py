@@ -22,9 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import labkit
 from grading import marks as marking
 from grading.answers import documents, runs, unanswered
+from grading.gradebook.cells import read_notebook
 from grading.history import merged
 from grading.intake.arrange import NOWHERE, Package, arrange
 from grading.intake.find import Entry
@@ -304,8 +304,9 @@ def key(digest: str, week: Week, settings: Settings) -> str:
 
 @cache
 def tests_hash(week: Week) -> str:
-    """Of everything that can change a verdict: the week's code and data, not its texts and results; what of labkit its
-    tasks may use, and the earlier weeks that it builds on."""
+    """A hash of what of the course can change a verdict: the week's code and data, what of labkit its tasks may use,
+    the earlier weeks that it builds on, and the cells of its notebook as handed out, since a written answer is what
+    differs from them. Its texts, results, and solutions of written tasks change nothing."""
     files = sorted(
         path
         for path in week.folder.rglob("*")
@@ -314,34 +315,44 @@ def tests_hash(week: Week) -> str:
         and "__pycache__" not in path.parts
         and path.suffix not in (".md", ".ipynb", ".png", ".svg")
     )
-    told = [[str(path.relative_to(week.folder)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
+    hashed = [[str(path.relative_to(week.folder)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
     for place in [*week.below, *(sorted(boundary.files(week.uses)) if week.uses else ())]:
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            told.append([path.name, hashlib.sha256(path.read_bytes()).hexdigest()])
-    return _hash(told)
+            hashed.append([path.name, hashlib.sha256(path.read_bytes()).hexdigest()])
+    if week.notebook.exists() and any(task.kind == "written" for task in week.tasks):
+        for cell in read_notebook(week.notebook)["cells"]:
+            hashed.append([cell.get("id"), cell["cell_type"], cell["metadata"].get("labkit"), cell["source"]])
+    return _hash(hashed)
+
+
+# What decides a verdict, from the root of the course: how an attempt becomes the folder that is judged, what a written
+# task's answer is, and what runs the tests. A file that only shows or stores marks is not among them: a change of it
+# would judge every class again. tests/grading/test_run.py compares this with what a judge imports.
+DECIDING = (
+    "grading/judge.py",
+    "grading/answers.py",
+    "grading/tree.py",
+    *(f"grading/gradebook/{name}.py" for name in ("cells", "inert", "view")),
+    *(
+        f"grading/intake/{name}.py"
+        for name in ("arrange", "contents", "extras", "load", "names", "notebook", "released", "renames")
+    ),
+    "grading/sandbox",
+    "labkit/checks",
+    "labkit/comm",
+    "labkit/strict.py",
+)
 
 
 @cache
 def environment_hash(isolation: str) -> str:
-    """Of what runs the tests: this grader, labkit, Python, torch, numpy, the processor's kind, and the isolation."""
+    """A hash of what runs the tests: this grader, labkit, Python, torch, numpy, the processor's kind, the isolation."""
     import numpy
     import torch
 
-    here, code = Path(__file__), []
-    for root in (
-        Path(labkit.__file__).parent / "checks",
-        Path(labkit.__file__).parent / "comm",
-        Path(__file__).parent / "sandbox",
-        Path(__file__).parent / "intake",
-    ):
-        code += [
-            [str(path.relative_to(root.parent)), hashlib.sha256(path.read_bytes()).hexdigest()]
-            for path in sorted(root.rglob("*.py"))
-        ]
     return _hash(
         [
-            code,
-            [hashlib.sha256(path.read_bytes()).hexdigest() for path in (here, here.with_name("answers.py"))],
+            code_hash(Path(__file__).parents[1]),
             platform.python_version(),
             torch.__version__,
             numpy.__version__,
@@ -349,6 +360,13 @@ def environment_hash(isolation: str) -> str:
             isolation,
         ]
     )
+
+
+def code_hash(root: Path) -> str:
+    """A hash of the course's own code that decides a verdict, in the copy of the course at `root`."""
+    places = [root / name for name in DECIDING]
+    files = [path for place in places for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])]
+    return _hash([[path.relative_to(root).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files])
 
 
 def _hash(value: Any) -> str:

@@ -434,18 +434,6 @@ def test_what_the_week_declares_of_labkit_is_in_the_sandbox_and_the_rest_is_refu
     assert mark.points == mark.possible == 15
 
 
-def test_a_mark_depends_on_what_the_week_uses(course, monkeypatch, tmp_path):
-    week = replace(course[0], uses=("labkit.strict",))
-    assert judge.tests_hash(week) != judge.tests_hash(course[0])
-    other = tmp_path / "strict.py"
-    other.write_text("changed = 1\n")
-    before = judge.tests_hash(week)
-    monkeypatch.setattr(judge.boundary, "files", lambda uses: iter([other]))
-    judge.tests_hash.cache_clear()
-    assert judge.tests_hash(week) != before
-    judge.tests_hash.cache_clear()
-
-
 def counts(box, tell, total):
     for done in range(total + 1):
         tell(done, total)

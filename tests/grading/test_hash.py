@@ -1,0 +1,98 @@
+"""What a mark's key depends on: all that decides a verdict, and nothing else, or a class is judged again in vain."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import grimp
+import pytest
+
+from grading import judge
+from labkit.checks.tasks import load_week
+from tests.checks.miniweek import make_week
+
+ROOT = Path(judge.__file__).parents[1]
+# What a judge imports and what decides no verdict, with the reason.
+DECIDES_NOTHING = {
+    "grading.files": "puts files in place",
+    "grading.gradebook.verdicts": "shows verdicts to markers",
+    "grading.here": "where a command was typed",
+    "grading.history": "keeps old marks",
+    "grading.intake.find": "finds attempts; a mark's key has the digest of what is in them",
+    "grading.intake.mistaken": "a sentence on another week's files",
+    "grading.intake.receipts": "keeps attempts",
+    "grading.intake.times": "when something was handed in",
+    "grading.marks": "a mark's file",
+    "grading.reports.page": "shortens paths in a verdict's text",
+    "labkit": "its docstring and version",
+    "labkit.compare": "its docstring",
+    "labkit.errors": "one exception",
+}
+
+
+def test_every_module_that_a_judge_imports_is_in_the_hash_or_decides_nothing():
+    graph = grimp.build_graph("grading", "labkit", cache_dir=None)
+    imported = {"grading.judge", *graph.find_upstream_modules("grading.judge")}
+    paths = {module: Path(module.replace(".", "/")) for module in imported}
+    deciding = {Path(name.removesuffix(".py")) for name in judge.DECIDING}
+    outside = {module for module, path in paths.items() if not deciding & {path, *path.parents}}
+    assert outside - {"grading.sandbox"} == set(DECIDES_NOTHING)
+    unused = [one for one in deciding if not any(one in (path, *path.parents) for path in paths.values())]
+    assert not unused, "it is in the hash, and no judge imports it"
+
+
+def test_the_code_hash_changes_with_what_decides_and_with_nothing_else(tmp_path):
+    for name in ("grading", "labkit"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    before = judge.code_hash(tmp_path)
+    assert before == judge.code_hash(ROOT)
+    for name, changes in {
+        "grading/intake/find.py": False,
+        "grading/cli.py": False,
+        "grading/marks.py": False,
+        "labkit/doctor/grading.py": False,
+        "grading/gradebook/view.py": True,
+        "grading/tree.py": True,
+        "grading/answers.py": True,
+        "grading/intake/load.py": True,
+        "grading/sandbox/inside/rank.py": True,
+        "labkit/checks/judge.py": True,
+    }.items():
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text + "# a remark\n")
+        assert (judge.code_hash(tmp_path) != before) == changes, name
+        (tmp_path / name).write_text(text)
+
+
+@pytest.fixture
+def week(tmp_path):
+    yield load_week(make_week(tmp_path))
+    judge.tests_hash.cache_clear()
+
+
+def test_a_mark_depends_on_the_notebooks_cells_as_handed_out(week):
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "source": ["1 + 1"], "outputs": []}
+
+    def hash_with(cell):
+        week.notebook.write_text(json.dumps({"cells": [cell], "nbformat": 4, "nbformat_minor": 5, "metadata": {}}))
+        judge.tests_hash.cache_clear()
+        return judge.tests_hash(week)
+
+    before = hash_with(cell)
+    assert hash_with({**cell, "outputs": [{"output_type": "stream", "name": "stdout", "text": ["2"]}]}) == before
+    assert hash_with({**cell, "source": ["1 + 2"]}) != before
+    judge.tests_hash.cache_clear()
+
+
+def test_a_mark_depends_on_what_the_week_uses(week, monkeypatch, tmp_path):
+    using = replace(week, uses=("labkit.strict",))
+    assert judge.tests_hash(using) != judge.tests_hash(week)
+    other = tmp_path / "strict.py"
+    other.write_text("changed = 1\n")
+    before = judge.tests_hash(using)
+    monkeypatch.setattr(judge.boundary, "files", lambda uses: iter([other]))
+    judge.tests_hash.cache_clear()
+    assert judge.tests_hash(using) != before
