@@ -1,0 +1,58 @@
+"""What arrives: one attempt out of a download, with every key by which its platform knows whoever handed it in.
+
+Whose it is, the register says (grading/register); nothing in this package does.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from grading.intake.names import clean
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a platform calls somebody: "canvas" (its user number), "moodle" (the participant's number in `assignment`),
+    "nbgrader" (the login), "id", "email", or "name", which only proposes."""
+
+    platform: str
+    value: str
+    assignment: str = ""
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """(platform, assignment, value) as the store has them: composed, and e-mails in small letters."""
+        value = unicodedata.normalize("NFC", clean(self.value)).strip()
+        return self.platform, self.assignment, value.casefold() if self.platform == "email" else value
+
+
+@dataclass
+class Arrival:
+    """One attempt of a download.
+
+    label       what the platform calls it, shown to people
+    keys        of the person; of a group's answer, of nobody: then `members` has each one's
+    files       the archive that is kept: its bytes, or where it lies
+    received    when it was handed in, with its offset; None if nothing tells
+    how         "manifest", "canvas", "moodle", "nbgrader", "gradescope", "ilias", "blackboard" or "folder"
+    source      the download's name
+    late        the platform's own mark; None if it makes none
+    due         what the platform extended the deadline to
+    notes       sentences for the student; `attention`: for the instructor
+    """
+
+    label: str
+    keys: list[Key]
+    files: bytes | Path
+    received: datetime | None
+    how: str
+    source: str
+    late: bool | None = None
+    group: str = ""
+    members: list[list[Key]] = field(default_factory=list)
+    due: datetime | None = None
+    notes: list[str] = field(default_factory=list)
+    attention: list[str] = field(default_factory=list)

@@ -1,0 +1,194 @@
+"""Files that name a class: who is in it and, of Moodle's worksheet, what its platform says of each one's submission.
+
+Canvas' exported gradebook    Student (or LastName, FirstName), ID, SIS User ID, SIS Login ID
+Moodle's grading worksheet    Identifier ("Participant 501"), Full name, Email address, Username, ID number, Group,
+                              Status, Last modified (submission), Extension granted until; or the same in German
+Moodle's list of participants First name, Last name, Email address, ID number
+a list                        a column "student" with ids, and perhaps "name" and "email"; or one id a line
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import unicodedata
+from dataclasses import dataclass, field, replace
+from datetime import datetime, tzinfo
+from pathlib import Path
+
+from grading.intake.arrival import Key
+from grading.intake.names import clean, shown
+from labkit.errors import LabError
+
+CANVAS, MOODLE, LIST = "Canvas", "Moodle", "list"
+TEST_STUDENT = "Student, Test"  # Canvas' own, nobody's: of a course in which "Student View" was used once
+# What Moodle's columns are called in English and German, in small letters.
+_MOODLE = {
+    "identifier": ("identifier", "id"),
+    "name": ("full name", "vollständiger name"),
+    "first": ("first name", "vorname"),
+    "last": ("last name", "nachname"),
+    "email": ("email address", "e-mail-adresse", "email", "e-mail"),
+    "username": ("username", "anmeldename"),
+    "number": ("id number", "id-nummer"),
+    "group": ("group", "gruppe"),
+    "status": ("status",),
+    "submitted": ("last modified (submission)", "zuletzt geändert (abgabe)"),
+    "due": ("extension granted until", "verlängerung zugelassen bis"),
+}
+_EXTENDED = re.compile(r"(?:extension granted until|verlängerung[^:]*bis)\s*:\s*(.*?)(?= - |$)", re.IGNORECASE)
+_MONTHS = {
+    name: number
+    for names in (
+        "january february march april may june july august september october november december",
+        "januar februar märz april mai juni juli august september oktober november dezember",
+    )
+    for number, name in enumerate(names.split(), 1)
+}
+_DATE = re.compile(r"(?:(\d{1,2})\.?\s+([^\W\d]+)|([^\W\d]+)\s+(\d{1,2})),?\s+(\d{4})\D+?(\d{1,2}):(\d\d)\s*([ap]m)?")
+
+
+@dataclass
+class Line:
+    """One person of a file.
+
+    keys       the exact ones; Moodle's number is not among them, since it holds for one assignment: see `participant`
+    group      Moodle's, of this assignment
+    submitted  when the platform has it that they handed in; `due`: what it extended their deadline to
+    """
+
+    name: str = ""
+    email: str = ""
+    keys: list[Key] = field(default_factory=list)
+    participant: str = ""
+    group: str = ""
+    submitted: datetime | None = None
+    due: datetime | None = None
+
+
+@dataclass
+class Roster:
+    """A class as a file has it: whose file it is, its lines, and `problems`: what in it was not understood."""
+
+    path: Path
+    system: str
+    lines: list[Line] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
+    """A class from its file. LabError if it is none.
+
+    zone   of Moodle's times, which are written without one; None reads none"""
+    rows = _table(path)
+    columns = [cell.casefold() for cell in rows[0]]
+    if "ID" in rows[0] and {"Student", "LastName"} & set(rows[0]):
+        roster = Roster(path, CANVAS, [line for row in rows[1:] if (line := _canvas(dict(zip(rows[0], row))))])
+        return _named(roster)
+    moodle = {what: columns.index(name) for what, names in _MOODLE.items() for name in names if name in columns}
+    if {"name", "last", "identifier"} & set(moodle) and {"identifier", "email", "username", "number"} & set(moodle):
+        roster = Roster(path, MOODLE)
+        for row in rows[1:]:
+            cells = {what: row[at] for what, at in moodle.items()}
+            roster.lines += [_moodle(cells, zone, roster.problems)] if any(cells.values()) else []
+    elif "student" in columns or len(columns) == 1:
+        if "student" not in columns:
+            columns, rows = ["student"], [["student"], *rows]
+        roster = Roster(path, LIST, [_listed(dict(zip(columns, row))) for row in rows[1:]])
+    else:
+        raise LabError(
+            f"{path} is no roster: its first line must name the columns Student and ID (Canvas' gradebook), "
+            "Identifier, Full name and Email address (Moodle's grading worksheet), or student (ids of your own). "
+            "Is it Moodle's in another language? Set your language in Moodle to English, and download it again"
+        )
+    return _named(roster)
+
+
+def _named(roster: Roster) -> Roster:
+    """The roster. LabError if nobody is in it."""
+    if not roster.lines:
+        raise LabError(f"{roster.path} names nobody")
+    return roster
+
+
+def _table(path: Path) -> list[list[str]]:
+    """The rows of a CSV file, all of them as long as the first, without empty ones."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        head = text.partition("\n")[0]
+        read = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count), strict=True)
+        rows = [[unicodedata.normalize("NFC", clean(cell)).strip() for cell in row] for row in read]
+    except FileNotFoundError:
+        raise LabError(f"there is no roster {path}: check the name") from None
+    except UnicodeDecodeError:
+        raise LabError(f"{path} is not in UTF-8: in Excel, Save As, CSV UTF-8") from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise LabError(f"{path} cannot be read as CSV ({type(error).__name__}: {error})") from None
+    rows = [row for row in rows if any(row)]
+    if not rows:
+        raise LabError(f"{path} is empty: it must name the students of the class")
+    return [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
+
+
+def _line(name: str, email: str, *keys: tuple[str, str]) -> Line:
+    found = [Key(platform, value) for platform, value in (*keys, ("email", email)) if value]
+    return Line(name or email or next((key.value for key in found), ""), email, list(dict.fromkeys(found)))
+
+
+def _canvas(cells: dict[str, str]) -> Line | None:
+    """One student; None for Canvas' own lines, of points possible and of nobody."""
+    parts = [cells.get(column, "") for column in ("LastName", "FirstName")]
+    name = cells.get("Student", "") or ", ".join(filter(None, parts))
+    if not cells["ID"] or "Points Possible" in name or name == TEST_STUDENT:
+        return None
+    login = cells.get("SIS Login ID", "")
+    ids = (("id", login), ("id", cells.get("SIS User ID", "")))
+    return _line(name, login if "@" in login else "", ("canvas", cells["ID"]), *ids)
+
+
+def _moodle(cells: dict[str, str], zone: tzinfo | None, problems: list[str]) -> Line:
+    name = cells.get("name") or " ".join(filter(None, (cells.get("first", ""), cells.get("last", ""))))
+    line = _line(name, cells.get("email", ""), *(("id", cells.get(what, "")) for what in ("username", "number")))
+    number = re.search(r"\d+$", cells.get("identifier", ""))
+    line.participant, line.group = number[0] if number else "", cells.get("group", "")
+    extended = _EXTENDED.search(cells.get("status", ""))
+    due = cells.get("due", "") or (extended[1] if extended else "")
+    if zone is not None:
+        line.submitted = _time(cells.get("submitted", ""), zone, line.name, problems)
+        line.due = _time(due, zone, line.name, problems)
+    return line
+
+
+def _listed(cells: dict[str, str]) -> Line:
+    """One of a list. An id that stands alone may be a whole name: then downloads that write names know it, too."""
+    line = _line(cells.get("name", ""), cells.get("email", ""), ("id", cells["student"]))
+    return line if cells.get("name") else replace(line, keys=[*line.keys, Key("name", cells["student"])])
+
+
+def _time(text: str, zone: tzinfo, whose: str, problems: list[str]) -> datetime | None:
+    """A time of a cell; None for an empty one, and for what is no time, which is a problem to report."""
+    if text in ("", "-"):
+        return None
+    found = moodle_time(text, zone)
+    if found is None:
+        problems.append(
+            f"of {shown(whose)} the time {shown(text, 60)!r} is not understood: set your language in Moodle to "
+            "English, and download the worksheet again"
+        )
+    return found
+
+
+def moodle_time(text: str, zone: tzinfo) -> datetime | None:
+    """A time as Moodle writes it in English or German: "Friday, 20 November 2026, 6:00 PM", "Friday, November 20, 2026,
+    6:00 PM" (American), "Freitag, 20. November 2026, 18:00". None for anything else."""
+    found = _DATE.search(text.casefold())
+    if not found:
+        return None
+    day, month, us_month, us_day, year, hour, minute, half = found.groups()
+    number = _MONTHS.get(month or us_month, 0)
+    hours = int(hour) % 12 + 12 * (half == "pm") if half else int(hour)
+    try:
+        return datetime(int(year), number, int(day or us_day), hours, int(minute), tzinfo=zone)
+    except ValueError:
+        return None

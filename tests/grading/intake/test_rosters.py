@@ -1,0 +1,137 @@
+"""Rosters as platforms write them, and everything that Moodle's worksheet says of a submission."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from grading.intake.rosters import CANVAS, LIST, MOODLE, moodle_time, read_roster
+from labkit.errors import LabError
+
+BERLIN = ZoneInfo("Europe/Berlin")
+CANVAS_FILE = """Student,ID,SIS User ID,SIS Login ID,Section,Week 13 (113)
+,,,,,Manual Posting
+    Points Possible,,,,,100.00
+"Doe, Jane",4501,S001,jdoe,Section A,
+"शर्मा, प्रिया",4502,S002,priya@x.org,"A, B",
+"Student, Test",4599,,abcdef,Section A,
+"""
+SPLIT = """LastName,FirstName,ID,SIS User ID,SIS Login ID
+    Points Possible,,,,
+Doe,Jane,4501,S001,jdoe
+Prince,,4502,S002,
+Student,Test,4599,,abc
+"""
+ENGLISH = """Identifier,Full name,Username,ID number,Email address,Status,Group,Grade,Last modified (submission)
+Participant 501,Jane Doe,jdoe,M1,jane@x.org,Submitted,Team 1,,"Friday, 20 November 2026, 6:00 PM"
+Participant 502,Li Wei,lwei,M2,li@x.org,"Draft - Extension granted until: Monday, 23 November 2026, 11:59 PM",,,-
+"""
+GERMAN = """ID;Vollständiger Name;E-Mail-Adresse;Status;Zuletzt geändert (Abgabe)
+Teilnehmer/in501;Jane Doe;jane@x.org;Zur Bewertung abgegeben - ;Freitag, 20. November 2026, 18:00
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def run(text, zone=BERLIN):
+        (tmp_path / "roster.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_roster(tmp_path / "roster.csv", zone)
+
+    return run
+
+
+def keys(line):
+    return {(key.platform, key.value) for key in line.keys}
+
+
+def test_canvas_gradebook(read):
+    roster = read(CANVAS_FILE)
+    assert roster.system == CANVAS and [line.name for line in roster.lines] == ["Doe, Jane", "शर्मा, प्रिया"]
+    assert keys(roster.lines[0]) == {("canvas", "4501"), ("id", "S001"), ("id", "jdoe")}
+    assert ("email", "priya@x.org") in keys(roster.lines[1]) and roster.lines[1].email == "priya@x.org"
+
+
+def test_canvas_gradebook_with_split_names(read):
+    roster = read(SPLIT)
+    assert [line.name for line in roster.lines] == ["Doe, Jane", "Prince"]
+    assert keys(roster.lines[0]) == {("canvas", "4501"), ("id", "S001"), ("id", "jdoe")}
+
+
+def test_moodles_worksheet_with_all_it_says(read):
+    roster = read(ENGLISH)
+    jane, li = roster.lines
+    assert roster.system == MOODLE and not roster.problems
+    assert keys(jane) == {("id", "jdoe"), ("id", "M1"), ("email", "jane@x.org")}
+    assert (jane.participant, jane.group) == ("501", "Team 1")
+    assert jane.submitted == datetime(2026, 11, 20, 18, tzinfo=BERLIN) and jane.due is None
+    assert li.submitted is None and li.due == datetime(2026, 11, 23, 23, 59, tzinfo=BERLIN)
+    assert read(ENGLISH, None).lines[0].submitted is None
+
+
+def test_moodles_worksheet_in_german_says_the_same(read):
+    (jane,) = read(GERMAN).lines
+    assert (jane.name, jane.email, jane.participant) == ("Jane Doe", "jane@x.org", "501")
+    assert jane.submitted == datetime(2026, 11, 20, 18, tzinfo=BERLIN)
+
+
+def test_an_own_column_for_extensions(read):
+    (line,) = read('Identifier,Full name,Extension granted until\nParticipant 7,A,"1 March 2026, 12:05 AM"\n').lines
+    assert line.due == datetime(2026, 3, 1, 0, 5, tzinfo=BERLIN)
+
+
+def test_a_time_that_is_not_understood_is_a_problem_and_no_time(read):
+    roster = read("Identifier,Full name,Last modified (submission)\nParticipant 7,A,vendredi 20 novembre 2026 18:00\n")
+    assert roster.lines[0].submitted is None and "vendredi" in roster.problems[0]
+
+
+def test_blind_marking_has_numbers_alone(read):
+    (line,) = read("Identifier,Status,Grade\nParticipant 501,Submitted,\n").lines
+    assert line.participant == "501" and not line.keys
+
+
+@pytest.mark.parametrize("text", ["anna\nben\n", "student\nanna\nben\n", "\ufeffstudent\r\nanna\r\n\r\nben\r\n"])
+def test_ids_one_a_line(read, text):
+    roster = read(text)
+    assert roster.system == LIST and [line.name for line in roster.lines] == ["anna", "ben"]
+    assert keys(roster.lines[0]) == {("id", "anna"), ("name", "anna")}
+
+
+def test_a_list_with_names_and_mails(read):
+    (line,) = read("student;name;email\nanna;Anna Meier;a@x.org\n").lines
+    assert (line.name, line.email) == ("Anna Meier", "a@x.org")
+    assert keys(line) == {("id", "anna"), ("email", "a@x.org")}
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        ("", "is empty"),
+        ("student\n", "names nobody"),
+        ("Nom complet,Adresse de courriel,Statut\nA,a@x,B\n", "Set your language in Moodle to English"),
+        ("a,b\n1,2\n", "is no roster"),
+        ("Müller".encode("latin-1"), "is not in UTF-8"),
+        ('"a\nb', "cannot be read as CSV"),
+    ],
+)
+def test_what_is_no_roster_is_one_sentence(read, text, sentence):
+    with pytest.raises(LabError, match=sentence):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "text, time",
+    [
+        ("Friday, 20 November 2026, 6:00 PM", datetime(2026, 11, 20, 18, 0, tzinfo=BERLIN)),
+        ("Friday, November 20, 2026, 6:00 PM", datetime(2026, 11, 20, 18, 0, tzinfo=BERLIN)),
+        ("Friday, 20 November 2026, 6:00\u202fPM", datetime(2026, 11, 20, 18, 0, tzinfo=BERLIN)),
+        ("20 November 2026, 12:30 AM", datetime(2026, 11, 20, 0, 30, tzinfo=BERLIN)),
+        ("Montag, 2. März 2026, 07:05", datetime(2026, 3, 2, 7, 5, tzinfo=BERLIN)),
+        ("31 February 2026, 6:00 PM", None),
+        ("20 novembre 2026, 18:00", None),
+        ("tomorrow", None),
+    ],
+)
+def test_moodles_times(text, time):
+    assert moodle_time(text, BERLIN) == time
