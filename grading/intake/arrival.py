@@ -9,6 +9,7 @@ import unicodedata
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from grading.intake.names import clean
 
@@ -29,19 +30,26 @@ class Key:
         return self.platform, self.assignment, value.casefold() if self.platform == "email" else value
 
 
+PLATFORM: Literal["platform"] = "platform"
+GIVEN: Literal["given"] = "given"
+
+
 @dataclass
 class Arrival:
-    """One attempt of a download.
+    """One attempt as it was found in a download.
 
-    label       what the platform calls it, shown to people
-    keys        of the person; of a group's answer, of nobody: then `members` has each one's
-    files       the archive that is kept: its bytes, or where it lies
-    received    when it was handed in, with its offset; None if nothing tells
-    how         "manifest", "canvas", "moodle", "nbgrader", "gradescope", "ilias", "blackboard" or "folder"
-    source      the download's name
-    late        the platform's own mark; None if it makes none
-    due         what the platform extended the deadline to
-    notes       sentences for the student; `attention`: for the instructor
+    label      what the platform calls its author, shown to people
+    keys       whose it is, by the platform; a group's own, if `members` has the persons'
+    files      one zip: its bytes, or where it lies
+    received   when it was handed in, with its zone; None if nothing tells
+    how        "manifest", "canvas", "moodle", "nbgrader", "gradescope", "ilias", "blackboard" or "folder"
+    source     the download's name
+    late       the platform's own mark; None if there is none
+    group      what the platform calls the group that handed it in; members: the keys of each of them
+    due        until when the platform extended the deadline
+    notes      sentences for the student; attention: for the instructor
+    timed      GIVEN: `received` is what an instructor said of the whole download
+    download   sha256 of the download, if it is one file
     """
 
     label: str
@@ -56,3 +64,5 @@ class Arrival:
     due: datetime | None = None
     notes: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)
+    timed: Literal["platform", "given"] = PLATFORM
+    download: str = ""
