@@ -1,0 +1,305 @@
+"""What was handed in: every attempt under a number of its own, with the archive in submitted/WEEK/NUMBER.zip.
+
+An arrival is an attempt that is there already, or a new one. Nothing is ever overwritten or removed: an attempt that is
+not to count is withdrawn, and can be brought back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from grading.files import put
+from grading.intake.arrival import PLATFORM, Arrival, Key
+from grading.intake.names import clean
+from grading.register.deadlines import extend
+from grading.register.people import Person, keys_of, learn, owner, person, propose
+from grading.register.schema import Class
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+CHUNK = 1 << 20
+BY_HAND = "by hand"  # who says when it was handed in, beside PLATFORM and GIVEN
+
+
+@dataclass(frozen=True)
+class Added:
+    """What became of an arrival. id: the submission's number; members: whose it is, as far as is known; proposed: who
+    may be meant, where nobody is known; withdrawn: it is here already, and does not count."""
+
+    id: int
+    new: bool
+    members: list[Person]
+    proposed: Person | None = None
+    withdrawn: bool = False
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A submission as the store has it.
+
+    received    who says so is `timed` (PLATFORM, GIVEN, BY_HAND); counting.handed_in is the time that holds
+    members     persons; labels: what the platform called those who are nobody yet
+    renamed     (path in the archive, path under which it counts)"""
+
+    id: int
+    assignment: str
+    digest: str
+    received: datetime | None
+    timed: str
+    late: bool | None
+    how: str
+    source: str
+    label: str
+    group: str
+    notes: tuple[str, ...]
+    attention: tuple[str, ...]
+    collected: datetime
+    withdrawn: datetime | None
+    members: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+
+
+def attempts(cls: Class, week: str, withdrawn: bool = False) -> list[Attempt]:
+    """All attempts of a week by number; withdrawn: with those that do not count."""
+    return _read(cls, "assignment = ?" + ("" if withdrawn else " AND withdrawn_at IS NULL"), (week,))
+
+
+def attempt(cls: Class, number: int) -> Attempt:
+    """The submission with this number. LabError for none."""
+    found = _read(cls, "id = ?", (number,))
+    if not found:
+        raise LabError(f"there is no submission {number}: `grade status WEEK` lists them")
+    return found[0]
+
+
+def _read(cls: Class, where: str, values: Sequence[object]) -> list[Attempt]:
+    rows = cls.db.execute(f"SELECT * FROM submission WHERE {where} ORDER BY id", values).fetchall()
+    of = f"submission IN (SELECT id FROM submission WHERE {where}) ORDER BY submission"
+    members: dict[int, list] = {}
+    for row in cls.db.execute(f"SELECT submission, person, label FROM member WHERE {of}, seat", values):
+        members.setdefault(row["submission"], []).append(row)
+    renamed: dict[int, list[tuple[str, str]]] = {}
+    for row in cls.db.execute(f"SELECT submission, old, new FROM rename WHERE {of}, old", values):
+        renamed.setdefault(row["submission"], []).append((row["old"], row["new"]))
+    return [
+        Attempt(
+            row["id"],
+            row["assignment"],
+            row["digest"],
+            _time(row["received"]),
+            row["timed"],
+            None if row["late"] is None else bool(row["late"]),
+            row["how"],
+            row["source"],
+            row["label"],
+            row["grouped"],
+            tuple(json.loads(row["notes"])),
+            tuple(json.loads(row["attention"])),
+            datetime.fromisoformat(row["collected"]),
+            _time(row["withdrawn_at"]),
+            tuple(dict.fromkeys(m["person"] for m in members.get(row["id"], ()) if m["person"] is not None)),
+            tuple(m["label"] for m in members.get(row["id"], ()) if m["person"] is None),
+            tuple(renamed.get(row["id"], ())),
+        )
+        for row in rows
+    ]
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+# -- what arrives -----------------------------------------------------------------------------------------------------
+def add_submission(cls: Class, week: Week, arrival: Arrival) -> Added:
+    """Keep an arrival, unless it is here already; then what the platform says of it now is taken over: whose it is,
+    when it came, whether it is late. An unknown author's is kept, and belongs to nobody."""
+    for time in (arrival.received, arrival.due):
+        if time is not None and time.tzinfo is None:
+            raise ValueError(f"{time} has no zone")
+    digest, now = _digest(arrival.files), datetime.now(UTC).isoformat(timespec="seconds")
+    with cls.writing():
+        seats = _seats(cls, arrival)
+        known = _known(cls, week.name, arrival, digest, seats)
+        if known is None:
+            number = _insert(cls, week.name, arrival, digest, now)
+            path = cls.archive(week, number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            put(path, _copied(arrival.files), 0o600)  # in place before the row is: no row without an archive
+        else:
+            number = known.id
+            _update(cls, known, arrival)
+        if known is None or arrival.members or known.labels:
+            _sit(cls, number, seats)
+        for _, keys, found in seats:
+            if found is not None:
+                learn(cls, found, keys)
+                if arrival.due is not None:
+                    extend(cls, found, week.name, arrival.due)
+    kept = attempt(cls, number)
+    nobody = None if kept.members else propose(cls, arrival.label)
+    people = [person(cls, id) for id in kept.members]
+    return Added(number, known is None, people, nobody, kept.withdrawn is not None)
+
+
+def end_collection(cls: Class, week: Week, download: str) -> None:
+    """A download was read to its end: what is in it is known from now on, also if newer attempts come after it."""
+    with cls.writing():
+        cls.db.execute(
+            "INSERT OR IGNORE INTO collected (assignment, download, at) VALUES (?, ?, ?)",
+            (week.name, download, datetime.now(UTC).isoformat(timespec="seconds")),
+        )
+
+
+Seats = list[tuple[str, list[Key], int | None]]  # (label, keys, person or None) of each member
+
+
+def _seats(cls: Class, arrival: Arrival) -> Seats:
+    if not arrival.members:
+        return [(clean(arrival.label).strip(), arrival.keys, owner(cls, arrival.keys)[0])]
+    seats: Seats = []
+    for keys in arrival.members:
+        label = next(
+            (key.value for platform in ("name", "email", "id") for key in keys if key.platform == platform), ""
+        )
+        seats.append((clean(label or arrival.label).strip(), keys, owner(cls, keys)[0]))
+    return seats
+
+
+def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -> Attempt | None:
+    """Which attempt an arrival is, if it is one that is here. Content with the platform's own time is known if this
+    time is, or if only people told another. Content without is what its author handed in last, or was in this very
+    download before; else somebody put earlier files back, which is an attempt again."""
+    theirs = _of_author(cls, week, arrival, seats)
+    same = [one for one in theirs if one.digest == digest]
+    if not same:
+        return None
+    if arrival.received is not None and arrival.timed == PLATFORM:
+        exact = [one for one in same if one.received == arrival.received]
+        found = exact or [one for one in same if one.timed != PLATFORM]
+        return found[-1] if found else None
+    last = [theirs[-1], *[one for one in theirs if one.how == arrival.how][-1:]]
+    if unchanged := [one for one in same if one in last]:
+        return unchanged[-1]
+    read = "SELECT 1 FROM collected WHERE (assignment, download) = (?, ?)"
+    return same[-1] if cls.db.execute(read, (week, arrival.download)).fetchone() else None
+
+
+def _of_author(cls: Class, week: str, arrival: Arrival, seats: Seats) -> list[Attempt]:
+    """All attempts, withdrawn ones too, of whoever handed this in: of one of these persons, with one of these keys, or
+    where one side has no exact key, under this label."""
+    people = {found for _, _, found in seats if found is not None}
+    exact = {key.row for _, keys, _ in seats for key in keys if key.platform != "name"}
+    kept: dict[int, set[tuple[str, str, str]]] = {}
+    query = "SELECT submission, keys FROM member JOIN submission ON submission.id = submission WHERE assignment = ?"
+    for row in cls.db.execute(query, (week,)):
+        keys = {key.row for key in keys_of(row["keys"]) if key.platform != "name"}
+        kept[row["submission"]] = kept.get(row["submission"], set()) | keys
+    label, found = clean(arrival.label).strip(), []
+    for one in attempts(cls, week, withdrawn=True):
+        theirs = kept.get(one.id, set())
+        called = one.label == label and one.group == arrival.group
+        if (
+            people & set(one.members)
+            or exact & theirs
+            or (called and (bool(arrival.group) or ((not exact or not theirs) and (not people or not one.members))))
+        ):
+            found.append(one)
+    return found
+
+
+def _insert(cls: Class, week: str, arrival: Arrival, digest: str, now: str) -> int:
+    row = {
+        "assignment": week,
+        "digest": digest,
+        "received": arrival.received.isoformat() if arrival.received else None,
+        "timed": arrival.timed if arrival.received else "",
+        "late": None if arrival.late is None else int(arrival.late),
+        "how": arrival.how,
+        "source": clean(arrival.source),
+        "label": clean(arrival.label).strip(),
+        "grouped": arrival.group,
+        "notes": json.dumps(arrival.notes),
+        "attention": json.dumps(arrival.attention),
+        "collected": now,
+    }
+    added = cls.db.execute(
+        f"INSERT INTO submission ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())
+    )
+    return int(added.lastrowid or 0)
+
+
+def _update(cls: Class, known: Attempt, arrival: Arrival) -> None:
+    if arrival.received and known.timed != BY_HAND and (arrival.timed == PLATFORM or not known.timed):
+        cls.db.execute(
+            "UPDATE submission SET received = ?, timed = ? WHERE id = ?",
+            (arrival.received.isoformat(), arrival.timed, known.id),
+        )
+    if arrival.late is not None:
+        cls.db.execute("UPDATE submission SET late = ? WHERE id = ?", (int(arrival.late), known.id))
+
+
+def _sit(cls: Class, number: int, seats: Seats) -> None:
+    """Write down whose a submission is. Who an instructor has named keeps the seat."""
+    named: dict[str, int | None] = {}
+    before: dict[str, list[Key]] = {}
+    for row in cls.db.execute("SELECT label, keys, person FROM member WHERE submission = ?", (number,)):
+        named[row["label"]], before[row["label"]] = row["person"], keys_of(row["keys"])
+    cls.db.execute("DELETE FROM member WHERE submission = ?", (number,))
+    for seat, (label, keys, found) in enumerate(seats):
+        every = dict.fromkeys([*keys, *before.get(label, ())])
+        rows = json.dumps([(key.platform, key.value, key.assignment) for key in every])
+        cls.db.execute(
+            "INSERT INTO member (submission, seat, label, keys, person) VALUES (?, ?, ?, ?, ?)",
+            (number, seat, label, rows, found if found is not None else named.get(label)),
+        )
+
+
+def _digest(files: bytes | Path) -> str:
+    if isinstance(files, bytes):
+        return hashlib.sha256(files).hexdigest()
+    with open(files, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copied(files: bytes | Path):
+    if isinstance(files, bytes):
+        return files
+
+    def copy(to: IO[bytes]) -> None:
+        with open(files, "rb") as file:
+            while chunk := file.read(CHUNK):
+                to.write(chunk)
+
+    return copy
+
+
+# -- what an instructor decides ---------------------------------------------------------------------------------------
+def withdraw(cls: Class, numbers: Iterable[int], undo: bool = False) -> list[Attempt]:
+    """Let attempts count no more, or again; those that changed. Their marks and points stay theirs."""
+    chosen = [attempt(cls, number) for number in numbers]
+    changed = [one for one in chosen if (one.withdrawn is None) != undo]
+    now = None if undo else datetime.now(UTC).isoformat(timespec="seconds")
+    with cls.writing():
+        for one in changed:
+            cls.db.execute("UPDATE submission SET withdrawn_at = ? WHERE id = ?", (now, one.id))
+    return changed
+
+
+def retime(cls: Class, number: int, received: datetime | None) -> Attempt:
+    """Say when an attempt was handed in; None: what the platform told holds no more, and nothing tells."""
+    attempt(cls, number)
+    if received is not None and received.tzinfo is None:
+        raise ValueError(f"{received} has no zone")
+    with cls.writing():
+        cls.db.execute(
+            "UPDATE submission SET received = ?, timed = ? WHERE id = ?",
+            (received.isoformat() if received else None, BY_HAND if received else "", number),
+        )
+    return attempt(cls, number)
