@@ -25,6 +25,8 @@ MAX_DEPTH = 12
 MAX_PATH = 1000  # bytes
 _PART = re.compile(r"week[\s_-]*0*(\d+)|capstone")
 _DRIVE = re.compile(r"[A-Za-z]:")
+# What systems and tools leave about and nobody made, some of it under hidden names.
+LEFT_ABOUT = frozenset({"__MACOSX", "__pycache__", "node_modules", ".DS_Store", ".ipynb_checkpoints", ".git", ".nfs"})
 _NOISE = frozenset({"__MACOSX", "__pycache__", "node_modules", "site-packages", "Thumbs.db", "desktop.ini"})
 # nbgrader's own, beside the student's files: the time is told elsewhere, and the secret must not be shown to anyone.
 EXCHANGE_FILES = frozenset({"timestamp.txt", "submission_secret.txt"})
@@ -128,6 +130,23 @@ def _zone(name: str) -> tzinfo:
 def in_moodles_files(name: str) -> str:
     """What Moodle leaves of a name in a file's: "Kate OBrien" of "Kate O'Brien" (clean_filename, PARAM_FILE)."""
     return _CUT.sub("", clean(name).replace("_", " ")).strip()
+
+
+def same_letters(name: str, other: str) -> bool:
+    """Whether two names are one but for signs and blanks, which platforms drop, and for the order of "Doe, Jane"."""
+    return letters(name) in forms(other)
+
+
+def forms(name: str) -> tuple[str, ...]:
+    """The letters of a name as it stands and the other way round: "Jane Doe" of "Doe, Jane"."""
+    last, comma, first = name.partition(",")
+    return (letters(name), letters(first + last)) if comma else (letters(name),)
+
+
+def letters(name: str) -> str:
+    """The letters, marks and digits of a name, composed and in small letters."""
+    text = unicodedata.normalize("NFC", clean(name).casefold())
+    return "".join(c for c in text if unicodedata.category(c)[0] in "LMN")
 
 
 def clean(name: str) -> str:

@@ -1,5 +1,5 @@
-"""`lab check`, `lab race` and `lab open`. Everything heavy is imported when a command runs, so that `lab --help`
-answers at once."""
+"""`lab check`, `lab race`, `lab open` and `lab handin`. Everything heavy is imported when a command runs, so that
+`lab --help` answers at once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def add_commands(app: typer.Typer) -> None:
     app.command(name="check")(check)
     app.command(name="race")(race)
     app.command(name="open")(open_week)
+    app.command(name="handin")(handin)
 
 
 def check(
@@ -77,3 +78,27 @@ def open_week(week: Annotated[str, typer.Argument(metavar="WEEK", help="The week
     if importlib.util.find_spec("jupyterlab") is None:
         raise LabError("JupyterLab is not installed: pip install jupyterlab")
     raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(found.notebook)]).returncode)
+
+
+def handin(
+    week: Annotated[str, typer.Argument(metavar="WEEK", help="The week, for example week13.")],
+    more: Annotated[
+        list[Path] | None, typer.Option("--with", metavar="PATH", help="A file or folder more: a run, say. Repeatable.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="The zip. Default: WEEK.zip, here.")] = None,
+) -> None:
+    """Pack what you wrote in a week into one zip to hand in, with a manifest: nobody has to guess what is what."""
+    from labkit.checks.handin import hand_in
+    from labkit.checks.tasks import find_week
+
+    found = find_week(week)
+    place = to or Path(f"{found.name}.zip")
+    sizes = hand_in(found, place, more or ())
+    modules = {f"{found.package}/{name.replace('.', '/')}.py" for task in found.tasks for name in task.modules}
+    wanted = [*sorted(modules), f"{found.package}/{found.notebook.name}", f"{found.package}/predictions.jsonl"]
+    for name, size in sizes.items():
+        typer.echo(f"  {name}  ({size:,} bytes)")
+    for name in wanted:
+        if name not in sizes:
+            typer.echo(f"{name} is not there, and is not in it")
+    typer.echo(f"{place}: {len(sizes)} files. Hand in this one file, as it is.")

@@ -35,3 +35,9 @@ def read(folder, week):
 def arranged(read, week):
     """The one submission that lies in the folder, arranged."""
     return lambda: arrange(read(), week)
+
+
+@pytest.fixture(scope="session")
+def week_of_all(tmp_path_factory):
+    """The same week, made once: for properties, which ask for it a hundred times."""
+    return make_week(tmp_path_factory.mktemp("course"))

@@ -1,0 +1,220 @@
+"""`grade collect week13 download.zip [worksheet.csv]`: every attempt of a download into the class's store, for good.
+
+What is known already is not there twice, so a download may be collected again, and a collection that was interrupted
+goes on by the same command. An attempt's archive is in place before the store has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from grading.files import locked
+from grading.intake.arrival import GIVEN, Arrival, Key
+from grading.intake.downloads import Download, Known, read_download
+from grading.intake.names import count, forms, letters, printable, shown, some
+from grading.intake.rosters import Roster, read_roster
+from grading.intake.wrong_week import refuse_another_weeks
+from grading.register.deadlines import extend
+from grading.register.people import everybody, key_of, learn, owner, person
+from grading.register.schema import SUBMITTED, Class
+from grading.register.submissions import Added, add_submission, end_collection
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+SCRATCH = ".collecting"  # beside what is kept
+LONG = timedelta(days=100)  # before a deadline nobody hands in so early: it is a slip in the year, or the month
+EVERY = 10.0  # seconds between two lines of progress
+Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
+
+
+@dataclass
+class Report:
+    """What a collection did. kept: each arrival, and what became of it; notes: sentences on what was passed over."""
+
+    week: Week
+    download: Download
+    kept: list[tuple[Arrival, Added]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def new(self) -> list[tuple[Arrival, Added]]:
+        return [one for one in self.kept if one[1].new]
+
+
+def collect(
+    cls: Class,
+    week: Week,
+    source: Path,
+    worksheet: Path | None = None,
+    received: datetime | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Report:
+    """Keep what is new in a download, and take over what it says of the rest.
+
+    worksheet   Moodle's grading worksheet of this assignment: whose everything is, when it came, extensions, groups
+    received    when everything of which nothing tells a time was handed in, or by when
+
+    LabError for what is no download, for another week's, for a time that has not come, and while another collects."""
+    if received is not None and received > datetime.now(UTC):
+        raise LabError(f"--received {received.isoformat()} has not come yet: it is when the submissions were there")
+    sheet = read_roster(worksheet, cls.zone or UTC) if worksheet else None
+    place = cls.folder / SUBMITTED
+    place.mkdir(mode=0o700, exist_ok=True)
+    with locked(place, "another `grade collect` is running in this class: wait for its end"):
+        scratch = place / SCRATCH
+        shutil.rmtree(scratch, ignore_errors=True)  # of a collection that was killed
+        scratch.mkdir(mode=0o700)
+        try:
+            called = {form for one in everybody(cls) for form in forms(one.name)}
+            known = Known(week, partial(_owner, cls), lambda name: letters(name) in called, cls.zone, sheet)
+            download = read_download(source, known, scratch, lambda done, total: progress("reading", done, total))
+            refuse_another_weeks([Path(str(one.files)) for one in download.arrivals], source, week)
+            report = Report(week, download, notes=list(download.notes))
+            if sheet:
+                _take_sheet(cls, week, sheet, report)
+            for done, arrival in enumerate(download.arrivals):
+                progress("keeping", done, len(download.arrivals))
+                if arrival.received is None and received is not None:
+                    arrival.received, arrival.timed = received, GIVEN
+                report.kept.append((arrival, add_submission(cls, week, arrival)))
+            if download.digest:
+                end_collection(cls, week, download.digest)
+        except OSError as error:
+            raise LabError(
+                f"{error.filename or place}: {error.strerror or error}: fix that and collect again, which goes on from "
+                "here and loses nothing"
+            ) from None
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    report.notes += _slips(cls, week, received, report)
+    return report
+
+
+def _owner(cls: Class, keys: Sequence[Key]) -> tuple[int, str] | None:
+    found, _ = owner(cls, keys)
+    return None if found is None else (found, person(cls, found).name)
+
+
+def _take_sheet(cls: Class, week: Week, sheet: Roster, report: Report) -> None:
+    """Keep what Moodle's worksheet says of everybody in it, also of who has handed nothing in: the number in this
+    assignment, and the extension."""
+    strangers = []
+    for line in sheet.lines:
+        who, _ = owner(cls, line.keys or [Key("name", line.name)])
+        if who is None:
+            strangers.append(line.name or line.participant)
+            continue
+        learn(cls, who, [Key("moodle", line.participant, week.name)] if line.participant else [])
+        if line.due is not None:
+            extend(cls, who, week.name, line.due)
+    report.notes += sheet.problems
+    if strangers:
+        report.notes.append(
+            f"{count(len(strangers), 'person')} of {sheet.path.name} not in the class: {some(strangers)}. Have they "
+            f"joined? `grade init {shlex.quote(str(cls.folder))} --roster FILE` takes a newer roster"
+        )
+
+
+def _slips(cls: Class, week: Week, received: datetime | None, report: Report) -> list[str]:
+    """What is to be known of what was collected: what has no time, what is nobody's, and times that look like slips."""
+    told, due = [], cls.rules.deadlines.get(week.name)
+    if report.download.how == "moodle" and not any(arrival.received for arrival, _ in report.kept):
+        told.append(
+            f"Moodle's grading worksheet tells when each was handed in, and whose it is: `grade collect {week.name} "
+            f"{shlex.quote(report.download.source)} WORKSHEET.csv`"
+        )
+    if received is not None and due is not None and due - received > LONG:
+        told.append(
+            f"--received {received.isoformat(' ', 'minutes')} is {(due - received).days} days before the deadline: if "
+            "the date is a slip, `grade submission NUMBER --time TIME` puts each right"
+        )
+    if due is None and any(arrival.late for arrival, _ in report.new):
+        told.append(
+            f"{report.download.source} marks some as late, and course.toml has no deadline of {week.name} by which to "
+            "say how late: write it there"
+        )
+    untimed = [f"{added.id} ({arrival.label})" for arrival, added in report.new if arrival.received is None]
+    if untimed:
+        told.append(
+            f"Of {count(len(untimed), 'new submission')} nothing tells when they were handed in: {some(untimed)}. "
+            "--received TIME says it of the whole download, `grade submission NUMBER --time TIME` of one"
+        )
+    for arrival, added in report.kept:
+        told += [f"{added.id} ({shown(arrival.label)}): {sentence}" for sentence in arrival.attention if added.new]
+        if added.withdrawn:
+            told.append(
+                f"{added.id} ({shown(arrival.label)}) is withdrawn, and stays so: `grade submission "
+                f"{added.id} --undo` lets it count again"
+            )
+        if not added.members and not arrival.members:
+            whose = key_of(cls, added.proposed) if added.proposed else "ID"
+            told.append(
+                f"{shown(arrival.label)} is nobody of the class: `grade who {shlex.quote(arrival.label)} = "
+                f"{shlex.quote(whose)}`" + (f" ({shown(added.proposed.name)}?)" if added.proposed else "")
+            )
+    return told
+
+
+# -- what a person sees of it -----------------------------------------------------------------------------------------
+def command(cls: Class, week: Week, source: Path, worksheet: Path | None, received: str | None) -> int:
+    """`grade collect`: the collection with its progress, and one summary. Status 1: something was passed over."""
+    console = Console()
+    with _shown(Console(stderr=True)) as progress:
+        report = collect(cls, week, source, worksheet, _time(received, cls), progress)
+    for sentence in dict.fromkeys(report.notes):
+        console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
+    people = {one.id for _, added in report.kept for one in added.members}
+    nobody = sum(not added.members for _, added in report.kept)
+    console.print(
+        f"{week.name}: {count(len(report.kept), 'submission')} of {count(len(people), 'person', 'people')} in "
+        f"{shown(report.download.source)}, {len(report.new)} new" + (f", {nobody} of nobody known" if nobody else ""),
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    return 1 if report.download.notes else 0
+
+
+def _time(text: str | None, cls: Class) -> datetime | None:
+    """--received as a time; without an offset it is in the class's zone."""
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        found = found.replace(tzinfo=cls.zone) if found.tzinfo is None and cls.zone else found
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise LabError(f"--received {text!r} is no time with its offset from UTC: write 2026-11-20T23:59+01:00")
+    return found
+
+
+@contextlib.contextmanager
+def _shown(console: Console) -> Iterator[Progress]:
+    """The progress function: a bar on a terminal, else a line now and then."""
+    if console.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        columns = TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn()
+        with Bar(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("reading", total=None)
+            yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+        return
+    last = time.monotonic()
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            console.print(f"{what}: {done} of {total}", highlight=False)
+
+    yield report

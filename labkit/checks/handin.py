@@ -1,0 +1,106 @@
+"""`lab handin week13`: a student's work of one week in one zip, with a manifest: nobody has to guess what is what.
+
+week13_allreduce/collectives.py     the week's folder, without the course's tests, given/, data/, results/
+hello.py                            modules of one's own in the course's root folder
+handin.json                         the manifest: the week, the sha256 of each file, versions, the time
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from labkit import __version__
+from labkit.checks.tasks import REGISTRY, Week
+from labkit.errors import LabError
+
+MANIFEST, FORMAT = "handin.json", 1
+MOST_BYTES = 16 << 20  # of one file: grading reads no larger one
+MOST_TOTAL, MOST_FILES = 64 << 20, 2000
+LEFT_OUT = ("__pycache__", "results", "given", "data", "runs", "checkpoints", "node_modules")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a zip of `lab handin` says of itself: the week, when it was made, sha256 (hex) by path, versions."""
+
+    week: str
+    made: datetime
+    files: dict[str, str]
+    versions: dict[str, str]
+
+
+def read_manifest(data: bytes) -> Manifest | None:
+    """The manifest in these bytes, whose types are checked; None if they hold none. A student may have written it."""
+    try:
+        found = json.loads(data)
+        made = datetime.fromisoformat(found["made"])
+        parts = found["files"], found["versions"]
+        texts = [text for part in parts for item in part.items() for text in item]
+        if found["format"] != FORMAT or made.tzinfo is None or not all(isinstance(one, str) for one in texts):
+            return None
+        return Manifest(str(found["week"]), made, *parts)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def hand_in(week: Week, to: Path, more: Sequence[Path] = ()) -> dict[str, int]:
+    """Pack a week's work into the zip `to`; the size of each file in it, by path.
+
+    more   further files and folders, for example the folder of a run
+
+    LabError for what is not there, is a link, or is more than grading reads."""
+    root, found = week.folder.parent, dict[str, Path]()
+    for path in _below(week.folder):
+        if path not in (week.folder / REGISTRY, week.folder / "README.md", *week.tests):
+            found[path.relative_to(root).as_posix()] = path
+    found |= {path.name: path for path in sorted(root.glob("*.py")) if path.is_file()}
+    for path in more:
+        if not path.exists():
+            raise LabError(f"there is no {path} to hand in: check the name")
+        for inner in _below(path) if path.is_dir() else [path]:
+            found[(path.name / inner.relative_to(path) if path.is_dir() else Path(path.name)).as_posix()] = inner
+    sizes = {name: path.stat().st_size for name, path in found.items()}
+    for name, path in found.items():
+        if path.is_symlink():
+            raise LabError(f"{name} is a link, which nobody can read elsewhere: put the file itself in its place")
+        if sizes[name] > MOST_BYTES:
+            raise LabError(
+                f"{name} has {sizes[name] / 1e6:.0f} MB, and a file may have {MOST_BYTES >> 20}: move it away"
+            )
+    if sum(sizes.values()) > MOST_TOTAL or len(sizes) > MOST_FILES:
+        raise LabError(f"these are {len(sizes)} files of {sum(sizes.values()) / 1e6:.0f} MB, which is too much")
+    contents = {name: path.read_bytes() for name, path in sorted(found.items())}
+    manifest = {
+        "format": FORMAT,
+        "week": week.name,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()},
+        "versions": {"labkit": __version__, "python": platform.python_version(), "torch": _torch()},
+    }
+    with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in {MANIFEST: json.dumps(manifest, indent=1).encode(), **contents}.items():
+            archive.writestr(name, data)
+    return sizes
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files of a folder, sorted, without hidden ones and LEFT_OUT."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if not any(part.startswith(".") or part in LEFT_OUT for part in parts) and not path.is_dir():
+            yield path
+
+
+def _torch() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
