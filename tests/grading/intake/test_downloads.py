@@ -106,6 +106,7 @@ def test_canvas_attempts_of_two_downloads_in_order(read, folder):
     found = read(folder)
     assert [files["ring.py"] for _, files in read.files] == [b"first", b"second", b"third"]
     assert [one.late for one in found.arrivals] == [False, False, True]
+    assert [[key.value for key in one.keys if key.assignment] for one in found.arrivals] == [["100"], ["200"], ["300"]]
     assert found.arrivals[2].notes and not found.arrivals[0].notes
 
 

@@ -1,0 +1,175 @@
+"""The class's pictures, in the look of the run reports: behaviours, distribution, tasks. Hatching and words tell apart
+what colours do."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grading.publish import page
+from grading.publish.mistakes import Behaviour
+from grading.publish.overview import Overview
+from labkit.checks.outcome import number
+from labkit.record.plotting import INK, MUTED, PAPER, WIDTH, Picture, look, save, ticks
+
+FAILED, UNTRIED, EARNED = "#a11212", "#8a6100", "#005a9c"  # names of the palette: they change in the dark
+MOST = 12
+
+
+def draw_all(overview: Overview, folder: Path) -> list[Picture]:
+    """Pictures as SVG and PNG in `folder`; none for an empty class."""
+    drawn = [behaviours(overview, folder), distribution(overview, folder), tasks(overview, folder)]
+    return [picture for picture in drawn if picture is not None]
+
+
+def behaviours(overview: Overview, folder: Path) -> Picture | None:
+    """Bars of how many failed and how many left it blank, most failed first; what fails together is one."""
+    rows = [entry for entry in overview.told_once if entry.failed or entry.untried][:MOST]
+    if not rows:
+        return None
+    with look() as figure:
+        fig, ax = _bars(figure, [f"{e.task}  {_named(e)}" for e in rows], each=0.4, rest=0.62, above=0.34, right=0.97)
+        places = range(len(rows))
+        ax.barh(places, [100 * e.rate for e in rows], color=FAILED, height=0.62, label="tried and failed")
+        ax.barh(
+            places,
+            [100 * e.untried_rate for e in rows],
+            left=[100 * e.rate for e in rows],
+            height=0.62,
+            color=PAPER,
+            edgecolor=UNTRIED,
+            hatch="////",
+            linewidth=0.8,
+            label="left blank",
+        )
+        for place, entry in enumerate(rows):
+            end = 100 * (entry.rate + entry.untried_rate)
+            _beside(ax, f"{entry.failed}" + (f" + {entry.untried}" if entry.untried else ""), (end, place), (4, 0))
+        ax.set_xlim(0, 112)  # the whole class, and room for a number beside it: a short bar is few of them
+        ax.set_xticks(range(0, 101, 20))
+        ax.set_xlabel("percent of the students who were judged")
+        ax.grid(False, axis="y")
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.1, handlelength=1.6)
+        first = rows[0]
+        alt = (
+            f"Bars of {page.count(len(rows), 'behaviour')}, most failed first. "
+            + "; ".join(
+                f"{e.task} {_named(e)}: {e.failed} of {e.judged} failed, {e.untried} left it blank" for e in rows[:5]
+            )
+            + "."
+        )
+        note = (
+            f"Numbers at the bars count students: tried and failed + left blank. Most failed: {first.task}, "
+            f"{_named(first)}."
+            if first.failed
+            else "Numbers at the bars count students."
+        )
+        return save(fig, folder, "behaviours", "Behaviours", alt, note)
+
+
+def distribution(overview: Overview, folder: Path) -> Picture | None:
+    """Histogram of the automatic points that are sure, with the quartiles."""
+    values, top = overview.automatic, overview.possible
+    if not values or not top:
+        return None
+    bins = 10
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, max(0, int(bins * value / top)))] += 1
+    low, median, high = overview.quartiles
+    with look() as figure:
+        fig = figure(WIDTH, 2.6)
+        ax = fig.subplots()
+        fig.subplots_adjust(left=0.075, right=0.985, top=0.86, bottom=0.19)
+        width = top / bins
+        ax.bar([width * (i + 0.5) for i in range(bins)], counts, width=0.9 * width, color=EARNED)
+        for i, many in enumerate(counts):
+            if many:
+                _beside(ax, str(many), (width * (i + 0.5), many), (0, 2), ha="center", va="baseline")
+        ax.set_ylim(0, 1.18 * max(counts))
+        ax.axvspan(low, high, ymin=0, ymax=0.025, color=INK, linewidth=0)
+        ax.axvline(median, color=INK, linestyle=(0, (4, 2)), linewidth=1.1)
+        side = "right" if median > 0.85 * top else "center"
+        top_of_axes = {"xycoords": ("data", "axes fraction"), "va": "baseline"}
+        _beside(ax, f"median {number(median)}", (median, 1), (0, 3), ha=side, **top_of_axes)
+        ax.set_xlim(0, top)
+        ax.set_xticks([number(width * i) for i in range(bins + 1)])
+        ax.yaxis.set_major_locator(ticks(5, whole=True))
+        ax.set_xlabel(f"automatic points, of {number(top)}")
+        ax.set_ylabel("students")
+        ax.grid(False, axis="x")
+        parts = "; ".join(
+            f"{number(width * i)} to {number(width * (i + 1))}: {many}" for i, many in enumerate(counts) if many
+        )
+        return save(
+            fig,
+            folder,
+            "distribution",
+            "Distribution",
+            f"Histogram of the automatic points of {page.count(len(values), 'student')}. {parts}. "
+            f"Median {number(median)}, middle half {number(low)} to {number(high)}.",
+            "Each bar reaches up to the next number, the last one includes full marks. The thick line on the "
+            "axis is the middle half of the class.",
+        )
+
+
+def tasks(overview: Overview, folder: Path) -> Picture | None:
+    """Mean share of each task's points, with the number who have all of them."""
+    rows = [row for row in overview.by_task() if row["mean"] is not None]
+    if not rows:
+        return None
+    with look() as figure:
+        fig, ax = _bars(
+            figure, [f"{row['id']}  {row['title']}" for row in rows], each=0.34, rest=0.6, above=0.12, right=0.9
+        )
+        places = range(len(rows))
+        ax.barh(places, [100] * len(rows), color=PAPER, edgecolor=MUTED, height=0.6, linewidth=0.6)
+        ax.barh(places, [100 * row["mean"] for row in rows], color=EARNED, height=0.6)
+        for place, row in enumerate(rows):
+            _beside(ax, f"{math.floor(100 * row['mean'] + 0.5)} %", (100, place), (5, 0))
+        ax.set_xlim(0, 100)
+        ax.set_xlabel("mean percent of the task's points")
+        ax.grid(False, axis="y")
+        return save(
+            fig,
+            folder,
+            "tasks",
+            "Tasks",
+            "Mean share of the points by task: "
+            + "; ".join(f"{row['id']} {row['title']} {100 * row['mean']:.0f} percent" for row in rows)
+            + ".",
+            "Only points that are decided count.",
+        )
+
+
+def _named(entry: Behaviour) -> str:
+    return entry.title + (f", and {len(entry.also)} more" if entry.also else "")
+
+
+def _bars(
+    figure: Callable[..., Any], names: list[str], *, each: float, rest: float, above: float, right: float
+) -> tuple[Any, Any]:
+    """A figure and axes for horizontal bars with these names, the first on top. Inches: of `each` bar, of the `rest` of
+    the figure, of which `above` them."""
+    height = rest + each * len(names)
+    fig = figure(WIDTH, height)
+    ax = fig.subplots()
+    fig.subplots_adjust(left=0.43, right=right, top=1 - above / height, bottom=0.44 / height)
+    ax.set_yticks(range(len(names)), [_label(name) for name in names], fontsize=8, color=INK)
+    ax.invert_yaxis()
+    return fig, ax
+
+
+def _beside(ax: Any, text: str, place: tuple[float, float], offset: tuple[int, int], **how: Any) -> None:
+    """A number beside a bar, so many points away."""
+    how = {"va": "center", "textcoords": "offset points", "fontsize": 8.5, "color": INK, **how}
+    ax.annotate(text, place, xytext=offset, **how)
+
+
+def _label(text: str, width: int = 46) -> str:
+    """An axis label in at most two lines."""
+    rows = textwrap.wrap(text, width)
+    return "\n".join([rows[0], rows[1] + (" ..." if len(rows) > 2 else "")] if len(rows) > 1 else rows)

@@ -1,0 +1,219 @@
+"""`grade forget`: what is stored of one student, and removing it, and nothing of anyone else.
+
+First the files that are theirs alone: archives, what formgrader shows of them, feedback pages. Then nbgrader's rows of
+their submissions, then the rows of class.db in one transaction, overwritten and not only unlinked. Killed in between,
+the same command removes the rest. What a group submitted stays the others'. Tables, rosters and downloads hold others
+as well: they are named, and a person makes them again or deletes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grading.intake.names import count
+from grading.marking.course import FOLDER
+from grading.publish.page import FEEDBACK, PUBLISHED, folder_name
+from grading.register.people import Person, fold, key_of
+from grading.register.rules import FILE
+from grading.register.schema import Class
+from labkit.errors import LabError
+
+TABLES = ("member", "alias", "extension", "published")  # that name a person
+
+
+@dataclass
+class Stored:
+    """What there is of a person.
+
+    paths        (what, a file or folder that is wholly theirs)
+    submissions  numbers of those that are theirs alone; shared: a group's, of which they leave
+    rows         table -> how many rows; screen: how many in nbgrader's gradebook
+    others       files that name them beside others: a person makes these again, or deletes them"""
+
+    person: Person
+    paths: list[tuple[str, Path]] = field(default_factory=list)
+    submissions: list[int] = field(default_factory=list)
+    shared: list[int] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    screen: int = 0
+    others: list[str] = field(default_factory=list)
+
+
+def find(cls: Class, who: Person) -> Stored:
+    """Everything of a person. Nothing is changed."""
+    stored = Stored(who)
+    own = cls.db.execute(
+        "SELECT id, assignment, (SELECT count(*) FROM member m WHERE m.submission = id) AS members FROM submission "
+        "WHERE id IN (SELECT submission FROM member WHERE person = ?) ORDER BY id",
+        (who.id,),
+    ).fetchall()
+    for row in own:
+        if row["members"] > 1:
+            stored.shared.append(row["id"])
+            continue
+        stored.submissions.append(row["id"])
+        for what, path in (
+            ("what was submitted", cls.archive(cls.week(row["assignment"]), row["id"])),
+            ("the marking screen's notebook", cls.folder / FOLDER / "autograded" / str(row["id"])),
+            ("the marking screen's folder", cls.folder / FOLDER / "submitted" / str(row["id"])),
+        ):
+            stored.paths += [(what, path)] if path.exists() else []
+    pages = (cls.folder / PUBLISHED).glob(f"*/{FEEDBACK}/{folder_name(key_of(cls, who))}")
+    stored.paths += [("feedback", path) for path in sorted(pages)]
+    for table in TABLES:
+        count = cls.db.execute(f"SELECT count(*) FROM {table} WHERE person = ?", (who.id,)).fetchone()[0]
+        stored.rows |= {table: count} if count else {}
+    for table in ("mark", "hand_mark", "rename"):
+        marks = ",".join("?" * len(stored.submissions))
+        query = f"SELECT count(*) FROM {table} WHERE submission IN ({marks})"
+        count = cls.db.execute(query, stored.submissions).fetchone()[0]
+        stored.rows |= {table: count} if count else {}
+    stored.screen = sum(len(list(_screen_rows(cls, number))) for number in stored.submissions)
+    stored.others = list(_others(cls, who))
+    return stored
+
+
+def forget(cls: Class, stored: Stored) -> Iterator[str]:
+    """Remove it, one thing after the other; says what is gone. LabError if something cannot be removed."""
+    for what, path in stored.paths:
+        _remove(path)
+        yield f"{what}, {path}"
+    if stored.screen:
+        with _screen(cls) as book:
+            for number in stored.submissions:
+                for table, id in list(_screen_rows(cls, number, book)):
+                    book.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
+        yield f"rows in {cls.folder / FOLDER / 'gradebook.db'}"
+    cls.db.execute("PRAGMA secure_delete = ON")  # overwritten, and not only unlinked
+    with cls.writing():
+        cls.db.execute("DELETE FROM member WHERE person = ?", (stored.person.id,))
+        for number in stored.submissions:
+            cls.db.execute("DELETE FROM submission WHERE id = ?", (number,))
+        cls.db.execute("DELETE FROM person WHERE id = ?", (stored.person.id,))
+    cls.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the log holds pages of before
+    yield f"rows in {cls.folder / 'class.db'}"
+
+
+def sentences(cls: Class, stored: Stored) -> Iterator[str]:
+    """What there is, for the instructor or for the student who asks."""
+    who = stored.person
+    yield f"Of {who.name} ({key_of(cls, who)}) there is:"
+    for what, path in stored.paths:
+        files, total = size(path)
+        yield f"  {what}: {path} ({count(files, 'file')}, {total / 1000:,.1f} kB)"
+    if stored.screen:
+        yield f"  the marking screen: {count(stored.screen, 'row')}"
+    rows = ", ".join(f"{many} of {table}" for table, many in stored.rows.items())
+    yield f"  class.db: name, e-mail, {count(len(stored.submissions), 'submission')}" + (
+        f", rows: {rows}" if rows else ""
+    )
+    if stored.shared:
+        numbers = ", ".join(map(str, stored.shared))
+        yield f"  a part in what their group handed in, submission {numbers}: the files stay the others'"
+
+
+def size(path: Path) -> tuple[int, int]:
+    """(files, bytes) at a path; links are counted and not followed."""
+    if path.is_symlink() or not path.is_dir():
+        return 1, path.lstat().st_size
+    files = [inner for inner in path.rglob("*") if inner.is_symlink() or not inner.is_dir()]
+    return len(files), sum(inner.lstat().st_size for inner in files)
+
+
+@contextlib.contextmanager
+def _screen(cls: Class) -> Iterator[sqlite3.Connection]:
+    path = cls.folder / FOLDER / "gradebook.db"
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=30)) as book, book:
+            book.execute("PRAGMA secure_delete = ON")
+            yield book
+    except sqlite3.Error as error:
+        raise LabError(
+            f"{path} cannot be changed ({error}): close formgrader, and run the same command again"
+        ) from None
+
+
+def _screen_rows(cls: Class, number: int, book: sqlite3.Connection | None = None) -> Iterator[tuple[str, str]]:
+    """(table, id) of a submission's rows in nbgrader's gradebook, what hangs on others first."""
+    if not (cls.folder / FOLDER / "gradebook.db").is_file():
+        return
+    if book is None:
+        with _screen(cls) as opened:
+            yield from _screen_rows(cls, number, opened)
+        return
+    assignments = [
+        id for (id,) in book.execute("SELECT id FROM submitted_assignment WHERE student_id = ?", (str(number),))
+    ]
+    for one in assignments:
+        for (sheet,) in book.execute("SELECT id FROM submitted_notebook WHERE assignment_id = ?", (one,)).fetchall():
+            for table in ("grade", "comment"):
+                yield from (
+                    (table, id) for (id,) in book.execute(f"SELECT id FROM {table} WHERE notebook_id = ?", (sheet,))
+                )
+            yield "submitted_notebook", sheet
+        yield "submitted_assignment", one
+    yield from (("student", id) for (id,) in book.execute("SELECT id FROM student WHERE id = ?", (str(number),)))
+
+
+def _others(cls: Class, who: Person) -> Iterator[str]:
+    """Sentences on files of the class's folder that name them beside others."""
+    values = [row["value"] for row in cls.db.execute("SELECT value FROM alias WHERE person = ?", (who.id,))]
+    names = {text.casefold() for text in (who.name, who.email, *(one for one in values if not one.isdigit())) if text}
+    numbers = {one for one in values if one.isdigit()}
+    rules = cls.folder / FILE
+    if any(name in _text(rules) for name in names):
+        yield f"{rules} names them: take the lines out"
+    found = [path for path in cls.folder.rglob("*") if path.suffix in (".csv", ".html", ".zip") and path.is_file()]
+    ours = cls.folder / PUBLISHED
+    for path in sorted(found):
+        if path.is_relative_to(cls.folder / "submitted") or path.is_relative_to(cls.folder / FOLDER):
+            continue
+        if path.is_relative_to(ours) and FEEDBACK in path.parts:
+            continue
+        if path.suffix == ".zip":
+            members = _members(path)
+            if any(fold(who.name) in fold(name) or numbers & set(name.split("_")) for name in members):
+                yield f"{path} holds files of them: make it again, or delete it"
+        elif any(name in _text(path) for name in names):
+            yield f"{path} names them: " + (
+                "make it again, or delete it" if path.is_relative_to(ours) else "take them out"
+            )
+
+
+def _text(path: Path) -> str:
+    """A file's text in small letters; "" if it cannot be read, or is larger than any page or table of ours."""
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace") if path.stat().st_size < 50_000_000 else ""
+    except OSError:
+        return ""
+    return text.casefold()
+
+
+def _members(path: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
+        return []
+
+
+def _remove(path: Path) -> None:
+    """A file, a link (not what it points to), or a folder with what is in it; links inside are not followed."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise LabError(
+            f"{error.filename or path} cannot be removed ({error.strerror}): get the right to, and run the "
+            "same command again; it removes the rest"
+        ) from None

@@ -1,0 +1,229 @@
+"""Cases that tell the same mistake, and how often a class made it. From marks alone; nothing here draws or prints.
+
+One mistake often breaks several cases of several tests, and an autopsy's words hold line numbers and ranks. So cases
+are put together by what was recognised, not by the exact words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grading.publish.page import one_line
+from labkit.checks.outcome import gist
+from labkit.checks.verdict import FAULT, HUNG, NOT_ATTEMPTED, PASSED, UNKNOWN, WRONG
+
+CaseData = dict[str, Any]  # as CaseResult.to_json gives it
+
+# A path is looked for from each of a text's characters, and a student may have written the text: so not for ever.
+_PLACE = re.compile(r" ?(?:at )?\(?[^\s()]{0,200}\.py:\d+\)?")
+_RANKS = re.compile(r"\b[Rr]ank(s?) \d+(?:(?:, | and )\d+)*")
+_NUMBER = re.compile(r"(?<![\w.+-])\d[\d.e]*\b")
+_ADVICE = re.compile(r"(?<=\. )[A-Za-z][^.]*: [^.]*\.?$")  # "Ragged chunks differ in length: like= must be ..."
+
+
+def failed(case: CaseData) -> bool:
+    """It ran and was judged, and not passed. A hole and a fault of the grader are no failures."""
+    return case["verdict"] not in (PASSED, NOT_ATTEMPTED, FAULT)
+
+
+def untouched(task: dict[str, Any]) -> bool:
+    """A stretch task that was not attempted, or not judged: nobody asked for it, so it is no finding."""
+    return task["kind"] == "stretch" and all(case["verdict"] == NOT_ATTEMPTED for case in task["cases"])
+
+
+def title(case: CaseData) -> str:
+    """The behaviour without which case of it: "Other operations: mean" -> "Other operations"."""
+    which = re.search(r"\[(.*)\]$", case["test"], re.S)
+    return case["behaviour"].removesuffix(f": {which[1]}") if which else case["behaviour"]
+
+
+def told_once(cases: Iterable[CaseData]) -> list[list[CaseData]]:
+    """Failed cases, those of one mistake together, in the order they came. Hangs are one mistake: words hold times."""
+    groups: dict[tuple, list[CaseData]] = {}
+    for case in cases:
+        if failed(case):
+            what = () if case["verdict"] == HUNG else tuple(map(gist, case["cause"] or [case["text"]]))
+            groups.setdefault((case["verdict"], what), []).append(case)
+    return list(groups.values())
+
+
+def mistake(case: CaseData) -> tuple[str, str]:
+    """(key, words): equal keys are the same mistake, of whichever student; the words tell it in one line.
+
+    A recognised cause is a fixed sentence, in which only lengths differ from case to case. What an autopsy says is
+    full of ranks, places and times: those are taken out of its first sentence, and the advice at its end is kept."""
+    if not case["cause"] and case["verdict"] == WRONG:
+        return f"{WRONG}, {UNKNOWN}", f"{WRONG}, {UNKNOWN}"
+    if len(case["cause"]) > 1:
+        words = "one of: " + "; or ".join(case["cause"])
+    elif case["cause"] and case["verdict"] == WRONG:
+        words = case["cause"][0]
+    else:
+        words = _autopsy(case["cause"][0] if case["cause"] else one_line(case["text"], 1000))
+    return _NUMBER.sub("#", words), words
+
+
+def _autopsy(text: str) -> str:
+    text = _RANKS.sub(_some, _PLACE.sub("", text.partition("\n\n")[0]))
+    advice = _ADVICE.search(text)
+    first = re.split(r"(?<=\w)\. (?=[A-Za-z])|: a rank waits|, a rank in ", text, maxsplit=1)[0].strip(" .")
+    words = re.sub(r" \([\d,.]+ bytes\)", "", _capital(first))
+    return f"{words}. {_capital(advice[0])}" if advice and advice[0] not in words else words
+
+
+def _capital(text: str) -> str:
+    """A sentence's begin. A name of a file or a function stays as it is."""
+    return text if re.match(r"\w*[._(]", text) else text[:1].upper() + text[1:]
+
+
+def _some(rank: re.Match) -> str:
+    return "some ranks" if rank[1] else "a rank"
+
+
+@dataclass
+class Behaviour:
+    """How a class did at one behaviour (one test, all its cases). Numbers count students, each once.
+
+    who         "judged": those of whom the machinery can say something, without grader faults; "failed": at least one
+                case ran and did not pass; "untried": it is still a hole. Places of students in the class
+    cases       case -> how many failed it, for a test with several
+    made        key of a mistake -> who made it
+    words, example    key of a mistake -> the mistake in one line, and one diagnosis of it, word for word
+    also        titles of further behaviours that fail with it, and are counted here: see `by_mistake`
+    """
+
+    task: str
+    title: str
+    who: dict[str, set[int]] = field(default_factory=lambda: {"judged": set(), "failed": set(), "untried": set()})
+    faults: int = 0
+    cases: Counter = field(default_factory=Counter)
+    made: dict[str, set[int]] = field(default_factory=dict)
+    verdicts: Counter = field(default_factory=Counter)
+    words: dict[str, str] = field(default_factory=dict)
+    example: dict[str, str] = field(default_factory=dict)
+    also: list[str] = field(default_factory=list)
+
+    @property
+    def judged(self) -> int:
+        return len(self.who["judged"])
+
+    @property
+    def failed(self) -> int:
+        return len(self.who["failed"])
+
+    @property
+    def untried(self) -> int:
+        return len(self.who["untried"] - self.who["failed"])
+
+    @property
+    def mistakes(self) -> Counter[str]:
+        """Key of a mistake -> how many made it."""
+        return Counter({key: len(students) for key, students in self.made.items()})
+
+    @property
+    def rate(self) -> float:
+        """Share of the judged who tried and failed."""
+        return self.failed / self.judged if self.judged else 0.0
+
+    @property
+    def untried_rate(self) -> float:
+        return self.untried / self.judged if self.judged else 0.0
+
+    @property
+    def most_common(self) -> str | None:
+        """The key of the most common mistake; one of a known cause, if there is any."""
+        many = self.mistakes
+        return min(many, key=lambda key: (key.endswith(UNKNOWN), -many[key]), default=None)
+
+    @property
+    def typical(self) -> tuple[str, str] | None:
+        """The most common mistake in words, and a diagnosis of it."""
+        key = self.most_common
+        return None if key is None else (self.words[key], self.example[key])
+
+    @property
+    def causes(self) -> list[tuple[str, int]]:
+        """Mistakes in words with how many made each, most common first."""
+        ranked = sorted(self.mistakes.items(), key=lambda made: (-made[1], made[0].endswith(UNKNOWN)))
+        return [(self.words[key], many) for key, many in ranked]
+
+
+def behaviours(tasks_of_students: Iterable[Sequence[dict[str, Any]]]) -> list[Behaviour]:
+    """All behaviours, the one that most students failed first; then the less tried first."""
+    found: dict[tuple[str, str], Behaviour] = {}
+    for student, tasks in enumerate(tasks_of_students):
+        for task in tasks:
+            tests: dict[str, list[CaseData]] = {}
+            for case in task["cases"]:
+                tests.setdefault(case["test"].partition("[")[0], []).append(case)
+            for test, cases in tests.items():
+                entry = found.setdefault((task["id"], test), Behaviour(task["id"], title(cases[0])))
+                _count(entry, cases, student)
+    return _ranked(found.values())
+
+
+def by_mistake(found: Iterable[Behaviour]) -> list[Behaviour]:
+    """The behaviours, those of a task as one that the same students failed or left as a hole, or in which one
+    recognised mistake is what most of the failed did. Else a single slip of the class would stand there five times."""
+    same: dict[tuple, list[Behaviour]] = {}
+    for entry in found:
+        failed, untried = frozenset(entry.who["failed"]), frozenset(entry.who["untried"])
+        which = (failed,) if failed else (failed, untried, entry.faults)
+        same.setdefault((entry.task, *which), []).append(entry)
+    groups: dict[tuple, list[Behaviour]] = {}
+    for place, entry in enumerate(map(_together, same.values())):
+        key = entry.most_common
+        shared = key is not None and not key.endswith(UNKNOWN) and 2 * entry.mistakes[key] > entry.failed
+        groups.setdefault((entry.task, key if shared else place), []).append(entry)
+    return _ranked(_together(group) for group in groups.values())
+
+
+def _together(group: list[Behaviour]) -> Behaviour:
+    if len(group) == 1:
+        return group[0]
+    first = group[0]
+    whole = Behaviour(first.task, first.title)
+    whole.also = [title for entry in group for title in (entry.title, *entry.also)][1:]
+    for entry in group:
+        whole.faults = max(whole.faults, entry.faults)
+        whole.verdicts |= entry.verdicts
+        for name, students in entry.who.items():
+            whole.who[name] |= students
+        for key, students in entry.made.items():
+            whole.made[key] = whole.made.get(key, set()) | students
+        whole.words, whole.example = {**entry.words, **whole.words}, {**entry.example, **whole.example}
+    # As within a behaviour: one mistake recognised at one of them is not unknown at the next.
+    known = {student for key, students in whole.made.items() if not key.endswith(UNKNOWN) for student in students}
+    left = {key: students - known if key.endswith(UNKNOWN) else students for key, students in whole.made.items()}
+    whole.made = {key: students for key, students in left.items() if students}
+    return whole
+
+
+def _ranked(found: Iterable[Behaviour]) -> list[Behaviour]:
+    return sorted(found, key=lambda entry: (-entry.failed, -entry.untried))
+
+
+def _count(entry: Behaviour, cases: list[CaseData], student: int) -> None:
+    wrong = [case for case in cases if failed(case)]
+    if not wrong and any(case["verdict"] == FAULT for case in cases):
+        entry.faults += 1
+        return
+    entry.who["judged"].add(student)
+    if not wrong:
+        if any(case["verdict"] == NOT_ATTEMPTED for case in cases):
+            entry.who["untried"].add(student)
+        return
+    entry.who["failed"].add(student)
+    entry.verdicts.update({case["verdict"] for case in wrong})
+    if len(cases) > 1:
+        entry.cases.update({case["behaviour"].removeprefix(entry.title).lstrip(": ") for case in wrong})
+    made = {mistake(case)[0]: case for case in reversed(wrong)}  # the first of each stays
+    known = {key: case for key, case in made.items() if not key.endswith(UNKNOWN)}
+    for key, case in (known or made).items():  # one mistake recognised at one case is not unknown at the next
+        entry.made.setdefault(key, set()).add(student)
+        entry.words.setdefault(key, mistake(case)[1])
+        entry.example.setdefault(key, case["text"])

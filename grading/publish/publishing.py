@@ -1,0 +1,246 @@
+"""`grade publish`: everything that leaves for the class in one week, from where everybody stands.
+
+    published/week13/canvas.csv, moodle.csv   the platform's own table with the grades filled in
+        all.csv                               the class's points
+        class.html                            the class's page: what it has not understood comes first
+        feedback/STUDENT/week13.html          a page for each student; the text of a mail where no platform takes pages
+        upload.zip                            the pages, named as Canvas or Moodle takes them back
+    published/term.csv                        a line for each student, a column for each week, their sum
+
+What blocks is asked first, of grading.register.problems alone. Pages hold hidden data, so as long as somebody may still
+hand in, everything but the pages is written. What was published stands in class.db; the next time says what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from grading.answers import is_theirs
+from grading.intake.names import count, some
+from grading.intake.submission import read_submission
+from grading.marking.items import expanded, items
+from grading.publish import mail, page
+from grading.publish.class_page import write_page
+from grading.publish.feedback import feedback
+from grading.publish.overview import Overview, overview
+from grading.publish.page import FEEDBACK, PUBLISHED, folder_name
+from grading.publish.pictures import own_pictures
+from grading.publish.platforms import MOODLE, Filled, fill, read_sheet
+from grading.publish.table import term_table, week_table, worth, write
+from grading.publish.upload import Packed, pack
+from grading.register.classes import ROSTER
+from grading.register.deadlines import refuse_while_open
+from grading.register.people import Person, everybody, key_of
+from grading.register.problems import problems
+from grading.register.schema import Class
+from grading.register.standing import Standing, standings
+from labkit.checks.outcome import number
+from labkit.checks.tasks import Week
+from labkit.errors import LabError
+
+SHOWN = 20  # names in one sentence
+
+
+@dataclass
+class Published:
+    """What was written. told: sentences on who is left out, and why; changed: (person, total before, now) of those
+    whose published total is another one now."""
+
+    folder: Path
+    standings: list[Standing]
+    overview: Overview
+    grades: Filled | None = None
+    pages: list[tuple[Person, int, Path]] = field(default_factory=list)
+    packed: Packed | None = None
+    told: list[str] = field(default_factory=list)
+    changed: list[tuple[Person, float | None, float | None]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How to publish.
+
+    table       the platform's exported table; None takes the one that the class's folder holds
+    assignment  Canvas' title of the column
+    zeros       0 for those who handed nothing in and whose deadline has passed
+    pages       also while somebody may still hand in
+    printed     the pages show what a student's code printed where it failed"""
+
+    table: Path | None = None
+    assignment: str | None = None
+    zeros: bool = False
+    pages: bool = False
+    printed: bool = False
+
+
+def publish(cls: Class, week: Week, wishes: Wishes) -> Published:
+    """Write everything. LabError, with the command that fixes each, while something blocks."""
+    blocking = [one for one in problems(cls, week) if one.blocks]
+    if blocking:
+        lines = [f"{one.sentence}\n    {one.command}" if one.command else one.sentence for one in blocking]
+        raise LabError(f"nothing of {week.name} was published:\n" + "\n".join(lines))
+    here = standings(cls, week)
+    folder, called = cls.folder / PUBLISHED / week.name, {one.id: key_of(cls, one) for one in everybody(cls)}
+    made = Published(folder, here, overview(week, here))
+    if not made.overview.standings:
+        raise LabError(
+            f"nothing of {week.name} is graded: run `grade collect {week.name}`, then `grade run {week.name}`"
+        )
+    made.grades = _grades(cls, week, here, folder, wishes)
+    write(week_table(week, here, called, zeros=wishes.zeros), folder / "all.csv")
+    write_page(made.overview, folder / "class.html")
+    write(_term(cls, called, wishes.zeros), folder.with_name("term.csv"))
+    try:
+        if not wishes.pages:
+            refuse_while_open(cls, week.name, "feedback pages")
+    except LabError as error:
+        made.told.append(f"no feedback pages: {error}")
+    else:
+        comments = _comments(cls, week, here)
+        made.pages = list(_pages(cls, made, called, comments, printed=wishes.printed))
+        made.packed = pack(cls, week, made.pages, folder / "upload.zip")
+        _mails(week, made, comments)
+    made.told += made.grades.told if made.grades else []
+    if made.packed and made.packed.without:
+        names = some([one.name for one in made.packed.without], SHOWN)
+        made.told.append(f"not in upload.zip, since {made.packed.system}'s number is not known: {names}")
+    made.changed = _keep(cls, week, made, wishes.zeros)
+    return made
+
+
+def _grades(cls: Class, week: Week, here: Sequence[Standing], folder: Path, wishes: Wishes) -> Filled | None:
+    """Fill the platform's table: the one that was named, else this assignment's worksheet, else the roster."""
+    kept = (cls.archive(week, 0).with_name("worksheet.csv"), cls.folder / ROSTER)
+    for path in [wishes.table] if wishes.table else [one for one in kept if one.is_file()]:
+        if (sheet := read_sheet(cls, week, path)) is not None:
+            to = folder / f"{sheet.system.lower()}.csv"
+            return fill(sheet, week, here, to, assignment=wishes.assignment, zeros=wishes.zeros)
+    if wishes.table:
+        raise LabError(
+            f"{wishes.table} is neither Canvas' gradebook (Grades, Export) nor Moodle's grading worksheet (the "
+            "assignment, Grading action, Download grading worksheet)"
+        )
+    return None
+
+
+def _pages(
+    cls: Class, made: Published, called: Mapping[int, str], comments: Mapping[int, Mapping[str, str]], *, printed: bool
+) -> Iterator[tuple[Person, int, Path]]:
+    """Everybody's page. A page of before of somebody who has none now goes."""
+    written, week, to = set(), made.overview.week, made.folder / FEEDBACK
+    for one in made.standings:
+        if one.mark is None or one.counted is None:
+            continue
+        read = read_submission(cls.archive(week, one.mark.submission), one.counted.submission.renamed)
+        theirs = {path: data for path, data in read.files.items() if is_theirs(path, week)}
+        pictures = own_pictures(theirs, week.notebook.name)
+        text = feedback(week, one, comments[one.person.id], pictures, printed=printed)
+        place = page.write(to / folder_name(called[one.person.id]) / f"{week.name}.html", text)
+        written.add(place)
+        yield one.person, one.mark.submission, place
+    for old in to.glob(f"*/{week.name}.*"):
+        if old.with_suffix(".html") not in written:
+            old.unlink()
+
+
+def _comments(cls: Class, week: Week, here: Sequence[Standing]) -> dict[int, dict[str, str]]:
+    """person -> task -> what people wrote, as students read it: a rubric's items by titles, codes as sentences."""
+    commented = {id for one in here for id, given in one.by_hand.items() if given.comment}
+    rubrics = {id: items(week, week.task(id)) for id in commented if week.task(id).kind == "written"}
+    return {
+        one.person.id: {
+            id: expanded(given.comment, rubrics.get(id, ()), cls.rules.comments)
+            for id, given in one.by_hand.items()
+            if given.comment
+        }
+        for one in here
+    }
+
+
+def _mails(week: Week, made: Published, comments: Mapping[int, Mapping[str, str]]) -> None:
+    """Beside each page that no platform takes back, the text of a mail."""
+    packed = {one.id for one in made.packed.people} if made.packed else set[int]()
+    standing = {one.person.id: one for one in made.standings}
+    for who, _, path in made.pages:
+        beside = path.with_suffix(".txt")
+        if who.id in packed:
+            beside.unlink(missing_ok=True)
+        else:
+            page.write(beside, mail.text(week, standing[who.id], comments[who.id]))
+
+
+def _term(cls: Class, called: Mapping[int, str], zeros: bool) -> list[list[Any]]:
+    """The term's table: each week of which something is graded."""
+    parts = [(week, standings(cls, week)) for week in cls.weeks]
+    parts = [(week, here) for week, here in parts if any(one.mark is not None for one in here)]
+    names = {"canvas": "Canvas ID", "id": "ID", "email": "E-mail"}
+    keys: dict[int, dict[str, str]] = {}
+    for row in cls.db.execute(
+        "SELECT person, platform, value FROM alias WHERE assignment = '' ORDER BY platform, value"
+    ):
+        if row["platform"] in names and row["value"] != called.get(row["person"]):
+            theirs = keys.setdefault(row["person"], {})
+            column = names[row["platform"]]
+            theirs[column] = "; ".join(filter(None, (theirs.get(column), row["value"])))
+    return term_table(parts, called, keys, zeros=zeros)
+
+
+def _keep(cls: Class, week: Week, made: Published, zeros: bool) -> list[tuple[Person, float | None, float | None]]:
+    """Put down what was published; whose total is another one than the last time."""
+    before = {
+        row["person"]: row["total"]
+        for row in cls.db.execute("SELECT person, total FROM published WHERE assignment = ? ORDER BY at", (week.name,))
+    }
+    changed, now = [], datetime.now(UTC).isoformat()
+    with cls.writing():
+        for one in made.standings:
+            id = one.person.id
+            grade = made.grades.grades.get(id) if made.grades else worth(one, zeros)
+            total = None if grade is None or isinstance(grade, str) else float(grade)
+            if id in before and before[id] != total:
+                changed.append((one.person, before[id], total))
+            if before.get(id) != total or (grade is not None and id not in before):
+                cls.db.execute(
+                    "INSERT INTO published (assignment, person, total, at) VALUES (?, ?, ?, ?)",
+                    (week.name, id, total, now),
+                )
+    return changed
+
+
+def sentences(cls: Class, week: Week, made: Published) -> Iterator[str]:
+    """What to say of it, at the end what to do with each file."""
+    yield from made.told
+    if made.changed:
+        points = [f"{who.name} {_points(was)} -> {_points(now)}" for who, was, now in made.changed]
+        more = f"; and {len(points) - SHOWN} more" if len(points) > SHOWN else ""
+        yield f"changed since it was published last: {'; '.join(points[:SHOWN])}{more}"
+    late = [one.due for one in made.standings if one.counted is None and one.due and not one.excused]
+    if made.grades and any(grade == 0 for grade in made.grades.grades.values()) and late:
+        try:
+            refuse_while_open(cls, week.name, "")
+        except LabError:
+            yield "zeros may still change: somebody may hand in late"
+    if made.grades:
+        into = f"into the column {made.grades.column!r}" if made.grades.column else "as a new assignment"
+        way = "the assignment, Upload grading worksheet" if made.grades.system == MOODLE else f"Grades, Import, {into}"
+        many = f"{len(made.grades.grades)} of {count(len(made.standings), 'student')}"
+        yield f"{made.grades.path}: {many}; in {made.grades.system}: {way}"
+    if made.packed:
+        way = {
+            "Moodle": "the assignment, Grading action, Upload multiple feedback files in a zip",
+            "Canvas": "the assignment, Re-upload submissions",
+        }[made.packed.system]
+        yield f"{made.packed.path}: {count(len(made.packed.people), 'page')}; in {made.packed.system}: {way}"
+    elif made.pages:
+        example = made.pages[0][2]
+        yield f"{example.parent.parent}: {count(len(made.pages), 'page')}, each with the text of a mail: {example}"
+    term = made.folder.with_name("term.csv")
+    yield f"{made.folder / 'class.html'}: the class; {made.folder / 'all.csv'}: its points; {term}: the term's"
+
+
+def _points(total: float | None) -> str:
+    return "none" if total is None else f"{number(total)}"

@@ -1,0 +1,118 @@
+"""`grade status`: who has submitted, what is graded, what waits for a person, who is late or missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grading.publish import page
+from grading.register.problems import Problem, problems
+from grading.register.schema import Class
+from grading.register.standing import MISSING, NOT_YET, Standing, possible, standings
+from labkit.checks.outcome import number
+from labkit.checks.tasks import Week
+
+
+@dataclass
+class Status:
+    """A week: where everybody stands, and what is to be done. zone: in which times are shown."""
+
+    week: Week
+    standings: list[Standing]
+    problems: list[Problem]
+    zone: tzinfo | None = None
+
+    def count(self, *states: str) -> int:
+        return sum(one.state in states for one in self.standings)
+
+    @property
+    def submitted(self) -> int:
+        return sum(one.counted is not None for one in self.standings)
+
+    @property
+    def graded(self) -> int:
+        return sum(one.mark is not None for one in self.standings)
+
+    @property
+    def waiting(self) -> int:
+        """For a person: graded in part, or in doubt."""
+        return sum(one.mark is not None and one.total is None and not one.excused for one in self.standings)
+
+    @property
+    def late(self) -> int:
+        return sum(one.late for one in self.standings)
+
+    @property
+    def excused(self) -> int:
+        return sum(one.excused for one in self.standings)
+
+    @property
+    def summary(self) -> str:
+        """ "week13: 38 submitted, 36 graded, 4 to be marked by a person, 2 late, 3 missing"."""
+        yet = self.count(NOT_YET)
+        return (
+            f"{self.week.name}: {self.submitted} submitted, {self.graded} graded, {self.waiting} to be marked by a "
+            f"person, {self.late} late, {self.count(MISSING)} missing"
+            + (f", {yet} not submitted yet" if yet else "")
+            + (f", {self.excused} excused" if self.excused else "")
+        )
+
+
+def status(cls: Class, week: Week) -> Status:
+    """Where everybody of the class stands."""
+    return Status(week, standings(cls, week), problems(cls, week), cls.zone)
+
+
+def show(result: Status, console: Console) -> None:
+    """One table, what is to be done, and one line of counts."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    widest = max((len(page.one_line(one.person.name, 40)) for one in result.standings), default=0)
+    names = max(len("student"), min(24 if console.width >= 100 else 12, widest))
+    for name in ("student", "submission", "of", "handed in", "", "automatic", "by hand", "total", "state"):
+        numbers = name in ("submission", "of", "automatic", "by hand", "total")
+        # A fixed width: with a least one, rich makes the table wider than the console, and cuts its right end off.
+        width = names if name == "student" else 10 if name == "handed in" and console.width < 100 else None
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold", width=width)
+    for one in result.standings:
+        table.add_row(*(Text(cell) for cell in cells(one, result.zone)))
+    console.print(table)
+    tell(result.problems, console)
+    console.print(result.summary, style="bold", highlight=False, soft_wrap=True)
+
+
+def tell(found: Sequence[Problem], console: Console) -> None:
+    """What blocks publishing, then what only warns, each with the command that fixes it."""
+    for one in sorted(found, key=lambda one: not one.blocks):
+        line = Text("blocks publishing: " if one.blocks else "warning: ", "bold red" if one.blocks else "yellow")
+        console.print(line.append(one.sentence, "not bold default"), soft_wrap=True)
+        if one.command:
+            console.print(Text(f"    {one.command}"), soft_wrap=True)
+
+
+def cells(one: Standing, zone: tzinfo | None) -> list[str]:
+    """One row of the table."""
+    points, counted = ["", "", ""], one.counted
+    if one.mark is not None:
+        written = possible(one.tasks, "written")
+        points = [
+            f"{number(one.automatic)} / {number(possible(one.tasks, 'auto'))}",
+            "" if not written else "–" if one.ungraded else f"{number(one.given)} / {number(written)}",
+            "" if one.total is None or one.excused else f"{number(one.total)}",
+        ]
+    received = counted.received if counted else None
+    received = received.astimezone(zone) if received and zone else received
+    too_late = one.late and one.mark is not None and one.factor == 0 and not one.excused
+    return [
+        page.one_line(one.person.name, 40),
+        str(counted.submission.id) if counted else "",
+        str(len(counted.attempts)) if counted else "",
+        received.strftime("%Y-%m-%d %H:%M") if received else "unknown" if counted else "",
+        "late" if one.late else "",
+        *points,
+        f"{one.state}, too late" if too_late else one.state,
+    ]

@@ -1,0 +1,368 @@
+"""Formgrader in a real browser: what an instructor sees, clicks and types, on the real week 13.
+
+Every test has a student of its own, so that their order does not matter."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from grading.marks import Mark
+from labkit.checks.verdict import FAULT, HUNG, PASSED, WRONG
+from tests.browser import START, Page, browser, chromium, jupyter
+from tests.grading.gradebook.conftest import NBGRADER
+from tests.grading.gradebook.samples import case, put_marks, rows, scores
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(not NBGRADER, reason="nbgrader is not installed: pip install '.[grading]'"),
+    pytest.mark.skipif(chromium() is None, reason="Chromium is not installed: apt install chromium"),
+]
+ROOT = Path(__file__).resolve().parents[3]
+WEEK = ROOT / "week13_allreduce"
+DIAGNOSIS = "rank 2: chunk 1 differs\n  expected  [6, 8]\n  got       [2, 4]\n  cause: do not divide by N"
+WICKED = "<img src=x onerror=\"alert('a name')\">"
+ATTACK = "<script>alert('{0}'); window.ran = '{0}'</script><img src=x onerror=\"alert('{0}')\">"
+
+
+def mark_of(student: str, week, **more) -> Mark:
+    """72 of 80 automatic points: 13.2 has one wrong case."""
+    tasks = []
+    for task in week.tasks:
+        points, cases = task.points, [case(PASSED, task.points, task.points, behaviour=task.title)]
+        if task.kind == "written":
+            points, cases = None, []
+        elif task.id == "13.2":
+            points, cases = (
+                12,
+                [case(PASSED, 12, 12, behaviour="the sum: N=1"), case(WRONG, 0, 8, DIAGNOSIS, "the sum: N=4, L=3")],
+            )
+        if task.kind != "stretch":
+            tasks.append(
+                {
+                    "id": task.id,
+                    "title": task.title,
+                    "kind": task.kind,
+                    "cell": task.cell,
+                    "points": points,
+                    "possible": task.points,
+                    "cases": cases,
+                }
+            )
+    return Mark(
+        student, "week13", received="2026-10-05T12:30:00+02:00", points=72, possible=80, **{"tasks": tasks, **more}
+    )
+
+
+def handed(change=lambda cells: None) -> dict[str, bytes]:
+    """The reference solution as a submission, its notebook's cells changed in place."""
+    notebook = json.loads((WEEK / "lab.ipynb").read_text())
+    change(notebook["cells"])
+    files = {path.name: path.read_bytes() for path in WEEK.glob("*.py")}
+    return {**files, "lab.ipynb": json.dumps(notebook).encode()}
+
+
+def answers(cells: list[dict]) -> None:
+    """An honest student's answer to the written task."""
+    for cell in cells:
+        if cell.get("id") == "task-13-7-clocks":
+            cell["source"] = ["On my **laptop** the ring wins from 3 MiB on, since $a < b$ and 1 < 2."]
+        if cell.get("id") == "task-13-7-prediction-1":
+            cell["source"] = ['guess_1 = on_record("prediction 1", ms_with_8_ranks=4.6, ms_with_16_ranks=9.8)']
+
+
+def attack(cells: list[dict]) -> None:
+    """Everything that a notebook can carry into a page."""
+    html = ATTACK.format("an output")
+    data = {"text/html": html, "application/javascript": "alert('javascript'); window.ran = 'javascript'"}
+    cells.insert(
+        0,
+        {
+            "cell_type": "code",
+            "id": "x1",
+            "execution_count": 1,
+            "source": f"# {ATTACK.format('code')}",
+            "metadata": {"tags": ['"><script>alert("a tag")</script>']},
+            "outputs": [
+                *({"output_type": "display_data", "metadata": {}, "data": {kind: text}} for kind, text in data.items()),
+                {
+                    "output_type": "display_data",
+                    "metadata": {},
+                    "data": {"image/svg+xml": f"<svg onload=\"alert('svg')\">{html}</svg>"},
+                },
+                {
+                    "output_type": "display_data",
+                    "metadata": {"image/png": {"width": "1 onerror=alert(2)"}},
+                    "data": {"image/png": "x\" onerror=\"alert('png')"},
+                },
+                {"output_type": "display_data", "metadata": {}, "data": {"text/markdown": html}},
+                {"output_type": "display_data", "metadata": {}, "data": {"text/latex": html}},
+                {"output_type": "stream", "name": "stdout", "text": f"\x1b[31m{ATTACK.format('a stream')}"},
+                {"output_type": "error", "ename": "<b>", "evalue": html, "traceback": [html]},
+            ],
+        },
+    )
+    cells.insert(
+        1,
+        {
+            "cell_type": "markdown",
+            "id": "x2",
+            "source": ATTACK.format("markdown"),
+            "metadata": {
+                "nbgrader": {
+                    "schema_version": 3,
+                    "grade_id": "task-13-2",
+                    "grade": True,
+                    "solution": False,
+                    "locked": True,
+                    "points": 1000,
+                    "task": False,
+                }
+            },
+        },
+    )
+    cells.insert(
+        2,
+        {
+            "cell_type": "markdown",
+            "id": "x3",
+            "metadata": {},
+            "attachments": {"a": {"text/html": html}},
+            "source": "[click](javascript:alert('link')) ![x](javascript:alert('image')) [r]\n\n"
+            "[r]: javascript:alert('reference)\n\n<javascript:alert(1)>\n\n<details open "
+            "ontoggle=alert('toggle')>\n\n```mermaid\ngraph TD\n```\n\n"
+            "$\\href{javascript:alert(3)}{x}$",
+        },
+    )
+    cells.insert(
+        3, {"cell_type": "raw", "id": "x4", "metadata": {"raw_mimetype": "text/html"}, "source": ATTACK.format("raw")}
+    )
+    cells.insert(4, {"cell_type": f"x{html}", "source": html, "metadata": {}})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """(course directory, address of Jupyter, function that opens a logged-in tab, the tabs that are open)."""
+    from grading.gradebook.init import init
+    from grading.gradebook.load import load
+    from labkit.checks.tasks import find_week, find_weeks
+
+    folder = tmp_path_factory.mktemp("formgrader")
+    course = init(folder / "course", source=ROOT).course
+    week = find_week("week13", find_weeks(ROOT))
+    files = {name: handed(answers) for name in ("anna", "ben", "cleo")}
+    files["mallory"] = handed(attack)
+    files["raw"] = handed(attack)
+    marks = [mark_of(name, week) for name in (*files, WICKED)]
+    marks.append(
+        mark_of(
+            "mia",
+            week,
+            notes=[f"there is no collectives.py {ATTACK.format('a note')}"],
+            tasks=[
+                {
+                    **entry,
+                    "cases": [
+                        case(WRONG, 0, entry["possible"], ATTACK.format("a diagnosis"), ATTACK.format("a title"))
+                    ],
+                }
+                for entry in mark_of("mia", week).tasks
+            ],
+        )
+    )
+    fault = mark_of("fay", week, complete=False)
+    fault.tasks[4]["cases"] = [case(FAULT, 0, 10, "the judge stopped"), case(HUNG, 0, 0, "rank 1 waits")]
+    load(course, week, put_marks(folder / "marks", *marks, fault), files=lambda mark: files.get(mark.student, {}))
+    for name in files:  # nbgrader's own place: what a click on Autograde would grade
+        work = course.root / "submitted" / name / "week13"
+        work.mkdir(parents=True, exist_ok=True)  # `grade load` has made it, for formgrader's first page
+        (work / "timestamp.txt").write_text("2026-10-05 10:30:00 UTC")
+        shutil.copy(course.root / "source" / "week13" / "lab.ipynb", work)
+    tabs: list[Page] = []
+    with jupyter(course.root, folder / "jupyter", "secret") as address, browser(folder / "browser") as tab:
+
+        def page(path: str):
+            one = tab()
+            tabs.append(one)
+            one.open(f"{address}{path}?token=secret")
+            return one
+
+        yield course, address, page, tabs
+
+
+@pytest.fixture(autouse=True)
+def closed(world):
+    """No test leaves a tab behind: JupyterLab goes on asking the server, and a browser asks few things at once."""
+    yield
+    while world[3]:
+        world[3].pop().close()
+
+
+@pytest.fixture
+def course(world):
+    return world[0]
+
+
+def submission(course, student: str) -> str:
+    with course.gradebook() as book:
+        return f"/formgrader/submissions/{book.find_submission('week13', student).notebooks[0].id}/"
+
+
+def fetched(world, path: str, loaded: str):
+    """(a page, with what its scripts fetch; the value of `loaded`, which says that it has come).
+
+    Formgrader's pages ask once. A request that is lost leaves them waiting for ever: a person reloads, so do we."""
+    page = world[2](path)
+    with contextlib.suppress(TimeoutError):
+        return page, page.wait(loaded, seconds=START / 2)
+    page = world[2](path)
+    return page, page.wait(loaded)
+
+
+def opened(world, student: str):
+    """A student's page, with the scores that its scripts fetch."""
+    loaded = "formgrader.grades && formgrader.grades.loaded && formgrader.comments && formgrader.comments.loaded"
+    return fetched(world, submission(world[0], student), loaded)[0]
+
+
+MANAGE = "/formgrader/manage_submissions/week13"
+
+
+def total(world, student: str) -> str:
+    """What the list of submissions says of a student's points."""
+    row = (
+        "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
+        f"r.querySelector('.student-id').innerText == '{student}')"
+    )
+    return fetched(world, MANAGE, f"{row} && {row}.querySelector('.score').innerText")[1]
+
+
+def test_jupyterlab_has_the_nbgrader_menu(world):
+    page = world[2]("/lab")
+    page.wait(
+        "document.querySelector('.lm-MenuBar') && document.querySelector('.lm-MenuBar').innerText.includes('Nbgrader')"
+    )
+
+
+def test_every_verdict_stands_in_its_grade_cell_with_its_diagnosis(world):
+    page = opened(world, "cleo")
+    assert page.js("[...document.querySelectorAll('input.score')].map(e => e.id)") == [
+        f"task-13-{number}" for number in range(1, 8)
+    ]
+    assert page.js("document.getElementById('task-13-2').placeholder") == "12"
+    cell = page.js("document.getElementById('task-13-2').closest('.code_cell').innerText")
+    assert "def ring_reduce_scatter" in cell, "the student's own code"
+    assert "12 of 20 points: 1 of 2 cases passed" in cell and "✗ wrong" in cell
+    for line in DIAGNOSIS.splitlines():
+        assert line in cell
+    assert "✓ passed" in page.js("document.getElementById('task-13-1').closest('.code_cell').innerText")
+    text = page.text()
+    assert "since $a <\u2060 b$" in text or "since $a < b$ and 1 < 2" in text
+    assert "ms_with_8_ranks=4.6" in page.js("document.body.innerText.split('what was handed in')[1]")
+    if keep := os.environ.get("KEEP_PICTURES"):  # a folder, for whoever wants to look at the page
+        page.picture(Path(keep) / "formgrader.png", "body")
+
+
+def test_the_written_task_is_graded_by_hand_by_its_rubric_and_the_total_is_right(world, course):
+    assert total(world, "anna") == "72 / 100"
+    page = opened(world, "anna")
+    rubric = page.js("document.getElementById('task-13-7').closest('.cell').innerText")
+    for line in ("predictions 1 to 7", "a. three clocks", "b. topology document"):
+        assert line in rubric, "the instructor reads what counts beside the field"
+    assert page.js("document.getElementById('task-13-7').classList.contains('needs_manual_grade')")
+    page.type("#task-13-7", "17")
+    page.wait("formgrader.grades.find(g => g.get('name') == 'task-13-7').get('needs_manual_grade') === false")
+    page.type("#task-13-7-comment", "The second clock needs your numbers.")
+    page.wait("!!formgrader.comments.find(c => c.get('name') == 'task-13-7').get('manual_comment')")
+    assert total(world, "anna") == "89 / 100"
+    assert scores(course, "anna", "week13")["task-13-7"] == (None, 17, False)
+    assert ("anna", "task-13-7", "The second clock needs your numbers.") in rows(course)
+
+
+def test_marks_survive_a_click_on_autograde(world, course):
+    shown = course.root / "autograded" / "ben" / "week13" / "lab.ipynb"
+    before, text = _of(course, "ben"), shown.read_bytes()
+    mine = (
+        "[...document.querySelectorAll('#main-table tr')].find(r => r.querySelector('.student-id') && "
+        "r.querySelector('.student-id').innerText == 'ben')"
+    )
+    page, _ = fetched(world, MANAGE, f"{mine} && !!{mine}.querySelector('.autograde a')")
+    page.js(f"{mine}.querySelector('.autograde a').id = 'click-me'")
+    page.click("#click-me")
+    said = page.wait(
+        "document.querySelector('#error-modal .modal-body') && "
+        "document.querySelector('#error-modal .modal-body').innerText"
+    )
+    assert "Autograde is off" in said and "grade run week13" in said
+    page.wait(f"{mine} && {mine}.querySelector('.score').innerText == '72 / 100'")
+    assert _of(course, "ben") == before and shown.read_bytes() == text
+
+
+def test_a_graders_fault_asks_for_a_human(world):
+    page = opened(world, "fay")
+    assert page.js("document.getElementById('task-13-5').classList.contains('needs_manual_grade')")
+    assert page.js("document.getElementById('task-13-5').placeholder") == ""
+    assert "Give the points by hand" in page.js("document.getElementById('task-13-5').closest('.code_cell').innerText")
+    assert not page.js("document.getElementById('task-13-2').classList.contains('needs_manual_grade')")
+
+
+@pytest.mark.parametrize("student", ["mallory", "mia"])
+def test_nothing_of_a_student_runs_on_the_instructors_page(world, student):
+    page = opened(world, student)
+    assert page.dialogs == [] and page.js("window.ran === undefined")
+    assert (
+        page.js(
+            "[...document.querySelectorAll('#notebook *')].flatMap(e => [...e.attributes]).filter(a => "
+            "a.name.startsWith('on') || /^\\s*javascript:/i.test(a.value)).length"
+        )
+        == 0
+    )
+    assert (
+        page.js(
+            "document.querySelectorAll('#notebook script, #notebook svg, #notebook iframe, #notebook object, "
+            "#notebook embed, #notebook form, #notebook base, #notebook .mermaid').length"
+        )
+        == 0
+    )
+    assert page.js("document.querySelectorAll('input.score').length") == 7, "forged cells are no grade cells"
+    assert page.js("document.getElementById('task-13-2').closest('.nbgrader_cell').innerText").count("/ 20.0") == 1
+    assert "alert" in page.text(), "it is shown, as text"
+
+
+def test_the_same_notebook_as_it_was_handed_in_does_run(world, course):
+    """Or the test above proves nothing."""
+    (course.root / "autograded" / "raw" / "week13" / "lab.ipynb").write_bytes(
+        handed(lambda cells: (attack(cells), cells.pop(4), cells.pop(1)))["lab.ipynb"]
+    )
+    page = world[2](submission(course, "raw"))
+    page.wait("window.ran !== undefined")
+    assert page.dialogs
+
+
+def test_a_wicked_name_does_not_run_either(world):
+    """nbgrader writes ids into its pages unescaped, also those that come decoded out of an address."""
+    from grading.gradebook.course import gradebook_id
+
+    id = gradebook_id(WICKED)
+    part = json.dumps(quote(id, safe="="))
+    link = f"[...document.querySelectorAll('#main-table a')].find(a => a.href.includes({part}))"
+    page, _ = fetched(world, MANAGE, f"!!{link}")
+    for path in (
+        "/formgrader/manage_students",
+        page.js(f"new URL({link}.href).pathname"),
+        f"/formgrader/manage_students/{quote(id)}",
+        submission(world[0], id),
+    ):
+        page = world[2](path)
+        page.wait(f"document.body.textContent.includes({json.dumps(id)})")
+        assert page.dialogs == [] and page.js("document.querySelectorAll('img[onerror]').length") == 0, path
+
+
+def _of(course, student: str) -> list[tuple]:
+    return [row for row in rows(course) if student in row]

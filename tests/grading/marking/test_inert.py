@@ -1,0 +1,124 @@
+"""A student's Markdown on the instructor's page: it can be read, and it cannot act."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+
+from grading.marking import inert
+
+
+class _Page(HTMLParser):
+    """Tags and attributes of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+
+PAYLOADS = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<ScRiPt\n>alert(1)</sCrIpT>",
+    "<<script>x</script>",
+    "a <b onclick='x'>c</b>",
+    "<!-- --><iframe srcdoc='x'>",
+    "<svg/onload=alert(1)>",
+    "<?php x ?><script>",
+    "</p><form>",
+    "[x](javascript:alert(1))",
+    "[x]( javascript&#58;alert(1) 'onmouseover=x')",
+    "![x](http://evil/x.png)",
+    "[x][y]\n\n[y]: javascript:alert(1)",
+    "[y]\n\n[y]:\n  javascript:alert(1)",
+    "<javascript:alert(1)>",
+    "<http://evil>",
+    "    <script>x</script>",
+    "`<script>`",
+    '```"><script>x</script>\nx\n```',
+    "```html\n<script>alert(1)</script>\n```",
+    "$<script>alert(1)</script>$",
+    "$$\n<img src=x onerror=alert(1)>\n$$",
+    "\\begin{a}<script>x</script>\\end{a}",
+    "| <script>x</script> | [a](javascript:x) |\n|---|---|\n| <img onerror=x> | b |",
+    '# <script>x</script> " onclick=x',
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "<\u2060script>x",
+    "> <details open ontoggle=alert(1)>",
+    "- <a href=javascript:alert(1)>x</a>",
+    '~~~mermaid\nclick A href "javascript:alert(1)"\n~~~',
+    "[x](data:text/html,<script>x</script>)",
+    "\\<script>alert(1)</script>",
+    "*<script>*</script>",
+    "[![a](x)](javascript:alert(1))",
+    "<a\thref='x'>y</a>",
+    "[^1]\n\n[^1]: <script>x</script>",
+    "<x-y onfocus=alert(1) autofocus tabindex=1>",
+    "<a:b onclick=x>",
+]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_markdown_becomes_a_page_without_markup_of_the_students(payload):
+    """Through nbconvert's own renderer, as formgrader does it."""
+    render = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
+    page = _Page(render(inert.markdown(payload)))
+    assert page.tags <= {
+        "p",
+        "a",
+        "h1",
+        "pre",
+        "code",
+        "div",
+        "span",
+        "ul",
+        "li",
+        "em",
+        "blockquote",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "section",
+        "ol",
+        "sup",
+        "br",
+    }
+    for name, value in page.attributes:
+        assert name in ("class", "id", "href") and not name.startswith("on")
+        assert name != "href" or value.startswith(("#", "http://", "https://")), "a plain address may be a link"
+        assert value != "mermaid"
+
+
+def test_the_payloads_do_act_without_it():
+    """Or the test above proves nothing."""
+    render = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
+    acting = [
+        p
+        for p in PAYLOADS
+        if {"script", "img", "svg", "iframe", "details", "form"} & _Page(render(p)).tags
+        or any(":" in value for name, value in _Page(render(p)).attributes if name == "href")
+    ]
+    assert len(acting) > 20
+
+
+@pytest.mark.parametrize("macro", ["href", "require", "style", "class", "cssId", "unicode", "HREF"])
+def test_formulas_lose_the_commands_that_can_act_and_keep_the_rest(macro):
+    text = inert.markdown(f"$\\{macro}{{javascript:alert(1)}}{{x}} + \\frac{{1}}{{2}} \\classical$")
+    assert f"\\{macro}{{" not in text and "\\frac{1}{2}" in text and "\\classical" in text
+
+
+def test_plain_markdown_stays_readable():
+    render = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune
+    text = "# Why\n\n- *one*\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n$\\alpha + n < m$"
+    page = _Page(html := render(inert.markdown(text)))
+    assert {"h1", "li", "em", "table", "td", "pre"} <= page.tags and "$\\alpha + n &lt; m$" in html

@@ -1,0 +1,99 @@
+"""Record week13_outcomes.json: what the checks really say of week 13's mutants. Takes about three minutes.
+
+    python -m tests.grading.publish.make_outcomes
+
+Run it again when the checks' words or tests change. Paths of the machine become /tmp/student.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from labkit.checks import load_week, run_checks
+from labkit.checks.runner import LocalRunner
+from tests.mutants13 import MUTANTS
+from tests.stripped import strip_folder
+
+ROOT = Path(__file__).resolve().parents[3]
+WEEK, TO = ROOT / "week13_allreduce", Path(__file__).with_name("week13_outcomes.json")
+KEPT = ("test", "verdict", "seconds", "text", "cause")
+TAKEN = (  # the others tell nothing new
+    "13.1 n instead of n/N",
+    "13.1 N steps instead of N-1",
+    "13.1 one lap only",
+    "13.1 alpha without beta",
+    "13.1 plain least squares",
+    "13.2 off-by-one chunk",
+    "13.2 one step short",
+    "13.2 remainder ignored",
+    "13.2 mean for sum",
+    "13.2 deadlock order",
+    "13.2 a rank returns early",
+    "13.2 like= forgotten",
+    "13.2 a copy comes back",
+    "13.2 built-in collective",
+    "13.2 nothing comes back",
+    "13.2 one rank crashes",
+    "13.3 one step short",
+    "13.3 N steps instead of N-1",
+    "13.3 own chunk not stored",
+    "13.3 endless loop",
+    "13.4 the second lap is missing",
+    "13.4 copy instead of in place",
+    "13.4 everything through rank 0",
+    "13.4 built-in collective in disguise",
+    "13.4 op forgotten",
+    "13.4 NaN",
+    "13.5 no warm-up",
+    "13.5 no maximum",
+    "13.5 no barrier",
+    "13.5 half a bus bandwidth",
+    "13.5 GB/s",
+    "13.6 shared links count in full",
+    "13.6 the fastest hop",
+    "13.6 the ranks in their own order",
+)
+
+
+def main() -> None:
+    week, root = load_week(WEEK), Path(tempfile.mkdtemp())
+    shutil.copytree(WEEK, root / WEEK.name, ignore=shutil.ignore_patterns("__pycache__"))
+    strip_folder(WEEK, root / "blank" / WEEK.name)
+    failed: dict[str, list] = {}
+    with LocalRunner(root, reference=ROOT) as runner:
+        reference = run_checks(["week13"], weeks=[week], runner=runner, seed=13, deadline=20).to_json()["tasks"]
+        for mutant in MUTANTS:
+            name = f"{mutant.task} {mutant.name}"
+            if name not in TAKEN:
+                continue
+            print(name, flush=True)
+            path = root / WEEK.name / f"{mutant.module}.py"
+            original = path.read_text()
+            path.write_text(mutant.apply(original))
+            try:
+                outcome = run_checks(
+                    [mutant.task], weeks=[week], runner=runner, seed=13, deadline=mutant.deadline or 5
+                ).to_json()
+            finally:
+                path.write_text(original)
+            failed[name] = [
+                {key: case[key] for key in KEPT}
+                for task in outcome["tasks"]
+                for case in task["cases"]
+                if case["verdict"] != "passed"
+            ]
+    with LocalRunner(root / "blank") as runner:
+        blank = run_checks(["week13"], weeks=[week], runner=runner, seed=13, deadline=20).to_json()["tasks"]
+    holes = {case["test"]: case["text"] for task in blank for case in task["cases"]}
+    shutil.rmtree(root)
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(cases)}" for name, cases in failed.items())
+    text = f'{{"reference": {json.dumps(reference)},\n"blank": {json.dumps(holes)},\n"mutants": {{\n{lines}}}}}\n'
+    TO.write_text(re.sub(rf"{re.escape(str(root))}/", "/tmp/student/", text))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""A student's page says what the mark says, of this student alone, and nothing active gets in."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from grading.mark import UNSANDBOXED
+from grading.publish.feedback import feedback as written
+from grading.publish.feedback import what_next
+from grading.publish.pictures import own_pictures
+from grading.register.marks import HandMark
+from labkit.checks.verdict import FAULT
+from tests.grading.publish.aclass import RECORDED, WEEK, hand, spoil, stand
+from tests.grading.publish.looking import Tags, assert_one_harmless_file, words
+from tests.grading.publish.pngs import png
+
+
+def standing(*mutants, **fields):
+    return stand("anna", *mutants, **fields)
+
+
+def feedback(one, pictures=([], []), **how):
+    comments = {id: given.comment for id, given in one.by_hand.items() if given.comment}
+    return written(WEEK, one, comments, pictures, **how)
+
+
+def test_every_page_of_the_class_is_one_harmless_file(klass):
+    for one in klass:
+        assert_one_harmless_file(feedback(one))
+
+
+def test_points_task_by_task_and_the_diagnosis_word_for_word():
+    page = feedback(standing("13.2 off-by-one chunk", "13.5 GB/s"))
+    seen = words(page)
+    failed = [*RECORDED["mutants"]["13.2 off-by-one chunk"], *RECORDED["mutants"]["13.5 GB/s"]]
+    assert " ".join(failed[0]["text"].split()) in seen
+    assert "chunk r+1 without rank r+1's numbers: which chunk is complete here?" in seen
+    assert "in GB/s, expected bytes/s" in seen
+    made = standing("13.2 off-by-one chunk", "13.5 GB/s")
+    for task in made.tasks[:6]:
+        assert f"{task['points']} of {task['possible']}" in seen, task["id"]
+    assert f"{made.mark.points} of 80 points by the checks, 20 more are given by hand" in seen
+    assert "\u2013 of 20" in seen and "not graded yet" in seen
+
+
+def test_a_mistake_is_told_once_with_all_its_behaviours_and_points():
+    page = feedback(standing("13.2 deadlock order"))
+    cases = RECORDED["mutants"]["13.2 deadlock order"]
+    hung = [case for case in cases if case["verdict"] == "hung"]
+    assert len(hung) > 5 and page.count('<span class="word">hung</span>') == 1
+    assert page.count("All of them send first") == 1
+    behaviours = {c["test"]: c["behaviour"] for t in RECORDED["reference"] for c in t["cases"]}
+    seen = words(page)
+    assert all(behaviours[case["test"]] in seen for case in cases)
+
+
+@pytest.mark.parametrize(
+    "verdicts, word",
+    [
+        (("passed", "wrong"), "partly"),
+        (("forbidden", "crashed"), "failed"),
+        (("crashed", "crashed"), "crashed"),
+        (("passed", "passed"), "passed"),
+        ((), "not run"),
+    ],
+)
+def test_a_task_is_partly_right_only_where_something_passed(verdicts, word):
+    made = standing()
+    task = made.tasks[2]
+    task["cases"] = [{**case, "verdict": verdict} for case, verdict in zip(task["cases"], verdicts)]
+    page = feedback(made)
+    assert f">{word}<" in page and (">partly<" in page) == (word == "partly")
+
+
+def test_rounded_shares_add_up():
+    made = standing("13.2 built-in collective")
+    total = sum(float(n) for n in re.findall(r'<p class="small">([\d.]+) points?', feedback(made)))
+    assert total == pytest.approx(15 - made.points(made.tasks[1]), abs=0.02)
+
+
+def test_no_seed_no_hash_of_the_tests_and_no_other_student(klass):
+    pages = {one.person.name: feedback(one) for one in klass}
+    others = [name for name in pages if name.startswith("student")]
+    for student, page in pages.items():
+        assert "20261121" not in page and "seed" not in words(page).lower()
+        for other in others:
+            assert other == student or other not in page
+    made = standing(key="k" * 64, tests="t" * 64, environment="e" * 64, attention=["look at anna's colleague bert"])
+    page = feedback(made)
+    assert not any(secret in page for secret in ("kkkk", "tttt", "eeee", "bert"))
+    assert "submission 17" in words(page) and "5d5d5d" not in page
+
+
+def test_what_strangers_write_is_text():
+    evil = "<script>alert(1)</script><img src=x onerror=y>\x1b[31m\u202e"
+    made = stand("<b>" + evil, by_hand=hand("13.7", 15, "<i>well</i>\nsecond line"))
+    spoil(made.mark, "test_reduce_scatter[even", "wrong", f"text {evil}", f"printed {evil}", (f"cause {evil}",))
+    made.mark.notes = [f"note {evil}"]
+    page = feedback(made)
+    assert_one_harmless_file(page)
+    assert not {"script", "b", "i"} & {tag for tag, a in Tags(page).found if not (tag == "i" and a.get("style"))}
+    assert "\x1b" not in page and "\u202e" not in page
+    for what in ("text", "printed", "note"):
+        assert f"{what} <script>alert(1)</script>" in words(page).replace(" >", ">")
+    assert "<i>well</i> second line" in words(page) and "Comment by a person" in words(page)
+
+
+def test_what_was_printed_is_capped_and_can_be_left_out():
+    made = standing()
+    spoil(made.mark, "test_algbw", "wrong", "no", printed="peeked\n" + "y" * 50_000)
+    page = feedback(made)
+    assert "peeked" in page and page.count("y" * 1000) == 1 and len(page) < 30_000
+    page = feedback(made, printed=False)
+    assert "peeked" not in page and "yyyy" not in page and "Your code printed" not in page
+
+
+def test_a_flood_of_text_does_not_flood_the_page():
+    made = standing()
+    spoil(made.mark, "test_algbw", "crashed", "z" * 1_000_000, cause=("z" * 1_000_000,))
+    made.mark.notes = ["n" * 1_000_000]
+    assert len(feedback(made)) < 40_000
+
+
+def test_incomplete_says_a_human_will_look_and_is_no_zero():
+    made = standing(complete=False)
+    spoil(made.mark, "test_algbw", FAULT, "the check itself failed, tell the course: OSError")
+    seen = words(feedback(made))
+    assert "a human will look" in seen.lower() and "not a zero" in seen
+    assert "At least 79.5 of 80 points" in seen and "at least 9.5 of 10" in seen
+    assert "OSError" not in seen, "the grader's own troubles are the instructor's"
+    assert "The grader could not judge 1 behaviour here: Algorithm bandwidth" in seen
+    assert "Total" not in seen
+
+
+def test_a_mark_that_failed_as_a_whole_promises_nothing():
+    made = standing(complete=False)
+    made.mark.tasks, made.mark.points = (
+        [t | {"cases": [], "points": 0 if t["kind"] == "auto" else None} for t in made.tasks],
+        0,
+    )
+    seen = words(feedback(made))
+    assert "At least 0 of 80" in seen and seen.lower().count("a human will look") >= 2
+    assert "are open" not in seen and "Every automatic point" not in seen
+
+
+def test_unsandboxed_is_said():
+    assert "UNSANDBOXED" in feedback(standing(isolation=UNSANDBOXED))
+    assert "UNSANDBOXED" not in feedback(standing())
+
+
+def test_hand_points_complete_the_total_and_the_late_rule_is_told():
+    made = standing(
+        "13.5 GB/s", by_hand=hand("13.7", 15, "good"), factor=0.9, rule="Handed in 3 hours late: 10 % less."
+    )
+    seen = words(feedback(made))
+    assert f"Total {0.9 * (made.mark.points + 15):g} of 100 points" in seen and "15 of 20 by hand" in seen
+    assert "Handed in 3 hours late: 10 % less." in seen and "graded by a person" not in seen
+
+
+def test_a_mark_that_a_person_overruled_says_so():
+    made = standing("13.5 GB/s", by_hand=hand("13.5", 10))
+    seen = words(feedback(made))
+    assert "decided by a person; the checks gave" in seen and "10 of 10" in seen
+    assert made.automatic == 80 and not any("13.5" in sentence for sentence in what_next(WEEK, made)[:-1])
+
+
+def test_fewer_points_by_hand_than_by_the_checks_are_a_persons():
+    """9 of 20 in a task that passes: "read the diagnosis below" stood there, and there was none."""
+    said = what_next(WEEK, standing(by_hand=hand("13.4", 9, "copied")))
+    assert "Task 13.4, ring all-reduce: a person gave 9 of 20; read the comment below." in said
+    assert not any("diagnos" in one or "Every automatic point" in one or "lab check" in one for one in said)
+
+
+def test_points_by_hand_that_are_looked_at_again_are_not_final():
+    made = standing(by_hand={"13.7": HandMark("13.7", 12, content="of other files")})
+    said = "Task 13.7: a person looks again at the points given by hand, which may change."
+    assert what_next(WEEK, made)[-1] == said and "So far" in words(feedback(made))
+    for sure in (standing(by_hand=hand("13.7", 12)), standing(factor=0.0, by_hand=made.by_hand)):
+        assert not any("looks again" in one for one in what_next(WEEK, sure)) and sure.total is not None
+
+
+def test_what_to_do_next_names_tasks_in_order_and_the_command():
+    made = standing("13.4 copy instead of in place", blank=("13.2", "13.3"))
+    said = what_next(WEEK, made)
+    assert said[0] == "Task 13.2, ring reduce-scatter, is still blank: 15 of 15 points."
+    assert said[2].startswith("Task 13.4, ring all-reduce: ") and said[2].endswith(
+        "one mistake explains all of them: x is untouched: the result, which came back, is in other memory."
+    )
+    assert said[3].startswith("`lab check 13.2 13.3 13.4` ")
+    assert "Every automatic point is yours." in what_next(WEEK, standing())[0]
+    assert "13.8" in what_next(WEEK, standing())[0]
+
+
+def test_a_task_that_stands_on_others_says_that_they_cost_nothing():
+    assert "run with the course's own 13.2 and 13.3" in words(feedback(standing("13.4 NaN")))
+    assert "course's own" not in words(feedback(standing("13.2 one step short")))
+
+
+def test_passed_behaviours_can_be_opened_without_a_script():
+    page = feedback(standing("13.6 the fastest hop"))
+    assert Tags(page).all("details") and "No ring is faster: switch, N=4" in page
+
+
+def test_pictures_are_in_the_page_as_data():
+    page = feedback(standing(), own_pictures({"a.png": png(4, 4)}))
+    (image,) = Tags(page).all("img")
+    assert image["alt"] == "Your picture 1: the file a.png." and image["src"].startswith("data:image/png;base64,")
+    assert_one_harmless_file(page)

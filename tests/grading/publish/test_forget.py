@@ -1,0 +1,112 @@
+"""`grade forget`: everything of one student goes, nothing of anyone else, and what only a person can do is named."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from grading.publish.forget import find, forget
+from grading.publish.publishing import Wishes, publish
+from grading.register.people import resolve
+from grading.register.standing import standings
+from labkit.errors import LabError
+from tests.grading.publish.aclass import LATE, WEEK, a_class, hand_in, hand_points, mark, zipped
+
+ROSTER = "student,name,email\nu1,Anna Unique,anna@x.org\nu2,Ben,ben@x.org\nu3,Cleo,cleo@x.org\nu4,Dora,dora@x.org\n"
+
+
+def whole(folder):
+    """Every file's bytes by path, the store's as its statements."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name == "class.db":
+            with sqlite3.connect(path) as db:
+                found["class.db"] = "\n".join(db.iterdump()).encode()
+        elif path.is_file() and not path.name.startswith("class.db"):
+            found[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return found
+
+
+def gone(cls, name="anna@x.org"):
+    stored = find(cls, resolve(cls, name))
+    return stored, list(forget(cls, stored))
+
+
+@pytest.fixture
+def cls(tmp_path):
+    """Anna alone, twice; Ben and Anna as a group, last; Cleo alone; all published."""
+    with a_class(tmp_path / "autumn", ROSTER, LATE) as opened:
+        for name, days in (("anna@x.org", -2), ("anna@x.org", -1), ("cleo@x.org", -1)):
+            number = hand_in(opened, name, mark("13.5 GB/s", notes=[f"a note on {name}"]), days_late=days)
+            hand_points(opened, number, "13.7", 10, f"written to {name}")
+        hand_points(opened, hand_in(opened, ["anna@x.org", "ben@x.org"], mark()), "13.7", 15)
+        publish(opened, WEEK, Wishes())
+        yield opened
+
+
+def test_all_of_one_and_nothing_of_the_others(cls):
+    before = {one.person.email: (one.total, one.counted and one.counted.submission.id) for one in standings(cls, WEEK)}
+    stored, said = gone(cls)
+    assert stored.submissions == [1, 2] and stored.shared == [4] and len(said) == len(stored.paths) + 1
+    after = {one.person.email: (one.total, one.counted and one.counted.submission.id) for one in standings(cls, WEEK)}
+    assert after == {name: before[name] for name in before if name != "anna@x.org"}, "the group's points stay Ben's"
+    assert {path.name for path in (cls.folder / "submitted" / "week13").iterdir()} == {"3.zip", "4.zip"}
+    assert not (cls.folder / "published/week13/feedback/anna@x.org").exists()
+    assert (cls.folder / "published/week13/feedback/ben@x.org").exists()
+
+
+def test_the_store_holds_not_a_byte_of_it_any_more(cls):
+    gone(cls)
+    cls.db.close()
+    data = b"".join(path.read_bytes() for path in cls.folder.glob("class.db*"))
+    for text in (b"anna@x.org", b"Anna Unique", b"written to anna"):
+        assert text not in data, text
+    assert b"written to cleo@x.org" in data
+
+
+def test_what_names_them_beside_others_is_left_to_a_person(cls, tmp_path):
+    (cls.folder / "course.toml").write_text(LATE + '[excused]\nweek13 = ["anna@x.org"]\n')
+    (cls.folder / "download.zip").write_bytes(zipped({"AnnaUnique_101_7_ring.py": b"", "Ben_102_8_ring.py": b""}))
+    (cls.folder / "other.zip").write_bytes(zipped({"Ben_102_8_ring.py": b""}))
+    named = {sentence.split(" ")[0] for sentence in find(cls, resolve(cls, "anna@x.org")).others}
+    tables = {cls.folder / "published" / name for name in ("term.csv", "week13/all.csv", "week13/class.html")}
+    assert named == {str(path) for path in tables} | {
+        str(cls.folder / name) for name in ("course.toml", "roster.csv", "download.zip")
+    }
+
+
+def test_looking_changes_nothing(cls):
+    before = whole(cls.folder)
+    stored = find(cls, resolve(cls, "anna@x.org"))
+    assert stored.rows["member"] == 3 and stored.rows["hand_mark"] == 2 and whole(cls.folder) == before
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_killed_anywhere_the_same_command_removes_the_rest(cls, steps):
+    """The files go first, so the rows still tell what is left; afterwards nobody of this name is there."""
+    stored = find(cls, resolve(cls, "anna@x.org"))
+    for _, _ in zip(range(steps), forget(cls, stored)):
+        pass
+    try:
+        gone(cls)
+    except LabError:
+        assert steps > len(stored.paths)
+    assert not list(cls.folder.glob("submitted/week13/[12].zip"))
+    with pytest.raises(LabError, match="nobody"):
+        resolve(cls, "anna@x.org")
+
+
+def test_a_link_is_removed_and_not_what_it_points_to(cls, tmp_path):
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    (target / "file").write_text("kept")
+    (cls.folder / "gradebook" / "autograded").mkdir(parents=True)
+    (cls.folder / "gradebook" / "autograded" / "1").symlink_to(target)
+    gone(cls)
+    assert (target / "file").read_text() == "kept" and not (cls.folder / "gradebook" / "autograded" / "1").exists()
+
+
+def test_somebody_who_handed_in_nothing(cls):
+    stored, said = gone(cls, "dora@x.org")
+    assert stored.paths == [] and stored.submissions == [] and len(said) == 1

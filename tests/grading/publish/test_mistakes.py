@@ -1,0 +1,160 @@
+"""The same mistake of two students, or of two cases, stands once."""
+
+from __future__ import annotations
+
+from grading.publish.class_page import html
+from grading.publish.mistakes import behaviours, by_mistake, mistake, title, told_once
+from grading.publish.overview import overview
+from labkit.checks.verdict import FAULT
+from tests.grading.publish.aclass import MUTANTS, RECORDED, WEEK, mark, spoil, stand
+
+
+def cases(mutant):
+    return RECORDED["mutants"][mutant]
+
+
+def keys(mutant):
+    return {mistake({**case, "behaviour": ""})[0] for case in cases(mutant)}
+
+
+def test_an_autopsy_of_other_ranks_and_lines_is_the_same_mistake():
+    first = {
+        "verdict": "hung",
+        "text": "",
+        "cause": [
+            "Deadlock of ranks 0 and 1: rank 0 waits in send to rank 1 at week13_allreduce/a.py:128; rank 1 waits in "
+            "send to rank 0 at week13_allreduce/a.py:128. All of them send first: use sendrecv."
+        ],
+    }
+    other = {
+        "verdict": "hung",
+        "text": "",
+        "cause": [
+            "Deadlock of ranks 0, 1, 2 and 3: rank 0 waits in send to rank 3 at week13_allreduce/a.py:9; rank 1 waits "
+            "in send to rank 0 at week13_allreduce/a.py:9. All of them send first: use sendrecv."
+        ],
+    }
+    assert mistake(first)[0] == mistake(other)[0] == "Deadlock of some ranks. All of them send first: use sendrecv."
+
+
+def test_real_autopsies_lose_ranks_places_and_times_and_keep_their_advice():
+    assert keys("13.2 deadlock order") == {
+        "Deadlock of some ranks. All of them send first, and a send waits for its receiver: use sendrecv, which posts "
+        "both directions together."
+    }
+    assert keys("13.3 endless loop") == {
+        "The ranks did not end within # s. A rank did not come: it runs its own code (an endless loop, a slow "
+        "computation, or a call that does not return), while some ranks wait for it."
+    }
+    assert keys("13.2 a rank returns early") == {"A rank returned early: some ranks still wait for it"}
+    assert "A rank raised KeyError: #" in keys("13.2 one rank crashes")
+
+
+def test_a_recognised_cause_stays_word_for_word_whatever_its_numbers():
+    case = {
+        "verdict": "wrong",
+        "text": "",
+        "cause": ["chunk r of the first 20 numbers: the remainder of 23 by 5 is ignored"],
+    }
+    other = {**case, "cause": ["chunk r of the first 99 numbers: the remainder of 100 by 3 is ignored"]}
+    assert mistake(case)[0] == mistake(other)[0] and mistake(case)[1] == case["cause"][0]
+    assert mistake({**case, "cause": ["N-1 steps to rank r+1"]})[0] == "N-1 steps to rank r+1"
+    assert mistake({**case, "cause": ["a", "b"]})[1] == "one of: a; or b"
+    assert mistake({**case, "cause": []})[0] == "wrong, cause unknown"
+
+
+def test_no_key_of_any_mutant_names_a_place():
+    for name in MUTANTS:
+        assert not any(".py" in key or "rank 0 waits" in key for key in keys(name)), name
+
+
+def test_cases_of_one_mistake_are_put_together_in_their_order():
+    groups = told_once(c | {"behaviour": c["test"]} for c in cases("13.2 remainder ignored"))
+    assert len(groups) < len(cases("13.2 remainder ignored"))
+    assert groups[0][0]["test"] == cases("13.2 remainder ignored")[0]["test"]
+    hung = told_once(c | {"behaviour": c["test"]} for c in cases("13.2 deadlock order") if c["verdict"] == "hung")
+    assert len(hung) == 1
+
+
+def test_the_title_is_the_behaviour_without_its_case():
+    assert title({"test": "t.py::test_a[even, N=2 L=8]", "behaviour": "Rank r gets: even, N=2 L=8"}) == "Rank r gets"
+    assert title({"test": "t.py::test_b", "behaviour": "In place: x holds it"}) == "In place: x holds it"
+
+
+def test_students_are_counted_once_with_their_verdicts():
+    ring = "Rank r gets chunk r of the sum"
+    found = {
+        (e.task, e.title): e
+        for e in behaviours(
+            m.tasks
+            for m in (
+                mark("13.2 off-by-one chunk"),
+                mark("13.2 one step short"),
+                mark("13.2 one step short"),
+                mark(blank=("13.2",)),
+                mark(),
+            )
+        )
+    }
+    entry = found["13.2", ring]
+    assert (entry.judged, entry.failed, entry.untried) == (5, 3, 1)
+    assert entry.rate == 0.6 and entry.untried_rate == 0.2
+    assert entry.cases["even, N=4 L=1000"] == 3 and "one rank, N=1 L=5" not in entry.cases
+    assert entry.causes[0] == ("your own chunk, nothing added: does the last step reach chunk r?", 2)
+    words, text = entry.typical
+    assert words == entry.causes[0][0] and text.startswith("the result of rank 0") and words in text
+    assert found["13.3", "Every rank gets all chunks in rank order"].failed == 0
+
+
+def test_the_most_failed_behaviour_comes_first_and_holes_are_no_mistakes():
+    found = behaviours(
+        m.tasks
+        for m in (mark("13.5 GB/s"), mark("13.5 GB/s"), mark("13.4 NaN"), *(mark(blank=("13.6",)) for n in range(5)))
+    )
+    assert [e.failed for e in found] == sorted((e.failed for e in found), reverse=True)
+    assert found[0].task == "13.5" and found[0].failed == 2
+    assert all(e.task != "13.6" or (e.failed == 0 and e.untried == 5) for e in found)
+    middle = [e.task for e in found if not e.failed]
+    assert middle[0] == "13.6", "what was not tried comes before what everybody passed"
+
+
+def test_what_fails_together_is_one_and_two_slips_are_two():
+    slip, other = "13.2 off-by-one chunk", "13.5 no maximum"
+    found = behaviours(one.tasks for one in (mark(slip), mark(slip), mark(other), mark()))
+    first, second = (entry for entry in by_mistake(found) if entry.failed)
+    broken = [entry.title for entry in found if entry.task == "13.2" and entry.failed]
+    assert len(broken) > 3 and [first.title, *first.also] == broken
+    assert (first.failed, first.judged, first.untried, second.failed, second.task) == (2, 4, 0, 1, "13.5")
+    assert first.typical == next(entry for entry in found if entry.failed).typical
+    holes = by_mistake(behaviours([mark(blank=("13.1", "13.6")).tasks]))
+    assert [(entry.task, entry.untried) for entry in holes if entry.untried] == [("13.1", 1), ("13.6", 1)]
+
+
+def test_one_recognised_mistake_is_one_also_where_others_fail_beside():
+    """Two made it; a third failed at one of the behaviours for another reason."""
+    made = [mark("13.2 off-by-one chunk"), mark("13.2 off-by-one chunk"), mark()]
+    spoil(made[2], "test_reduce_scatter[even", "crashed", "rank 0 raised IndexError: 3")
+    first, *rest = (entry for entry in by_mistake(behaviours(one.tasks for one in made)) if entry.failed)
+    assert first.failed == 3 and first.also and not rest and [many for _, many in first.causes] == [2, 1]
+
+
+def test_an_autopsys_sentence_stands_to_its_end():
+    """Its advice comes last."""
+    entry = behaviours([mark("13.2 like= forgotten").tasks])[0]
+    words = entry.typical[0]
+    assert words.endswith("like= must be the chunk you receive, not the one you send.") and "bytes)" not in words
+    page = html(overview(WEEK, [stand("a", "13.2 like= forgotten")]))
+    assert page.count("the chunk you receive, not the one you send.") >= 4, "in each table, and above"
+
+
+def test_a_grader_fault_is_nobody_s_failure():
+    faulty = spoil(mark(), "test_algbw", FAULT, "the check itself failed")
+    entry = next(e for e in behaviours([faulty.tasks, mark().tasks]) if e.title == "Algorithm bandwidth")
+    assert (entry.judged, entry.failed, entry.untried, entry.faults) == (1, 0, 0, 1)
+
+
+def test_the_recorded_class_is_made_of_mutants_that_exist():
+    from tests.grading.publish.make_outcomes import TAKEN
+    from tests.mutants13 import MUTANTS as today
+
+    assert set(TAKEN) == set(MUTANTS) <= {f"{mutant.task} {mutant.name}" for mutant in today}

@@ -1,0 +1,230 @@
+"""`grade publish`: what blocks comes first, then everything that leaves, and the next time says what changed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+
+import pytest
+
+from grading.intake.arrival import Arrival, Key
+from grading.publish.publishing import Wishes, publish
+from grading.register.people import learn, who
+from grading.register.submissions import add_submission, withdraw
+from labkit.errors import LabError
+from tests.grading.publish.aclass import LATE, NOON, WEEK, a_class, hand_in, hand_points, mark, person, zipped
+from tests.grading.publish.looking import Tags, assert_one_harmless_file, read_table, words
+from tests.grading.publish.pngs import png
+from tests.grading.publish.test_platforms import CANVAS, MOODLE
+
+FAR_OFF = "[deadlines]\nweek13 = 2999-01-01T00:00:00+00:00\n"
+
+
+def points(made):
+    return {one.name: (was, now) for one, was, now in made.changed}
+
+
+def below(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def cls(tmp_path):
+    """Two of three ids have handed in, all points given."""
+    with a_class(tmp_path / "autumn", ["anna", "ben", "cleo"], LATE) as opened:
+        for name, given in (("anna", 10), ("ben", 15)):
+            hand_points(opened, hand_in(opened, name, mark()), "13.7", given)
+        yield opened
+
+
+def test_everything_that_leaves(cls):
+    made = publish(cls, WEEK, Wishes())
+    assert below(cls.folder / "published") == [
+        "term.csv",
+        "week13/all.csv",
+        "week13/class.html",
+        "week13/feedback/anna/week13.html",
+        "week13/feedback/anna/week13.txt",
+        "week13/feedback/ben/week13.html",
+        "week13/feedback/ben/week13.txt",
+    ]
+    assert [(one.name, path.name) for one, _, path in made.pages] == [("anna", "week13.html"), ("ben", "week13.html")]
+    totals = {row["student"]: row["total"] for row in read_table(made.folder / "all.csv")}
+    assert totals == {"anna": "90", "ben": "95", "cleo": ""} and made.overview.absent == ["cleo"]
+    assert_one_harmless_file((made.folder / "class.html").read_text())
+    assert "Total: 95 of 100 points." in (made.folder / "feedback" / "ben" / "week13.txt").read_text()
+    for path in (cls.folder / "published").rglob("*.*"):
+        assert path.stat().st_mode & 0o007 == 0, "for nobody else"
+
+
+def test_an_unknown_submission_blocks_everything_until_somebody_says_whose_it_is(cls):
+    arrival = Arrival("Cloe", [Key("name", "Cloe")], zipped({"a.py": b"1"}), NOON, "moodle", "d.zip")
+    number = add_submission(cls, WEEK, arrival).id
+    with pytest.raises(LabError) as refused:
+        publish(cls, WEEK, Wishes(pages=True))
+    assert "grade who" in str(refused.value) and "cleo" in str(refused.value)
+    assert not (cls.folder / "published").exists()
+    who(cls, "Cloe", ["cleo"])
+    publish(cls, WEEK, Wishes())
+    withdraw(cls, [number])
+    publish(cls, WEEK, Wishes())
+
+
+def test_nothing_graded_is_nothing_to_publish(tmp_path):
+    with a_class(tmp_path, ["anna"]) as opened, pytest.raises(LabError, match="grade run"):
+        publish(opened, WEEK, Wishes())
+
+
+def test_a_second_time_says_whose_total_changed(cls):
+    assert points(publish(cls, WEEK, Wishes())) == {}
+    assert points(publish(cls, WEEK, Wishes())) == {}, "nothing did"
+    hand_points(cls, 1, "13.7", 20)
+    assert points(publish(cls, WEEK, Wishes())) == {"anna": (90, 100)}
+    withdraw(cls, [2])
+    assert points(publish(cls, WEEK, Wishes())) == {"ben": (95, None)}
+    assert points(publish(cls, WEEK, Wishes(zeros=True))) == {"ben": (None, 0)}
+    rows = cls.db.execute("SELECT person, total FROM published WHERE person = ? ORDER BY at", (person(cls, "anna"),))
+    assert [row["total"] for row in rows] == [90, 100], "what was published when stays on record"
+
+
+def test_a_page_of_before_goes_with_its_submission(cls):
+    publish(cls, WEEK, Wishes())
+    withdraw(cls, [2])
+    publish(cls, WEEK, Wishes())
+    assert [path.parent.name for path in (cls.folder / "published").rglob("week13.*")] == ["anna", "anna"]
+
+
+def test_pages_wait_while_anybody_may_hand_in_and_grades_do_not(cls):
+    with a_class(cls.folder, "", LATE + "[extensions.cleo]\nweek13 = 2999-01-01T00:00:00+00:00\n") as opened:
+        made = publish(opened, WEEK, Wishes())
+        assert made.pages == [] and any("cleo" in one and "--anyway" in one for one in made.told)
+        assert below(opened.folder / "published") == ["term.csv", "week13/all.csv", "week13/class.html"]
+        assert len(publish(opened, WEEK, Wishes(pages=True)).pages) == 2
+
+
+def test_what_students_printed_stays_out_unless_it_is_wished(cls):
+    from tests.grading.publish.aclass import spoil
+
+    number = hand_in(cls, "cleo", spoil(mark(), "test_algbw", "wrong", "no", printed="peeked"))
+    hand_points(cls, number, "13.7", 1)
+    page = cls.folder / "published" / "week13" / "feedback" / "cleo" / "week13.html"
+    publish(cls, WEEK, Wishes())
+    assert "peeked" not in page.read_text()
+    publish(cls, WEEK, Wishes(printed=True))
+    assert "peeked" in page.read_text()
+
+
+def test_pictures_of_the_students_own_files_alone(cls):
+    names = ("mine.png", "week14_fsdp/results/a.png", "docs/images/chunk-grid.png")
+    files = {name: png(4 + n, 4) for n, name in enumerate(names)}
+    hand_points(cls, hand_in(cls, "cleo", mark(), files=files), "13.7", 1)
+    made = publish(cls, WEEK, Wishes())
+    page = next(path for one, _, path in made.pages if one.name == "cleo")
+    assert [image["alt"] for image in Tags(page.read_text()).all("img")] == ["Your picture 1: the file mine.png."]
+
+
+def test_items_and_codes_are_sentences_on_the_page(cls):
+    with a_class(cls.folder, "", LATE + '[comments]\nunits = "State the unit of every number."\n') as opened:
+        hand_points(opened, 1, "13.7", 12, "1: 4 #units\nWell done.")
+        publish(opened, WEEK, Wishes())
+        page = words((opened.folder / "published/week13/feedback/anna/week13.html").read_text())
+    assert "predictions 1 to 7: 4 of" in page and "State the unit of every number." in page and "#units" not in page
+
+
+def test_a_group_is_marked_once_and_each_has_a_page(tmp_path):
+    with a_class(tmp_path, ["anna", "ben", "cleo"], LATE) as opened:
+        hand_points(opened, hand_in(opened, ["anna", "ben"], mark()), "13.7", 15)
+        made = publish(opened, WEEK, Wishes())
+        assert [(one.name, number) for one, number, _ in made.pages] == [("anna", 1), ("ben", 1)]
+        totals = {row["student"]: row["total"] for row in read_table(made.folder / "all.csv")}
+        assert totals == {"anna": "95", "ben": "95", "cleo": ""}
+
+
+def test_the_course_s_own_files_are_never_written_over(cls):
+    publish(cls, WEEK, Wishes())
+    assert (cls.folder / "course.toml").read_text() == LATE and (cls.folder / "roster.csv").read_text().startswith(
+        "student"
+    )
+
+
+# -- platforms --------------------------------------------------------------------------------------------------------
+@pytest.fixture(params=["canvas", "moodle"])
+def platform(request, tmp_path):
+    """(class of the platform's own roster, which system): Anna alone has handed in."""
+    text = CANVAS if request.param == "canvas" else MOODLE
+    with a_class(tmp_path / "autumn", text, LATE) as opened:
+        hand_points(opened, hand_in(opened, "anna@x.org", mark()), "13.7", 10)
+        yield opened, request.param
+
+
+def grades(path):
+    rows = list(csv.reader(io.StringIO(path.read_text(), newline="")))
+    at = rows[0].index("Grade") if "Grade" in rows[0] else -1
+    return {row[1]: row[at] for row in rows[1:] if row[at] and row[1]}
+
+
+def test_the_table_that_the_class_keeps_is_filled(platform):
+    cls, system = platform
+    made = publish(cls, WEEK, Wishes())
+    assert made.grades.path == cls.folder / "published" / "week13" / f"{system}.csv"
+    assert grades(made.grades.path) == ({"101": "90"} if system == "canvas" else {"Anna Müller": "90"})
+    assert made.grades.column == ("Week 13 (4711)" if system == "canvas" else "")
+
+
+def test_a_newer_table_can_be_named_and_another_file_is_refused(platform, tmp_path):
+    cls, system = platform
+    newer = tmp_path / "newer.csv"
+    newer.write_text((CANVAS if system == "canvas" else MOODLE).replace("Müller", "Mueller"))
+    made = publish(cls, WEEK, Wishes(table=newer))
+    assert "Mueller" in made.grades.path.read_text()
+    (tmp_path / "ids.csv").write_text("student\nanna\n")
+    with pytest.raises(LabError, match="neither"):
+        publish(cls, WEEK, Wishes(table=tmp_path / "ids.csv"))
+
+
+def known(cls, system, name, number, *files):
+    """The keys by which a download or a worksheet made somebody known."""
+    more = [Key("canvas", str(one), "week13") for one in files] if system == "canvas" else []
+    learn(cls, person(cls, name), more or [Key("moodle", str(number), "week13")])
+
+
+def packed(made):
+    with zipfile.ZipFile(made.folder / "upload.zip") as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def test_upload_zip_has_the_names_that_the_platform_takes_back(platform):
+    cls, system = platform
+    known(cls, system, "anna@x.org", 501, 999, 7001, 7005)
+    made = publish(cls, WEEK, Wishes())
+    ((name, page),) = packed(made).items()
+    want = "101_7005_week13.html" if system == "canvas" else "Anna Müller_501_assignsubmission_file_week13.html"
+    assert name == want and "Anna" in page and made.packed.without == []
+    assert not list(made.folder.rglob("*.txt")), "the platform takes the page: no mail beside it"
+    before = (made.folder / "upload.zip").read_bytes()
+    publish(cls, WEEK, Wishes())
+    assert (made.folder / "upload.zip").read_bytes() == before, "the same pages, the same archive"
+
+
+def test_each_member_of_a_group_has_a_name_of_their_own(platform):
+    cls, system = platform
+    known(cls, system, "anna@x.org", 501, 7001)
+    if system == "moodle":
+        known(cls, system, "sean@x.org", 502)
+    hand_points(cls, hand_in(cls, ["anna@x.org", "sean@x.org"], mark(), days_late=0.1), "13.7", 5)
+    names = sorted(packed(publish(cls, WEEK, Wishes())))
+    if system == "canvas":
+        assert names == ["101_7001_week13.html", "102_7001_week13.html"], "a group's file is every member's"
+    else:
+        assert names == [f"{who}_assignsubmission_file_week13.html" for who in ("Anna Müller_501", "Sean O'Brien_502")]
+
+
+def test_who_is_unknown_to_the_platform_is_named_and_has_a_mail(platform):
+    cls, system = platform
+    known(cls, system, "anna@x.org", 501, 7001)
+    hand_points(cls, hand_in(cls, "sean@x.org", mark()), "13.7", 5)
+    made = publish(cls, WEEK, Wishes())
+    assert [one.email for one in made.packed.without] == ["sean@x.org"]
+    assert [path.parent.name for path in made.folder.rglob("*.txt")] == ["sean@x.org"]
+    assert any("O'Brien" in one for one in made.told)
