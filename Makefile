@@ -37,7 +37,7 @@ demo: $(STAMP)
 	@echo "One small decoder is trained seven times on this CPU, then a verdict: at most 5 minutes on two cores."
 	@$(VENV)/bin/lab compare --preset cpu-tiny --out runs/demo
 # BEGIN INSTRUCTOR
-	@$(VENV)/bin/grade demo --out runs/grading-demo
+	@$(VENV)/bin/python -m grading.demo runs/grading-demo
 # END INSTRUCTOR
 
 # BEGIN INSTRUCTOR

@@ -1,4 +1,4 @@
-"""`grade demo`: the last act of `make demo`. It releases week 13, hands in four submissions and grades them.
+"""The last act of `make demo`: python -m grading.demo [FOLDER]. Week 13 is released, and four submissions are graded.
 
 reference   the course's own solutions
 blank       what students get, untouched
@@ -8,8 +8,12 @@ hanging     every rank sends before it receives
 
 from __future__ import annotations
 
+import io
 import shutil
+import sys
 import tempfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from labkit.checks.tasks import Week, find_weeks
@@ -30,6 +34,9 @@ def demo(out: Path, jobs: int = 2) -> None:
     from rich.console import Console
 
     from grading import run as running
+    from grading.intake.arrival import Arrival, Key
+    from grading.register.classes import init_class, open_class
+    from grading.register.submissions import add_submission
     from grading.release import release
     from grading.sandbox import isolation
     from grading.table import class_table, shown
@@ -38,56 +45,63 @@ def demo(out: Path, jobs: int = 2) -> None:
     week = next((week for week in find_weeks() if week.name == WEEK), None)
     if week is None:
         raise LabError(f"this course has no {WEEK}: run the demo in a whole copy of it")
-    for folder in ("submitted", "marks"):
-        shutil.rmtree(out / folder, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
     console.print(f"\nGrading: {WEEK} is released to students, and four submissions come back.", style="bold")
     with tempfile.TemporaryDirectory(prefix="grade-demo-") as students:  # outside the course, as every release
         release(Path(students, "tree"), [WEEK], source=week.folder.parent)
-        hand_in(out / "submitted", Path(students, "tree") / week.package, week)
+        archives = dict(submissions(Path(students, "tree") / week.package, week))
+    (out / "roster.csv").write_text("\n".join(["student", *archives]))
     why = isolation.missing()
     if why:
         console.print(
             f"No submission can be shut in on this machine ({why}), so these four, which are our own, run "
-            "UNSANDBOXED. `grade doctor` tells what is missing.",
+            "UNSANDBOXED. `grade doctor` says what is missing.",
             style="bold red",
             highlight=False,
         )
-    with shown(console) as told:
-        report = running.run(
-            week,
-            out / "submitted",
-            out / "marks",
-            jobs=jobs,
-            told=told,
-            isolation=running.UNSANDBOXED if why else running.SANDBOXED,
-        )
+    init_class(out, out / "roster.csv", "UTC")
+    with open_class(out) as cls:
+        for student, files in archives.items():
+            add_submission(cls, week, Arrival(student, [Key("id", student)], files, None, "folder", "the demo"))
+        wishes = running.Wishes(jobs, isolation=running.UNSANDBOXED if why else running.SANDBOXED)
+        with shown(console) as tell:
+            report = running.run(cls, week, wishes, tell)
     class_table(report, console)
     for mark in report.all:
-        told_once = next((case for case in mark.cases if case["verdict"] in ("wrong", "hung")), None)
-        if told_once is not None:
-            console.print(f"\n{mark.student}, {told_once['behaviour']}:", highlight=False)
+        first = next((case for case in mark.cases if case["verdict"] in ("wrong", "hung")), None)
+        if first is not None:
+            console.print(f"\n{report.names[mark.submission]}, {first['behaviour']}:", highlight=False)
             console.print(
-                "    " + told_once["text"].partition("\n\n")[0].replace("\n", "\n    "),
+                "    " + first["text"].partition("\n\n")[0].replace("\n", "\n    "),
                 highlight=False,
                 markup=False,
                 soft_wrap=True,
             )
 
 
-def hand_in(to: Path, released: Path, week: Week) -> None:
-    """The four submissions, as nbgrader's submitted/STUDENT/ASSIGNMENT/."""
+def submissions(released: Path, week: Week) -> Iterator[tuple[str, bytes]]:
+    """The four of them: who, and the zip that they hand in."""
     solved = {
         path.name: path.read_text(encoding="utf-8") for path in week.folder.glob("*.py") if path not in week.tests
     }
     names = {f"{module}.py" for task in week.tasks if task.kind == "auto" for module in task.modules}
     for student, edit in (("reference", None), ("blank", None), ("wrong", WRONG), ("hanging", HANGING)):
-        folder = to / student / week.name
-        folder.mkdir(parents=True)
-        shutil.copyfile(released / week.notebook.name, folder / week.notebook.name)
-        for name in sorted(names):
-            text = (released / name).read_text(encoding="utf-8") if student == "blank" else solved[name]
-            if edit is not None and edit[0] == name:
-                if edit[1] not in text:
-                    raise LabError(f"the demo's {student} submission changes a line of {name} that is gone")
-                text = text.replace(edit[1], edit[2])
-            (folder / name).write_text(text, encoding="utf-8")
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w") as archive:
+            archive.write(released / week.notebook.name, week.notebook.name)
+            for name in sorted(names):
+                text = (released / name).read_text(encoding="utf-8") if student == "blank" else solved[name]
+                if edit is not None and edit[0] == name:
+                    if edit[1] not in text:
+                        raise LabError(f"the demo's {student} submission changes a line of {name} that is gone")
+                    text = text.replace(edit[1], edit[2])
+                archive.writestr(name, text)
+        yield student, whole.getvalue()
+
+
+if __name__ == "__main__":
+    try:
+        demo(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/grading-demo"))
+    except LabError as error:
+        sys.exit(f"demo: {error}")

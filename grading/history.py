@@ -1,27 +1,15 @@
-"""What became of a mark that was made anew: before, after, and why, in a file beside it. Nothing changes silently.
-
-marks/week13/anna/1.history.jsonl   a line for each time that attempt 1 was graded anew
-marks/week13/anna/1.before.json     the old mark, while a new one is being made: a run that is killed between the
-                                    mark and its line leaves it, and the next run writes the line
-"""
+"""What became of a mark that was made again: before, after, and why. Nothing changes silently."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from grading import marks
-from grading.files import put
-from grading.marks import Mark
+from grading.mark import Mark
 from labkit.checks.outcome import number
 from labkit.checks.verdict import FAULT, PASSED
-from labkit.errors import LabError
 
-BEFORE, HISTORY = ".before.json", ".history.jsonl"
 NOT_THERE = "not there"  # a case's verdict, before or after
 
 
@@ -37,19 +25,19 @@ class Task:
 
 @dataclass
 class Change:
-    """One attempt that was graded anew.
+    """One submission that was graded again.
 
     when, because   the time, and what the instructor gave as the reason; "" if nothing was said
     found           reasons that the marks themselves tell: what was handed in, tests, software, or the seed is another
+    requested       the tasks that alone were judged again; [] for all
     tasks           those that came out otherwise; [] if none did
     """
 
-    student: str
-    attempt: int
+    submission: int
     when: str
     found: list[str]
     because: str = ""
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     points: tuple[float, float] = (0, 0)
     tasks: list[Task] = field(default_factory=list)
 
@@ -58,42 +46,13 @@ class Change:
         return "; ".join([*([self.because] if self.because else []), *self.found])
 
 
-def begin(folder: Path, mark: Mark, because: str = "", asked: Sequence[str] = ()) -> None:
-    """Keep a mark that is about to be replaced, with why. Its file stays what it is."""
-    path = _beside(folder, mark, BEFORE)
-    put(path, json.dumps({"mark": asdict(mark), "because": because, "asked": list(asked)}).encode(), 0o600)
-
-
-def settle(folder: Path, assignment: str) -> list[Change]:
-    """Write the lines of all attempts that were begun and have a new mark; whatever else was begun is forgotten."""
-    found = []
-    for path in sorted((folder / assignment).glob(f"*/*{BEFORE}")):
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            old = Mark(**data["mark"])
-            new = marks.read(marks.path_of(folder, assignment, old.student, old.attempt))
-        except (OSError, ValueError, KeyError, TypeError, LabError):
-            path.unlink()  # cut short before anything was graded, or its mark is gone
-            continue
-        if new.finished != old.finished or new.key != old.key or _without_times(new) != _without_times(old):
-            change = compare(old, new, data["because"], data["asked"])
-            line = json.dumps(asdict(change), ensure_ascii=False) + "\n"
-            with open(
-                os.open(_beside(folder, old, HISTORY), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a"
-            ) as file:
-                file.write(line)
-            found.append(change)
-        path.unlink()
-    return found
-
-
-def compare(old: Mark, new: Mark, because: str = "", asked: Sequence[str] = ()) -> Change:
-    """What is other in the new mark of one attempt, and what explains it."""
+def compare(old: Mark, new: Mark, because: str = "", requested: Sequence[str] = ()) -> Change:
+    """What is other in the new mark of one submission, and what explains it."""
     found = [
         words
         for words, differs in (
             ("the grader had failed", not old.complete),
-            ("what was handed in is read otherwise", old.submission != new.submission),
+            ("what was handed in is read otherwise", old.content != new.content),
             ("the week's tests or files changed", old.tests != new.tests),
             ("the grader or its software changed", old.environment != new.environment),
             ("another seed", old.seed != new.seed),
@@ -108,9 +67,8 @@ def compare(old: Mark, new: Mark, because: str = "", asked: Sequence[str] = ()) 
         if cases or was["points"] != task["points"]:
             tasks.append(Task(task["id"], was["points"], task["points"], tuple(cases)))
     tasks += [Task(id, task["points"], None) for id, task in before.items()]
-    return Change(
-        new.student, new.attempt, new.finished, found, because, list(asked), (old.points, new.points), tasks
-    )  # fmt: skip
+    points = (old.points, new.points)
+    return Change(new.submission, new.finished, found, because, list(requested), points, tasks)
 
 
 def _cases(was: dict[str, Any], task: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -125,20 +83,6 @@ def _cases(was: dict[str, Any], task: dict[str, Any]) -> list[tuple[str, str, st
         for test in dict.fromkeys([*old, *new])
         if test not in old or test not in new or old[test]["verdict"] != new[test]["verdict"]
     ]
-
-
-def of(folder: Path, assignment: str, student: str) -> list[Change]:
-    """All changes of a student's marks, the oldest first. LabError for a damaged file."""
-    found = []
-    for path in sorted((folder / assignment / marks.quoted(student)).glob(f"*{HISTORY}")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                data = json.loads(line)
-                tasks = [Task(**{**task, "cases": tuple(map(tuple, task["cases"]))}) for task in data.pop("tasks")]
-                found.append(Change(**{**data, "points": tuple(data["points"])}, tasks=tasks))
-            except (ValueError, KeyError, TypeError):
-                raise LabError(f"{path} is damaged: take the broken line out of it") from None
-    return sorted(found, key=lambda change: change.when)
 
 
 def merged(old: Mark, new: Mark) -> Mark:
@@ -164,25 +108,31 @@ def merged(old: Mark, new: Mark) -> Mark:
     )
 
 
-def sentences(change: Change, short: bool = False) -> Iterator[str]:
-    """A change for people: one line, then a line for each case; `short`: for all cases of which the same became."""
+def of_task(changes: Iterable[Change], task: str | None) -> list[Change]:
+    """Each time that this task was judged again, changed by that or not, and what became of it; None: any task."""
+    if task is None:
+        return list(changes)
+    theirs = [change for change in changes if task in change.requested or not change.requested]
+    return [replace(change, tasks=[one for one in change.tasks if one.id == task]) for change in theirs]
+
+
+def sentences(change: Change, short: bool = False, name: str = "") -> Iterator[str]:
+    """A change for people: one line, then a line for each case; `short`: for all cases of which the same became. name:
+    whose submission it is."""
+    whose = name or f"submission {change.submission}"
     if not change.tasks:
-        of = f"{', '.join(change.asked)} judged anew: " if change.asked else ""
-        yield f"{change.student}, attempt {change.attempt}: {of}nothing changed ({change.why or 'graded anew'})"
+        of = f"{', '.join(change.requested)} judged again: " if change.requested else ""
+        yield f"{whose}: {of}nothing changed ({change.why or 'graded again'})"
     for task in change.tasks:
         if task.before is None and all(before == NOT_THERE for _, before, _ in task.cases):
             passed = sum(after == PASSED for _, _, after in task.cases)
-            yield (
-                f"{change.student}, attempt {change.attempt}: {task.id} judged for the first time: {passed} of "
-                f"{len(task.cases)} cases pass"
-            )
+            yield (f"{whose}: {task.id} judged for the first time: {passed} of {len(task.cases)} cases pass")
             continue
         if task.after is None and task.before == 0 and not task.cases:  # a stretch task, which a whole run leaves out
-            yield f"{change.student}, attempt {change.attempt}: {task.id} is judged no more until `--task {task.id}`"
+            yield f"{whose}: {task.id} is judged no more until `--task {task.id}`"
             continue
         yield (
-            f"{change.student}, attempt {change.attempt}: {task.id} from {_points(task.before)} to "
-            f"{_points(task.after)} ({change.why or 'graded anew'})"
+            f"{whose}: {task.id} from {_points(task.before)} to {_points(task.after)} ({change.why or 'graded again'})"
         )
         alike: dict[tuple[str, str], list[str]] = {}
         for behaviour, before, after in task.cases:
@@ -195,11 +145,3 @@ def sentences(change: Change, short: bool = False) -> Iterator[str]:
 
 def _points(value: float | None) -> str:
     return "none" if value is None else f"{number(value)}"
-
-
-def _beside(folder: Path, mark: Mark, end: str) -> Path:
-    return marks.path_of(folder, mark.assignment, mark.student, mark.attempt).with_suffix(end)
-
-
-def _without_times(mark: Mark) -> dict[str, Any]:
-    return {name: value for name, value in asdict(mark).items() if name not in ("seconds", "core_seconds", "finished")}

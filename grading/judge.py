@@ -22,15 +22,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from grading import marks as marking
 from grading.answers import documents, runs, unanswered
 from grading.gradebook.cells import read_notebook
-from grading.history import merged
 from grading.intake.arrange import NOWHERE, Package, arrange
-from grading.intake.find import Entry
-from grading.intake.load import Submission, load
 from grading.intake.names import some
-from grading.marks import SANDBOXED, UNSANDBOXED, Mark
+from grading.intake.submission import Submission, read_submission
+from grading.mark import SANDBOXED, UNSANDBOXED, Mark
 from grading.reports.page import here
 from grading.sandbox.box import Box, Limits
 from grading.sandbox.frames import clean
@@ -41,7 +38,6 @@ from labkit.checks.run import run_checks
 from labkit.checks.runner import LocalRunner
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import FAULT, NO_RESULT, NOT_ATTEMPTED
-from labkit.errors import LabError
 
 GENEROUS = 60.0  # seconds for a call of the reference, whose time is what is to be found out
 
@@ -55,7 +51,7 @@ class Settings:
     seconds     the reference's time by function; total: of all its calls
     expected    what was found while it was graded: see labkit.checks.expected
     work        a folder for files that are needed while it runs
-    tasks       only these are judged, and `marks` is the folder that holds the marks of the rest; () is all with points
+    tasks       only these are judged; () is all with points
     """
 
     seed: int
@@ -65,8 +61,19 @@ class Settings:
     expected: dict[str, str] = field(default_factory=dict)
     work: Path = Path(".")
     tasks: tuple[str, ...] = ()
-    marks: Path = Path(".")
     limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A submission that is to be judged: its number, where its archive lies, the names that an instructor gave to
+    misnamed files (old, new), and what is known of it from before: sentences for the student, for the instructor."""
+
+    number: int
+    path: Path
+    renamed: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    attention: tuple[str, ...] = ()
 
 
 def grade(
@@ -74,12 +81,12 @@ def grade(
 ) -> Mark:
     """The mark of one attempt. Never raises because of what is in a submission.
 
-    submission   if it is loaded
+    submission   if it is read
     box          a sandbox that has started, to be used for it
     """
     begin, used = time.monotonic(), _used()
-    submission = load(entry, week) if submission is None else submission
-    package = arrange(submission, week)
+    submission = read_submission(entry.path, entry.renamed) if submission is None else submission
+    package = arrange(submission, week)  # type: ignore[arg-type]
     outcome, processor = run(package, week, settings, box)
     explained(outcome, week, package.missing)
     graded = {module for task in week.tasks if task.kind != "stretch" for module in task.modules}
@@ -106,18 +113,7 @@ def grade(
     absent = [module for module in package.missing if module in graded]
     mark.missing = {f"{module.replace('.', '/')}.py": package.lookalikes[module] for module in absent}
     mark.unanswered = unanswered(week, submission.files)
-    if settings.tasks:
-        return merged(marking.read(marking.path_of(settings.marks, week.name, mark.student, mark.attempt)), mark)
     return mark
-
-
-def as_listed(entry: Entry, digest: str, week: Week) -> Submission:
-    """What is handed in, of which this was the digest when the run began. LabError if it is another by now, or gone: a
-    mark of it would be of nothing that was asked for."""
-    submission = load(entry, week)
-    if submission.digest != digest:
-        raise LabError("what was handed in has changed since this run began, or is gone: run `grade run` again")
-    return submission
 
 
 def run(package: Package, week: Week, settings: Settings, box: Box | None = None) -> tuple[Outcome, float]:
@@ -253,13 +249,11 @@ def make(
 def _about(entry: Entry, digest: str, week: Week, settings: Settings) -> dict[str, Any]:
     """What a mark says of the attempt and of how it is judged, whatever comes of it."""
     return {
-        "student": entry.student,
-        "group": entry.group,
+        "submission": entry.number,
         "assignment": week.name,
-        "attempt": entry.attempt,
-        "received": received(entry),
         "seed": settings.seed,
-        "submission": digest,
+        "content": digest,
+        "renamed": dict(entry.renamed),
         "tests": tests_hash(week),
         "environment": environment_hash(settings.isolation),
         "key": key(digest, week, settings),
@@ -267,12 +261,7 @@ def _about(entry: Entry, digest: str, week: Week, settings: Settings) -> dict[st
     }
 
 
-def received(entry: Entry) -> str:
-    """When an attempt was handed in, as a mark says it."""
-    return entry.received.isoformat() if entry.received else ""
-
-
-def failed(entry: Entry, digest: str, week: Week, settings: Settings, why: str) -> Mark:
+def failed(entry: Entry, week: Week, settings: Settings, why: str) -> Mark:
     """The mark of a submission that the grader could not judge: no zero, a human must look."""
     tasks: list[dict[str, Any]] = [
         {
@@ -288,7 +277,7 @@ def failed(entry: Entry, digest: str, week: Week, settings: Settings, why: str) 
         if t.kind != "stretch"
     ]
     return Mark(
-        **_about(entry, digest, week, settings),
+        **_about(entry, "", week, settings),
         possible=number(week.points("auto")),
         complete=False,
         attention=[f"{FAULT}: {why}"],
@@ -327,7 +316,7 @@ def tests_hash(week: Week) -> str:
 
 # What decides a verdict, from the root of the course: how an attempt becomes the folder that is judged, what a written
 # task's answer is, and what runs the tests. A file that only shows or stores marks is not among them: a change of it
-# would judge every class again. tests/grading/test_run.py compares this with what a judge imports.
+# would judge every class again. tests/grading/test_hash.py compares this with what a judge imports.
 DECIDING = (
     "grading/judge.py",
     "grading/answers.py",
@@ -335,7 +324,18 @@ DECIDING = (
     *(f"grading/gradebook/{name}.py" for name in ("cells", "inert", "view")),
     *(
         f"grading/intake/{name}.py"
-        for name in ("arrange", "contents", "extras", "load", "names", "notebook", "released", "renames")
+        for name in [
+            "archives",
+            "arrange",
+            "contents",
+            "extras",
+            "load",
+            "names",
+            "notebook",
+            "released",
+            "renames",
+            "submission",
+        ]
     ),
     "grading/sandbox",
     "labkit/checks",

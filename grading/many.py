@@ -2,7 +2,7 @@
 
 What travels to a worker is the submission's bytes, the seed and the week's name; what comes back is a mark. Everything
 else a worker has itself: a copy of this course in its working directory, of the same text (it is compared), and
-bubblewrap. Marks are written here and only here, as they come; so a worker that dies loses what it was doing, Dask
+bubblewrap. Marks are kept here and only here, as they come; so a worker that dies loses what it was doing, Dask
 gives that to another, and what was done stays done.
 
 A worker runs each submission in a process of its own. On one machine no more of them run at a time than it has cores,
@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import dataclasses
 import fcntl
-import json
 import os
 import pickle
 import signal
@@ -27,8 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grading import marks
-from grading.marks import Mark
+from grading.intake.submission import read_submission
+from grading.mark import Mark
 from labkit.checks.tasks import Week, find_weeks
 from labkit.errors import LabError
 
@@ -73,13 +72,11 @@ def grade_all(
     client: Any,
     todo: list[Todo],
     week: Week,
-    folder: Path,
     settings: Settings,
     begins: Callable[[Todo], None],
     ends: Callable[[Todo, Mark], None],
 ) -> list[Todo]:
-    """Grade `todo` on the client's workers; marks are written as they come, the incomplete ones too. Returns those: the
-    grader has failed there."""
+    """Grade `todo` on the client's workers. Returns those where the grader has failed."""
     from distributed import as_completed
 
     from grading import judge  # not above: it imports torch, which a worker itself never needs
@@ -92,30 +89,18 @@ def grade_all(
     while waiting or running:
         while waiting and len(running) < width:  # not all at once: submissions are read when their turn comes
             item = waiting.pop()
-            try:
-                submission = judge.as_listed(item.entry, item.digest, week)
-            except LabError:
-                failed.append(item)  # told by the judge here, who meets it again
-                continue
+            submission = read_submission(item.entry.path, item.entry.renamed)
             job = pickle.dumps((item.entry, submission, week.name, settings, expected))
             future = client.submit(on_worker, job, pure=False)
             running[future.key] = item
             queue.add(future)
             begins(item)
-        if not running:  # all that was left has changed since it was listed
-            break
         future = next(queue)
         item = running.pop(future.key)
-        if future.status == "finished":
-            mark = Mark(**json.loads(future.result()))
-        else:
-            mark = judge.failed(
-                item.entry, item.digest, week, settings, f"no worker could grade it: {future.exception()}"
-            )
-        marks.write(folder, mark)
-        if mark.complete:
+        mark = Mark.from_json(future.result()) if future.status == "finished" else None
+        if mark is not None and mark.complete:
             ends(item, mark)
-        else:
+        else:  # the grader's own machine says why, if it fails there as well
             item.tries += 1
             failed.append(item)
         future.release()
@@ -152,7 +137,7 @@ def once() -> None:
         )
     with tempfile.TemporaryDirectory(prefix="grade-") as work:
         mark = judge.grade(entry, week, dataclasses.replace(settings, work=Path(work)), submission)
-    sys.stdout.write(json.dumps(dataclasses.asdict(mark)))
+    sys.stdout.write(mark.to_json())
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ def add_commands(app: typer.Typer) -> None:
     pack = typer.Typer(no_args_is_help=True, help="What leaves for another platform, in the form that it takes.")
     pack.callback()(lambda: None)
     pack.command(name="feedback")(feedback)
-    pack.command(name="gradescope")(gradescope)
     app.add_typer(pack, name="pack")
 
 
@@ -75,42 +74,3 @@ def feedback(
     }[packed.system]
     typer.echo(f"{to} holds {page.count(len(packed.students), 'page')}; in {packed.system}: {way}")
     raise typer.Exit(1 if packed.told else 0)
-
-
-def gradescope(
-    week: Week,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE.zip", help="The autograder to upload.")],
-    marks: Marks = Path("marks"),
-    unsandboxed: Annotated[
-        bool,
-        typer.Option(
-            "--unsandboxed",
-            help="Grade also where Gradescope's machine can shut nothing in. A submission could read the solutions "
-            "and write its own points; every result says so.",
-        ),
-    ] = False,
-) -> None:
-    """Pack the week's autograder for Gradescope: the same judge, the same seed as `grade run` here.
-
-    The archive holds the solutions: it is for Gradescope's assignment settings and for nobody else.
-    """
-    from grading.gradescope.pack import pack
-    from grading.here import not_the_class, not_the_students
-    from grading.reports import page
-    from grading.run import class_seed
-    from labkit.checks.tasks import find_week, find_weeks
-
-    not_the_class(marks)
-    not_the_students(to)
-    weeks = find_weeks()
-    found = find_week(week, weeks)
-    if not marks.is_dir():
-        typer.echo(f"There was no {marks}: it is made, with a new seed. `grade run` here takes the same; elsewhere not")
-    (marks / found.name).mkdir(parents=True, exist_ok=True)
-    many = pack(found, weeks, to, class_seed(marks / found.name), unsandboxed=unsandboxed)
-    typer.echo(
-        f"{to}: {page.count(many, 'file')}, {to.stat().st_size / 1e6:.1f} MB, {found.points('auto'):g} automatic points"
-    )
-    typer.echo(
-        "In Gradescope: a Programming Assignment, Configure Autograder; it holds the solutions, so send it nowhere"
-    )

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grading import judge, marks
-from grading.intake.find import Entry
-from grading.judge import Settings
-from grading.marks import SANDBOXED, Mark
+from grading import judge
+from grading.files import put
+from grading.judge import Entry, Settings
+from grading.mark import SANDBOXED, Mark
 from grading.sandbox import watch
 from grading.sandbox.box import Box, BoxFailed
 from grading.sandbox.runner import compiled, parts_of
@@ -45,7 +45,6 @@ class Todo:
     """A submission that waits for its mark. `tries`: how often the grader has failed at it."""
 
     entry: Entry
-    digest: str
     tries: int = 0
 
 
@@ -147,8 +146,8 @@ class Pool:
     settings    may be exchanged until the first submission is judged, but for `work` and the isolation
     """
 
-    def __init__(self, week: Week, folder: Path, settings: Settings, jobs: int) -> None:
-        self.week, self.folder, self.settings = week, folder, settings
+    def __init__(self, week: Week, settings: Settings, jobs: int) -> None:
+        self.week, self.settings = week, settings
         count = jobs + 1 if jobs > 1 else 1
         self.slots = [_Slot(number, settings.work / f"slot{number}", settings) for number in range(1, count + 1)]
         self.jobs = jobs
@@ -244,7 +243,7 @@ class Pool:
     def _begin(self, slot: _Slot, item: Todo, begins: Callable[[Todo], None]) -> None:
         box = slot.box if slot.box is not None and slot.box.alive else None
         patience = min(PATIENCE, judge.budget(self.settings) + BEYOND)
-        slot.take(item, Judge(_judge, item, self.week, self.folder, self.settings, box, patience=patience))
+        slot.take(item, Judge(_judge, item, self.week, self.settings, box, patience=patience))
         begins(item)
 
     def _ended(self, slot: _Slot) -> Mark | None:
@@ -262,31 +261,33 @@ class Pool:
         return mark
 
     def _result(self, item: Todo, status: int) -> Mark:
-        """The mark that a judge has written; a fault, if it ended without."""
-        path = marks.path_of(self.folder, self.week.name, item.entry.student, item.entry.attempt)
+        """The mark that a judge has left; a fault, if it ended without."""
+        path = _left(item, self.settings)
         if status == 0:
             try:
-                return marks.read(path)
-            except LabError as error:
+                return Mark.from_json(path.read_text(encoding="utf-8"))
+            except (OSError, LabError) as error:
                 why = str(error)
+            finally:
+                path.unlink(missing_ok=True)
         else:
             why = f"the judge ended with status {status}"
-        mark = judge.failed(item.entry, item.digest, self.week, self.settings, why)
-        if not self.settings.tasks:  # else the old mark stands: nothing of it was wrong
-            marks.write(self.folder, mark)
-        return mark
+        return judge.failed(item.entry, self.week, self.settings, why)
 
 
-def _judge(item: Todo, week: Week, folder: Path, settings: Settings, box: Box | None) -> None:
+def _judge(item: Todo, week: Week, settings: Settings, box: Box | None) -> None:
     """In the judge's process."""
     _settle()
     try:
-        mark = judge.grade(item.entry, week, settings, judge.as_listed(item.entry, item.digest, week), box)
+        mark = judge.grade(item.entry, week, settings, box=box)
     except Exception as error:
-        if settings.tasks:
-            raise  # the old mark stands
-        mark = judge.failed(item.entry, item.digest, week, settings, f"{type(error).__name__}: {error}")
-    marks.write(folder, mark)
+        mark = judge.failed(item.entry, week, settings, f"{type(error).__name__}: {error}")
+    put(_left(item, settings), mark.to_json().encode(), 0o600)
+
+
+def _left(item: Todo, settings: Settings) -> Path:
+    """Where a judge leaves its mark for the grader, who keeps it."""
+    return settings.work / f"{item.entry.number}.json"
 
 
 def _called(function: Callable[..., None], box: Box | None, write: int, *args: Any) -> None:

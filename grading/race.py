@@ -1,25 +1,34 @@
-"""`grade race`: the class's table of a week's race, by pseudonym. Every entry runs in a sandbox of its own, like a
-check; its time is the virtual wire's, from the broker's ledger, so it is the same on any machine.
+"""The class's table of week 13's race, by pseudonym: python -m grading.race [--class DIR]
 
-A pseudonym is what the entry's file says (`PSEUDONYM = "..."`, read as text and never run); where it says nothing, or
-what another one says, or somebody's id, it is made from the student's id and the class's secret seed.
+Every entry runs in a sandbox of its own, like a check; its time is the virtual wire's, from the broker's ledger, so it
+is the same on any machine. A pseudonym is what the entry's file says (`PSEUDONYM = "..."`, read as text and never run);
+where it says nothing, or what another one says, or somebody's name or key, it is made from the submission's number and
+the class's secret seed.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import hashlib
 import hmac
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grading.intake.arrange import Package, arrange
-from grading.intake.find import Entry, find_submissions
-from grading.intake.load import load
+from grading.intake.names import printable
+from grading.intake.submission import read_submission
 from grading.judge import laid_out
+from grading.register.classes import open_class
+from grading.register.counting import counting
+from grading.register.people import everybody
+from grading.register.schema import Class
+from grading.register.submissions import Attempt
+from grading.run import class_seed, named
 from grading.sandbox.box import Limits
 from grading.sandbox.frames import clean
 from grading.sandbox.runner import SandboxRunner
@@ -61,48 +70,40 @@ SECOND = (
 
 @dataclass(frozen=True)
 class Placed:
-    """One student's race. `why` says why there is no result, if there is none."""
+    """One submission's race, and whose it is. `why` says why there is no result, if there is none."""
 
-    student: str
+    name: str
     pseudonym: str
     result: Result | None
     why: str = ""
 
 
-def race(
-    week: Week, submissions: Path, seed: int, told: Callable[[str], None] = lambda student: None
-) -> tuple[list[Placed], list[Placed]]:
-    """Run everybody's last attempt. Returns (those with a score, the best first; those who did not finish).
+def race(cls: Class, week: Week, tell: Callable[[str], None] = lambda name: None) -> tuple[list[Placed], list[Placed]]:
+    """Run what counts of everybody, a group's once. Returns (those with a score, the best first; those who did not
+    finish).
 
     Who has not written the entry is in neither. LabError: no race, no submissions, no sandbox on this machine."""
     race = race_of(week)
-    latest: dict[str, Entry] = {}
-    for entry in find_submissions(submissions, week):
-        if entry.student not in latest or entry.attempt > latest[entry.student].attempt:
-            latest[entry.student] = entry
-    if not latest:
-        raise LabError(f"there is no submission of {week.name} in {submissions}")
-    packages: dict[str, Package | str] = {}
-    for student, entry in latest.items():
-        try:
-            submission = load(entry, week)
-        except LabError as error:
-            packages[student] = str(error)
-        else:
-            packages[student] = arrange(submission, week)
-    names = pseudonyms(week, packages, seed)
+    counted: dict[int, Attempt] = {one.submission.id: one.submission for one in counting(cls, week.name).values()}
+    if not counted:
+        raise LabError(f"there is no submission of {week.name}: `grade collect {week.name} DOWNLOAD` first")
+    seed = class_seed(cls, week)
+    packages = {
+        number: arrange(read_submission(cls.archive(week, number), one.renamed), week)  # type: ignore[arg-type]
+        for number, one in counted.items()
+    }
+    pseudonym = pseudonyms(week, packages, seed, {key for one in everybody(cls) for key in (one.name, one.email)})
     ranked, out = [], []
-    for student, package in sorted(packages.items()):
-        told(student)
-        if isinstance(package, str):
-            out.append(Placed(student, names[student], None, package))
-            continue
+    for number, package in sorted(packages.items()):
+        name = named(cls, counted[number])
+        tell(name)
         result = _run(week, package, seed)
         if result.score is not None:
-            ranked.append(Placed(student, names[student], result))
-        elif result.entered or race.TASK not in result.laps[-1].why:  # a hole that is not the entry's own stops it
+            ranked.append(Placed(name, pseudonym[number], result))
+        elif result.entered or race.TASK not in result.laps[-1].why:  # a blank that is not the entry's own stops it
             lap = next(lap for lap in result.laps if lap.seconds is None)
-            out.append(Placed(student, names[student], result, f"{lap.track}: {lap.verdict}: {clean(lap.why, 400)}"))
+            why = f"{lap.track}: {lap.verdict}: {clean(lap.why, 400)}"
+            out.append(Placed(name, pseudonym[number], result, why))
     ranked.sort(key=lambda placed: (-((placed.result and placed.result.score) or 0.0), placed.pseudonym))
     return ranked, out
 
@@ -117,32 +118,30 @@ def _run(week: Week, package: Package, seed: int) -> Result:
             return run(week, runner, seed)
 
 
-def pseudonyms(week: Week, packages: dict[str, Any], seed: int) -> dict[str, str]:
-    """{student: pseudonym}, all different, and none of them a student's id."""
-    wanted = {student: _wanted(week, package) for student, package in packages.items()}
-    ids = {student.casefold() for student in packages}
+def pseudonyms(week: Week, packages: Mapping[int, Package], seed: int, taken: Iterable[str]) -> dict[int, str]:
+    """{submission: pseudonym}, all different, and none of those that are taken: people's names and keys."""
+    wanted = {number: _wanted(week, package) for number, package in packages.items()}
+    people = {name.casefold() for name in taken}
     said = [name.casefold() for name in wanted.values()]
-    found: dict[str, str] = {}
-    for student in sorted(packages):
-        name, n = wanted[student], 0
-        if not name or said.count(name.casefold()) > 1 or name.casefold() in ids:
+    found: dict[int, str] = {}
+    for number in sorted(packages):
+        name, n = wanted[number], 0
+        if not name or said.count(name.casefold()) > 1 or name.casefold() in people:
             name = ""
         while not name or name in found.values():
-            name, n = _made(student, seed, n), n + 1
-        found[student] = name
+            name, n = _made(number, seed, n), n + 1
+        found[number] = name
     return found
 
 
-def _made(student: str, seed: int, n: int) -> str:
-    digest = hmac.new(str(seed).encode(), f"{student} {n}".encode(), hashlib.sha256).digest()
+def _made(number: int, seed: int, n: int) -> str:
+    digest = hmac.new(str(seed).encode(), f"{number} {n}".encode(), hashlib.sha256).digest()
     name = f"{FIRST[digest[0] % len(FIRST)]} {SECOND[digest[1] % len(SECOND)]}"
     return name if n == 0 else f"{name} {digest[2]}"
 
 
-def _wanted(week: Week, package: Package | str) -> str:
+def _wanted(week: Week, package: Package) -> str:
     """What the entry's file says, read as text."""
-    if isinstance(package, str):
-        return ""
     for module in {module for task in week.tasks for module in task.modules}:
         text = package.files.get(f"{week.package}/{module.replace('.', '/')}.py", b"").decode(errors="replace")
         if "PSEUDONYM" not in text:
@@ -168,3 +167,29 @@ def class_table(week: Week, ranked: Sequence[Placed]) -> Any:
     par = {lap.track: lap.par for p in ranked[:1] if p.result for lap in p.result.laps}
     rows = [(p.pseudonym, p.result.score, times) for p, times in laps if p.result and p.result.score]
     return table(race_of(week), [*rows, ("par", 1.0, par)] if rows else rows)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Show the table, and who did not finish; status 1 if somebody did not."""
+    parser = argparse.ArgumentParser(prog="python -m grading.race", description="The class's table of week 13's race.")
+    parser.add_argument("--class", dest="folder", default=".", metavar="DIR", help="the class's folder")
+    parser.add_argument("--who", action="store_true", help="say also who is who, and why somebody did not finish")
+    options = parser.parse_args(argv)
+    from rich.console import Console
+
+    try:
+        with open_class(options.folder) as cls:
+            week = cls.week("week13")
+            ranked, out = race(cls, week, lambda name: print(f"racing: {printable(name)}", file=sys.stderr))
+    except LabError as error:
+        sys.exit(f"race: {printable(str(error))}")
+    Console().print(class_table(week, ranked))
+    for placed in (*ranked, *out) if options.who else ():
+        print(printable(f"{placed.pseudonym}: {placed.name}" + (f": {placed.why}" if placed.why else "")))
+    if out and not options.who:
+        print(f"{len(out)} did not finish: --who says who, and why.")
+    return 1 if out else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,18 +1,18 @@
-"""`grade run`: all submissions of a folder, by a pool of judges (grading.pool); marks in files.
+"""`grade run`: all submissions of a week, by a pool of judges (grading.pool); marks in the class's store.
 
-    marks/week13/STUDENT/ATTEMPT.json   one mark each (grading.marks)
-    marks/week13/.seed.json             the class's seed; readable by its owner only
-    marks/week13/.reference.json        how long the reference needs here, that it earns every point, and what of the
-                                        expected values is worth keeping (labkit.checks.expected)
-    marks/week13/.lock, .work/          of the run that is going on
+    .work/week13/reference.json     how long the reference needs here, that it earns every point, and what of the
+                                    expected values is worth keeping (labkit.checks.expected)
+    .work/week13/                   else: of the run that is going on
 
-A mark whose key (submission, tests, seed, environment) is still right is not made again. So a rerun does what changed,
+Judges leave their marks here, and this process alone writes them into the store, each as it comes. A submission whose
+newest mark's key (content, tests, seed, environment) is still right is not judged again. So a rerun does what changed,
 and after a kill the next run goes on where it was.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import json
 import math
@@ -24,22 +24,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from grading import history, judge, marks
+from grading import history, judge
 from grading.files import locked, put
 from grading.intake.arrange import arrange
-from grading.intake.find import Entry, find_submissions
-from grading.intake.load import Submission, load
-from grading.intake.names import shown, some
-from grading.intake.receipts import NO_TIME
+from grading.intake.names import some
 from grading.intake.released import released_week
-from grading.judge import Settings
-from grading.marks import LOCK, SANDBOXED, UNSANDBOXED, Mark
+from grading.intake.submission import Submission
+from grading.judge import Entry, Settings
+from grading.mark import SANDBOXED, UNSANDBOXED, Mark
 from grading.pool import Pool, Todo
+from grading.register.marks import add_mark, newest_marks
+from grading.register.people import person, resolve
+from grading.register.schema import Class
+from grading.register.submissions import Attempt, attempts
 from grading.sandbox.box import Box, Limits
 from labkit.checks import expected
 from labkit.checks.tasks import Week
 from labkit.errors import LabError
-from labkit.strict import nearest
+
+WORK, LOCK = ".work", ".lock"
 
 
 @dataclass
@@ -57,129 +60,150 @@ class Progress:
     expected: float | None = None
 
 
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How to run.
+
+    seed        None: the class's, made on the first run and kept
+    numbers     only these submissions; () is all
+    tasks       judge only these, of every submission that has a complete mark, also if nothing has changed. Stretch
+                tasks are judged so, and only so; () is all that give points
+    because     the reason, kept with the marks
+    dask        a Dask scheduler's address, or "local": grade on its workers (grading.many)
+    """
+
+    jobs: int = 1
+    seed: int | None = None
+    isolation: str = SANDBOXED
+    numbers: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = ()
+    because: str = ""
+    limits: Limits | None = None
+    dask: str | None = None
+
+
 @dataclass
 class Report:
     """made      marks of this run; `kept`: marks that were still right
-    unreadable   (student, why) of entries that could not be read at all
-    told         sentences on the class as a whole
+    names        submission -> whose it is, for people
+    unreadable   (submission, why) of those that could not be graded at all
     changes      what became of marks that were there already
     """
 
     seed: int
+    names: dict[int, str] = field(default_factory=dict)
     made: list[Mark] = field(default_factory=list)
     kept: list[Mark] = field(default_factory=list)
-    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    unreadable: list[tuple[int, str]] = field(default_factory=list)
     changes: list[history.Change] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
 
     @property
     def all(self) -> list[Mark]:
-        return sorted([*self.made, *self.kept], key=lambda mark: (mark.student, mark.attempt))
+        return sorted([*self.made, *self.kept], key=lambda mark: (self.names[mark.submission], mark.submission))
 
 
-def run(
-    week: Week,
-    submissions: Path,
-    folder: Path,
-    *,
-    jobs: int = 1,
-    seed: int | None = None,
-    isolation: str = SANDBOXED,
-    students: Sequence[str] = (),
-    tasks: Sequence[str] = (),
-    because: str = "",
-    limits: Limits | None = None,
-    dask: str | None = None,
-    told: Callable[[Progress], None] = lambda progress: None,
-) -> Report:
-    """Grade what is in `submissions`; marks go below `folder`.
+def run(cls: Class, week: Week, wishes: Wishes | None = None, tell: Tell = lambda progress: None) -> Report:
+    """Grade what was handed in for a week.
 
-    seed      None: the class's, made on the first run and kept
-    students  only these; () is all
-    tasks     judge only these, of every attempt that has a complete mark, also if nothing has changed. Stretch tasks
-              are judged so, and only so; () is all that give points
-    because   the reason, kept with what changes (grading.history)
-    dask      a Dask scheduler's address, or "local": grade on its workers (grading.many)
-    LabError  nothing to grade, another run is going on, the sandbox does not work, or the reference itself does not
-              earn every point here
-    """
-    found = find_submissions(submissions, week)
-    entries = [entry for entry in found if not students or entry.student in students]
-    if unknown := set(students) - {entry.student for entry in entries}:
-        here = sorted({entry.student for entry in found})
-        raise LabError(
-            f"there is no submission of {(one := min(unknown))!r} in {submissions}{nearest(one, here[:200])}"
-        )
-    if not entries:
-        raise LabError(f"there is no submission of {week.name} in {submissions}")
+    LabError: nothing to grade, another run is going on, the sandbox does not work, or the reference itself does not
+    earn every point here"""
+    wishes = wishes or Wishes()
+    found = attempts(cls, week.name)
+    chosen = [one for one in found if not wishes.numbers or one.id in wishes.numbers]
+    if unknown := sorted(set(wishes.numbers) - {one.id for one in chosen}):
+        raise LabError(f"{week.name} has no submission {some(list(map(str, unknown)))} that counts")
+    if not chosen:
+        raise LabError(f"there is no submission of {week.name}: `grade collect {week.name} DOWNLOAD` first")
     _prepare(week)
-    with _locked(folder / week.name) as own:
-        seed = class_seed(own) if seed is None else seed
-        settings = Settings(seed, isolation, work=own / ".work", limits=_limits(week, limits))
-        report = Report(seed, changes=history.settle(folder, week.name), told=_untimed(entries))
-        known: dict[tuple[str, int], Mark] = {}
-        if tasks:
-            todo = list(_marked(entries, week, folder, report, known))
-        else:
-            todo = list(_changed(entries, week, folder, settings, report, known))
+    with _locked(cls, week) as own:
+        seed = class_seed(cls, week) if wishes.seed is None else wishes.seed
+        settings = Settings(seed, wishes.isolation, work=own / "run", limits=_limits(week, wishes.limits))
+        report = Report(seed, {one.id: named(cls, one) for one in chosen})
+        known = newest_marks(cls, week.name)
+        whole = _whole(cls, week, chosen, report)
+        todo = [item for item in whole if _is_due(item, known, week, settings, wishes, report)]
         total = len(todo)
 
         def begins(item: Todo) -> None:
-            if (old := known.get((item.entry.student, item.entry.attempt))) is not None:
-                history.begin(folder, old, because, tasks)
-            told(Progress(len(report.made), total, item.entry))
+            tell(Progress(len(report.made), total, item.entry))
 
         def ends(item: Todo, mark: Mark) -> None:
+            old = known.get(item.entry.number)
+            if wishes.tasks and old is not None:
+                mark = (
+                    history.merged(old, mark) if mark.cases else old
+                )  # the judge failed: nothing of the old was wrong
+            if mark is not old:
+                add_mark(cls, mark, wishes.because, wishes.tasks)
+                if old is not None:
+                    report.changes.append(history.compare(old, mark, wishes.because, wishes.tasks))
             report.made.append(mark)
-            told(Progress(len(report.made), total, item.entry, mark))
+            tell(Progress(len(report.made), total, item.entry, mark))
 
         if not todo:
             return report
-        with Pool(week, folder, settings, 1 if dask else min(jobs, total)) as pool:
+        with Pool(week, settings, 1 if wishes.dask else min(wishes.jobs, total)) as pool:
             pool.start()
-            stretch = [id for id in tasks if week.task(id).kind == "stretch"]
-            settings = _timed(week, settings, own, pool, told, stretch)
-            pool.settings = settings = replace(settings, tasks=tuple(tasks), marks=folder)
-            if not tasks and dask is None:
-                told(Progress(0, total, None, expected=settings.total * math.ceil(total / jobs)))
-            if dask is not None:
+            stretch = [id for id in wishes.tasks if week.task(id).kind == "stretch"]
+            settings = _timed(week, settings, own, pool, tell, stretch)
+            pool.settings = settings = replace(settings, tasks=wishes.tasks)
+            if not wishes.tasks and wishes.dask is None:
+                tell(Progress(0, total, None, expected=settings.total * math.ceil(total / wishes.jobs)))
+            if wishes.dask is not None:
                 from grading import many
 
-                with many.connected(dask, jobs) as client:
-                    todo = many.grade_all(client, todo, week, folder, settings, begins, ends)
+                with many.connected(wishes.dask, wishes.jobs) as client:
+                    todo = many.grade_all(client, todo, week, settings, begins, ends)
             pool.grade_all(todo, begins, ends)  # after Dask: those where the grader failed, alone
-        report.changes += history.settle(folder, week.name)
         return report
 
 
-def _untimed(entries: Sequence[Entry]) -> list[str]:
-    late = list(dict.fromkeys(entry.student for entry in entries if entry.late and entry.received is None))
-    return [f"Marked late by the platform without a time, so they count as in time here: {some(late)}. Kept by `grade "
-            "collect`, they count as late"] if late else []  # fmt: skip
+def chosen_numbers(cls: Class, week: Week, texts: Sequence[str]) -> tuple[int, ...]:
+    """The submissions of a week that are meant by numbers and by persons' keys. LabError for what names none."""
+    found: list[int] = []
+    for text in texts:
+        here = attempts(cls, week.name)
+        if text.isdecimal() and any(one.id == int(text) for one in here):
+            found.append(int(text))
+            continue
+        who = resolve(cls, text)
+        theirs = [one.id for one in here if who.id in one.members]
+        if not theirs:
+            raise LabError(f"{who.name} has handed in nothing of {week.name}")
+        found += theirs
+    return tuple(dict.fromkeys(found))
+
+
+def named(cls: Class, one: Attempt) -> str:
+    """Whose an attempt is, for people: its members, or what the platform calls it."""
+    return " & ".join([*(person(cls, id).name for id in one.members), *(f"{label} (unknown)" for label in one.labels)])
 
 
 def again(
     week: Week,
-    submissions: Path,
-    folder: Path,
-    student: str,
+    entries: Sequence[Entry],
     seed: int,
+    work: Path,
     *,
     isolation: str = SANDBOXED,
     limits: Limits | None = None,
-    told: Callable[[Progress], None] = lambda progress: None,
+    tell: Tell = lambda progress: None,
 ) -> list[Mark]:
-    """The marks of one student, made anew with a given seed and written nowhere: for an appeal."""
-    entries = [entry for entry in find_submissions(submissions, week) if entry.student == student]
-    if not entries:
-        raise LabError(f"there is no submission of {student!r} in {submissions}")
+    """Marks with a given seed, kept nowhere: for an appeal, and where there is no class. work: a folder for the run."""
     _prepare(week)
-    with _locked(folder / week.name) as own:
-        settings = Settings(seed, isolation, work=own / ".work", limits=_limits(week, limits))
-        with Pool(week, folder, settings, 1) as pool:
-            pool.start()
-            settings = _timed(week, settings, own, pool, told)
-            return [judge.grade(entry, week, settings, box=pool.slots[0].box) for entry in entries]
+    settings = Settings(seed, isolation, work=work / "run", limits=_limits(week, limits))
+    with Pool(week, settings, 1) as pool:
+        pool.start()
+        settings = _timed(week, settings, work, pool, tell)
+        return [judge.grade(entry, week, settings, box=pool.slots[0].box) for entry in entries]
+
+
+def entry_of(cls: Class, week: Week, one: Attempt) -> Entry:
+    """An attempt as a judge takes it."""
+    return Entry(one.id, cls.archive(week, one.id).absolute(), one.renamed, one.notes, one.attention)
 
 
 def _limits(week: Week, limits: Limits | None) -> Limits:
@@ -187,43 +211,35 @@ def _limits(week: Week, limits: Limits | None) -> Limits:
     return replace(limits or Limits(), uses=week.uses, weeks=tuple(map(str, week.below)))
 
 
-def class_seed(own: Path) -> int:
-    """The class's seed: made once, secret until it is published."""
-    path = own / ".seed.json"
-    try:
-        return int(json.loads(path.read_text())["seed"])
-    except FileNotFoundError:
-        pass
-    except (ValueError, KeyError, TypeError):
-        raise LabError(f"{path} holds no seed: restore it, or delete it and grade everything anew") from None
-    seed = secrets.randbits(62)  # too many to try for a submission that sees its own inputs
-    _write(path, {"seed": seed})
-    return seed
+def class_seed(cls: Class, week: Week) -> int:
+    """The class's seed of a week: made once, secret until it is published."""
+    with cls.writing():
+        new = secrets.randbits(62)  # too many to try for a submission that sees its own inputs
+        cls.db.execute("INSERT OR IGNORE INTO seed (assignment, value) VALUES (?, ?)", (week.name, new))
+        return int(cls.db.execute("SELECT value FROM seed WHERE assignment = ?", (week.name,)).fetchone()["value"])
 
 
 _FROM_REFERENCE = ("seconds", "total", "expected")
 
 
-def _timed(
-    week: Week, settings: Settings, own: Path, pool: Pool, told: Callable[[Progress], None], stretch: Sequence[str] = ()
-) -> Settings:
+def _timed(week: Week, settings: Settings, own: Path, pool: Pool, tell: Tell, stretch: Sequence[str] = ()) -> Settings:
     """The settings with the reference's times. It is graded once a machine, and once more when a stretch task is asked
     for of which nothing is known: if it does not earn all, nobody's marks would be right."""
-    path = own / ".reference.json"
+    path = own / "reference.json"
     key = judge.key("the reference", week, settings)
-    asked = set(stretch)
+    requested = set(stretch)
     try:
         known = json.loads(path.read_text())
         if known["key"] == key:
-            if asked <= set(known["stretch"]):
+            if requested <= set(known["stretch"]):
                 return replace(settings, **{name: known[name] for name in _FROM_REFERENCE})
-            asked |= set(known["stretch"])
+            requested |= set(known["stretch"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    told(Progress(0, 0, None))
+    tell(Progress(0, 0, None))
     # In a process of its own: the grader itself must never compute.
     status = pool.alone(
-        _time, week, settings, key, path, sorted(asked), told=lambda done, total: told(Progress(done, total, None))
+        _time, week, settings, key, path, sorted(requested), told=lambda done, total: tell(Progress(done, total, None))
     )
     known = json.loads(path.read_text()) if status == 0 else {"error": f"its judge ended with status {status}"}
     if "error" in known:
@@ -246,7 +262,7 @@ def _time(
 ) -> None:
     """Grade the reference; how long it took, or why not, into the file."""
     try:
-        package = arrange(reference_submission(week), week)
+        package = arrange(reference_submission(week), week)  # type: ignore[arg-type]
         outcome, seconds = judge.reference(
             package, week, settings, box, lambda done, total, what: tell(done, total), stretch
         )
@@ -274,74 +290,40 @@ def reference_submission(week: Week) -> Submission:
     }
     if week.notebook.exists():
         files[f"{week.package}/{week.notebook.name}"] = week.notebook.read_bytes()
-    return Submission("the reference", 1, None, files)
+    return Submission.of("the reference", files)
 
 
-def _marked(
-    entries: Sequence[Entry], week: Week, folder: Path, report: Report, known: dict[tuple[str, int], Mark]
-) -> Iterator[Todo]:
-    """Entries that have a complete mark of what they hold now: single tasks of these can be judged anew."""
-    for entry in entries:
-        path = marks.path_of(folder, week.name, entry.student, entry.attempt)
-        why = "it has no whole mark of what was handed in: `grade run` without --task makes one"
-        if not path.exists():
-            report.unreadable.append((entry.student, f"no task of it can be judged alone: {why}"))
-            continue
+def _whole(cls: Class, week: Week, chosen: Sequence[Attempt], report: Report) -> Iterator[Todo]:
+    """Those whose archive is what was collected; the others go into the report."""
+    for one in chosen:
+        entry = entry_of(cls, week, one)
         try:
-            digest, mark = load(entry, week).digest, marks.read(path)
-        except LabError as error:
-            report.unreadable.append((entry.student, f"no task of it can be judged alone: {error}"))
+            with open(entry.path, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            report.unreadable.append((one.id, f"{entry.path} cannot be read ({error.strerror}): collect it again"))
             continue
-        if mark.submission != digest or not mark.cases:
-            report.unreadable.append((entry.student, why))
+        if digest != one.digest:
+            report.unreadable.append((one.id, f"{entry.path} is not what was collected: put the old file back"))
             continue
-        known[entry.student, entry.attempt] = mark
-        yield Todo(entry, digest)
+        yield Todo(entry)
 
 
-def _changed(
-    entries: Sequence[Entry],
-    week: Week,
-    folder: Path,
-    settings: Settings,
-    report: Report,
-    known: dict[tuple[str, int], Mark],
-) -> Iterator[Todo]:
-    """Entries whose mark is missing or no longer right; the others go into the report. `known` gets the old marks."""
-    for entry in entries:
-        try:
-            marks.checked(entry.student)
-            digest = load(entry, week).digest
-        except LabError as error:
-            report.unreadable.append((entry.student, str(error)))
-            continue
-        path = marks.path_of(folder, week.name, entry.student, entry.attempt)
-        if path.exists():
-            try:
-                mark = marks.read(path)
-            except LabError:
-                mark = None
-            if mark is not None and mark.complete and mark.key == judge.key(digest, week, settings):
-                report.kept.append(_timed_as(entry, mark, folder, report))
-                continue
-            if mark is not None:
-                known[entry.student, entry.attempt] = mark
-        yield Todo(entry, digest)
-
-
-def _timed_as(entry: Entry, mark: Mark, folder: Path, report: Report) -> Mark:
-    """The mark with the entry's time, which `grade collect --received` may have told since; no verdict depends on
-    it."""
-    received = judge.received(entry)
-    if mark.received != received:
-        report.told.append(
-            f"{shown(entry.student)}, attempt {entry.attempt}: handed in {received or 'nobody knows when'}, "
-            f"not {mark.received or 'unknown'}"
-        )
-        notes = [note for note in mark.notes if note != NO_TIME or note in entry.notes]
-        mark = replace(mark, received=received, notes=notes)
-        marks.write(folder, mark)
-    return mark
+def _is_due(item: Todo, known: dict[int, Mark], week: Week, settings: Settings, wishes: Wishes, report: Report) -> bool:
+    """Whether a submission is to be judged. An archive never changes; so what its mark says of its content holds as
+    long as the names do that an instructor gave to its files."""
+    mark = known.get(item.entry.number)
+    same = mark is not None and mark.renamed == dict(item.entry.renamed)
+    if wishes.tasks:
+        if mark is None or not same or not mark.cases:
+            why = "no task of it can be judged alone: `grade run` without --task judges it first"
+            report.unreadable.append((item.entry.number, why))
+            return False
+        return True
+    if mark is not None and same and mark.complete and mark.key == judge.key(mark.content, week, settings):
+        report.kept.append(mark)
+        return False
+    return True
 
 
 def _prepare(week: Week) -> None:
@@ -356,21 +338,21 @@ def _prepare(week: Week) -> None:
 
 
 @contextmanager
-def _locked(own: Path) -> Iterator[Path]:
-    """The week's folder of marks, for one run at a time; what a killed run left in it is cleared away."""
+def _locked(cls: Class, week: Week) -> Iterator[Path]:
+    """The week's folder for work, for one run at a time; what a killed run left in it is cleared away."""
+    own = cls.folder.absolute() / WORK / week.name
     own.mkdir(parents=True, exist_ok=True)
-    with locked(own / LOCK, f"another `grade run` is writing to {own}: wait for its end"):
-        shutil.rmtree(own / ".work", ignore_errors=True)
-        for left in own.glob("*/.*.part"):
-            left.unlink(missing_ok=True)
+    with locked(own / LOCK, f"another `grade run {week.name}` is going on: wait for its end"):
+        shutil.rmtree(own / "run", ignore_errors=True)
+        (own / "run").mkdir()
         try:
             yield own
         finally:
-            shutil.rmtree(own / ".work", ignore_errors=True)
+            shutil.rmtree(own / "run", ignore_errors=True)
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
     put(path, json.dumps(data).encode(), 0o600)
 
 
-__all__ = ["SANDBOXED", "UNSANDBOXED", "Progress", "Report", "again", "class_seed", "run"]
+__all__ = ["SANDBOXED", "UNSANDBOXED", "Progress", "Report", "Wishes", "again", "chosen_numbers", "class_seed", "run"]

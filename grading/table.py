@@ -3,7 +3,6 @@ end."""
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,14 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from grading import history
-from grading.intake.load import NOT_OPENED
-from grading.intake.names import printable, some
+from grading.intake.names import count, printable
 from grading.intake.names import shown as name_of
-from grading.marks import UNSANDBOXED, Mark
-from grading.reports.page import count
+from grading.mark import UNSANDBOXED, Mark
 from grading.run import Progress as Step
 from grading.run import Report
-from labkit.checks.tasks import Week
 from labkit.checks.verdict import PASSED, VERDICTS
 
 NAMED = 6  # students in one line
@@ -51,7 +47,7 @@ def shown(console: Console) -> Iterator[Callable[[Step], None]]:
             if step.expected is not None:
                 console.print(Text(expectation(step)))
                 return
-            now, name = (reference, MEASURED) if step.entry is None else (task, name_of(step.entry.student, 40))
+            now, name = (reference, MEASURED) if step.entry is None else (task, f"submission {step.entry.number}")
             bar.update(reference, visible=step.entry is None)
             bar.update(task, visible=step.entry is not None)
             bar.update(now, total=step.total or None, completed=step.done, description=Text(name).markup)
@@ -78,7 +74,7 @@ def _lines(console: Console) -> Callable[[Step], None]:
             mark = step.mark
             console.print(
                 Text(
-                    f"{step.done} of {step.total}  {name_of(mark.student)}: {mark.points} of {mark.possible} in "
+                    f"{step.done} of {step.total}  submission {mark.submission}: {mark.points} of {mark.possible} in "
                     f"{mark.seconds:.0f} s"
                 )
             )
@@ -95,23 +91,6 @@ def _lines(console: Console) -> Callable[[Step], None]:
     return line
 
 
-def poorer(every: Sequence[Mark]) -> list[str]:
-    """A sentence on each student whose last attempt lacks modules that an earlier one has: a file that was forgotten
-    and sent alone, which by the rule "last" takes the others' points away."""
-    told = []
-    for student in dict.fromkeys(mark.student for mark in every):
-        *earlier, last = sorted((mark for mark in every if mark.student == student), key=lambda mark: mark.attempt)
-        before = next((mark for mark in reversed(earlier) if set(last.missing) - set(mark.missing)), None)
-        if before is not None:
-            lacks = some(sorted(set(last.missing) - set(before.missing)))
-            told.append(
-                f"{name_of(student)}: attempt {last.attempt} lacks {lacks}, which attempt {before.attempt} has. "
-                "Collect all its files together, or "
-                f"`grade withdraw {last.assignment} {shlex.quote(student)}` takes it back"
-            )
-    return told
-
-
 def class_table(report: Report, console: Console) -> None:
     """Points and verdicts of everyone, then what needs a human."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -119,9 +98,8 @@ def class_table(report: Report, console: Console) -> None:
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("verdicts", overflow="fold")
     table.add_column("seconds", justify="right", no_wrap=True)
-    several = {mark.student for mark in report.all if mark.attempt > 1}
     for mark in report.all:
-        name = name_of(mark.student) + (f" (attempt {mark.attempt})" if mark.student in several else "")
+        name = called(report, mark.submission)
         seconds = f"{mark.seconds:.1f}" if mark in report.made else "kept"
         table.add_row(Text(name), f"{mark.points:g} / {mark.possible:g}", Text(verdicts(mark)), seconds)
     console.print(table)
@@ -131,38 +109,22 @@ def class_table(report: Report, console: Console) -> None:
             "UNSANDBOXED: these submissions ran with your own rights, and could have changed their marks.",
             style="bold red",
         )
-    for sentence in (*report.told, *told_once(report.all)):
+    for sentence in notes(report):
         console.print(Text(printable(sentence)))
-    last = {mark.student: mark for mark in report.all}.values()
-    if packed := [mark for mark in last if any(note.endswith(NOT_OPENED) for note in mark.notes)]:
-        names, week = _names([name_of(mark.student) for mark in packed]), packed[0].assignment
-        console.print(
-            Text(
-                f"To grade what {printable(names)} packed, unpack it into DIR/STUDENT: grade collect {week} --from DIR "
-                "--received TIME"
-            ),
-            soft_wrap=True,
-        )
-    for mark in report.all:
-        for name, like in mark.missing.items():
-            if like:
-                console.print(Text(f"    {printable(_rename(mark, name, like))}", "bold"), soft_wrap=True)
-    for sentence in poorer(report.all):
-        console.print(Text(printable(sentence)), soft_wrap=True)
-    for student, why in report.unreadable:
-        console.print(Text(f"{name_of(student)}: could not be graded: {printable(why)}", "red"))
+    for number, why in report.unreadable:
+        console.print(Text(f"{called(report, number)}: could not be graded: {printable(why)}", "red"))
     others = [change for change in report.changes if change.tasks]
     if others:
         console.print(f"Marks that came out otherwise than before: {len(others)}", style="bold", highlight=False)
     for change in others:
-        for sentence in history.sentences(change, short=True):
+        for sentence in history.sentences(change, True, called(report, change.submission)):
             console.print(Text(printable(sentence)), soft_wrap=True)
     if len(report.changes) > len(others):
-        console.print(f"{len(report.changes) - len(others)} graded anew and unchanged.", highlight=False)
+        console.print(f"{len(report.changes) - len(others)} graded again and unchanged.", highlight=False)
     look = [mark for mark in report.all if not mark.complete]
     for mark in look:
         for sentence in mark.attention:
-            console.print(Text(f"{name_of(mark.student)}: {printable(sentence)}", "magenta"))
+            console.print(Text(f"{called(report, mark.submission)}: {printable(sentence)}", "magenta"))
     console.print(
         f"{count(len(report.all), 'mark')}, {len(report.made)} of them made now."
         + (f" A human must look at {len(look)}: the grader failed there, which is no zero." if look else ""),
@@ -171,24 +133,18 @@ def class_table(report: Report, console: Console) -> None:
     )
 
 
-def told_once(marks: Sequence[Mark]) -> list[str]:
-    """The notes of all marks, each with the students whom it concerns: what many have in common is one line. Of whom
-    there are several attempts, those are named."""
-    several = {mark.student for mark in marks if mark.attempt > 1}
-    whom: dict[str, dict[str, list[int]]] = {}
-    for mark in marks:
+def called(report: Report, number: int) -> str:
+    """A submission, for people: whose it is, and its number."""
+    return f"{name_of(report.names[number])} ({number})"
+
+
+def notes(report: Report) -> list[str]:
+    """The notes of all marks, each with those whom it concerns: what many have in common is one line."""
+    whom: dict[str, list[str]] = {}
+    for mark in report.all:
         for note in mark.notes:
-            whom.setdefault(note, {}).setdefault(mark.student, []).append(mark.attempt)
-    said = []
-    for note, theirs in whom.items():
-        names = [_tried(student, attempts if student in several else []) for student, attempts in theirs.items()]
-        said.append(f"{_names(names)}: {note}")
-    return said
-
-
-def _tried(student: str, attempts: Sequence[int]) -> str:
-    """A student's name, with the attempts that are meant."""
-    return name_of(student) + (f" (attempt {', '.join(map(str, attempts))})" if attempts else "")
+            whom.setdefault(note, []).append(called(report, mark.submission))
+    return [f"{_names(names)}: {note}" for note, names in whom.items()]
 
 
 def _names(names: Sequence[str]) -> str:
@@ -196,22 +152,14 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
-def _rename(mark: Mark, name: str, like: str) -> str:
-    """The command by which a misnamed file counts."""
-    own = like.rpartition("/")[0]
-    to = f"{own}/{name}" if own else name
-    attempt = f" --attempt {mark.attempt}" if mark.attempt > 1 else ""
-    return shlex.join(["grade", "rename", mark.assignment, mark.student, like, to]) + attempt
-
-
 def verdicts(mark: Mark) -> str:
     count = mark.verdicts()
     return ", ".join(f"{count[word]} {word}" for word in VERDICTS if word in count) or "nothing was judged"
 
 
-def one(mark: Mark, week: Week, console: Console) -> None:
+def one(mark: Mark, console: Console) -> None:
     """One mark with every diagnosis."""
-    head = f"{name_of(mark.student)}, attempt {mark.attempt}: {mark.points:g} of {mark.possible:g}, seed {mark.seed}"
+    head = f"submission {mark.submission}: {mark.points:g} of {mark.possible:g}, seed {mark.seed}"
     console.print(Text(head, "bold"), soft_wrap=True)
     for case in mark.cases:
         if case["verdict"] != PASSED:

@@ -25,8 +25,7 @@ import time
 from datetime import date
 from pathlib import Path
 
-from grading import marks
-from grading.benchmarks.classroom import CLASS, Made, grade_run, write
+from grading.benchmarks.classroom import CLASS, Made, grade_run, make_class, marks_in, write
 from labkit.checks.tasks import Week, find_weeks
 from labkit.record import hardware
 
@@ -99,17 +98,16 @@ def _installed(name: str) -> bool:
 
 def ours(week: Week, folder: Path, chosen: list[Made], jobs: int) -> dict:
     """`grade run`, as a command: wall clock, and what its marks say."""
-    for made in chosen:
-        write(week, folder / "submitted" / made.name / week.name, made)
-    command = grade_run(folder / "submitted", folder / "marks", jobs)
+    make_class(week, folder, [(made.name, made) for made in chosen])
+    command = grade_run(folder, jobs)
     begin, busy = time.perf_counter(), machine_seconds()
     done = subprocess.run(command, cwd=week.folder.parent, capture_output=True, text=True)
     seconds, busy = time.perf_counter() - begin, machine_seconds() - busy
     if done.returncode != 0:
         raise SystemExit(done.stderr + done.stdout)
     found = {}
-    for mark in marks.all_marks(folder / "marks", week.name):
-        found[mark.student] = {
+    for student, mark in marks_in(week, folder).items():
+        found[student] = {
             "points": mark.points,
             "seconds": mark.seconds,
             "core_seconds": mark.core_seconds,

@@ -5,10 +5,19 @@ Each is the reference with one edit, so what it must earn is known.
 
 from __future__ import annotations
 
+import io
 import sys
+import zipfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from grading.intake.arrival import Arrival, Key
+from grading.mark import Mark
+from grading.register.classes import init_class, open_class
+from grading.register.counting import counting
+from grading.register.people import everybody
+from grading.register.submissions import add_submission
 from labkit.checks.markers import strip
 from labkit.checks.tasks import Week
 
@@ -93,14 +102,43 @@ CLASS = (
 )
 
 
-def grade_run(submissions: Path, marks: Path, jobs: int) -> list[str]:
-    """The command that grades week 13's submissions."""
-    folders = ["--submissions", str(submissions), "--marks", str(marks)]
-    return [sys.executable, "-m", "grading.cli", "run", "week13", *folders, "--jobs", str(jobs)]
+def grade_run(folder: Path, jobs: int) -> list[str]:
+    """The command that grades week 13 of the class in a folder."""
+    return [sys.executable, "-m", "grading.cli", "run", "week13", "--class", str(folder), "--jobs", str(jobs)]
+
+
+def make_class(week: Week, folder: Path, chosen: Iterable[tuple[str, Made]]) -> None:
+    """A class of these students, each with one submission of week 13."""
+    every = dict(chosen)
+    roster = folder.with_name(f"{folder.name}-roster.csv")
+    roster.write_text("\n".join(["student", *every]))
+    init_class(folder, roster, "UTC", [week])
+    with open_class(folder, [week]) as cls:
+        for student, made in every.items():
+            whole = io.BytesIO()
+            with zipfile.ZipFile(whole, "w") as archive:
+                for name, text in files(week, made):
+                    archive.writestr(name, text)
+            arrival = Arrival(student, [Key("id", student)], whole.getvalue(), None, "folder", "the benchmark")
+            add_submission(cls, week, arrival)
+
+
+def marks_in(week: Week, folder: Path) -> dict[str, Mark]:
+    """student -> mark, of the class in a folder."""
+    with open_class(folder, [week]) as cls:
+        people = {one.id: one.name for one in everybody(cls)}
+        return {people[id]: one.mark for id, one in counting(cls, week.name).items() if one.mark}
 
 
 def write(week: Week, folder: Path, made: Made) -> None:
     """The four modules of a submission into `folder`."""
+    for name, text in files(week, made):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def files(week: Week, made: Made) -> Iterator[tuple[str, str]]:
+    """The four modules of a submission: names and texts."""
     for name in (RING, TIMING, COST, ORDER):
         text = (week.folder / name).read_text(encoding="utf-8")
         for file, old, new in made.edits:
@@ -114,5 +152,4 @@ def write(week: Week, folder: Path, made: Made) -> None:
                 assert text.count(old) == 1, f"{made.name}: {old!r} stands {text.count(old)} times in {name}"
                 text = text.replace(old, new)
         if text:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
+            yield name, text

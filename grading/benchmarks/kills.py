@@ -23,10 +23,11 @@ import time
 from datetime import date
 from pathlib import Path
 
-from grading import marks
 from grading.benchmarks.against_nbgrader import hardware_and_versions
-from grading.benchmarks.classroom import CLASS, grade_run, write
-from labkit.checks.tasks import find_weeks
+from grading.benchmarks.classroom import CLASS, grade_run, make_class, marks_in
+from grading.register.classes import open_class
+from grading.run import class_seed
+from labkit.checks.tasks import Week, find_weeks
 
 KILLS = 20
 
@@ -42,25 +43,24 @@ def main() -> None:
     draw = random.Random(args.seed)
     with tempfile.TemporaryDirectory(prefix="grading-kills-") as name:
         root = Path(name)
-        for made in chosen:
-            write(week, root / "submitted" / made.name / week.name, made)
+        make_class(week, root / "killed", [(made.name, made) for made in chosen])
+        with open_class(root / "killed", [week]) as cls:
+            class_seed(cls, week)
+        shutil.copytree(root / "killed", root / "calm")
         begin = time.perf_counter()
         undisturbed = subprocess.run(
-            grade_run(root / "submitted", root / "calm", 2), cwd=week.folder.parent, capture_output=True, text=True
+            grade_run(root / "calm", 2), cwd=week.folder.parent, capture_output=True, text=True
         )
         calm = time.perf_counter() - begin
         if undisturbed.returncode:
             sys.exit(undisturbed.stderr)
-        want = told(root / "calm")
-        own = root / "killed" / week.name
-        own.mkdir(parents=True)
-        shutil.copy(root / "calm" / week.name / ".seed.json", own / ".seed.json")
+        want = verdicts(week, root / "calm")
         runs = []
         for _ in range(KILLS):
             after = draw.uniform(0.2, 2.0 * calm / KILLS + 4.0)
-            there = len(list(own.glob("*/*.json")))
+            there = len(marks_in(week, root / "killed"))
             process = subprocess.Popen(
-                grade_run(root / "submitted", root / "killed", 2),
+                grade_run(root / "killed", 2),
                 cwd=week.folder.parent,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -75,15 +75,13 @@ def main() -> None:
                     "seconds": round(after, 2),
                     "killed": process.returncode == -signal.SIGKILL,
                     "marks_before": there,
-                    "marks_after": len(list(own.glob("*/*.json"))),
+                    "marks_after": len(marks_in(week, root / "killed")),
                     "left_processes": left(str(root)),
                 }
             )
             print(runs[-1], flush=True)
-        last = subprocess.run(
-            grade_run(root / "submitted", root / "killed", 2), cwd=week.folder.parent, capture_output=True, text=True
-        )
-        got = told(root / "killed")
+        last = subprocess.run(grade_run(root / "killed", 2), cwd=week.folder.parent, capture_output=True, text=True)
+        got = verdicts(week, root / "killed")
         record = {
             "kind": "grading killed",
             "command": "python -m grading.benchmarks.kills",
@@ -102,11 +100,11 @@ def main() -> None:
     sys.exit(0 if record["marks_equal"] and last.returncode == 0 else 1)
 
 
-def told(folder: Path) -> dict:
+def verdicts(week: Week, folder: Path) -> dict:
     """The marks without their times: points and verdicts of every case."""
     return {
-        mark.student: [(case["test"], case["verdict"], case["points"]) for case in mark.cases]
-        for mark in marks.all_marks(folder, "week13")
+        student: [(case["test"], case["verdict"], case["points"]) for case in mark.cases]
+        for student, mark in marks_in(week, folder).items()
     }
 
 

@@ -20,7 +20,7 @@ from datetime import date
 from pathlib import Path
 
 from grading.benchmarks.against_nbgrader import hardware_and_versions
-from grading.benchmarks.classroom import RING, Made, grade_run, write
+from grading.benchmarks.classroom import RING, Made, grade_run, make_class, marks_in
 from labkit.checks.tasks import find_weeks
 
 
@@ -35,18 +35,19 @@ def main() -> None:
     args = parser.parse_args()
     week = next(week for week in find_weeks(Path(__file__)) if week.name == "week13")
     with tempfile.TemporaryDirectory(prefix="grading-1000-") as name:
-        root = args.folder or Path(name)
-        before = sum(1 for _ in (root / "marks" / week.name).glob("*/*.json"))
-        for number in range(args.count):
-            signed = (("*", "", ""), (RING, "", f"\n# student {number}\n"))
-            write(week, root / "submitted" / f"student{number:04}" / week.name, Made("blank", "wrong", signed))
-        command = grade_run(root / "submitted", root / "marks", args.jobs)
+        root = args.folder or Path(name, "class")
+        if not root.exists():
+            signed = [(("*", "", ""), (RING, "", f"\n# student {number}\n")) for number in range(args.count)]
+            class_ = [(f"student{n:04}", Made("blank", "wrong", edits)) for n, edits in enumerate(signed)]
+            make_class(week, root, class_)
+        before = len(marks_in(week, root))
+        command = grade_run(root, args.jobs)
         grown: list[dict[str, float]] = []
         begin, highest = time.perf_counter(), 0.0
         process = subprocess.Popen(command, cwd=week.folder.parent, stdout=subprocess.DEVNULL)
         while process.poll() is None:
             peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())
-            made = sum(1 for _ in (root / "marks" / week.name).glob("*/*.json"))
+            made = len(marks_in(week, root))
             if peak:
                 highest = max(highest, int(peak[1]) / 1024)
                 if made >= (grown[-1]["marks"] + max(1, args.count // 20) if grown else before + 1):
@@ -54,7 +55,7 @@ def main() -> None:
                     print(grown[-1], flush=True)
             time.sleep(1.0)
         seconds = time.perf_counter() - begin
-        made = sum(1 for _ in (root / "marks" / week.name).glob("*/*.json"))
+        made = len(marks_in(week, root))
     record = {
         "kind": "grading 1000",
         "command": f"python -m grading.benchmarks.thousand --count {args.count} --jobs {args.jobs}",

@@ -11,17 +11,18 @@ grader itself fails there is no results.json: Gradescope then tells of a failed 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import tempfile
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from grading import run as running
 from grading.files import put
 from grading.gradescope.pack import SETTINGS
-from grading.marks import UNSANDBOXED, Mark
+from grading.intake.attempts import Download, Item, arrival
+from grading.intake.guesses import plain
+from grading.judge import Entry
+from grading.mark import UNSANDBOXED, Mark
 from grading.reports import page
 from grading.sandbox import isolation
 from labkit.checks.tasks import Week, find_week, find_weeks
@@ -29,7 +30,6 @@ from labkit.checks.verdict import PASSED
 from labkit.errors import LabError
 
 AFTER = "after_published"
-STUDENT = "student"
 
 
 def main(argv: list[str]) -> int:
@@ -65,22 +65,11 @@ def grade(root: Path, week: Week, seed: int, *, unsandboxed: bool) -> Mark:
     with tempfile.TemporaryDirectory(prefix="gradescope-") as scratch:
         folder = Path(scratch)
         folder.chmod(0o755)  # the sandbox's user is another one
-        shutil.copytree(root / "submission", folder / "submitted" / STUDENT / week.name, symlinks=True)
-        received = _received(root / "submission_metadata.json")
-        if received:
-            (folder / "submitted" / STUDENT / week.name / "timestamp.txt").write_text(received)
-        report = running.run(week, folder / "submitted", folder / "marks", seed=seed, isolation=how)
-        if report.unreadable or not report.all:
-            raise LabError("; ".join(why for _, why in report.unreadable) or "there is no submission")
-        return report.all[0]
-
-
-def _received(metadata: Path) -> str:
-    """When it was handed in, in ISO 8601; "" if nothing tells."""
-    try:
-        return datetime.fromisoformat(json.loads(metadata.read_text())["created_at"]).isoformat()
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        path, found = folder / "submission.zip", Download("Gradescope")
+        one = arrival([Item(root / "submission", plain("student", True))], path, found, week, None)
+        entry = Entry(1, path, (), tuple(one.notes), tuple(one.attention))
+        (mark,) = running.again(week, [entry], seed, folder / "work", isolation=how)
+        return mark
 
 
 def results(week: Week, mark: Mark) -> dict[str, Any]:
@@ -113,7 +102,7 @@ def results(week: Week, mark: Mark) -> dict[str, Any]:
         "output": "\n".join(said),
         "stdout_visibility": "hidden",
         "tests": tests,
-        "extra_data": {"week": week.name, "submission": mark.submission, "isolation": mark.isolation},
+        "extra_data": {"week": week.name, "submission": mark.content, "isolation": mark.isolation},
     }
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from itertools import pairwise
 
+from grading.history import Change, compare
 from grading.mark import Mark
 from grading.register.schema import Class
 from labkit.checks.tasks import Week
@@ -66,6 +69,12 @@ def marks_of(cls: Class, submission: int) -> list[Marked]:
     return [Marked(Mark.from_json(row["json"]), row["because"], tuple(json.loads(row["tasks"]))) for row in rows]
 
 
+def changes(cls: Class, submission: int) -> list[Change]:
+    """What became of a submission's mark each time that it was graded again, the oldest first."""
+    every = marks_of(cls, submission)
+    return [compare(old.mark, new.mark, new.because, new.tasks) for old, new in pairwise(every)]
+
+
 def add_hand_mark(cls: Class, week: Week, submission: int, given: HandMark) -> None:
     """Add what a person gives for a task: it holds from now on, for every member of the submission, and goes over to no
     other attempt. `content` and `automatic`, where they are not given, are those of the newest mark.
@@ -104,6 +113,15 @@ def hand_marks(cls: Class, week: str) -> dict[int, dict[str, HandMark]]:
     )
     found: dict[int, dict[str, HandMark]] = {}
     for row in rows:
-        names = ("task", "points", "extra", "comment", "marker", "content", "automatic", "at")
-        found.setdefault(row["submission"], {})[row["task"]] = HandMark(**{name: row[name] for name in names})
+        found.setdefault(row["submission"], {})[row["task"]] = _given(row)
     return found
+
+
+def hand_history(cls: Class, submission: int) -> list[HandMark]:
+    """All that people gave for a submission, the newest last."""
+    rows = cls.db.execute("SELECT * FROM hand_mark WHERE submission = ? ORDER BY id", (submission,))
+    return [_given(row) for row in rows]
+
+
+def _given(row: sqlite3.Row) -> HandMark:
+    return HandMark(**{one.name: row[one.name] for one in fields(HandMark)})

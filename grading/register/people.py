@@ -60,7 +60,7 @@ def resolve(cls: Class, text: str) -> Person:
     keyed = {found for platform in TYPED if (found := _owner(cls, Key(platform, text))) is not None}
     if len(keyed) == 1:
         return person(cls, keyed.pop())
-    named = [one for one in everybody(cls, gone=True) if text.strip() in _names(one)]
+    named = [one for one in everybody(cls, gone=True) if Key("name", text).row[2] in _names(one)]
     here = [one for one in named if one.left_at is None]
     meant = [person(cls, id) for id in sorted(keyed)] or here or named
     if len(meant) == 1:
@@ -101,7 +101,7 @@ def fold(name: str) -> str:
 
 def _names(one: Person) -> tuple[str, ...]:
     """A whole name as the roster has it, and the other way round: "Anna Müller" of Canvas' "Müller, Anna"."""
-    name = unicodedata.normalize("NFC", one.name).strip()
+    name = Key("name", one.name).row[2]
     last, comma, first = name.partition(",")
     return (name, f"{first.strip()} {last.strip()}") if comma else (name,)
 
@@ -162,7 +162,7 @@ def who(cls: Class, label: str, whose: Sequence[str], week: str = "") -> list[Pe
     LabError where there is no such label, and where a key of the roster says that it is somebody else's."""
     them, label = [resolve(cls, text) for text in whose], clean(label).strip()
     rows = cls.db.execute(
-        "SELECT submission, seat, keys, person FROM member JOIN submission ON submission.id = submission "
+        "SELECT submission, seat, member.keys, person FROM member JOIN submission ON submission.id = submission "
         "WHERE member.label = ? AND assignment LIKE ? ORDER BY submission, seat",
         (label, week or "%"),
     ).fetchall()

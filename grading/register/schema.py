@@ -53,6 +53,7 @@ UPGRADES: tuple[str, ...] = (
         how TEXT NOT NULL,
         source TEXT NOT NULL,
         label TEXT NOT NULL,
+        keys TEXT NOT NULL,             -- whose it is, by the platform: a person's, or the group's own
         grouped TEXT NOT NULL DEFAULT '',
         notes TEXT NOT NULL DEFAULT '[]',
         attention TEXT NOT NULL DEFAULT '[]',

@@ -123,20 +123,15 @@ def add_submission(cls: Class, week: Week, arrival: Arrival) -> Added:
     for time in (arrival.received, arrival.due):
         if time is not None and time.tzinfo is None:
             raise ValueError(f"{time} has no zone")
-    digest, now = _digest(arrival.files), datetime.now(UTC).isoformat(timespec="seconds")
+    digest = _digest(arrival.files)
     with cls.writing():
         seats = _seats(cls, arrival)
         known = _known(cls, week.name, arrival, digest, seats)
-        if known is None:
-            number = _insert(cls, week.name, arrival, digest, now)
-            path = cls.archive(week, number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            put(path, _copied(arrival.files), 0o600)  # in place before the row is: no row without an archive
-        else:
-            number = known.id
+        number = keep(cls, week, arrival, seats, digest) if known is None else known.id
+        if known is not None:
             _update(cls, known, arrival)
-        if known is None or arrival.members or known.labels:
-            _sit(cls, number, seats)
+            if arrival.members or known.labels:
+                _sit(cls, number, seats)
         for _, keys, found in seats:
             if found is not None:
                 learn(cls, found, keys)
@@ -192,47 +187,52 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
 
 
 def _of_author(cls: Class, week: str, arrival: Arrival, seats: Seats) -> list[Attempt]:
-    """All attempts, withdrawn ones too, of whoever handed this in: of one of these persons, with one of these keys, or
-    where one side has no exact key, under this label."""
+    """All attempts, withdrawn ones too, of whoever handed this in: of one exact key with it; else, as this one is, a
+    group's or a single person's, and of one of these persons, or under this label where one side has no exact key. What
+    somebody hands in alone is not what their group did, though it be the same files."""
     people = {found for _, _, found in seats if found is not None}
-    exact = {key.row for _, keys, _ in seats for key in keys if key.platform != "name"}
-    kept: dict[int, set[tuple[str, str, str]]] = {}
-    query = "SELECT submission, keys FROM member JOIN submission ON submission.id = submission WHERE assignment = ?"
-    for row in cls.db.execute(query, (week,)):
-        keys = {key.row for key in keys_of(row["keys"]) if key.platform != "name"}
-        kept[row["submission"]] = kept.get(row["submission"], set()) | keys
-    label, found = clean(arrival.label).strip(), []
+    own, label = _exact(arrival.keys), clean(arrival.label).strip()
+    query = "SELECT id, keys FROM submission WHERE assignment = ?"
+    kept = {row["id"]: _exact(keys_of(row["keys"])) for row in cls.db.execute(query, (week,))}
+    found = []
     for one in attempts(cls, week, withdrawn=True):
-        theirs = kept.get(one.id, set())
-        called = one.label == label and one.group == arrival.group
-        if (
-            people & set(one.members)
-            or exact & theirs
-            or (called and (bool(arrival.group) or ((not exact or not theirs) and (not people or not one.members))))
-        ):
+        theirs = kept[one.id]
+        called = one.label == label and (not own or not theirs) and (not people or not one.members)
+        if own & theirs or (one.group == arrival.group and (people & set(one.members) or called)):
             found.append(one)
     return found
 
 
-def _insert(cls: Class, week: str, arrival: Arrival, digest: str, now: str) -> int:
+def _exact(keys: Iterable[Key]) -> set[tuple[str, str, str]]:
+    return {key.row for key in keys if key.platform != "name"}
+
+
+def keep(cls: Class, week: Week, arrival: Arrival, seats: Seats, digest: str = "") -> int:
+    """Keep an arrival as a new submission, whatever is here already; its number."""
     row = {
-        "assignment": week,
-        "digest": digest,
+        "assignment": week.name,
+        "digest": digest or _digest(arrival.files),
         "received": arrival.received.isoformat() if arrival.received else None,
         "timed": arrival.timed if arrival.received else "",
         "late": None if arrival.late is None else int(arrival.late),
         "how": arrival.how,
         "source": clean(arrival.source),
         "label": clean(arrival.label).strip(),
+        "keys": _json(arrival.keys),
         "grouped": arrival.group,
         "notes": json.dumps(arrival.notes),
         "attention": json.dumps(arrival.attention),
-        "collected": now,
+        "collected": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    added = cls.db.execute(
-        f"INSERT INTO submission ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())
-    )
-    return int(added.lastrowid or 0)
+    columns, values = ", ".join(row), ", ".join("?" * len(row))
+    with cls.writing():
+        added = cls.db.execute(f"INSERT INTO submission ({columns}) VALUES ({values})", tuple(row.values()))
+        number = int(added.lastrowid or 0)
+        path = cls.archive(week, number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        put(path, _copied(arrival.files), 0o600)  # in place before the row is: no row without an archive
+        _sit(cls, number, seats)
+    return number
 
 
 def _update(cls: Class, known: Attempt, arrival: Arrival) -> None:
@@ -253,12 +253,15 @@ def _sit(cls: Class, number: int, seats: Seats) -> None:
         named[row["label"]], before[row["label"]] = row["person"], keys_of(row["keys"])
     cls.db.execute("DELETE FROM member WHERE submission = ?", (number,))
     for seat, (label, keys, found) in enumerate(seats):
-        every = dict.fromkeys([*keys, *before.get(label, ())])
-        rows = json.dumps([(key.platform, key.value, key.assignment) for key in every])
+        rows = _json(dict.fromkeys([*keys, *before.get(label, ())]))
         cls.db.execute(
             "INSERT INTO member (submission, seat, label, keys, person) VALUES (?, ?, ?, ?, ?)",
             (number, seat, label, rows, found if found is not None else named.get(label)),
         )
+
+
+def _json(keys: Iterable[Key]) -> str:
+    return json.dumps([(key.platform, key.value, key.assignment) for key in keys])
 
 
 def _digest(files: bytes | Path) -> str:
@@ -302,4 +305,14 @@ def retime(cls: Class, number: int, received: datetime | None) -> Attempt:
             "UPDATE submission SET received = ?, timed = ? WHERE id = ?",
             (received.isoformat() if received else None, BY_HAND if received else "", number),
         )
+    return attempt(cls, number)
+
+
+def rename(cls: Class, number: int, old: str, new: str) -> Attempt:
+    """Let a file of an attempt count under another name; new "": under its own again. Its mark holds no more."""
+    attempt(cls, number)
+    with cls.writing():
+        cls.db.execute("DELETE FROM rename WHERE (submission, old) = (?, ?)", (number, old))
+        if new:
+            cls.db.execute("INSERT INTO rename (submission, old, new) VALUES (?, ?, ?)", (number, old, new))
     return attempt(cls, number)

@@ -68,7 +68,7 @@ def similar(
             found,
             here,
             share=least,
-            ours=reference_submission(found),
+            ours=reference_submission(found),  # type: ignore[arg-type]
             progress=lambda who: status.update(f"reading {who}"),
         )
     page.write(found, pairs, len(works), unread, least, to)

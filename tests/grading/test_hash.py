@@ -20,7 +20,7 @@ DECIDES_NOTHING = {
     "grading.files": "puts files in place",
     "grading.gradebook.verdicts": "shows verdicts to markers",
     "grading.here": "where a command was typed",
-    "grading.history": "keeps old marks",
+    "grading.mark": "what a mark is made of",
     "grading.intake.find": "finds attempts; a mark's key has the digest of what is in them",
     "grading.intake.mistaken": "a sentence on another week's files",
     "grading.intake.receipts": "keeps attempts",

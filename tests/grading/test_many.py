@@ -12,12 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from grading import judge, many, marks
-from grading.intake import find_submissions
-from grading.intake.load import load
-from grading.pool import Todo
-from labkit.checks.tasks import load_week
-from tests.checks.miniweek import OPS, make_week
+from grading import many
+from tests.checks.miniweek import OPS
+from tests.grading.test_run import KILLED, Course
 
 pytestmark = pytest.mark.thorough
 
@@ -30,29 +27,16 @@ SLOW = OPS.replace("    return group.all_reduce(x)", "    import time; time.slee
 WRONG = OPS.replace("return group.all_reduce(x)", "return x")
 
 
-def hand_in(root, *files):
-    """A course with one week, and a submission of each file: s0, s1, ..."""
-    week = load_week(make_week(root / "course"))
+def class_of(root, *files):
+    """A class of a course with one week, and a submission of each file: s0, s1, ..."""
+    course = Course(root)
     for number, ops in enumerate(files):
-        folder = root / "submitted" / f"s{number}" / "week91"
-        folder.mkdir(parents=True)
-        (folder / "ops.py").write_text(ops)
-    return week, root
+        course.hand_in(f"s{number}", ops)
+    return course
 
 
-def command(root, *more):
-    return [
-        sys.executable,
-        "-m",
-        "grading.cli",
-        "run",
-        "week91",
-        "--submissions",
-        str(root / "submitted"),
-        "--marks",
-        str(root / "marks"),
-        *more,
-    ]
+def command(course, **wishes):
+    return [sys.executable, "-c", KILLED, course.week.folder, course.folder, json.dumps(wishes)]
 
 
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -61,10 +45,10 @@ ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 @needs_sandbox
 @pytest.mark.timeout(900)  # a scheduler, two workers and a grader import torch one after another, on a busy machine
 def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
-    week, root = hand_in(tmp_path, SLOW, WRONG, SLOW)
+    course, root = class_of(tmp_path, SLOW, WRONG, SLOW), tmp_path
     from distributed import LocalCluster, Nanny  # noqa: F401  without Dask this fails here, where it says so
 
-    where = week.folder.parent
+    where = course.week.folder.parent
     scheduler_file = root / "scheduler.json"
     processes = [
         subprocess.Popen(
@@ -111,16 +95,11 @@ def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
         processes += workers
         _until(lambda: _workers(address) == 2)
         running = subprocess.Popen(
-            command(root, "--dask", address),
-            cwd=where,
-            env=ENV,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            command(course, dask=address), cwd=where, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         processes.append(running)
-        _until(lambda: list((root / "marks").glob("week91/*/1.json")))  # one is done, others are in the middle
-        first = {path: path.stat().st_mtime_ns for path in (root / "marks").glob("week91/*/1.json")}
+        _until(course.marks)  # one is done, others are in the middle
+        first = course.marks()
         workers[0].send_signal(signal.SIGKILL)
         said, errors = running.communicate(timeout=400)
         assert running.returncode == 0, errors
@@ -128,11 +107,11 @@ def test_two_workers_one_killed_nothing_lost_nothing_twice(tmp_path):
         for process in processes:
             process.kill()
             process.wait()
-    found = {mark.student: mark for mark in marks.all_marks(root / "marks", "week91")}
+    found = course.marks()
     assert {s: m.points for s, m in found.items()} == {"s0": 15, "s1": 9, "s2": 15}
     assert all(mark.complete for mark in found.values())
-    assert {path: path.stat().st_mtime_ns for path in first} == first  # what was done was not done again
-    assert said.count(" of 3  ") == 3
+    assert {name: found[name] for name in first} == first, "what was done was not done again"
+    assert len(json.loads(said)["made"]) == 3
 
 
 def _workers(address):
@@ -155,25 +134,18 @@ def _until(ready, seconds=200):
 @needs_sandbox
 @pytest.mark.timeout(900)
 def test_local_workers_give_the_marks_that_this_machine_gives(tmp_path):
-    week, root = hand_in(tmp_path, OPS, WRONG)
-    for more, folder in ((("--dask", "local", "--jobs", "2"), "dask"), (("--jobs", "2"), "plain")):
+    course, told = class_of(tmp_path, OPS, WRONG), []
+    for wishes in ({"dask": "local", "jobs": 2}, {"jobs": 2}):
+        where = course.week.folder.parent
         done = subprocess.run(
-            command(root, *more), cwd=week.folder.parent, env=ENV, capture_output=True, text=True, timeout=400
+            command(course, **wishes), cwd=where, env=ENV, capture_output=True, text=True, timeout=400
         )
         assert done.returncode == 0, done.stderr
-        if folder == "dask":
-            told = _told(root)
-            seed = (root / "marks" / "week91" / ".seed.json").read_bytes()
-            for path in (root / "marks").glob("week91/*/1.json"):
-                path.unlink()
-    assert _told(root) == told and len(told) == 2 and (root / "marks" / "week91" / ".seed.json").read_bytes() == seed
-
-
-def _told(root):
-    return {
-        m.student: (m.key, [(c["test"], c["verdict"], c["text"]) for c in m.cases])
-        for m in marks.all_marks(root / "marks", "week91")
-    }
+        found = course.marks()
+        told.append({n: (m.key, [(c["test"], c["verdict"], c["text"]) for c in m.cases]) for n, m in found.items()})
+        with course.open() as cls, cls.writing():
+            cls.db.execute("DELETE FROM mark")
+    assert told[0] == told[1] and len(told[0]) == 2
 
 
 def test_no_scheduler_is_one_sentence(monkeypatch):
@@ -200,19 +172,3 @@ def test_a_machine_has_as_many_slots_as_cores(tmp_path, monkeypatch):
 def _stop(tries):
     if len(tries) == 3:
         raise TimeoutError
-
-
-@pytest.mark.parametrize("changed", [[True, False], [True]])
-def test_what_changed_since_it_was_listed_goes_to_no_worker_and_is_not_lost(changed, tmp_path, monkeypatch):
-    from distributed import Client
-
-    week, root = hand_in(tmp_path, *[OPS] * len(changed))
-    entries = find_submissions(root / "submitted", week)
-    todo = [Todo(entry, "other" if it else load(entry, week).digest) for entry, it in zip(entries, changed)]
-    monkeypatch.setattr(many, "on_worker", lambda job: 1 / 0)
-    begun = []
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
-        rest = client, todo, week, root / "marks", judge.Settings(1), begun.append, lambda item, mark: None
-        left = many.grade_all(*rest)
-    assert sorted(one.entry.student for one in left) == [one.entry.student for one in todo]
-    assert begun == [one for one, it in zip(todo, changed) if not it]

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading import judge, marks, pool
+from grading import judge, pool
 from grading.intake.arrange import Package
-from tests.grading.test_run import SOLVED, course, graded, mark, needs_sandbox  # noqa: F401  course is a fixture
+from grading.mark import UNSANDBOXED
+from tests.grading.test_run import SOLVED, course, graded, needs_sandbox  # noqa: F401  course is a fixture
 
 HELPER = "def secret(x, group):\n    return group.all_reduce(x)\n"
 BORROWS = SOLVED.replace(
@@ -57,30 +58,26 @@ DESTROYS = SOLVED.replace(
 
 @needs_sandbox
 def test_one_after_another_in_one_sandbox(course):  # noqa: F811  the fixture
-    _, _, _, hand_in = course
-    hand_in("a", LITTERS)
-    hand_in("b", FINDS)
-    hand_in("c", SOLVED)
-    hand_in("c", HELPER, "helper.py")
-    hand_in("d", BORROWS)
-    hand_in("e", SOLVED)
+    for student, files in {"a": [LITTERS], "b": [FINDS], "c": [SOLVED, ("helper.py", HELPER)], "d": [BORROWS]}.items():
+        course.hand_in(student, *files)
+    course.hand_in("e", SOLVED)
     assert graded(course, jobs=1)["made"] == ["a", "b", "c", "d", "e"]
-    assert mark(course, "a").points == mark(course, "c").points == mark(course, "e").points == 15
+    found = course.marks()
+    assert found["a"].points == found["c"].points == found["e"].points == 15
     # Alone in a namespace, and with nothing left in it: the sum is missing. (On one rank it needs none.)
-    assert mark(course, "b").points < 15 and mark(course, "d").points < 15
-    assert "helper" in str(mark(course, "d").cases)
+    assert found["b"].points < 15 and found["d"].points < 15
+    assert "helper" in str(found["d"].cases)
 
 
 @pytest.mark.thorough
 @needs_sandbox
 def test_what_one_destroys_the_next_does_not_miss(course):  # noqa: F811  the fixture
-    _, _, _, hand_in = course
-    hand_in("a", DESTROYS)
-    hand_in("b", SOLVED)
+    course.hand_in("a", DESTROYS)
+    course.hand_in("b", SOLVED)
     assert graded(course, jobs=1)["made"] == ["a", "b"]
-    told = {case["verdict"] for case in mark(course, "a").cases}
+    told = {case["verdict"] for case in course.marks()["a"].cases}
     assert "out of memory" in told, told
-    assert mark(course, "b").points == 15 and mark(course, "b").complete
+    assert course.marks()["b"].points == 15 and course.marks()["b"].complete
 
 
 class FakeBox:
@@ -111,7 +108,7 @@ def test_a_slot_starts_its_sandbox_once(slot, tmp_path):
     slot.box.alive = False
     slot.start()
     assert slot.box.launched == 2
-    assert pool._Slot(2, tmp_path / "slot2", pool.Settings(seed=1, isolation=marks.UNSANDBOXED)).box is None
+    assert pool._Slot(2, tmp_path / "slot2", pool.Settings(seed=1, isolation=UNSANDBOXED)).box is None
 
 
 @pytest.mark.parametrize(
@@ -150,7 +147,7 @@ class Scripted(pool.Pool):
         self.began, self.done = [], []
 
     def grade(self, *names):
-        todo = [pool.Todo(name, "") for name in names]
+        todo = [pool.Todo(name) for name in names]
         self.grade_all(todo, lambda item: None, lambda item, mark: self.done.append((item.entry, mark.complete)))
         return self
 
@@ -209,7 +206,7 @@ def test_only_several_at_a_time_have_a_spare_slot(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "parts_of", lambda week: {})
     monkeypatch.setattr(pool._Slot, "started", lambda slot: setattr(slot, "starting", False))
     for jobs, slots in ((1, 1), (2, 3)):
-        made = pool.Pool(None, tmp_path, pool.Settings(seed=1, work=tmp_path / f"{jobs}"), jobs)
+        made = pool.Pool(None, pool.Settings(seed=1, work=tmp_path / f"{jobs}"), jobs)
         made.start()
         assert [slot.box.launched for slot in made.slots] == [1] * jobs + [0] * (slots - jobs)
 
@@ -229,7 +226,7 @@ def test_who_waits_for_a_processor_is_not_late(monkeypatch, spent, waited, late)
 
 def test_a_judge_that_takes_too_long_is_ended_once(monkeypatch):
     """Once more would cost the class as long again: a submission has its budget, and not three times that."""
-    killed, item = [], pool.Todo("slow", "")
+    killed, item = [], pool.Todo("slow")
     late = SimpleNamespace(running=lambda: True, late=lambda: True, kill=lambda: killed.append(1), end=lambda: -9)
     slot = SimpleNamespace(process=late, item=item, renew=lambda well: None)
     made = object.__new__(pool.Pool)

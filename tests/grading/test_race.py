@@ -1,11 +1,17 @@
-"""`grade race`: who takes part, under which name, and in a sandbox."""
+"""The race: who takes part, under which name, and in a sandbox."""
 
 from __future__ import annotations
+
+import io
+import zipfile
 
 import pytest
 
 from grading import race as racing
 from grading.intake.arrange import Package
+from grading.intake.arrival import Arrival, Key
+from grading.register.classes import init_class, open_class
+from grading.register.submissions import add_submission
 from labkit.checks.race import Lap, Result
 from labkit.checks.tasks import find_week
 from tests.grading.minicourse import ROOT
@@ -27,43 +33,48 @@ def entry(text):
 def test_pseudonyms_are_read_and_never_run(week, tmp_path):
     trap = tmp_path / "ran"
     packages = {
-        "ann": entry('PSEUDONYM = "zephyr"\n'),
-        "bob": entry(f"open({str(trap)!r}, 'w')\nPSEUDONYM = 'a' + 'b'\n"),
-        "cat": entry('PSEUDONYM = "ann"\n'),  # somebody's id
-        "dan": entry('PSEUDONYM = "same"\n'),
-        "eve": entry('PSEUDONYM = "Same"\n'),
-        "fay": entry("PSEUDONYM = ("),
-        "gus": entry('PSEUDONYM = "\\x1b[31m' + "x" * 50 + '"\n'),
-        "hal": "could not be read",
+        1: entry('PSEUDONYM = "zephyr"\n'),
+        2: entry(f"open({str(trap)!r}, 'w')\nPSEUDONYM = 'a' + 'b'\n"),
+        3: entry('PSEUDONYM = "ann"\n'),  # somebody's name
+        4: entry('PSEUDONYM = "same"\n'),
+        5: entry('PSEUDONYM = "Same"\n'),
+        6: entry("PSEUDONYM = ("),
+        7: entry('PSEUDONYM = "\\x1b[31m' + "x" * 50 + '"\n'),
     }
-    found = racing.pseudonyms(week, packages, seed=7)
-    assert found["ann"] == "zephyr" and len(set(found.values())) == len(packages)
-    assert not trap.exists() and not {"ann", "same", "Same", ""} & {found[s] for s in packages if s != "ann"}
-    assert "\x1b" not in found["gus"] and len(found["gus"]) <= racing.LONGEST
-    assert racing.pseudonyms(week, packages, seed=7) == found
-    assert racing.pseudonyms(week, packages, seed=8)["bob"] != found["bob"]
+    found = racing.pseudonyms(week, packages, 7, ["Ann", "a@x"])
+    assert found[1] == "zephyr" and len(set(found.values())) == len(packages)
+    assert not trap.exists() and not {"ann", "same", "Same", ""} & {found[number] for number in packages if number != 1}
+    assert "\x1b" not in found[7] and len(found[7]) <= racing.LONGEST
+    assert racing.pseudonyms(week, packages, 7, ["Ann"]) == found
+    assert racing.pseudonyms(week, packages, 9, ["Ann"])[2] != found[2]
 
 
 def test_the_best_comes_first_and_the_table_names_nobody(week, monkeypatch, tmp_path):
     times = {"ann": 2.0, "bob": 4.0, "cat": None, "dan": "13.13", "eve": "13.9"}
-    for student in times:
-        folder = tmp_path / student / "week13_allreduce" / "stretch"
-        folder.mkdir(parents=True)
-        (folder / "fastest.py").write_text(f"PSEUDONYM = ''  # {student}\n")
 
     def run(week, package, seed):
         student = package.files[FILE].decode().split("#")[1].strip()
         faster = times[student]
-        if isinstance(faster, str):  # a hole: the entry's own, or one that it stands on
+        if isinstance(faster, str):  # a blank: the entry's own, or one that it stands on
             return Result((Lap("mesh 64K", None, None, "not attempted", f"Task {faster}: not written"),))
         if faster is None:
             return Result((Lap("mesh 64K", None, None, "wrong", "numbers differ"),))
         return Result((Lap("mesh 64K", 1e-3 / faster, 1e-3),))
 
     monkeypatch.setattr(racing, "_run", run)
-    ranked, out = racing.race(week, tmp_path, seed=7)
-    assert [placed.student for placed in ranked] == ["bob", "ann"]
-    assert [(placed.student, placed.why) for placed in out] == [
+    roster = tmp_path / "roster.csv"
+    roster.write_text("\n".join(["student", *times]))
+    init_class(tmp_path / "class", roster, "UTC", [week])
+    with open_class(tmp_path / "class", [week]) as cls:
+        for student in times:
+            whole = io.BytesIO()
+            with zipfile.ZipFile(whole, "w") as archive:
+                archive.writestr(FILE, f"PSEUDONYM = ''  # {student}\n")
+            keys = [Key("id", student)]
+            add_submission(cls, week, Arrival(student, keys, whole.getvalue(), None, "folder", "by hand"))
+        ranked, out = racing.race(cls, week)
+    assert [placed.name for placed in ranked] == ["bob", "ann"]
+    assert [(placed.name, placed.why) for placed in out] == [
         ("cat", "mesh 64K: wrong: numbers differ"),
         ("eve", "mesh 64K: not attempted: Task 13.9: not written"),
     ]

@@ -1,4 +1,4 @@
-"""`grade run` on a small week: marks in files, reruns, kills, faults, refusals. The sandbox's own tests are beside."""
+"""`grade run` on a small week: marks in the store, reruns, kills, faults, refusals. The sandbox has its own tests."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
-from datetime import UTC, datetime
+import zipfile
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from grading import judge, marks, pool, table
+from grading import judge, pool, table
 from grading import run as running
-from grading.intake import find_submissions, load, released
+from grading.intake import released
 from grading.intake.arrange import arrange
-from grading.intake.receipts import NO_TIME
+from grading.intake.arrival import Arrival, Key
+from grading.mark import SANDBOXED, UNSANDBOXED
+from grading.register.classes import init_class, open_class
+from grading.register.marks import marks_of
+from grading.register.people import everybody
+from grading.register.submissions import add_submission, attempts, rename, withdraw
+from grading.run import Wishes
 from labkit.checks.markers import strip
 from labkit.checks.tasks import load_week
 from labkit.errors import LabError
@@ -33,221 +38,200 @@ SOLVED = OPS
 BLANK = strip(OPS)
 WRONG = OPS.replace("return group.all_reduce(x)", "return x")
 TWICE_WRONG = OPS.replace("return 2 * total(x, group)", "return 3 * total(x, group)")
+STUDENTS = (
+    "good",
+    "blank",
+    "wrong",
+    'third, "O\'Neil" é',
+    "empty",
+    "renamed",
+    "anna",
+    "ben",
+    *"abcde",
+    "s0",
+    "s1",
+    "s2",
+)
+UNSHUT = {"isolation": UNSANDBOXED}
+
+
+class Course:
+    """A course of one small week, and a class of it."""
+
+    def __init__(self, root):
+        self.week = load_week(make_week(root / "course"))
+        self.folder = root / "class"
+        roster = root / "roster.csv"
+        quoted = ['"' + name.replace('"', '""') + '"' for name in STUDENTS]
+        roster.write_text("\n".join(["student", *quoted]), encoding="utf-8")
+        init_class(self.folder, roster, "UTC", [self.week])
+
+    def open(self):
+        return open_class(self.folder, [self.week])
+
+    def hand_in(self, student, *files):
+        """An attempt of one text for ops.py, or of (name, text) pairs; its number."""
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w") as archive:
+            for one in files:
+                archive.writestr(*(one if isinstance(one, tuple) else ("ops.py", one)))
+        with self.open() as cls:
+            arrival = Arrival(student, [Key("id", student)], whole.getvalue(), None, "folder", "by hand")
+            return add_submission(cls, self.week, arrival).id
+
+    def marks(self):
+        """student -> the newest mark of the last attempt."""
+        with self.open() as cls:
+            names = {one.id: one.name for one in everybody(cls)}
+            found = {names[one.members[0]]: marks_of(cls, one.id) for one in attempts(cls, "week91")}
+        return {name: every[-1].mark for name, every in found.items() if every}
+
+    def run(self, **wishes):
+        """A run in this process."""
+        with self.open() as cls:
+            return running.run(cls, self.week, Wishes(**wishes))
 
 
 @pytest.fixture
 def course(tmp_path):
-    """(week, submissions, marks) of a course of one small week, and `hand_in(student, text)`."""
-    week = load_week(make_week(tmp_path / "course"))
-
-    def hand_in(student, text, name="ops.py"):
-        folder = tmp_path / "submitted" / student / "week91"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-    return week, tmp_path / "submitted", tmp_path / "marks", hand_in
+    return Course(tmp_path)
 
 
-def points(report):
-    return {mark.student: mark.points for mark in report.all}
-
-
-def graded(course, **more):
-    """A run in a process of its own: a grader forks its judges, and must not have computed."""
-    week, submissions, folder, _ = course
-    done = warm.run("tests.grading.test_run:told_run", [week.folder, submissions, folder, json.dumps(more)], cwd=ROOT)
+def graded(course, **wishes):
+    """A run in a process of its own: a grader forks its judges, and must not have computed. Names, or the refusal."""
+    done = warm.run(
+        "tests.grading.test_run:reported", [course.week.folder, course.folder, json.dumps(wishes)], cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def told_run(words):
+def reported(words):
     """What `graded` runs: the report as JSON."""
-    week, submissions, folder, more = words
-    report = running.run(load_week(week), Path(submissions), Path(folder), **json.loads(more))
-    print(
-        json.dumps(
-            {"seed": report.seed, "made": [m.student for m in report.made], "kept": [m.student for m in report.kept]}
-        )
-    )
-
-
-def grade(course, *more, env=None):
-    """`grade run` as one types it."""
-    week, submissions, folder, _ = course
-    return warm.run(
-        "grading.cli:main",
-        ["run", "week91", "--submissions", submissions, "--marks", folder, *more],
-        cwd=week.folder.parent,
-        env=env,
-    )
-
-
-def mark(course, student, attempt=1):
-    return marks.read(marks.path_of(course[2], "week91", student, attempt))
+    week, folder, wishes = words
+    week = load_week(week)
+    with open_class(folder, [week]) as cls:
+        wishes = {name: tuple(it) if isinstance(it, list) else it for name, it in json.loads(wishes).items()}
+        try:
+            report = running.run(cls, week, Wishes(**wishes))
+        except LabError as error:
+            print(json.dumps({"refused": str(error)}))
+            return
+    told = {name: [report.names[m.submission] for m in getattr(report, name)] for name in ("made", "kept")}
+    told |= {"seed": report.seed, "unreadable": report.unreadable, "changes": [c.why for c in report.changes]}
+    print(json.dumps({name: sorted(it) if name in ("made", "kept") else it for name, it in told.items()}))
 
 
 def verdicts(one):
     return {case["test"].rpartition("::")[2]: case["verdict"] for case in one.cases}
 
 
-def test_a_mark_that_is_kept_takes_over_when_it_was_handed_in(course, tmp_path):
-    """`grade collect --received` may tell that after the first run; else lateness would never reach a mark."""
-    week, submissions, folder, hand_in = course
-    hand_in("anna", SOLVED)
-    settings = judge.Settings(7, marks.SANDBOXED, work=tmp_path / "work")
-    (entry,) = find_submissions(submissions, week)
-    digest = load(entry, week).digest
-    marks.write(
-        folder,
-        marks.Mark(
-            "anna",
-            "week91",
-            key=judge.key(digest, week, settings),
-            submission=digest,
-            points=3,
-            notes=["Late.", NO_TIME],
-        ),
-    )
-    late = datetime(2026, 11, 22, 10, tzinfo=UTC)
-
-    def rerun(one):
-        report = running.Report(7)
-        assert not list(running._changed([one], week, folder, settings, report, {}))
-        return report
-
-    assert not rerun(entry).told
-    report = rerun(replace(entry, received=late))
-    assert [m.received for m in report.kept] == [late.isoformat()] and len(report.told) == 1
-    assert "anna, attempt 1: handed in 2026-11-22T10:00:00+00:00, not unknown" in report.told[0]
-    assert mark(course, "anna").received == late.isoformat() and mark(course, "anna").points == 3
-    assert mark(course, "anna").notes == ["Late."], "by how much is known now"
-    assert not rerun(replace(entry, received=late)).told
-
-
 @needs_sandbox
 def test_each_gets_what_it_earned_and_a_rerun_does_only_what_changed(course):
-    week, _, folder, hand_in = course
-    for student, text in {"good": SOLVED, "blank": BLANK, "wrong": WRONG, 'third, "O\'Neil" é': TWICE_WRONG}.items():
-        hand_in(student, text)
-    hand_in("empty", "nothing", name="readme.txt")
-    hand_in("renamed", SOLVED, name="ops (1).py")
-    (course[1] / "renamed" / "week91" / "runs" / "mine").mkdir(parents=True)
-    (course[1] / "renamed" / "week91" / "runs" / "mine" / "run.json").write_text("{}")
+    for student, text in {"good": SOLVED, "blank": BLANK, "wrong": WRONG, STUDENTS[3]: TWICE_WRONG}.items():
+        course.hand_in(student, text)
+    course.hand_in("empty", ("readme.txt", "nothing"))
+    number = course.hand_in("renamed", ("ops (1).py", SOLVED), ("runs/mine/run.json", "{}"))
     first = graded(course, jobs=2)
     assert first["kept"] == [] and len(first["made"]) == 6
-    assert {s: mark(course, s).points for s in first["made"]} == {
-        "good": 15,
-        "blank": 0,
-        "wrong": 9,
-        'third, "O\'Neil" é': 10,
-        "empty": 0,
-        "renamed": 0,
-    }
+    found = course.marks()
+    points = {"good": 15, "blank": 0, "wrong": 9, STUDENTS[3]: 10, "empty": 0, "renamed": 0}
+    assert {name: mark.points for name, mark in found.items()} == points
     # 91.2 stands on 91.1, and is judged with the reference's: one mistake counts once.
-    assert verdicts(mark(course, "wrong"))["test_twice"] == "passed"
+    assert verdicts(found["wrong"])["test_twice"] == "passed"
     for student, sentence in (("empty", "no ops.py"), ("renamed", "ops (1).py")):
-        one = mark(course, student)
+        one = found[student]
         assert any(sentence in note for note in one.notes), one.notes  # under the class's table
         assert {case["verdict"] for case in one.cases} == {"no result"} and one.complete
         assert all(sentence in case["text"] for case in one.cases), one.cases[0]["text"]
-    assert not any(".py" in note or "record of a run" in note for note in mark(course, "good").notes)
+    assert not any(".py" in note or "record of a run" in note for note in found["good"].notes)
     page = "Handed in with the record of a run: runs/mine. It is read with the written task."
-    assert page in mark(course, "renamed").notes, "which formgrader's first cell shows"
-    assert all(m.isolation == marks.SANDBOXED and m.possible == 15 for m in marks.all_marks(folder, "week91"))
+    assert page in found["renamed"].notes, "which formgrader's first cell shows"
+    assert all(m.isolation == SANDBOXED and m.possible == 15 for m in found.values())
 
     assert graded(course, jobs=1)["made"] == []
-    hand_in("blank", SOLVED)
+    course.hand_in("blank", SOLVED)
+    with course.open() as cls:
+        rename(cls, number, "ops (1).py", "ops.py")
     again = graded(course, jobs=1)
-    assert again["made"] == ["blank"] and len(again["kept"]) == 5 and mark(course, "blank").points == 15
-    assert again["seed"] == first["seed"] == mark(course, "good").seed
-    # Other tests: everybody anew.
-    test = week.folder / "test_week91.py"
+    assert again["made"] == ["blank", "renamed"] and len(again["kept"]) == 5
+    assert (course.marks()["blank"].points, course.marks()["renamed"].points) == (15, 15)
+    assert again["seed"] == first["seed"] == found["good"].seed
+    # Other tests: everybody again.
+    test = course.week.folder / "test_week91.py"
     test.write_text(test.read_text().replace('== "ops"', '== "ops" != ""'))
-    assert len(graded(course, jobs=2)["made"]) == 6
+    assert len(graded(course, jobs=2)["made"]) == 7
 
 
 @needs_sandbox
 def test_what_a_test_file_finds_once_is_found_with_the_reference(course):
-    week, _, folder, hand_in = course
-    test = week.folder / "test_week91.py"
+    test = course.week.folder / "test_week91.py"
     found = "@once\ndef by(N):\n    return os.getpid()\n\n\n"
     text = test.read_text().replace("import pytest,", "import os, pytest,").replace("call,", "once, call,", 1)
     test.write_text(text.replace("@task", found + "@task", 1).replace("rank=r,", 'what=f"by {by(N)}, x", rank=r,'))
     for student in ("a", "b"):
-        hand_in(student, WRONG)
+        course.hand_in(student, WRONG)
     graded(course, jobs=2)
-    (finder,) = set(json.loads((folder / "week91/.reference.json").read_text())["expected"].values())
-    told = {
+    reference = json.loads((course.folder / ".work" / "week91" / "reference.json").read_text())
+    (finder,) = set(reference["expected"].values())
+    texts = {
         case["text"].partition(" of rank")[0]
-        for student in ("a", "b")
-        for case in mark(course, student).cases
+        for mark in course.marks().values()
+        for case in mark.cases
         if case["verdict"] == "wrong"
     }
-    assert told == {f"by {finder}, x"}
+    assert texts == {f"by {finder}, x"}
 
 
 @needs_sandbox
 def test_marks_do_not_depend_on_jobs_or_order(course):
-    _, _, folder, hand_in = course
     for student, text in {"a": SOLVED, "b": WRONG, "c": BLANK, "d": TWICE_WRONG}.items():
-        hand_in(student, text)
+        course.hand_in(student, text)
 
-    def told():
+    def found():
         return {
-            m.student: [(c["test"], c["verdict"], c["text"], c["points"]) for c in m.cases]
-            for m in marks.all_marks(folder, "week91")
+            name: [(c["test"], c["verdict"], c["text"], c["points"]) for c in mark.cases]
+            for name, mark in course.marks().items()
         }
 
     seed = graded(course, jobs=1)["seed"]
-    alone = told()
-    for path in folder.glob("week91/*/*.json"):
-        path.unlink()
+    alone = found()
+    with course.open() as cls, cls.writing():
+        cls.db.execute("DELETE FROM mark")
     assert graded(course, jobs=4)["seed"] == seed
-    assert told() == alone
+    assert found() == alone
+
+
+KILLED = "import sys; from tests.grading.test_run import reported; reported(sys.argv[1:])"
 
 
 @pytest.mark.thorough
 @needs_sandbox
 def test_killed_at_any_moment_it_goes_on_and_leaves_no_process(course):
-    week, submissions, folder, hand_in = course
     for number in range(5):
-        hand_in(f"s{number}", SOLVED if number % 2 else WRONG)
-    command = [
-        sys.executable,
-        "-m",
-        "grading.cli",
-        "run",
-        "week91",
-        "--submissions",
-        str(submissions),
-        "--marks",
-        str(folder),
-        "--jobs",
-        "2",
-    ]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        course.hand_in("abcde"[number], SOLVED if number % 2 else WRONG)
+    command = [sys.executable, "-c", KILLED, course.week.folder, course.folder, '{"jobs": 2}']
     for written in (0, 1, 3):  # killed before the first mark, after the first, after the third
-        process = subprocess.Popen(
-            command, cwd=week.folder.parent, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 150
-        while len(list(folder.glob("week91/*/1.json"))) < written or not (folder / "week91" / ".lock").exists():
+        while len(course.marks()) < written or not (course.folder / ".work" / "week91" / ".lock").exists():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        for path in folder.glob("week91/*/1.json"):
-            marks.read(path)  # whole
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("week91/*/1.json")}
+    before = course.marks()
     gone = time.monotonic() + 20
-    while (left := _processes(str(folder))) and time.monotonic() < gone:
+    while (left := _processes(str(course.folder))) and time.monotonic() < gone:
         time.sleep(0.1)
     assert not left, left
     done = graded(course, jobs=2)
     assert len(done["made"]) + len(done["kept"]) == 5 and len(done["kept"]) == len(before) >= 3
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert {s: mark(course, s).points for s in ("s0", "s1", "s4")} == {"s0": 9, "s1": 15, "s4": 9}
-    assert not (folder / "week91" / ".work").exists()
+    after = course.marks()
+    assert {name: after[name] for name in before} == before
+    assert {name: after[name].points for name in "abe"} == {"a": 9, "b": 15, "e": 9}
+    assert not (course.folder / ".work" / "week91" / "run").exists()
+    with course.open() as cls:
+        assert cls.db.execute("SELECT count(*) FROM mark").fetchone()[0] == 5, "none twice"
 
 
 def _processes(word):
@@ -263,126 +247,112 @@ def _processes(word):
     return found
 
 
-@needs_sandbox
-def test_an_appeal_repeats_one_verdict_and_writes_nothing(course):
-    _, _, folder, hand_in = course
-    hand_in("anna", WRONG)
-    hand_in("bert", SOLVED)
-    seed = graded(course)["seed"]
-    before = marks.path_of(folder, "week91", "anna", 1).read_bytes()
-    done = grade(course, "--student", "anna", "--seed", seed)
-    assert done.returncode == 0, done.stderr
-    assert f"anna, attempt 1: 9 of 15, seed {seed}" in done.stdout and "bert" not in done.stdout
-    wrong = next(case for case in mark(course, "anna").cases if case["verdict"] == "wrong")
-    assert wrong["text"].splitlines()[0] in done.stdout  # the same numbers
-    assert marks.path_of(folder, "week91", "anna", 1).read_bytes() == before
+def test_an_appeal_repeats_one_verdict_and_keeps_nothing(course, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
+    course.hand_in("anna", WRONG)
+    with course.open() as cls:
+        entries = [running.entry_of(cls, course.week, one) for one in attempts(cls, "week91")]
+        once, again = (running.again(course.week, entries, 7, tmp_path / "work", **UNSHUT)[0] for _ in range(2))
+        assert once.points == 9 and once.seed == 7 and once.tasks[0]["points"] == again.tasks[0]["points"]
+    wrong = [[case["text"] for case in mark.cases if case["verdict"] == "wrong"] for mark in (once, again)]
+    assert wrong[0] == wrong[1] != [], "the same numbers"
+    assert not course.marks()
 
 
 def test_a_judge_that_dies_is_no_zero_but_a_matter_for_a_human(course, monkeypatch):
-    week, submissions, folder, hand_in = course
-    hand_in("good", SOLVED)
+    course.hand_in("good", SOLVED)
     monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
-    tries = folder / "tries"
+    tries = course.folder / "tries"
 
-    def dies(entry, week, settings, submission, box):
-        folder.mkdir(exist_ok=True)
+    def dies(entry, week, settings, box):
         with open(tries, "a") as file:
             file.write("x")
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(judge, "grade", dies)
-    report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
+    report = course.run(**UNSHUT)
     assert len(tries.read_text()) == 1 + pool.RETRIES
     assert [m.complete for m in report.made] == [False] and "judge ended" in report.made[0].attention[0]
-    assert mark(course, "good").possible == 15
+    assert course.marks()["good"].possible == 15
     # An incomplete mark is not kept: the next run tries again.
-    monkeypatch.setattr(
-        judge, "grade", lambda entry, week, settings, submission, box: judge.failed(entry, "x", week, settings, "still")
-    )
-    report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
-    assert [m.student for m in report.made] == ["good"]
+    monkeypatch.setattr(judge, "grade", lambda entry, week, settings, box: judge.failed(entry, week, settings, "still"))
+    report = course.run(**UNSHUT)
+    assert [report.names[m.submission] for m in report.made] == ["good"]
 
 
-def test_what_goes_while_the_class_is_graded_is_no_zero(course, monkeypatch):
-    """A group's attempt was withdrawn between the listing and its turn: it had 0 points, and they counted."""
-    week, submissions, folder, hand_in = course
-    hand_in("gone", SOLVED)
-
-    def goes(week, settings, *rest):
-        (submissions / "gone" / "week91" / "ops.py").unlink()
-        return settings
-
-    monkeypatch.setattr(running, "_timed", goes)
-    report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
-    assert [m.complete for m in report.made] == [False]
-    assert "has changed since this run began, or is gone" in report.made[0].attention[0]
+def test_an_archive_that_is_not_what_was_collected_is_not_judged(course, monkeypatch):
+    monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
+    numbers = [course.hand_in(name, SOLVED) for name in "ab"]
+    with course.open() as cls:
+        cls.archive(course.week, numbers[0]).write_bytes(b"other")
+        cls.archive(course.week, numbers[1]).unlink()
+    report = course.run(**UNSHUT)
+    assert not report.all and [number for number, _ in report.unreadable] == numbers
 
 
 def test_a_fault_in_a_case_is_tried_again_alone(course, monkeypatch):
-    week, submissions, folder, hand_in = course
-    for student in ("a", "b"):
-        hand_in(student, SOLVED)
+    first, second = (course.hand_in(student, SOLVED) for student in "ab")
     monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
-    folder.mkdir()
-    log = folder / "log"
+    log = course.folder / "log"
 
-    def overloaded(entry, week, settings, submission, box):
+    def overloaded(entry, week, settings, box):
         with open(log, "a") as file:
-            file.write(entry.student)
-        one = judge.failed(entry, "x", week, settings, "the machine is overloaded")
-        one.complete = entry.student == "b" or log.read_text().count("a") == 2
+            file.write(f"{entry.number}")
+        one = judge.failed(entry, week, settings, "the machine is overloaded")
+        one.complete = entry.number == second or log.read_text().count(str(first)) == 2
         return one
 
     monkeypatch.setattr(judge, "grade", overloaded)
-    report = running.run(week, submissions, folder, isolation=marks.UNSANDBOXED)
-    assert log.read_text() == "aba" and all(m.complete for m in report.made)
+    report = course.run(**UNSHUT)
+    assert log.read_text() == f"{first}{second}{first}" and all(m.complete for m in report.made)
 
 
-def test_without_isolation_it_refuses_and_unsandboxed_marks_say_so(course):
-    _, _, folder, hand_in = course
-    hand_in("good", SOLVED)
-    env = {**os.environ, "PATH": "/nonexistent"}
-    refused = grade(course, env=env)
-    assert refused.returncode == 2 and not list(folder.glob("week91/*/*.json"))
-    assert "bubblewrap is not installed" in refused.stderr and "--unsandboxed" in refused.stderr
-    assert refused.stderr.count("\n") == 1
+def test_without_isolation_it_refuses_and_unsandboxed_marks_say_so(course, monkeypatch):
+    course.hand_in("good", SOLVED)
+    monkeypatch.setenv("PATH", "/nonexistent")
     # Before anything is graded: the reference is not to blame.
-    assert refused.stderr.startswith("grade: submissions cannot be shut in on this machine")
-    done = grade(course, "--unsandboxed", env=env)
-    assert done.returncode == 0 and "UNSANDBOXED" in done.stdout, done.stdout + done.stderr
-    one = mark(course, "good")
-    assert one.points == 15 and one.isolation == marks.UNSANDBOXED and "UNSANDBOXED" in one.attention[-1]
+    with pytest.raises(LabError, match="^submissions cannot be shut in on this machine .*bubblewrap.*--unsandboxed"):
+        course.run()
+    assert not course.marks()
+    graded(course, **UNSHUT)
+    one = course.marks()["good"]
+    assert one.points == 15 and one.isolation == UNSANDBOXED and "UNSANDBOXED" in one.attention[-1]
 
 
 @needs_sandbox
 def test_a_reference_that_does_not_pass_stops_everything(course):
-    week, _, folder, hand_in = course
-    hand_in("good", SOLVED)
-    (week.folder / "ops.py").write_text(WRONG)
-    done = grade(course)
-    assert done.returncode == 2 and "the reference itself" in done.stderr and "91.1" in done.stderr
-    assert not list(folder.glob("week91/*/*.json"))
+    course.hand_in("good", SOLVED)
+    (course.week.folder / "ops.py").write_text(WRONG)
+    done = graded(course)
+    assert "the reference itself" in done["refused"] and "91.1" in done["refused"] and not course.marks()
 
 
-@pytest.mark.parametrize(
-    "make, words", [(lambda course: None, "there is no"), (lambda course: course[1].mkdir(), "no submission")]
-)
-def test_nothing_to_grade_is_one_sentence(course, make, words):
-    make(course)
-    with pytest.raises(LabError, match=words):
-        running.run(course[0], course[1], course[2])
+def test_only_those_who_are_named_are_judged_and_nothing_to_grade_is_one_sentence(course, monkeypatch):
+    monkeypatch.setattr(running, "_timed", lambda week, settings, *rest: settings)
+    monkeypatch.setattr(judge, "grade", lambda entry, week, settings, box: judge.failed(entry, week, settings, "x"))
+    with pytest.raises(LabError, match="there is no submission of week91"):
+        course.run()
+    first, second, gone = (course.hand_in("anna", SOLVED), course.hand_in("ben", WRONG), course.hand_in("ben", SOLVED))
+    with course.open() as cls:
+        withdraw(cls, [gone])
+        assert running.chosen_numbers(cls, course.week, ["ben"]) == (second,)
+        assert running.chosen_numbers(cls, course.week, [str(first), "ben"]) == (first, second)
+        with pytest.raises(LabError, match="handed in nothing"):
+            running.chosen_numbers(cls, course.week, ["good"])
+    assert [m.submission for m in course.run(numbers=(second,), **UNSHUT).made] == [second]
+    with pytest.raises(LabError, match=f"no submission {gone}"):
+        course.run(numbers=(gone,))
 
 
 def test_two_runs_at_once_are_refused(course):
-    week, submissions, folder, hand_in = course
-    hand_in("good", SOLVED)
-    with running._locked(folder / "week91"), pytest.raises(LabError, match="another `grade run`"):
-        running.run(week, submissions, folder)
+    course.hand_in("good", SOLVED)
+    with course.open() as cls, running._locked(cls, course.week), pytest.raises(LabError, match="another `grade run"):
+        course.run()
 
 
 def test_judges_are_born_with_what_the_week_hands_out(course, monkeypatch):
     """Each would take all its solutions out anew, and ask git for its files."""
-    week, *_ = course
+    week = course.week
     monkeypatch.setattr(running.gc, "freeze", lambda: None)  # for good, in a process that goes on with other tests
     released._released.cache_clear()
     running._prepare(week)
@@ -393,7 +363,7 @@ def test_judges_are_born_with_what_the_week_hands_out(course, monkeypatch):
 
 
 def test_the_reference_is_compiled_once_as_submissions_are(course, monkeypatch):
-    week, *_ = course
+    week = course.week
     asked = {}
 
     class Asked(Exception):
@@ -405,32 +375,31 @@ def test_the_reference_is_compiled_once_as_submissions_are(course, monkeypatch):
 
     monkeypatch.setattr(judge, "SandboxRunner", sandbox)
     with pytest.raises(Asked):
-        judge.reference(arrange(running.reference_submission(week), week), week, judge.Settings(1, work=course[2]))
+        judge.reference(arrange(running.reference_submission(week), week), week, judge.Settings(1, work=course.folder))
     assert asked["precompile"]
 
 
-def test_the_seed_is_made_once_and_is_its_owners(tmp_path):
-    seed = running.class_seed(tmp_path)
-    assert running.class_seed(tmp_path) == seed
-    assert (tmp_path / ".seed.json").stat().st_mode & 0o077 == 0
-    (tmp_path / ".seed.json").write_text("{}")
-    with pytest.raises(LabError, match="holds no seed"):
-        running.class_seed(tmp_path)
+def test_the_seed_is_made_once_and_is_the_weeks(course):
+    with course.open() as cls:
+        seed = running.class_seed(cls, course.week)
+        assert running.class_seed(cls, course.week) == seed < 2**62
+    with course.open() as cls:
+        assert running.class_seed(cls, course.week) == seed
 
 
 @needs_sandbox
 def test_what_the_week_declares_of_labkit_is_in_the_sandbox_and_the_rest_is_refused_by_name(course):
-    week, _, folder, hand_in = course
-    hand_in("anna", SOLVED.replace("import torch\n", "import torch\nfrom labkit.strict import Config\n", 1))
+    week = course.week
+    course.hand_in("anna", SOLVED.replace("import torch\n", "import torch\nfrom labkit.strict import Config\n", 1))
     graded(course)
-    (mark,) = marks.all_marks(folder, week.name)
+    mark = course.marks()["anna"]
     assert mark.points == 0 and mark.complete
     assert all("labkit.strict is not part of " in case["text"] for case in mark.cases)
     assert "labkit.strict is not part of task 91.1: of labkit it stands on labkit.comm" in mark.cases[0]["text"]
     registry = week.folder / "tasks.toml"
     registry.write_text('uses = ["labkit.strict"]\n' + registry.read_text())
     assert graded(course)["made"] == ["anna"], "other tests, so another mark"
-    (mark,) = marks.all_marks(folder, week.name)
+    mark = course.marks()["anna"]
     assert mark.points == mark.possible == 15
 
 
@@ -441,8 +410,8 @@ def counts(box, tell, total):
 
 def test_how_far_the_reference_is_comes_to_whoever_shows_it(course, tmp_path):
     heard = []
-    settings = judge.Settings(1, marks.UNSANDBOXED, work=tmp_path / "work")
-    with pool.Pool(course[0], tmp_path, settings, 1) as judges:
+    settings = judge.Settings(1, UNSANDBOXED, work=tmp_path / "work")
+    with pool.Pool(course.week, settings, 1) as judges:
         assert judges.alone(counts, 5, told=lambda *numbers: heard.append(numbers)) == 0
     assert heard[-1] == (5, 5) and heard == sorted(heard)
 
@@ -468,27 +437,16 @@ def test_the_minutes_of_the_reference_are_told_with_what_is_left(monkeypatch):
 
 def test_before_the_first_submission_it_is_told_how_long_all_may_take(course, tmp_path, monkeypatch):
     """Three at a time: the reference's seconds twice over for four. Its seconds are made up; nothing is judged."""
-    week, submitted, folder, hand_in = course
-    measured = judge.Settings(1, marks.UNSANDBOXED, work=tmp_path / "work", total=100.0)
+    measured = judge.Settings(1, UNSANDBOXED, work=tmp_path / "work", total=100.0)
     monkeypatch.setattr(running, "_timed", lambda *given: measured)
     monkeypatch.setattr(pool.Pool, "grade_all", lambda *given: None)
     for student in "abcd":
-        hand_in(student, OPS)
+        course.hand_in(student, OPS)
     heard = []
-    running.run(week, submitted, folder, jobs=3, isolation=marks.UNSANDBOXED, told=heard.append)
+    with course.open() as cls:
+        running.run(cls, course.week, Wishes(jobs=3, **UNSHUT), heard.append)
     assert [(step.done, step.total, step.expected) for step in heard] == [(0, 4, 200.0)]
     out = io.StringIO()
     with table.shown(Console(file=out, width=200)) as told:
         told(heard[0])
     assert out.getvalue().startswith("4 submissions to grade: about 3 minutes if each takes as long as the course's")
-
-
-def test_what_is_another_than_was_listed_is_not_judged(course):
-    week, submissions, _, hand_in = course
-    hand_in("anna", SOLVED)
-    (entry,) = find_submissions(submissions, week)
-    digest = load(entry, week).digest
-    assert judge.as_listed(entry, digest, week).digest == digest
-    hand_in("anna", WRONG)
-    with pytest.raises(LabError, match="has changed since this run began"):
-        judge.as_listed(entry, digest, week)

@@ -1,0 +1,244 @@
+"""Which attempt counts, what lateness costs, and where that puts everybody."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from grading.intake.arrival import GIVEN, Key
+from grading.register.classes import open_class
+from grading.register.counting import JUST_AFTER, counting, handed_in, lateness
+from grading.register.deadlines import closes, due, refuse_while_open
+from grading.register.marks import HandMark, add_hand_mark
+from grading.register.people import resolve
+from grading.register.problems import AGAIN, POORER, UNTIMED, WITHDRAWN, problems
+from grading.register.standing import BY_HAND, COMPLETE, EXCUSED, FAULTY, MISSING, NOT_GRADED, NOT_YET, standings
+from grading.register.submissions import attempt, attempts, retime, withdraw
+from labkit.errors import LabError
+from tests.grading.register.storing import AFTER, BEFORE, DEADLINE, DUE, WEEK, WEEKS, canvas, give_mark, hand_in, opened
+
+LATE = "[late]\ngrace_minutes = 10\nper_day = 0.1\nmost = 0.25\ncloses_after_days = 5\n"
+BEST = '[attempts]\npolicy = "best"\n'
+ANNA, SEAN, JANE = canvas("mülleranna", "4501"), canvas("obriensean", "4502"), canvas("doejane", "4503")
+
+
+def after(hours):
+    return DUE + timedelta(hours=hours)
+
+
+def of(cls, key="anna@x.org", now=AFTER):
+    person = resolve(cls, key)
+    return next(one for one in standings(cls, WEEK, now) if one.person == person)
+
+
+def kinds(cls):
+    return [one.kind for one in problems(cls, WEEK)]
+
+
+@pytest.mark.parametrize(
+    "hours, factor, late",
+    [
+        (-1, 1, False),
+        (0, 1, False),
+        (5 / 60, 1, False),  # within the grace it is in time for everything: status, factor and sentence
+        (10 / 60, 1, False),
+        (11 / 60, 0.9, True),
+        (24, 0.9, True),
+        (24.1, 0.8, True),
+        (49, 0.75, True),
+        (120, 0.75, True),
+        (120.1, 0, True),
+    ],
+)
+def test_lateness(tmp_path, hours, factor, late):
+    with opened(tmp_path / "c", rules=DEADLINE + LATE) as cls:
+        found = lateness(cls.rules, after(hours), DUE)
+        assert (found.factor, found.late, bool(found.sentence)) == (factor, late, late)
+        assert lateness(cls.rules, None, DUE).factor == lateness(cls.rules, after(hours), None).factor == 1
+        hand_in(cls, "a", ANNA, received=after(hours))
+        standing = of(cls)
+        assert (standing.factor, standing.late, standing.rule) == (factor, late, found.sentence)
+
+
+def test_the_moment_counts_and_not_how_a_zone_writes_it(tmp_path):
+    from datetime import timezone
+
+    with opened(tmp_path / "c", rules=DEADLINE + LATE) as cls:
+        india = DUE.astimezone(timezone(timedelta(hours=5, minutes=30)))
+        hand_in(cls, "a", ANNA, received=india)
+        assert not of(cls).late and of(cls).counted.received == DUE
+
+
+def test_an_extension_moves_one_persons_deadline_and_the_later_of_two_holds(tmp_path):
+    with opened(tmp_path / "c", rules=f"{DEADLINE}{LATE}[extensions.S001]\nweek13 = {after(48).isoformat()}\n") as cls:
+        for label, keys in (("a", ANNA), ("s", SEAN)):
+            hand_in(cls, label, keys, received=after(47))
+        assert of(cls).factor == 1 and of(cls, "S002").factor == 0.8
+        hand_in(cls, "j", JANE, received=after(47), due=after(72))  # the platform granted it
+        assert due(cls, resolve(cls, "S003").id, "week13") == after(72) and of(cls, "S003").factor == 1
+        hand_in(cls, "a", ANNA, b"again", received=after(60), due=after(50))
+        assert due(cls, resolve(cls, "S001").id, "week13") == after(50)
+
+
+def test_the_last_counts_by_time_not_by_number(tmp_path):
+    with opened(tmp_path / "c", rules=DEADLINE + LATE) as cls:
+        second = hand_in(cls, "a", ANNA, b"second", received=BEFORE).id
+        first = hand_in(cls, "a", ANNA, b"first", received=after(-9)).id
+        assert of(cls).counted.submission.id == second and of(cls).counted.attempts == (first, second)
+        withdraw(cls, [second])
+        assert of(cls).counted.submission.id == first
+        withdraw(cls, [second], undo=True)
+        retime(cls, first, after(-0.5))
+        assert of(cls).counted.submission.id == first and "Attempt 2 of 2 counts, the last." in of(cls).rule
+
+
+def test_what_came_too_late_takes_the_place_of_no_other(tmp_path):
+    with opened(tmp_path / "c", rules=DEADLINE + LATE) as cls:
+        early = hand_in(cls, "a", ANNA, b"early").id
+        late = hand_in(cls, "a", ANNA, b"late", received=after(500)).id
+        assert of(cls).counted.submission.id == early
+        withdraw(cls, [early])
+        assert of(cls).counted.submission.id == late and (of(cls).factor, of(cls).total) == (0, 0)
+
+
+def test_best_is_by_automatic_points_after_lateness_without_the_full_ones(tmp_path):
+    rules = DEADLINE + LATE + BEST
+    with opened(tmp_path / "c", rules=rules) as cls:
+        early, late = hand_in(cls, "a", ANNA, b"1").id, hand_in(cls, "a", ANNA, b"2", received=after(5)).id
+        give_mark(cls, early, 90)
+        assert of(cls).state == NOT_GRADED and of(cls).total is None, "the other may be better"
+        give_mark(cls, late, 99)
+        assert of(cls).counted.submission.id == early and of(cls).total == 90
+        give_mark(cls, late, 100)
+        assert of(cls).counted.submission.id == early, "equal points after lateness: no better"
+    (tmp_path / "c" / "course.toml").write_text(f'{rules}[full_points]\nweek13 = ["13.2"]\n')
+    with open_class(tmp_path / "c", WEEKS) as cls:
+        assert of(cls).total == 100 and of(cls).counted.submission.id == early
+
+
+def test_who_handed_in_nothing_is_missing_once_the_grace_is_over(tmp_path):
+    rules = f"{DEADLINE}{LATE}[excused]\nweek13 = ['jane@x.org']\n"
+    with opened(tmp_path / "c", rules=rules) as cls:
+        assert [of(cls, now=after(hours)).state for hours in (0, 0.1, 0.2)] == [NOT_YET, NOT_YET, MISSING]
+        assert of(cls, "jane@x.org").state == EXCUSED and of(cls).total is None
+        number = hand_in(cls, "a", ANNA).id
+        withdraw(cls, [number])
+        assert of(cls).state == MISSING and WITHDRAWN in kinds(cls)
+
+
+def test_canvas_marks_and_times(tmp_path):
+    """A late mark without a time is the least that it can mean; a time of the whole download weighs less than it."""
+    with opened(tmp_path / "c", rules=DEADLINE + LATE) as cls:
+
+        def time_of(late, received=None, content=b"x"):
+            number = hand_in(cls, "a", ANNA, content, received=received, late=late, timed=GIVEN).id
+            found = handed_in(cls.rules, attempt(cls, number))
+            withdraw(cls, [number])
+            return found
+
+        just_after = after(10 / 60) + JUST_AFTER
+        assert time_of(True) == just_after and time_of(False, content=b"1") is None
+        assert time_of(True, after(-9), b"2") == just_after and time_of(True, after(30), b"3") == after(30)
+        assert time_of(False, after(30), b"4") == DUE and time_of(False, after(-3), b"5") == after(-3)
+        assert time_of(None, after(30), b"6") == after(30)
+        number = hand_in(cls, "a", ANNA, b"7", received=None, late=True).id
+        assert of(cls).late and "does not tell by how much" in of(cls).rule
+        retime(cls, number, BEFORE)
+        assert not of(cls).late, "what an instructor says of this very attempt holds"
+
+
+def test_an_attempt_whose_time_nothing_tells_is_in_time_and_is_reported(tmp_path):
+    with opened(tmp_path / "c", rules=DEADLINE + LATE) as cls:
+        number = hand_in(cls, "a", ANNA, received=None).id
+        (problem,) = [one for one in problems(cls, WEEK) if one.kind == UNTIMED]
+        assert not of(cls).late and problem.command == f"grade submission {number} time TIME" and not problem.blocks
+        retime(cls, number, BEFORE)
+        assert UNTIMED not in kinds(cls)
+
+
+def test_a_groups_submission_is_each_members_with_each_ones_own_deadline(tmp_path):
+    rules = f"{DEADLINE}{LATE}[extensions.S002]\nweek13 = {after(48).isoformat()}\n"
+    with opened(tmp_path / "c", rules=rules) as cls:
+        both = [[Key("email", "anna@x.org")], [Key("email", "sean@x.org")]]
+        more = {"group": "Team 1", "members": both, "received": after(20)}
+        number = hand_in(cls, "Team 1", [Key("moodle", "9", "week13")], how="moodle", **more).id
+        give_mark(cls, number, 60, written=True)
+        add_hand_mark(cls, WEEK, number, HandMark("13.7", 8))
+        assert (of(cls).total, of(cls, "S002").total) == (61.2, 68) and of(cls, "S003").counted is None
+        own = hand_in(cls, "s", SEAN, b"own", received=after(30)).id
+        assert of(cls, "S002").counted.submission.id == own and of(cls).counted.submission.id == number
+
+
+def test_points_by_hand_belong_to_an_attempt_and_never_go_over(tmp_path):
+    with opened(tmp_path / "c", rules=DEADLINE + LATE) as cls:
+        first = hand_in(cls, "a", ANNA, b"1", received=after(-3)).id
+        give_mark(cls, first, 60, written=True)
+        assert of(cls).state == BY_HAND and of(cls).ungraded == ["13.7"]
+        add_hand_mark(cls, WEEK, first, HandMark("13.7", 9, comment="well said"))
+        assert (of(cls).total, of(cls).state) == (69, COMPLETE)
+        second = hand_in(cls, "a", ANNA, b"2").id
+        assert of(cls).state == NOT_GRADED and of(cls).total is None
+        give_mark(cls, second, 70, written=True)
+        assert of(cls).state == BY_HAND and not of(cls).by_hand
+        withdraw(cls, [second])
+        assert of(cls).total == 69
+        with pytest.raises(LabError, match="no task"):
+            add_hand_mark(cls, WEEK, first, HandMark("99.1", 3))
+
+
+def test_points_by_hand_are_looked_at_again_when_what_they_were_given_for_changed(tmp_path):
+    with opened(tmp_path / "c", rules=DEADLINE) as cls:
+        number = hand_in(cls, "a", ANNA).id
+        give_mark(cls, number, 60, written=True)
+        add_hand_mark(cls, WEEK, number, HandMark("13.7", 9))
+        add_hand_mark(cls, WEEK, number, HandMark("13.2", 80))
+        assert of(cls).total == 89 and of(cls).in_place == ["13.2: 80, the checks give 60"]
+        give_mark(cls, number, 65, written=True)
+        assert of(cls).looked_at_again == ["13.2"] and of(cls).total is None and AGAIN in kinds(cls)
+        give_mark(cls, number, 60, written=True, content="other")
+        assert of(cls).looked_at_again == ["13.7", "13.2"]
+        for task, points in (("13.7", 9), ("13.2", 80)):
+            add_hand_mark(cls, WEEK, number, HandMark(task, points))
+        assert of(cls).total == 89
+
+
+def test_a_mark_that_the_grader_could_not_finish_is_no_zero(tmp_path):
+    with opened(tmp_path / "c", rules=DEADLINE) as cls:
+        number = hand_in(cls, "a", ANNA).id
+        give_mark(cls, number, 0, complete=False)
+        assert (of(cls).state, of(cls).total) == (FAULTY, None)
+        add_hand_mark(cls, WEEK, number, HandMark("13.2", 50))
+        assert (of(cls).state, of(cls).total) == (COMPLETE, 50)
+
+
+def test_an_attempt_that_lacks_what_an_earlier_one_has_is_reported(tmp_path):
+    with opened(tmp_path / "c", rules=DEADLINE) as cls:
+        give_mark(cls, hand_in(cls, "a", ANNA, b"1", received=after(-3)).id)
+        give_mark(cls, hand_in(cls, "a", ANNA, b"2").id, 20, missing={"collectives.py": ""})
+        assert POORER in kinds(cls)
+
+
+def test_a_week_closes_with_the_last_extension_and_what_late_ones_still_get(tmp_path):
+    rules = f"{DEADLINE}{LATE}[extensions.S001]\nweek13 = {after(48).isoformat()}\n"
+    with opened(tmp_path / "c", rules=rules) as cls:
+        until, whose = closes(cls, "week13")
+        assert until == after(48) + timedelta(days=5, minutes=10) and whose.email == "anna@x.org"
+        assert closes(cls, "week14") is None
+    far = "[deadlines]\nweek13 = 2999-01-01T12:00:00Z\n"
+    with opened(tmp_path / "c", rules=far) as cls, pytest.raises(LabError, match="can be handed in until"):
+        refuse_while_open(cls, "week13", "feedback")
+    with opened(tmp_path / "c", rules=DEADLINE.replace("2026", "2001")) as cls:
+        refuse_while_open(cls, "week13", "feedback")
+
+
+def test_who_left_has_no_standing_and_keeps_everything(tmp_path):
+    from grading.register.classes import init_class
+
+    with opened(tmp_path / "c", rules=DEADLINE) as cls:
+        number = hand_in(cls, "a", ANNA).id
+        roster = tmp_path / "fewer.csv"
+        roster.write_text("Student,ID\nO'Brien Sean,4502\n")
+        init_class(cls.folder, roster, "", WEEKS)
+        assert [one.person.name for one in standings(cls, WEEK)] == ["O'Brien Sean"]
+        assert number in [one.id for one in attempts(cls, "week13")] and len(counting(cls, "week13")) == 1

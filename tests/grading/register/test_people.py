@@ -1,0 +1,234 @@
+"""Who somebody is: keys decide, names propose, and course.toml opens only against the roster."""
+
+from __future__ import annotations
+
+import tempfile
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from grading.intake.arrival import Key
+from grading.intake.names import in_moodles_files
+from grading.register.classes import init_class, open_class
+from grading.register.deadlines import due, is_excused
+from grading.register.people import everybody, fold, key_of, owner, propose, resolve, who
+from grading.register.problems import UNKNOWN, problems
+from grading.register.standing import MISSING, standings
+from grading.register.submissions import attempt
+from labkit.errors import LabError
+from tests.grading.register.storing import AFTER, CANVAS, DEADLINE, DUE, WEEK, WEEKS, canvas, hand_in, moodle, opened
+
+MOODLE = """Identifier,Full name,Email address,Status
+Participant 501,Sean O'Brien,sean@x.org,Submitted
+Participant 502,Max Meier,max1@x.org,Submitted
+Participant 503,Max Meier,max2@x.org,Submitted
+"""
+NAMES = "Identifier,Full name\nParticipant 501,Sean O'Brien\nParticipant 502,Zoë Åberg\n"
+
+
+def unknown(cls):
+    return [one for one in problems(cls, WEEK) if one.kind == UNKNOWN]
+
+
+# -- the roster -------------------------------------------------------------------------------------------------------
+def test_a_person_is_found_by_every_key_and_by_the_whole_name(tmp_path):
+    with opened(tmp_path / "c") as cls:
+        anna = everybody(cls)[1]
+        for text in ("4501", "S001", "anna@x.org", "Anna@X.org", "Müller, Anna", "Anna Müller", "Mu\u0308ller, Anna"):
+            assert resolve(cls, text) == anna
+        assert key_of(cls, anna) == "anna@x.org"
+        for text in ("Muller, Anna", "anna", "Müller", ""):
+            with pytest.raises(LabError, match="nobody in the class"):
+                resolve(cls, text)
+
+
+def test_several_of_one_name_are_nobody_until_a_key_tells(tmp_path):
+    with opened(tmp_path / "c", MOODLE) as cls:
+        with pytest.raises(LabError, match=r"2 of the class .* max1@x\.org .* max2@x\.org"):
+            resolve(cls, "Max Meier")
+        assert resolve(cls, "max2@x.org").name == "Max Meier" and propose(cls, "Max Meier") is None
+
+
+def test_a_newer_roster_says_who_is_new_and_who_left(tmp_path):
+    folder = tmp_path / "c"
+    with opened(folder):
+        pass
+    newer = tmp_path / "newer.csv"
+    newer.write_text(CANVAS.replace('"Doe, Jane",4503,S003,jane', '"New, Nia",4504,S004,nia').replace("Anna", "Anne"))
+    made = init_class(folder, newer, "", WEEKS)
+    assert [one.name for one in made.new] == ["New, Nia"] and [one.name for one in made.left] == ["Doe, Jane"]
+    with opened(folder) as cls:
+        assert [one.name for one in everybody(cls)] == ["Müller, Anne", "New, Nia", "O'Brien, Sean"]
+        assert resolve(cls, "jane@x.org").left_at is not None
+    back = init_class(folder, tmp_path / "c-roster.csv", "", WEEKS)
+    assert back.stay == 3 and [one.name for one in back.left] == ["New, Nia"]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("student,name\na,Anna\na,Ben\n", "'a' is Anna and Ben"),
+        ("Identifier,Full name\nParticipant 1,Max Meier\nParticipant 2,Max Meier\n", "'Max Meier' is"),
+        ("student,email\na,x@y\nb,X@Y\n", "x@y"),
+    ],
+)
+def test_a_roster_in_which_a_key_is_two_peoples_is_refused(tmp_path, text, words):
+    with pytest.raises(LabError, match=f"(?i){words}"), opened(tmp_path / "c", text):
+        pass
+    assert not (tmp_path / "c" / "class.db").exists(), "nothing is left that looks like a class"
+
+
+# -- course.toml against the roster -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["anna@x.org", "S001", "4501", "Müller, Anna", "Anna Müller", "Mu\u0308ller, Anna"])
+def test_every_name_of_one_person_extends_and_excuses_the_same_one(tmp_path, name):
+    """Whatever they are called by: for lateness, for zeros, and for an excuse."""
+    rules = f'{DEADLINE}[extensions."{name}"]\nweek13 = {AFTER.isoformat()}\n[excused]\nweek14 = ["{name}"]\n'
+    with opened(tmp_path / "c", rules=rules) as cls:
+        anna, others = resolve(cls, "anna@x.org"), [resolve(cls, key) for key in ("sean@x.org", "jane@x.org")]
+        assert due(cls, anna.id, "week13") == AFTER and [due(cls, one.id, "week13") for one in others] == [DUE, DUE]
+        assert is_excused(cls, anna.id, "week14") and not any(is_excused(cls, one.id, "week14") for one in others)
+        hand_in(cls, "mülleranna_4501", canvas("mülleranna", "4501"), received=AFTER)
+        by_id = {one.person.id: one for one in standings(cls, WEEK, now=AFTER)}
+        assert by_id[anna.id].factor == 1 and not by_id[anna.id].late
+        assert by_id[others[0].id].state == MISSING
+
+
+@pytest.mark.parametrize(
+    "rules, right",
+    [
+        (f'[extensions."Sean OBrien"]\nweek13 = {AFTER.isoformat()}\n', '[extensions."sean@x.org"]'),
+        ('[excused]\nweek13 = ["Sean OBrien"]\n', '[excused] week13 = ["sean@x.org"]'),
+        ('[excused]\nweek13 = ["nobody at all"]\n', '[excused] week13 = ["E-MAIL OR ID"]'),
+    ],
+)
+def test_a_name_that_is_nobodys_opens_no_class_and_the_refusal_has_the_right_line(tmp_path, rules, right):
+    with opened(tmp_path / "c"):
+        pass
+    (tmp_path / "c" / "course.toml").write_text(DEADLINE + rules)
+    with pytest.raises(LabError) as refused, open_class(tmp_path / "c", WEEKS):
+        pass
+    assert right in str(refused.value)
+
+
+def test_a_name_of_two_people_opens_no_class(tmp_path):
+    with (
+        pytest.raises(LabError, match="name one of max1@x.org"),
+        opened(tmp_path / "c", MOODLE, f'{DEADLINE}[excused]\nweek13 = ["Max Meier"]\n'),
+    ):
+        pass
+
+
+# -- submissions ------------------------------------------------------------------------------------------------------
+def test_where_names_are_all_there_is_another_spelling_is_nobody_until_it_is_said(tmp_path):
+    """An extension of Sean O'Brien, and Moodle's file says Sean OBrien: nothing leaves before somebody has said so."""
+    rules = f'{DEADLINE}[late]\nper_day = 0.1\n[extensions."Sean O\'Brien"]\nweek13 = {AFTER.isoformat()}\n'
+    with opened(tmp_path / "c", NAMES, rules) as cls:
+        number = hand_in(cls, "Sean OBrien", moodle("Sean OBrien", "7", week="week13"), received=AFTER).id
+        (one,) = unknown(cls)
+        assert one.blocks and one.command == "grade who 'Sean OBrien' = 'Sean O'\"'\"'Brien'"
+        (sean,) = who(cls, "Sean OBrien", ["Sean O'Brien"])
+        assert attempt(cls, number).members == (sean.id,) and not unknown(cls)
+        (standing,) = [each for each in standings(cls, WEEK) if each.person == sean]
+        assert standing.factor == 1 and not standing.late
+        later = hand_in(cls, "Sean OBrien", moodle("Sean OBrien", "1234", week="week14"), b"other")
+        assert [one.id for one in later.members] == [sean.id], "the name has been said to be his"
+        exact = hand_in(cls, "Zoë Åberg", [Key("name", "Zoe\u0308 A\u030aberg")], b"hers")
+        assert [one.name for one in exact.members] == ["Zoë Åberg"]
+
+
+def test_a_name_never_decides_where_there_are_keys(tmp_path):
+    with opened(tmp_path / "c", MOODLE) as cls:
+        added = hand_in(cls, "Sean OBrien", moodle("Sean OBrien", "501"))
+        assert not added.members and added.proposed.email == "sean@x.org"
+        exact = hand_in(cls, "Sean O'Brien", [Key("name", "Sean O'Brien")], b"else")
+        assert not exact.members, "not even the whole name"
+        assert len(unknown(cls)) == 2
+        again = hand_in(cls, "Sean OBrien", moodle("Sean OBrien", "501", "SEAN@x.org"))
+        assert again.id == added.id and not again.new and [one.email for one in again.members] == ["sean@x.org"]
+
+
+def test_a_name_that_was_said_to_be_somebodys_decides_nothing_once_another_is_called_so(tmp_path):
+    with opened(tmp_path / "c", "student,name\na1,Max Meier\n") as cls:
+        hand_in(cls, "Max Meier", [Key("name", "Max Meier")])
+        who(cls, "Max Meier", ["a1"])
+        assert hand_in(cls, "Max Meier", [Key("name", "Max Meier")], b"second").members
+        roster = tmp_path / "roster.csv"
+        roster.write_text("student,name\na1,Max Meier\na2,Max Meier\n")
+        init_class(cls.folder, roster, "", WEEKS)
+        assert not hand_in(cls, "Max Meier", [Key("name", "Max Meier")], b"third").members
+
+
+def test_keys_of_two_people_are_nobodys(tmp_path):
+    with opened(tmp_path / "c", MOODLE) as cls:
+        found, why = owner(cls, [Key("email", "sean@x.org"), Key("id", "max1@x.org")])
+        assert found is None and "several" in why
+
+
+def test_who_can_be_said_again_and_says_nothing_against_the_roster(tmp_path):
+    with opened(tmp_path / "c") as cls:
+        number = hand_in(cls, "Sam", [Key("name", "Sam")]).id
+        who(cls, "Sam", ["sean@x.org"])
+        (jane,) = who(cls, "Sam", ["jane@x.org"])
+        assert attempt(cls, number).members == (jane.id,)
+        assert [one.id for one in hand_in(cls, "Sam", [Key("name", "Sam")], b"later").members] == [jane.id]
+        hand_in(cls, "mülleranna", canvas("mülleranna", "4501"), b"hers")
+        with pytest.raises(LabError, match="a key that the roster has"):
+            who(cls, "mülleranna", ["jane@x.org"])
+        with pytest.raises(LabError, match="did you mean 'Samm'|no submission is called"):
+            who(cls, "Samm", ["jane@x.org"])
+
+
+# -- names that strangers chose ---------------------------------------------------------------------------------------
+SIGNS = "'\u2019-. ,_\u0301\u093f\u0e35\xf6\xd6\xdf\ufb01\u0130\u0131\xd8"  # dropped, joined, folded, or of two forms
+TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from(SIGNS), min_size=1, max_size=12)
+NAME = TEXT.map(lambda text: unicodedata.normalize("NFC", text).strip()).filter(
+    lambda text: fold(text) and '"' not in text
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(names=st.lists(NAME, min_size=2, max_size=5, unique=True), data=st.data())
+def test_names_propose_and_keys_decide_whatever_the_names_are(names, data):
+    with tempfile.TemporaryDirectory() as scratch:
+        lines = [f'{n},"{name}",s{n}@x.org' for n, name in enumerate(names)]
+        roster = "student,name,email\n" + "\n".join(lines) + "\n"
+        with opened(Path(scratch) / "c", roster) as cls:
+            people = {one.email: one for one in everybody(cls)}
+            assert len(people) == len(names)
+            chosen = data.draw(st.integers(0, len(names) - 1))
+            name, email = names[chosen], f"s{chosen}@x.org"
+            for mangled in (name, in_moodles_files(name), name.upper(), unicodedata.normalize("NFD", name)):
+                assert owner(cls, [Key("name", mangled)])[0] is None
+                close = propose(cls, mangled)
+                same = [n for n, other in enumerate(names) if fold(mangled) in _forms(other)]
+                if len(same) == 1:
+                    assert close == people[f"s{same[0]}@x.org"], "who alone has these letters"
+                elif same:
+                    assert close is None
+            found, _ = owner(cls, [Key("name", data.draw(NAME)), Key("email", email.upper())])
+            assert found == people[email].id
+            assert resolve(cls, email) == people[email] == resolve(cls, str(chosen))
+
+
+def _forms(name):
+    last, comma, first = name.partition(",")
+    return [fold(name), *([fold(f"{first} {last}")] if comma else [])]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(names=st.lists(NAME, min_size=2, max_size=4, unique=True))
+def test_names_alone_are_ids_whole_and_exact(names):
+    assume(not any(name in ("student", "Student", "Full name") for name in names))
+    with tempfile.TemporaryDirectory() as scratch:
+        roster = "Identifier,Full name\n" + "".join(f'Participant {n},"{name}"\n' for n, name in enumerate(names))
+        with opened(Path(scratch) / "c", roster) as cls:
+            people = {one.name: one.id for one in everybody(cls)}
+            for name in names:
+                alone = sum(fold(name) in _forms(other) for other in names) == 1
+                found, _ = owner(cls, [Key("name", name)])
+                assert found == (people[unicodedata.normalize("NFC", name)] if alone else None)
+                other, _ = owner(cls, [Key("name", f"{name}x")])
+                assert other is None or f"{name}x" in names
