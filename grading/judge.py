@@ -86,7 +86,7 @@ def grade(
     """
     begin, used = time.monotonic(), _used()
     submission = read_submission(entry.path, entry.renamed) if submission is None else submission
-    package = arrange(submission, week)  # type: ignore[arg-type]
+    package = arrange(submission, week)
     outcome, processor = run(package, week, settings, box)
     explained(outcome, week, package.missing)
     graded = {module for task in week.tasks if task.kind != "stretch" for module in task.modules}
@@ -324,18 +324,7 @@ DECIDING = (
     *(f"grading/gradebook/{name}.py" for name in ("cells", "inert", "view")),
     *(
         f"grading/intake/{name}.py"
-        for name in [
-            "archives",
-            "arrange",
-            "contents",
-            "extras",
-            "load",
-            "names",
-            "notebook",
-            "released",
-            "renames",
-            "submission",
-        ]
+        for name in ("archives", "arrange", "extras", "names", "notebook", "released", "submission")
     ),
     "grading/sandbox",
     "labkit/checks",

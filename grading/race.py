@@ -89,7 +89,7 @@ def race(cls: Class, week: Week, tell: Callable[[str], None] = lambda name: None
         raise LabError(f"there is no submission of {week.name}: `grade collect {week.name} DOWNLOAD` first")
     seed = class_seed(cls, week)
     packages = {
-        number: arrange(read_submission(cls.archive(week, number), one.renamed), week)  # type: ignore[arg-type]
+        number: arrange(read_submission(cls.archive(week, number), one.renamed), week)
         for number, one in counted.items()
     }
     pseudonym = pseudonyms(week, packages, seed, {key for one in everybody(cls) for key in (one.name, one.email)})

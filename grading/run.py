@@ -262,7 +262,7 @@ def _time(
 ) -> None:
     """Grade the reference; how long it took, or why not, into the file."""
     try:
-        package = arrange(reference_submission(week), week)  # type: ignore[arg-type]
+        package = arrange(reference_submission(week), week)
         outcome, seconds = judge.reference(
             package, week, settings, box, lambda done, total, what: tell(done, total), stretch
         )

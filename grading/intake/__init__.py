@@ -12,6 +12,5 @@ policy.py    course.toml: which attempt of a student counts, and what lateness c
 from grading.intake.arrange import Package, arrange
 from grading.intake.find import Entry, Found, find_submissions
 from grading.intake.load import Submission, load
-from grading.intake.notebook import Notebook
 
-__all__ = ["Entry", "Found", "Notebook", "Package", "Submission", "arrange", "find_submissions", "load"]
+__all__ = ["Entry", "Found", "Package", "Submission", "arrange", "find_submissions", "load"]

@@ -11,7 +11,8 @@ Students hand in all kinds of layouts, so the modules are looked for:
                 used is told wherever there was a choice
 
 A module that is missing, renamed or unreadable is replaced by the course's, with its holes, so that nothing else breaks
-with it; `missing` says why what depends on it earns nothing. One that cannot be imported is replaced where it runs, in
+with it; `missing` says why what depends on it earns nothing. Where `lab handin` packed the files, each counts where its
+manifest has it, and nothing is looked for. One that cannot be imported is replaced where it runs, in
 the tasks that it does not belong to: the course's text lies ready for it (labkit.checks.remote).
 """
 
@@ -25,11 +26,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from grading.intake.extras import MAX_MODULE, lay_extras
-from grading.intake.load import Submission
-from grading.intake.mistaken import another_week
 from grading.intake.names import is_notebook, other_week, shown, some
-from grading.intake.notebook import Notebook, read_notebook
+from grading.intake.notebook import NO_NOTEBOOK, grade_cells
 from grading.intake.released import Released, released_week
+from grading.intake.submission import Submission
+from grading.intake.wrong_week import another_week
 from labkit.checks.remote import COURSE, TEXT
 from labkit.checks.tasks import Week
 
@@ -48,7 +49,7 @@ class Package:
     lookalikes module -> the file of the submission that was probably meant, "" if there is none; of those in `missing`
     used       module -> its path in the submission
     notes      sentences for the student
-    notebook   the student's notebook as data, or None
+    notebook   where the student's notebook is in the submission, or None
     """
 
     files: dict[str, bytes]
@@ -57,7 +58,7 @@ class Package:
     lookalikes: dict[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    notebook: Notebook | None = None
+    notebook: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ def _copies(submission: Submission, path: str, released: Released, week: Week) -
     """All files of the submission that could be this module. One of a folder of the week's, stretch/tree.py, may lie
     without it where nothing else of the week is called so: platforms take loose files, and no folders."""
     bare = path.rpartition("/")[2]
+    if _packed(submission, week):  # by `lab handin`: nobody has to guess
+        name, data = f"{week.package}/{path}", submission.files.get(f"{week.package}/{path}")
+        if data is None:
+            return []
+        return [_Copy(name, f"{week.package}/", data, _unreadable(data), plain(data) != plain(released.files[path]))]
     others = {name.rpartition("/")[2] for name in released.names if name != path}
     for wanted in (path,) if bare == path or bare in others else (path, bare):
         found = []
@@ -114,6 +120,11 @@ def _copies(submission: Submission, path: str, released: Released, week: Week) -
         if found:
             return found
     return []
+
+
+def _packed(submission: Submission, week: Week) -> bool:
+    """Whether `lab handin` packed it, for this week."""
+    return submission.manifest is not None and submission.manifest.week == week.name
 
 
 def _elsewhere(prefix: str, path: str, names: Iterable[str], week: Week) -> bool:
@@ -271,34 +282,36 @@ def _record(submission: Submission, week: Week) -> list[str]:
     return [f"{RECORD} {what}: without it no prediction is on record.{told}"]
 
 
-def _notebook(package: Package, submission: Submission, root: str, week: Week) -> Notebook | None:
+def _notebook(package: Package, submission: Submission, root: str, week: Week) -> str | None:
     """The week's notebook, or the file that has most of its grade cells. No automatic point depends on it."""
     read = _notebooks(submission.files, root, week)
     wanted = week.notebook.name
-    good = [notebook for _, notebook in read if isinstance(notebook, Notebook)]
+    if _packed(submission, week):
+        read = {name: cells for name, cells in read.items() if name == f"{week.package}/{wanted}"}
+    good = {name: cells for name, cells in read.items() if cells is not None}
     if not good:
-        why = f"{shown(read[0][0])} {read[0][1]}" if read else f"There is no notebook {wanted} in this hand-in"
+        why = f"{shown(next(iter(read)))} {NO_NOTEBOOK}" if read else f"There is no notebook {wanted} in this hand-in"
         package.notes.append(f"{why}. The written tasks are in it; no other point depends on it.")
         return None
-    best = max(good, key=lambda notebook: _answered(notebook, week))
-    if best.path.rsplit("/", 1)[-1] != wanted or len(good) > 1:
-        package.notes.append(f"{shown(best.path)} is taken as the notebook.")
+    best = max(good, key=lambda name: _answered(good[name], week))
+    if best.rsplit("/", 1)[-1] != wanted or len(good) > 1:
+        package.notes.append(f"{shown(best)} is taken as the notebook.")
     return best
 
 
 def notebook_path(files: Mapping[str, bytes], week: Week) -> str | None:
-    """Where the notebook is that `arrange` takes for a hand-in; None if there is none with a cell of the week's."""
-    good = [one for _, one in _notebooks(files, "", week) if isinstance(one, Notebook)]
-    best = max(good, key=lambda notebook: _answered(notebook, week), default=None)
-    return best.path if best is not None and _answered(best, week) else None
+    """Where the notebook is that `arrange` takes for a submission; None if there is none with a cell of the week's."""
+    read = _notebooks(files, "", week)
+    best = max(read, key=lambda name: _answered(read[name], week), default=None)
+    return best if best is not None and _answered(read[best], week) else None
 
 
-def _notebooks(files: Mapping[str, bytes], root: str, week: Week) -> list[tuple[str, Notebook | str]]:
-    """(path, the notebook or why it cannot be read), those called as the week's first."""
+def _notebooks(files: Mapping[str, bytes], root: str, week: Week) -> dict[str, set[str] | None]:
+    """path -> the notebook's grade cells, None of what cannot be read; those called as the week's first."""
     wanted = week.notebook.name
     names = [name for name in files if is_notebook(name) and not of_another_week(name, week)]
     names.sort(key=lambda name: (name.rsplit("/", 1)[-1] != wanted, not name.startswith(root), name.count("/"), name))
-    return [(name, read_notebook(files[name], name)) for name in names[:MAX_NOTEBOOKS]]
+    return {name: grade_cells(files[name]) for name in names[:MAX_NOTEBOOKS]}
 
 
 def of_another_week(path: str, week: Week) -> bool:
@@ -306,7 +319,6 @@ def of_another_week(path: str, week: Week) -> bool:
     return _elsewhere(path.rpartition("/")[0] + "/", path.rpartition("/")[2], (), week)
 
 
-def _answered(notebook: Notebook, week: Week) -> int:
-    """How many of its cells are the week's grade cells."""
-    cells = {task.cell for task in week.tasks}
-    return sum(any(id.startswith(cell) for cell in cells) for id in notebook.answers())
+def _answered(cells: set[str] | None, week: Week) -> int:
+    """How many of these cells are the week's grade cells."""
+    return sum(name.startswith(tuple(task.cell for task in week.tasks)) for name in cells or ())

@@ -94,7 +94,9 @@ def arrival(batch: list[Item], to: Path, found: Download, week: Week, zone: tzin
         True if late else guess.late, first.group, [list(keys) for keys in first.members], first.due,
         attention=attention, download=found.digest,
     )  # fmt: skip
-    if guess.how == "canvas":  # by the number of a file of theirs Canvas takes a page back (grading/publish/upload.py)
+    if (
+        guess.how == "canvas" and not guess.doubt
+    ):  # by the number of a file of theirs Canvas takes a page back (grading/publish/upload.py)
         made.keys += [Key("canvas", str(one.guess.order), week.name) for one in batch if one.guess.order]
     if made.late:
         made.notes.append(f"{TITLES[guess.how]} marks this attempt as late.")

@@ -8,8 +8,6 @@ student. What was handed in together, attempts.py makes an archive of.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import html
 import os
 import stat
 import time
@@ -19,30 +17,21 @@ from datetime import tzinfo
 from pathlib import Path
 
 from grading.intake import stamps
-from grading.intake.archives import FOLDER, BadArchive, Member, members, open_plain, walk
+from grading.intake.archives import FOLDER, open_plain, walk
 from grading.intake.arrival import Key
-from grading.intake.attempts import MAX_ATTEMPT, Download, Item, TooMuch, arrival, batches
+from grading.intake.attempts import Download, Item, TooMuch, arrival, batches
 from grading.intake.guesses import CODE, PACKED, TITLES, Guess, another_assignments, gradescope, plain, readings
-from grading.intake.names import (
-    LEFT_ABOUT,
-    clean,
-    harmless,
-    in_moodles_files,
-    noise,
-    other_week,
-    same_letters,
-    shown,
-    some,
-)
-from grading.intake.rosters import Line, Roster
-from labkit.checks.tasks import REGISTRY, Week
+from grading.intake.names import LEFT_ABOUT, clean, noise, other_week, same_letters, shown, some
+from grading.intake.rosters import Roster
+from grading.intake.unpacking import unpacked
+from grading.intake.worksheet import Worksheet
+from labkit.checks.tasks import Week
 from labkit.errors import LabError
 
-MAX_DIRECTORY = 256 << 20  # bytes of a download's list of files; 1,000 whole student trees need a tenth
 STILL_WRITING = 600  # seconds in which an exchange's folder without a timestamp may still become one
 DEEPEST = 3  # folders around the students' own
-METADATA = "submission_metadata.yml"  # Gradescope's
-NO_NAME_LIKE_IT = ("canvas", "ilias")  # what may look so by chance: "hw_13_2_final.zip"
+METADATA, MAX_METADATA = "submission_metadata.yml", 64 << 20  # Gradescope's, and its bytes
+BY_CHANCE = ("canvas", "ilias")  # what one name may look like: "hw_13_2_final.zip"
 
 
 @dataclass(frozen=True)
@@ -71,14 +60,12 @@ def read_download(
 
     LabError for what is none: another file, the class's own folder, one student's submission, a folder of strangers."""
     found = Download(source.name)
-    if source.is_dir():
-        _refuse_ours(source)
-        folder = _inbound(source)
-    else:
-        folder = scratch / "unpacked"
-        _unpack(source, folder, found)
-    reader = _Reader(known, found)
+    folder = unpacked(source, scratch, found)
+    reader, notes = _Reader(known, found), list(found.notes)
     items = reader.items(folder)
+    if not items:
+        reader.lenient, found.notes = True, notes
+        items = reader.items(folder)
     if not items:
         reader.refuse(source, folder)
     whole = batches(items)
@@ -98,68 +85,13 @@ def _below(path: object, folder: Path) -> bool:
     return isinstance(path, (str, Path)) and Path(path).is_relative_to(folder)
 
 
-def _refuse_ours(folder: Path) -> None:
-    """LabError for a class's folder and nbgrader's course directory: what is in them would be students."""
-    ours = next(
-        (name for name in ("class.db", "nbgrader_config.py", REGISTRY, "grading") if (folder / name).exists()), ""
-    )
-    if ours:
-        raise LabError(
-            f"{folder} holds {ours}, so it is no folder of students: name a download, or nbgrader's exchange"
-        )
-
-
-def _inbound(source: Path) -> Path:
-    """The folder of the submissions, also if the whole exchange or a course of it was named."""
-    courses = [source / "inbound"] if (source / "inbound").is_dir() else sorted(source.glob("*/inbound"))
-    if len(courses) > 1:
-        raise LabError(f"{source} is an exchange of several courses: name one of them, for example {courses[0].parent}")
-    return courses[0] if courses else source
-
-
-def _unpack(source: Path, folder: Path, found: Download) -> None:
-    """Unpack a download, member by member under the checks of archives.py; what is left out is reported."""
-    folder.mkdir(parents=True)
-    try:
-        with open(source, "rb") as file:
-            found.digest = hashlib.file_digest(file, "sha256").hexdigest()
-            for member in members(file, MAX_DIRECTORY):
-                name = clean(member.name)
-                if LEFT_ABOUT & set(name.split("/")):
-                    continue
-                if fault := harmless(name) or member.fault or _write(member, folder / name):
-                    found.notes.append(f"{shown(name)} {fault}: it was not collected")
-    except FileNotFoundError:
-        raise LabError(f"there is no {source}: check the name") from None
-    except BadArchive as error:
-        raise LabError(f"{source} {error}: download it again, as a .zip") from None
-
-
-def _write(member: Member, path: Path) -> str:
-    """Unpack one file; why not, as the end of a sentence, or ""."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb") as to:
-            if member.copy(to, MAX_ATTEMPT) <= MAX_ATTEMPT:
-                return ""
-        fault = f"has more than {MAX_ATTEMPT >> 20} MiB"
-    except BadArchive as error:
-        fault = str(error)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        return "is in the download as a file and as a folder"
-    path.unlink()
-    return fault
-
-
 class _Reader:
     """Reads one download; what it passes over is in the download's notes."""
 
     def __init__(self, known: Known, found: Download) -> None:
         self.known, self.found = known, found
-        self.week, self.zone, self.sheet = known.week, known.zone, known.sheet
-        lines = known.sheet.lines if known.sheet else []
-        self.lines = {line.participant: line for line in lines if line.participant}
-        self.live = False
+        self.week, self.zone, self.sheet = known.week, known.zone, Worksheet(known.sheet, known.week.name)
+        self.live = self.lenient = False  # lenient: nobody of the class is in it, and a few names are enough
 
     # -- whose is what ------------------------------------------------------------------------------------------------
     def items(self, folder: Path, depth: int = 0) -> list[Item]:
@@ -169,7 +101,8 @@ class _Reader:
         except OSError as error:
             self.found.notes.append(f"{shown(folder.name)} cannot be read ({error.strerror}): it was not collected")
             return []
-        if any(entry.name == METADATA for entry in tops):
+        exchange = any(another_assignments(entry.name) for entry in tops)  # there a student could lay any file
+        if any(entry.name == METADATA for entry in tops) and not exchange:
             return self._gradescope(folder, tops)
         read = {entry.name: readings(clean(entry.name), _is_folder(entry), self.week, self.zone) for entry in tops}
         how = self._how(read)
@@ -178,10 +111,10 @@ class _Reader:
         if not items and depth < DEEPEST:
             return [item for entry in rest if _is_folder(entry) for item in self.items(Path(entry.path), depth + 1)]
         self.found.how = how if items else self.found.how
-        if self.sheet and how == "moodle" and self.lines and not any(one.members or _exact(one) for one in items):
+        if how == "moodle" and items and self.known.sheet and not any(one.members or _exact(one) for one in items):
             raise LabError(
-                f"{self.sheet.path} is another assignment's worksheet: nobody of {self.found.source} has the number "
-                "in it that the download has. Download it from this assignment"
+                f"{self.known.sheet.path} is another assignment's worksheet: nobody of {self.found.source} has the "
+                "number in it that the download has. Download it from this assignment"
             )
         if items and rest:
             many = f"{len(rest)} of {len(tops)} names are not" if len(rest) > 1 else "1 name is not"
@@ -199,7 +132,7 @@ class _Reader:
         for entry in tops:
             if guesses := [guess for guess in read[entry.name] if guess.how == how]:
                 items.append(self._item(entry, self._chosen(clean(entry.name), guesses)))
-            elif self.known.owner(own[entry.name].keys):
+            elif how != "nbgrader" and self.known.owner(own[entry.name].keys):
                 items.append(self._item(entry, own[entry.name]))
             else:
                 rest.append(entry)
@@ -214,10 +147,8 @@ class _Reader:
         name = clean(entry.name)
         if name.startswith(".") and name not in LEFT_ABOUT and not name.startswith("._"):
             self.found.notes.append(f"{shown(name)} has a hidden name: it was not collected")
-        return not (noise(name) or name == "lost+found" or self._is_another_assignments(name))
-
-    def _is_another_assignments(self, name: str) -> bool:
-        return another_assignments(name) and not readings(name, True, self.week, self.zone)
+        another = another_assignments(name) and not readings(name, True, self.week, self.zone)
+        return not (noise(name) or name == "lost+found" or another)
 
     def _how(self, read: dict[str, list[Guess]]) -> str:
         """Whose names these are: the platform's by which most are people of the class, else by which most can be
@@ -226,19 +157,19 @@ class _Reader:
         for how in TITLES:
             mine = [theirs for guesses in read.values() if (theirs := [one for one in guesses if one.how == how])]
             known = sum(any(self._owner(guess) for guess in theirs) for theirs in mine)
-            clear = len(mine) * 2 >= len(read) and (how not in NO_NAME_LIKE_IT or len(mine) > 2)
+            clear = len(mine) * 2 >= len(read) and (how not in BY_CHANCE or len(mine) > 2)
+            clear = clear or (self.lenient and len(mine) == len(read))
             if mine and (known or clear) and (known, len(mine)) > score:
                 best, score = how, (known, len(mine))
         return best
 
     def _owner(self, guess: Guess) -> tuple[int, str] | None:
         """Whose a name is. Moodle's number may be a group's as well: it says something together with the name alone."""
+        if line := self.sheet.line(guess):
+            return int(guess.number), line.name
         exact = [key for key in guess.keys if key.platform != "name"]
-        number = next((key.value for key in exact if key.platform == "moodle"), "")
-        if line := self.lines.get(number):
-            return (int(number), line.name) if _is_called(guess.name, line) else None
-        owner = self.known.owner(exact) if exact else None
-        if owner is not None and number and not same_letters(guess.name, owner[1]):
+        owner = self.known.owner(exact) if exact and guess.number not in self.sheet.numbers else None
+        if owner is not None and guess.number and not same_letters(guess.name, owner[1]):
             return None
         return owner
 
@@ -259,40 +190,23 @@ class _Reader:
         path = Path(entry.path)
         if guess.how != "moodle":
             return Item(path, guess, live=self.live)
-        number = next((key.value for key in guess.keys if key.platform == "moodle"), "")
-        line = self.lines.get(number)
-        if line and _is_called(guess.name, line):
+        if line := self.sheet.line(guess):
             keys = tuple(dict.fromkeys([*line.keys, *guess.keys]))
             return Item(path, replace(guess, keys=keys, received=line.submitted), due=line.due)
-        if members := self._members(guess.name):
+        if members := self.sheet.members(guess.name):
             received = max((one.submitted for one in members if one.submitted), default=None)
-            everyone = tuple(self._keys(one) for one in members)
+            everyone = tuple(self.sheet.keys(one) for one in members)
             return Item(path, replace(guess, keys=(), received=received), everyone, guess.label)
         if self._owner(guess):
             return Item(path, guess)
-        doubt = guess.doubt or ("is nobody's, and no group's, in the worksheet" if self.sheet else "")
+        doubt = guess.doubt or ("is nobody's, and no group's, in the worksheet" if self.sheet.numbers else "")
         keys = tuple(key for key in guess.keys if key.platform == "name")
         return Item(path, replace(guess, keys=keys, doubt=doubt))
-
-    def _keys(self, line: Line) -> tuple[Key, ...]:
-        number = [Key("moodle", line.participant, self.week.name)] if line.participant else []
-        return (*line.keys, *number, *([Key("name", line.name)] if line.name else []))
-
-    def _members(self, group: str) -> list[Line]:
-        """The lines of a group whose folder is called so, which is what a file's name leaves of the group's name."""
-        lines = self.sheet.lines if self.sheet else []
-        theirs = [
-            line
-            for line in lines
-            if group and group in (in_moodles_files(line.group), in_moodles_files(html.escape(line.group, quote=False)))
-        ]
-        several = len({line.group for line in theirs}) > 1  # Team 1 and Team_1: nobody can tell
-        return [] if several or any(line.name == group for line in lines) else theirs
 
     def _gradescope(self, folder: Path, tops: list[os.DirEntry]) -> list[Item]:
         self.found.how = "gradescope"
         with open_plain(None, os.fspath(folder / METADATA)) as file:
-            told = gradescope(file.read(MAX_DIRECTORY).decode("utf-8", "replace"), self.zone)
+            told = gradescope(file.read(MAX_METADATA).decode("utf-8", "replace"), self.zone)
         items, rest = [], []
         for entry in tops:
             who, received = told.get(entry.name, ([], None))
@@ -378,13 +292,6 @@ def _is_work(entry: os.DirEntry) -> bool:
         return any(member.name.lower().endswith((*CODE, *PACKED)) for member in walk(top))
     finally:
         os.close(top)
-
-
-def _is_called(name: str, line: Line) -> bool:
-    """Whether Moodle's files call the one of this line so; before Moodle 4.1 with the group in front. Under blind
-    marking the worksheet has no names."""
-    own, group = in_moodles_files(line.name), in_moodles_files(line.group)
-    return name in (own, f"{group}-{own}") if line.name else name.startswith("Participant")
 
 
 def _modules(week: Week) -> set[str]:

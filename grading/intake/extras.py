@@ -12,9 +12,9 @@ from __future__ import annotations
 import importlib.util
 import re
 
-from grading.intake.load import Submission
 from grading.intake.names import other_week, some
 from grading.intake.released import Released
+from grading.intake.submission import Submission
 from grading.tree import RESULTS
 from labkit.checks.tasks import Week
 

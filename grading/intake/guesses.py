@@ -74,6 +74,11 @@ class Guess:
         """The person's name in it, which proposes."""
         return next((key.value for key in self.keys if key.platform == "name"), "")
 
+    @property
+    def number(self) -> str:
+        """Moodle's number in it: a participant's, or a group's; "" of other platforms."""
+        return next((key.value for key in self.keys if key.platform == "moodle"), "")
+
 
 def readings(name: str, folder: bool, week: Week, zone: tzinfo | None = None) -> list[Guess]:
     """How the name of a file or folder may be read; [] if it is no platform's. A second and a third reading is there

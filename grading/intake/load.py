@@ -52,6 +52,7 @@ class Submission:
     notes: list[str] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)
     digest: str = ""
+    manifest: None = None
 
     @classmethod
     def of(cls, student: str, files: Mapping[str, bytes]) -> Submission:

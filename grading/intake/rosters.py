@@ -13,7 +13,7 @@ import csv
 import io
 import re
 import unicodedata
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
         roster = Roster(path, MOODLE)
         for row in rows[1:]:
             cells = {what: row[at] for what, at in moodle.items()}
-            roster.lines += [_moodle(cells, zone, roster.problems)] if any(cells.values()) else []
+            roster.lines.append(_moodle(cells, zone, roster.problems))
     elif "student" in columns or len(columns) == 1:
         if "student" not in columns:
             columns, rows = ["student"], [["student"], *rows]
@@ -106,7 +106,8 @@ def read_roster(path: Path, zone: tzinfo | None = None) -> Roster:
 
 
 def _named(roster: Roster) -> Roster:
-    """The roster. LabError if nobody is in it."""
+    """The roster, without lines that name nobody. LabError if there is none else."""
+    roster.lines = [line for line in roster.lines if line.name or line.keys or line.participant]
     if not roster.lines:
         raise LabError(f"{roster.path} names nobody")
     return roster
@@ -162,8 +163,8 @@ def _moodle(cells: dict[str, str], zone: tzinfo | None, problems: list[str]) -> 
 
 def _listed(cells: dict[str, str]) -> Line:
     """One of a list. An id that stands alone may be a whole name: then downloads that write names know it, too."""
-    line = _line(cells.get("name", ""), cells.get("email", ""), ("id", cells["student"]))
-    return line if cells.get("name") else replace(line, keys=[*line.keys, Key("name", cells["student"])])
+    student, name = cells["student"], cells.get("name", "")
+    return _line(name, cells.get("email", ""), ("id", student), *([] if name else [("name", student)]))
 
 
 def _time(text: str, zone: tzinfo, whose: str, problems: list[str]) -> datetime | None:

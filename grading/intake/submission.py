@@ -26,6 +26,7 @@ NESTED = 2  # archives around one that is still opened: that of the attempt, and
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
 NOT_OPENED = "was not opened: hand in the files, or one .zip of them."
 EMPTY = "There is no file in this submission."
+BESIDE = "beside/the zip/"  # where the files lie that came beside what `lab handin` packed
 RENAMED = "your instructor renamed it."  # how the sentence for the student ends
 _FULL = f"is too much: a submission may hold {MAX_TOTAL >> 20} MiB and {MAX_FILES} files"
 
@@ -71,11 +72,11 @@ def read_submission(path: Path, renamed: Iterable[tuple[str, str]] = (), name: s
     except OSError as error:
         result.left_out[path.name] = f"cannot be read ({error.strerror})"
         lister = _Lister(result)
+    _take_manifest(result)
     for old, new in renamed:
         if old in result.files:
             result.files[new] = result.files.pop(old)
             result.notes.append(f"{shown(old)} counts as {shown(new)}: {RENAMED}")
-    _take_manifest(result)
     _report(result, lister)
     result.digest = _digest(result)
     return result
@@ -173,10 +174,9 @@ def _take_manifest(result: Submission) -> None:
     if not found:
         return
     _, prefix, result.manifest = max(found, key=lambda one: one[:2])
-    for name in result.manifest.files if prefix else ():
-        if name in result.files:  # loose, beside the archive
-            result.files[f"beside/{name}"] = result.files.pop(name)
-        result.files[name] = result.files.pop(prefix + name)
+    listed = {prefix + name: name for name in result.manifest.files}
+    # What is beside it lies deeper, so that nothing of it stands where a file of the manifest does.
+    result.files = {listed.get(path, f"{BESIDE}{path}"): data for path, data in result.files.items()}
 
 
 def _sha(data: bytes | None) -> str:

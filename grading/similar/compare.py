@@ -103,7 +103,7 @@ def read(week: Week, submission: Submission, labels: dict[str, str], year: str =
     """A hand-in's functions; None if none of them can be read.
 
     labels  a character for each label, shared by all hand-ins that are compared"""
-    package = arrange(submission, week)
+    package = arrange(submission, week)  # type: ignore[arg-type]
     own = {module: package.files[path] for module in package.used if (path := _path(week, module)) in package.files}
     work = _work(submission.student, year, _texts(own), _functions(week), labels)
     if work is not None:

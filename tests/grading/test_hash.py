@@ -21,10 +21,7 @@ DECIDES_NOTHING = {
     "grading.gradebook.verdicts": "shows verdicts to markers",
     "grading.here": "where a command was typed",
     "grading.mark": "what a mark is made of",
-    "grading.intake.find": "finds attempts; a mark's key has the digest of what is in them",
-    "grading.intake.mistaken": "a sentence on another week's files",
-    "grading.intake.receipts": "keeps attempts",
-    "grading.intake.times": "when something was handed in",
+    "grading.intake.wrong_week": "a sentence on another week's files",
     "grading.marks": "a mark's file",
     "grading.reports.page": "shortens paths in a verdict's text",
     "labkit": "its docstring and version",
@@ -50,14 +47,14 @@ def test_the_code_hash_changes_with_what_decides_and_with_nothing_else(tmp_path)
     before = judge.code_hash(tmp_path)
     assert before == judge.code_hash(ROOT)
     for name, changes in {
-        "grading/intake/find.py": False,
+        "grading/intake/rosters.py": False,
         "grading/cli.py": False,
         "grading/marks.py": False,
         "labkit/doctor/grading.py": False,
         "grading/gradebook/view.py": True,
         "grading/tree.py": True,
         "grading/answers.py": True,
-        "grading/intake/load.py": True,
+        "grading/intake/submission.py": True,
         "grading/sandbox/inside/rank.py": True,
         "labkit/checks/judge.py": True,
     }.items():

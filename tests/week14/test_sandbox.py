@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from grading.intake import arrange
+from grading.intake.arrange import arrange
 from grading.judge import laid_out
 from grading.run import reference_submission
 from grading.sandbox.runner import SandboxRunner, parts_of

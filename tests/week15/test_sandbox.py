@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grading.intake import arrange
-from grading.intake.load import Submission
+from grading.intake.arrange import arrange
+from grading.intake.submission import Submission
 from grading.run import reference_submission
 from grading.sandbox.box import Limits
 from grading.sandbox.runner import SandboxRunner, parts_of

@@ -116,6 +116,7 @@ def test_canvas_attempts_of_two_downloads_in_order(read, folder):
 def test_nobody_joins_anothers_attempt_by_a_name_in_canvas(read, download, name):
     found = read(download({name: "stolen", "doe_4501_100_ring.py": RING}))
     assert who(found) == {name: "", "doe_4501": "Doe, Jane"} and found.arrivals[-1].attention
+    assert not exact(found.arrivals[-1].keys), "nor by the number of a file of hers"
 
 
 def test_a_file_name_with_numbers_is_its_students(read, download):
@@ -225,6 +226,11 @@ def test_a_folder_on_the_disk_with_all_that_lies_about(read, folder):
     assert ".eve" in notes and "carl" in notes and "photos" in notes and "grades.csv" in notes and "empty" in notes
 
 
+def test_a_platforms_names_are_read_where_nobody_of_the_class_is(read, download):
+    found = read(download({"submissions/roe_88_1_ring.py": RING, "submissions/poe_LATE_99_2_ring.py": RING}))
+    assert who(found) == {"poe_99": "", "roe_88": ""}
+
+
 def test_where_nobody_is_known_nothing_is_collected(read, download):
     with pytest.raises(LabError, match="karl"):
         read(download({"karl/ring.py": RING, "karla/ring.py": RING}))
@@ -303,6 +309,18 @@ def test_the_exchange_with_its_history(tmp_path, inbound, read, named):
     assert times == {b"first": morning, b"second": morning + timedelta(seconds=1), b"odd": None}
     odd = next(one for one in found.arrivals if one.received is None)
     assert "IST" in odd.attention[0] and len(found.arrivals) == 3 and not found.notes
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_a_student_plants_in_an_exchange_hides_nobody_and_is_nobodys(tmp_path, inbound, read, copied):
+    inbound("anna", MINE)
+    put(inbound.root / "submission_metadata.yml", "submission_1:\n  :submitters:\n  - :sid: bela\n")
+    put_all(inbound.root / "submission_1", {"ring.py": "forged"})
+    put_all(inbound.root / "bela", {"ring.py": "forged"})
+    if copied:  # by the instructor, for whose folder's mode nothing tells of an exchange
+        inbound.root.chmod(0o755)
+    found = read(tmp_path / "exchange")
+    assert who(found) == {"anna": "Anna Meier"} and "bela, submission_1, submission_metadata.yml" in found.notes[0]
 
 
 def test_a_time_of_ones_own_making_does_not_count(tmp_path, inbound, read, monkeypatch):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import unicodedata
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from grading.intake.rosters import CANVAS, LIST, MOODLE, moodle_time, read_roster
 from labkit.errors import LabError
@@ -135,3 +140,83 @@ def test_what_is_no_roster_is_one_sentence(read, text, sentence):
 )
 def test_moodles_times(text, time):
     assert moodle_time(text, BERLIN) == time
+
+
+# -- any tables -------------------------------------------------------------------------------------------------------
+LOOSE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+CELL = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12)
+HEADS = [
+    "Student",
+    "LastName",
+    "FirstName",
+    "ID",
+    "SIS User ID",
+    "SIS Login ID",
+    "Identifier",
+    "Full name",
+    "Email address",
+]
+HEADS += [
+    "Username",
+    "ID number",
+    "Group",
+    "Status",
+    "Last modified (submission)",
+    "student",
+    "name",
+    "email",
+    "Section",
+]
+
+
+def table(rows, sign):
+    text = io.StringIO()
+    csv.writer(text, delimiter=sign).writerows(rows)
+    return text.getvalue()
+
+
+@given(
+    st.lists(st.sampled_from(HEADS), min_size=1, max_size=8),
+    st.lists(st.lists(CELL, max_size=9)),
+    st.sampled_from(",;\t"),
+)
+@LOOSE
+def test_no_table_breaks_the_reader(read, head, rows, sign):
+    try:
+        roster = read(table([head, *rows], sign))
+    except LabError:
+        return
+    for line in roster.lines:
+        assert all(key.value and key.platform in ("canvas", "id", "email", "name") for key in line.keys)
+
+
+@given(st.lists(st.tuples(CELL, st.integers(1, 10**9), CELL, CELL), min_size=1), st.booleans())
+@LOOSE
+def test_every_student_of_canvas_is_there_whatever_the_name(read, students, split):
+    head = (
+        ["LastName", "FirstName", "ID", "SIS Login ID"] if split else ["Student", "ID", "SIS User ID", "SIS Login ID"]
+    )
+    rows = [
+        [last, first, str(id), "x"] if split else [f"{last}, {first}", str(id), "y", "x"]
+        for last, id, first, _ in students
+    ]
+    real = [
+        row
+        for row in rows
+        if "Points Possible" not in row[0] and ", ".join(filter(None, row[: split + 1])) != "Student, Test"
+    ]
+    try:
+        found = read(table([head, *rows], ",")).lines
+    except LabError:
+        assert not real
+        return
+    assert [key.value for line in found for key in line.keys if key.platform == "canvas"] == [
+        str(s[1]) for s in students
+    ]
+    assert all(line.name and unicodedata.is_normalized("NFC", line.name) for line in found)
+
+
+@given(CELL)
+@LOOSE
+def test_no_text_breaks_the_reader_of_times(text):
+    moodle_time(text, BERLIN)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grading.intake import submission as reading
 from grading.intake.archives import MAX_DIRECTORY
-from grading.intake.submission import EMPTY, NOT_OPENED, Submission, read_submission
+from grading.intake.submission import BESIDE, EMPTY, NOT_OPENED, Submission, read_submission
 from labkit.checks.handin import MANIFEST
 from tests.grading.intake.handed_in import COST, MINE, PACKAGE, RING, put, zipped
 
@@ -231,6 +231,9 @@ def test_a_renamed_file_counts_under_its_new_name(read):
     found = read({"Ring (1).py": RING}, [("Ring (1).py", "ring.py"), ("gone.py", "cost.py")])
     assert found.files == {"ring.py": RING.encode()} and len(found.notes) == 1
     assert found.digest == read({"ring.py": RING}).digest != read({"Ring (1).py": RING}).digest
+    files = handin({f"{PACKAGE}/Ring.py": RING})
+    found = read(files, [(f"{PACKAGE}/Ring.py", f"{PACKAGE}/ring.py")])
+    assert found.manifest and found.files == {f"{PACKAGE}/ring.py": RING.encode()}
 
 
 def test_an_archive_that_is_gone_or_a_link_is_reported_and_nothing_stays_open(tmp_path, read):
@@ -265,8 +268,8 @@ def test_of_two_manifests_the_newest_holds_and_a_loose_file_stays_beside(read):
     found = read(
         {"a.zip": zipped(handin()), "b.zip": zipped(handin(old, made="2026-11-19T18:00:00+00:00")), name: "loose"}
     )
-    assert found.files[name] == RING.encode() and found.files[f"beside/{name}"] == b"loose"
-    assert found.files[f"b.zip/{name}"] == b"old"
+    assert found.files[name] == RING.encode() and found.files[f"{BESIDE}{name}"] == b"loose"
+    assert found.files[f"{BESIDE}b.zip/{name}"] == b"old"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from grading.intake import arrange, find_submissions, load
-from grading.intake.load import Submission
+from grading.intake.arrange import arrange
+from grading.intake.submission import Submission, read_submission
 from grading.judge import laid_out
 from grading.sandbox.runner import SandboxRunner
 from labkit.checks.runner import Job
@@ -189,8 +189,7 @@ NEVER = {
 def test_a_zip_of_hostile_names_is_laid_out_inside_its_folder(week, tmp_path):
     """Whatever its names, it ends as plain files below its own folder, and the judge goes on."""
     names = [*(f"{PACKAGE}/{name}" for name in MINE), *HOSTILE]
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "eve.zip").write_bytes(
+    (tmp_path / "1.zip").write_bytes(
         zipped(
             [
                 (name.encode("utf-8", "surrogateescape").decode("latin-1") if "\udcff" in name else name, RING)
@@ -199,13 +198,12 @@ def test_a_zip_of_hostile_names_is_laid_out_inside_its_folder(week, tmp_path):
             links={"link.py": "/etc/passwd"},
         )
     )
-    (entry,) = find_submissions(tmp_path / "in", week)
-    package = arrange(load(entry, week), week)
+    package = arrange(read_submission(tmp_path / "1.zip"), week)
     with laid_out(package, tmp_path / "work" / "eve") as folder:
         for path in folder.rglob("*"):
             assert not path.is_symlink()
         laid = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert {path.name for path in tmp_path.iterdir()} == {"in", "work"}
+    assert {path.name for path in tmp_path.iterdir()} == {"1.zip", "work"}
     assert [path.name for path in (tmp_path / "work").rglob("*")] == ["eve"]  # empty again, and nothing beside it
     assert not laid & NEVER and not any(PurePosixPath(name).name in ("conftest.py",) for name in laid)
     theirs = {name for name in laid if not name.startswith(PACKAGE)} - set(package.course)

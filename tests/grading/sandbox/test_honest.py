@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from grading.intake import arrange
-from grading.intake.load import Submission
+from grading.intake.arrange import arrange
+from grading.intake.submission import Submission
 from grading.judge import laid_out
 from grading.run import reference_submission
 from grading.sandbox.box import Limits

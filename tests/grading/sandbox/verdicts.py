@@ -20,8 +20,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from grading.benchmarks.against_nbgrader import hardware_and_versions
-from grading.intake import arrange
-from grading.intake.load import Submission
+from grading.intake.arrange import arrange
+from grading.intake.submission import Submission
 from grading.run import reference_submission
 from grading.sandbox.box import Limits
 from grading.sandbox.runner import SandboxRunner, parts_of
