@@ -109,14 +109,15 @@ def _take_sheet(cls: Class, week: Week, sheet: Roster, report: Report) -> None:
     """Keep what Moodle's worksheet says of everybody in it, also of who has handed nothing in: the number in this
     assignment, and the extension."""
     strangers = []
-    for line in sheet.lines:
-        who, _ = owner(cls, line.keys or [Key("name", line.name)])
-        if who is None:
-            strangers.append(line.name or line.participant)
-            continue
-        learn(cls, who, [Key("moodle", line.participant, week.name)] if line.participant else [])
-        if line.due is not None:
-            extend(cls, who, week.name, line.due)
+    with cls.writing():
+        for line in sheet.lines:
+            who, _ = owner(cls, line.keys or [Key("name", line.name)])
+            if who is None:
+                strangers.append(line.name or line.participant)
+                continue
+            learn(cls, who, [Key("moodle", line.participant, week.name)] if line.participant else [])
+            if line.due is not None:
+                extend(cls, who, week.name, line.due)
     report.notes += sheet.problems
     if strangers:
         report.notes.append(

@@ -171,14 +171,14 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
     """Which attempt an arrival is, if it is one that is here. Content with the platform's own time is known if this
     time is, or if only people told another. Content without is what its author handed in last, or was in this very
     download before; else somebody put earlier files back, which is an attempt again."""
-    theirs = _of_author(cls, week, arrival, seats)
-    same = [one for one in theirs if one.digest == digest]
+    same = _of_author(cls, arrival, seats, _read(cls, "(assignment, digest) = (?, ?)", (week, digest)))
     if not same:
         return None
     if arrival.received is not None and arrival.timed == PLATFORM:
         exact = [one for one in same if one.received == arrival.received]
         found = exact or [one for one in same if one.timed != PLATFORM]
         return found[-1] if found else None
+    theirs = _of_author(cls, arrival, seats, attempts(cls, week, withdrawn=True))
     last = [theirs[-1], *[one for one in theirs if one.how == arrival.how][-1:]]
     if unchanged := [one for one in same if one in last]:
         return unchanged[-1]
@@ -186,17 +186,16 @@ def _known(cls: Class, week: str, arrival: Arrival, digest: str, seats: Seats) -
     return same[-1] if cls.db.execute(read, (week, arrival.download)).fetchone() else None
 
 
-def _of_author(cls: Class, week: str, arrival: Arrival, seats: Seats) -> list[Attempt]:
-    """All attempts, withdrawn ones too, of whoever handed this in: of one exact key with it; else, as this one is, a
+def _of_author(cls: Class, arrival: Arrival, seats: Seats, among: Sequence[Attempt]) -> list[Attempt]:
+    """Those attempts, withdrawn ones too, of whoever handed this in: of one exact key with it; else, as this one is, a
     group's or a single person's, and of one of these persons, or under this label where one side has no exact key. What
     somebody hands in alone is not what their group did, though it be the same files."""
     people = {found for _, _, found in seats if found is not None}
     own, label = _exact(arrival.keys), clean(arrival.label).strip()
-    query = "SELECT id, keys FROM submission WHERE assignment = ?"
-    kept = {row["id"]: _exact(keys_of(row["keys"])) for row in cls.db.execute(query, (week,))}
     found = []
-    for one in attempts(cls, week, withdrawn=True):
-        theirs = kept[one.id]
+    for one in among:
+        row = cls.db.execute("SELECT keys FROM submission WHERE id = ?", (one.id,)).fetchone()
+        theirs = _exact(keys_of(row["keys"]))
         called = one.label == label and (not own or not theirs) and (not people or not one.members)
         if own & theirs or (one.group == arrival.group and (people & set(one.members) or called)):
             found.append(one)
