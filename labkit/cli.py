@@ -63,7 +63,7 @@ def doctor(
 ) -> None:
     """Tell what this machine can run, and how to mend what it cannot."""
     if matrix:
-        from labkit.doctor.matrix import show
+        from labkit.precision.matrix import show
 
         show(as_json)
         return

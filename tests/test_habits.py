@@ -135,7 +135,7 @@ def copy(tmp_path_factory):
         ("week13_allreduce/timing.py", "import grading.marks", "week13_allreduce.timing -> grading.marks"),
         ("grading/marks.py", "import week13_allreduce.timing", "grading.marks -> week13_allreduce.timing"),
         ("labkit/plan/fit.py", "import studies.guide.survey", "labkit.plan.fit -> studies.guide.survey"),
-        ("studies/matrix.py", "import grading.marks", "studies.matrix -> grading.marks"),
+        ("studies/parameters.py", "import grading.marks", "studies.parameters -> grading.marks"),
         (
             "week13_allreduce/given/records.py",
             "import week13_allreduce.bench",

@@ -43,7 +43,6 @@ from labkit.train.config import TrainConfig
 from labkit.train.data.batches import rows_per_micro_batch
 
 PARTS = ("speed", "safety")
-FP8_FROM = (8, 9)  # compute capability: Ada
 
 
 @dataclass
@@ -109,11 +108,12 @@ def fitting(preset: Preset, settings: Iterable[str]) -> Preset:
     """The preset itself, or its `without_fp8` where this machine's GPUs have no FP8 products: so that an older GPU gets
     an answer to the question that it can answer. settings: put over either."""
     from labkit.precision.matrix import this_gpu
+    from labkit.precision.recipes import FP8_UNITS
 
     if preset.device != "cuda" or preset.without_fp8 is None:
         return preset
     gpu = this_gpu()
-    return preset if gpu is None or gpu >= FP8_FROM else load_preset(preset.without_fp8, settings)
+    return preset if gpu is None or gpu >= FP8_UNITS.least else load_preset(preset.without_fp8, settings)
 
 
 def check_part(preset: Preset, part: str | None) -> tuple[str, ...]:

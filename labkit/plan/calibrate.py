@@ -30,6 +30,7 @@ from labkit.plan.machine import PCIE5, Chip, alone, find_chip
 from labkit.plan.own import DEFAULT, Machine, Rates, text
 from labkit.plan.wires import measured_links
 from labkit.plan.work import FULL_POWER, REACHED, product
+from labkit.precision.recipes import FP8_UNITS
 
 T, G = 1e12, 1e9
 NOISY = 0.35  # mean |log| of products beyond which something else ran beside them
@@ -156,7 +157,7 @@ def fp8_rate(scale: Scale) -> float:
     """FLOP/s of one large FP8 product, or 0 where the GPU has none."""
     import torch
 
-    if torch.cuda.get_device_capability() < (8, 9):
+    if torch.cuda.get_device_capability() < FP8_UNITS.least:
         return 0.0
     side, one = 8192, torch.ones((), device="cuda")
     a, b = (torch.randn(side, side, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
