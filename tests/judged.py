@@ -28,7 +28,7 @@ from labkit.checks.runner import Case, Job, Reply, read_answers, told, use
 from labkit.checks.tasks import Week
 from labkit.checks.verdict import CRASHED, NO_RESULT, CheckFailed
 from labkit.comm import threads
-from labkit.comm.outcome import RanksFailed
+from labkit.comm.autopsy import RanksFailed
 from tests.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[1]

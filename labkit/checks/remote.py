@@ -17,9 +17,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from labkit.checks import boundary
-from labkit.comm.callsite import theirs, written_in
+from labkit.comm.callsite import frames_of, theirs, written_in
 from labkit.comm.ledger import EMPTY
-from labkit.comm.outcome import frames_of
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group

@@ -44,8 +44,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from labkit.checks.verdict import CRASHED, FAULT, HUNG, NO_RESULT, NOT_ATTEMPTED, PASSED, CheckFailed
+from labkit.comm.autopsy import RanksFailed
 from labkit.comm.callsite import theirs
-from labkit.comm.outcome import RanksFailed
 from labkit.comm.processes import RankPool
 from labkit.errors import LabError
 

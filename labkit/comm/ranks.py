@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from labkit.comm.outcome import RanksFailed, Results
+from labkit.comm.autopsy import RanksFailed, Results
 from labkit.comm.processes import RankPool, check_size, check_timeout
 from labkit.errors import LabError
 

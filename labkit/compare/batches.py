@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.comm.outcome import RanksFailed
+from labkit.comm.autopsy import RanksFailed
 
 LOOK = 3  # steps of a try: from the second on the optimizer's states are there
 CALM = 2  # steps after these in which the allocator must not run short

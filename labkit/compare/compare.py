@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.status import Status
 
+from labkit.comm.autopsy import RanksFailed
 from labkit.comm.group import Group
-from labkit.comm.outcome import RanksFailed
 from labkit.comm.ranks import run_ranks, under_torchrun
 from labkit.compare import background, batches, follow, memory, own
 from labkit.compare.budget import Budget, Item
