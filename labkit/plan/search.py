@@ -19,10 +19,10 @@ from labkit.errors import LabError
 from labkit.model.files import Model
 from labkit.plan.cases import FLASH, FULL, NONE, Array, Cases, cases
 from labkit.plan.constants import accuracy, constants
-from labkit.plan.machine import Chip
 from labkit.plan.memory import Memory, memory
 from labkit.plan.step import Step, step
 from labkit.precision.recipes import find_recipe
+from labkit.record.chips import Chip
 
 G = 1e9
 MICRO, INTERLEAVED, CONTEXT = (1, 2, 4, 8), (1, 2, 4, 5, 8, 10), (1, 2, 4, 8, 16)
