@@ -92,7 +92,7 @@ class Plan:
 PLANS = {
     "13": Plan(
         "week13_allreduce",
-        ("mutants13", "mutants13_blind"),
+        ("mutants13", "mutants13_blind", "mutants13_stretch"),
         {
             "a rank ends its process": "it would end the judge",
             "endless loop": "it waits for the deadline each time",

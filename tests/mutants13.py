@@ -508,13 +508,4 @@ RING = [
     topology("no ring at all", "best_ring", "return best", "return best[1:]", "test_best_ring"),
 ]
 
-# ---- 13.9
-halving_doubling = At("13.9", "stretch/halving_doubling")
-STRETCH = [
-    halving_doubling("three ranks are welcome", "halving_doubling_all_reduce",
-        "if N & (N - 1):",
-        "if False:",
-        "test_halving_doubling_needs_a_power_of_two", "Rank", verdicts=("wrong", "hung", "crashed")),
-]
-
-MUTANTS = [*COST, *REDUCE_SCATTER, *ALL_GATHER, *ALL_REDUCE, *TIME, *RING, *STRETCH]
+MUTANTS = [*COST, *REDUCE_SCATTER, *ALL_GATHER, *ALL_REDUCE, *TIME, *RING]
