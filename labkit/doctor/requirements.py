@@ -16,6 +16,7 @@ PACKAGES = (
     "scipy",
     "psutil",
     "nvidia-ml-py",
+    "cloudpickle",
 )
 NOTEBOOK = ("jupyterlab", "pytest")  # what students need beside them: `lab open`, `lab check`
 
