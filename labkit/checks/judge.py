@@ -1,7 +1,7 @@
 """`same` and its kin: is this the right answer, and if not, what is it?
 
-A wrong answer is told with what was expected, what came, and where the two first differ. The cause is told **only when
-it is recognised**: a check hands over fingerprints, `looks_like={cause: the answer that this mistake gives}`, and one
+A wrong answer is reported with what was expected, what came, and where the two first differ. The cause is named **only
+when it is recognised**: a check hands over fingerprints, `looks_like={cause: the answer that this mistake gives}`, and one
 of them must match the wrong answer exactly. No likeness, no guessing: otherwise "cause unknown".
 
 Two rules keep a cause true. A fingerprint must differ from the right answer in several places (`EVIDENCE`), since in a
@@ -38,7 +38,7 @@ def same(
     tol: float | torch.Tensor = 0.0,
     what: str = "the result",
 ) -> None:
-    """Pass if `got` is `want`; else raise CheckFailed with the whole story.
+    """Pass if `got` is `want`; else raise CheckFailed with both, the first difference, and the cause.
 
     want        a tensor (then type, shape and dtype must agree too), a number, or a list of numbers
     rank        whose answer it is, for the text
@@ -82,7 +82,7 @@ def close(
 
 
 def expect(ok: bool, text: str, *, cause: tuple[str, ...] = (), known: bool = False) -> None:
-    """Pass if `ok`; else `text` is the verdict's text. For what `same` cannot say. `known`: the text itself tells what
+    """Pass if `ok`; else `text` is the verdict's text. For what `same` cannot say. `known`: the text itself says what
     is wrong, so without a `cause` nothing is said of one."""
     if not ok:
         raise CheckFailed(WRONG, text if known and not cause else f"{text}\n  {cause_line(cause)}", cause=cause)
@@ -127,7 +127,7 @@ def _same_tensor(
     )
 
 
-# Descriptions, not causes: true of whatever they are told of.
+# Descriptions, not causes: always true where they are given.
 TRUE_ALWAYS = ("nothing but zeros", "every number is ")
 
 
